@@ -1,0 +1,57 @@
+# Two commands: `make demo` runs the main job, `make test` runs the tests.
+# Everything else that a maintainer needs is listed by `make help`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Timings of numpy on a busy machine are meaningless with idle BLAS threads around.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: help demo test test-fast lint format bench-host test-triton-versions clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
+
+demo: $(VENV)/run.stamp ## run the tensor-parallel MLP on four simulated devices
+	$(BIN)/kernbench run tp_mlp --trace out/tp_mlp.trace.json
+
+test: $(VENV)/dev.stamp ## run the whole test suite
+	$(BIN)/python -m pytest -n 2 -q
+
+test-fast: $(VENV)/dev.stamp ## run the tests that take seconds, not minutes
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+lint: $(VENV)/dev.stamp ## what CI checks besides the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp ## format the code and sort its imports
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-host: $(VENV)/dev.stamp ## time the simulator itself (noisy: compare within one run)
+	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q
+
+test-triton-versions: ## run the plug-in's tests on every supported Triton release
+	PYTHON=$(PYTHON) tools/test_triton_versions.sh
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/pip.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"kernbench needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/run.stamp: pyproject.toml constraints/locked.txt | $(VENV)/pip.stamp
+	$(PIP) install --quiet --constraint constraints/locked.txt --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	$(PIP) install --quiet --constraint constraints/locked.txt --group dev
+	@touch $@

@@ -1,0 +1,35 @@
+"""Run Triton kernels and tensor-parallel programs on accelerators that you do not have.
+
+The runtime is imported when it is first asked for: the command line answers ``--help`` without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import KernbenchError
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine, load_machine
+    from kernbench.policy import DPPolicy
+    from kernbench.runtime_api import RuntimeContext
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "DPPolicy": "kernbench.policy",
+    "Machine": "kernbench.hardware",
+    "RuntimeContext": "kernbench.runtime_api",
+    "load_machine": "kernbench.hardware",
+}
+
+__all__ = ["DPPolicy", "KernbenchError", "Machine", "RuntimeContext", "load_machine"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import one of the public names from the package that defines it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'kernbench' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,127 @@
+"""Element types: one table for torch's names, Triton's, MLIR's and numpy's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from kernbench.errors import UnknownNameError, nearest
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type. ``str()`` gives torch's spelling, which is also what Triton reads."""
+
+    name: str
+    """torch's name, e.g. ``float16``."""
+    mlir: str
+    """MLIR's name, e.g. ``f16``."""
+    triton: str
+    """Triton's name in a signature, e.g. ``fp16``."""
+    numpy: np.dtype[Any]
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element in memory."""
+        return self.numpy.itemsize
+
+    @property
+    def is_floating_point(self) -> bool:
+        return self.name.startswith(("float", "bfloat"))
+
+    @property
+    def bits(self) -> int:
+        """Significant bits: 1 for bool, ``8 * itemsize`` otherwise."""
+        return 1 if self.name == "bool" else 8 * self.itemsize
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+    __repr__ = __str__
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def _dtype(name: str, mlir: str, triton: str, np_type: Any, *aliases: str) -> DType:
+    return DType(name, mlir, triton, np.dtype(np_type), aliases)
+
+
+float16 = _dtype("float16", "f16", "fp16", np.float16, "half")
+bfloat16 = _dtype("bfloat16", "bf16", "bf16", ml_dtypes.bfloat16)
+float32 = _dtype("float32", "f32", "fp32", np.float32, "float")
+float64 = _dtype("float64", "f64", "fp64", np.float64, "double")
+float8_e4m3fn = _dtype("float8_e4m3fn", "f8E4M3FN", "fp8e4nv", ml_dtypes.float8_e4m3fn, "fp8e4m3")
+float8_e5m2 = _dtype("float8_e5m2", "f8E5M2", "fp8e5", ml_dtypes.float8_e5m2, "fp8e5m2")
+bool_ = _dtype("bool", "i1", "i1", np.bool_)
+int8 = _dtype("int8", "i8", "i8", np.int8)
+int16 = _dtype("int16", "i16", "i16", np.int16, "short")
+int32 = _dtype("int32", "i32", "i32", np.int32, "int")
+int64 = _dtype("int64", "i64", "i64", np.int64, "long")
+uint8 = _dtype("uint8", "u8", "u8", np.uint8)
+uint16 = _dtype("uint16", "u16", "u16", np.uint16)
+uint32 = _dtype("uint32", "u32", "u32", np.uint32)
+uint64 = _dtype("uint64", "u64", "u64", np.uint64)
+
+ALL: tuple[DType, ...] = (
+    float16,
+    bfloat16,
+    float32,
+    float64,
+    float8_e4m3fn,
+    float8_e5m2,
+    bool_,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
+_BY_NAME: dict[str, DType] = {}
+for _each in ALL:
+    for _name in (_each.name, _each.mlir, _each.triton, *_each.aliases):
+        _BY_NAME[_name] = _each
+
+_BY_NUMPY: dict[np.dtype[Any], DType] = {each.numpy: each for each in ALL}
+
+_BY_MLIR: dict[str, DType] = {each.mlir: each for each in ALL}
+
+
+def as_dtype(given: Any) -> DType:
+    """Return the element type that ``given`` names.
+
+    Takes a :class:`DType`, a name (``"f16"``, ``"float16"``, ``"fp16"``), a numpy dtype, or any
+    object whose text ends in such a name (a real ``torch.float16``).
+
+    >>> as_dtype("bf16")
+    torch.bfloat16
+    """
+    if isinstance(given, DType):
+        return given
+    if not isinstance(given, str):
+        try:
+            found = _BY_NUMPY.get(np.dtype(given))
+        except TypeError:
+            found = None
+        if found is not None:
+            return found
+    name = str(given).removeprefix("torch.")
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    raise UnknownNameError(f"unknown dtype {given!r}: {nearest(name, _BY_NAME)}")
+
+
+def from_mlir(name: str) -> DType:
+    """Return the element type of an MLIR scalar type such as ``bf16`` or ``i32``."""
+    try:
+        return _BY_MLIR[name]
+    except KeyError:
+        raise UnknownNameError(f"unknown MLIR type {name!r}: {nearest(name, _BY_MLIR)}") from None

@@ -1,0 +1,86 @@
+"""Every error that a user of kernbench can meet.
+
+A user's mistake raises a :class:`KernbenchError` that is also the fitting built-in, so that both
+``except kernbench.KernbenchError`` and ``except ValueError`` work. Errors keep every field in
+``args``: SimPy re-raises ``type(e)(*e.args)``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KernbenchError(Exception):
+    """A mistake in the program or the machine that kernbench was given."""
+
+
+class InternalError(Exception):
+    """A bug in kernbench itself; never the user's fault."""
+
+
+class UsageError(KernbenchError, ValueError):
+    """An argument has a value that cannot be used; says what was asked and what is possible."""
+
+
+class UnknownNameError(KernbenchError, LookupError):
+    """A name (machine, bench, parameter, key, op) that does not exist; names the nearest known."""
+
+
+class MachineError(KernbenchError, ValueError):
+    """A machine description that is not valid; names the file and the key."""
+
+
+class UnsupportedOpError(KernbenchError, NotImplementedError):
+    """A TTIR operation that kernbench does not run yet; names the op, the kernel and the line."""
+
+
+class KernelParseError(KernbenchError, ValueError):
+    """TTIR text that could not be read; names the line of the text."""
+
+
+class OutOfBoundsError(KernbenchError, IndexError):
+    """A kernel touched memory outside its tensors; names tensor, byte, program and source line."""
+
+
+class OutOfMemoryError(KernbenchError, MemoryError):
+    """HBM or TCM is exhausted; gives requested, free and capacity, and the largest live tensors."""
+
+
+class BadPointerError(KernbenchError, ValueError):
+    """A pointer that belongs to no live tensor of this run."""
+
+
+class NoDataError(KernbenchError, RuntimeError):
+    """Tensor values were asked for in a run without data."""
+
+
+class CollectiveMismatchError(KernbenchError, RuntimeError):
+    """Ranks called different collectives; lists each rank's call and where it was made."""
+
+
+class DeadlockError(KernbenchError, RuntimeError):
+    """Nothing can make progress; lists every rank, what it waits for, since when and where."""
+
+
+class RankFailedError(KernbenchError, RuntimeError):
+    """Another rank ended while this one waited for it."""
+
+
+class CheckFailedError(KernbenchError, AssertionError):
+    """A program's own check did not hold; says what differed and by how much."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message: the nearest known names, or all of a short list.
+
+    >>> nearest("ahmb", ["ahbm", "h100"])
+    'did you mean ahbm?'
+    >>> nearest("zzz", ["ahbm", "h100"])
+    'known: ahbm, h100'
+    """
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known: {', '.join(known)}" if known else "none are known"

@@ -1,0 +1,81 @@
+"""Every live decision has a test, and every mark names a live decision.
+
+The marks are read from the source of the tests, not from the collected run, so that the check
+holds whichever part of the suite is being run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DECISION = re.compile(r"^(?:[-*] )?\*\*(D[0-9]+(?:\.[0-9]+)*)\*\*", re.MULTILINE)
+FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+SECTIONS = ("Context", "Decision", "Consequences", "Confirmation")
+
+
+def adr_files() -> list[Path]:
+    return sorted((ROOT / "adr").glob("[0-9]*.md"))
+
+
+def front_matter(path: Path) -> dict[str, str]:
+    found = FRONT_MATTER.match(path.read_text())
+    assert found, f"{path.name} has no front matter"
+    return dict(line.split(": ", 1) for line in found[1].splitlines())
+
+
+def live_decisions() -> set[str]:
+    return {
+        f"{path.name[:4]}-{decision}"
+        for path in adr_files()
+        if front_matter(path)["status"] == "accepted"
+        for decision in DECISION.findall(path.read_text())
+    }
+
+
+def adr_marks(tree: ast.AST) -> Iterator[str]:
+    """Yield the arguments of every ``pytest.mark.adr(...)`` in a module."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "adr"
+        ):
+            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+
+
+def marks() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for decision in adr_marks(ast.parse(path.read_text())):
+            found.setdefault(str(decision), set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_every_live_decision_has_a_test() -> None:
+    untested = live_decisions() - marks().keys()
+    assert not untested, f"no test is marked with {sorted(untested)}"
+
+
+def test_every_mark_names_a_live_decision() -> None:
+    unknown = {mark: files for mark, files in marks().items() if mark not in live_decisions()}
+    assert not unknown, f"these marks name no live decision: {unknown}"
+
+
+@pytest.mark.parametrize("path", adr_files(), ids=lambda path: path.name[:4])
+def test_an_adr_is_complete_and_fits_a_page(path: Path) -> None:
+    text = path.read_text()
+    assert front_matter(path).keys() >= {"status", "date", "supersedes"}
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert [h for h in headings if h in SECTIONS] == list(SECTIONS)
+    assert DECISION.findall(text), "an ADR decides something, as **D1**"
+    assert len(text.splitlines()) <= 120
+    names = re.findall(r"`(test_\w+)`", text)
+    known = "\n".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))
+    missing = [name for name in names if name not in known]
+    assert not missing, f"the Confirmation names tests that do not exist: {missing}"
