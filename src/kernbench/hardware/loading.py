@@ -1,0 +1,243 @@
+"""From a preset's name or a YAML file to a :class:`Machine`, with errors that name the key."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Hashable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from kernbench.errors import MachineError, UnknownNameError, UsageError, nearest
+from kernbench.hardware.machine import Machine, build_machine
+from kernbench.hardware.specs import MachineSpec, SipSpec
+
+_SIZE = re.compile(r"(?P<rows>[0-9]+)(?:x(?P<cols>[0-9]+))?")
+Mesh = tuple[int, int]
+
+
+def known_machines() -> list[str]:
+    """Return the names of the machines that ship with kernbench.
+
+    >>> "ahbm" in known_machines()
+    True
+    """
+    return sorted(
+        each.name.removesuffix(".yaml")
+        for each in _presets().iterdir()
+        if each.name.endswith(".yaml")
+    )
+
+
+def load_machine(spec: str | Path | Machine, num_sips: int | None = None) -> Machine:
+    """Return the machine that ``spec`` names, with room for ``num_sips`` ranks.
+
+    ``spec`` is a preset (``"ahbm"``), a preset or file with a size (``"ahbm:64"``,
+    ``"ahbm-mesh:4x8"``), the path of a YAML file, or a machine, which is returned as it is. Without
+    a size, the smallest of the machine's sizes that holds ``num_sips`` is taken, and the largest
+    when no number is asked for.
+
+    Raises:
+        UnknownNameError: No such preset or file.
+        MachineError: The file does not describe a machine; names the file and the key.
+        UsageError: More ranks were asked for than the machine has SIPs.
+
+    >>> load_machine("ahbm", 3).num_sips
+    4
+    """
+    if num_sips is not None and num_sips < 1:
+        raise UsageError(f"a run needs at least 1 rank, but {num_sips} were asked for")
+    if isinstance(spec, Machine):
+        _check_room(spec.name, spec.num_sips, num_sips)
+        return spec
+    name, size, mesh = _split(str(spec))
+    text, origin = _read(name)
+    parsed = _validated(_parsed(text, origin), origin)
+    if size is None:
+        size = _fitting_size(parsed, num_sips)
+    _check_room(parsed.name, size, num_sips)
+    return build_machine(parsed, size, origin, mesh, _overridden_sips(parsed, origin))
+
+
+def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machine:
+    """Return the machine that YAML text describes; ``origin`` stands for the file in errors."""
+    spec = _validated(_parsed(text, origin), origin)
+    size = _fitting_size(spec, num_sips)
+    _check_room(spec.name, size, num_sips)
+    return build_machine(spec, size, origin, None, _overridden_sips(spec, origin))
+
+
+def _split(spec: str) -> tuple[str, int | None, Mesh | None]:
+    """Split ``name:64`` or ``name:4x8`` into name, number of SIPs, and mesh shape."""
+    name, colon, size = spec.rpartition(":")
+    if not colon:
+        return spec, None, None
+    found = _SIZE.fullmatch(size)
+    if found is None:
+        raise UsageError(f"machine {spec!r}: the size must be like 64 or 4x8, but got {size!r}")
+    rows, cols = int(found["rows"]), found["cols"]
+    count = rows * int(cols) if cols else rows
+    if count < 1:
+        raise UsageError(f"machine {spec!r}: the size must be at least 1, but got {size!r}")
+    return name, count, (rows, int(cols)) if cols else None
+
+
+def _presets() -> Any:
+    return resources.files("kernbench.hardware") / "presets"
+
+
+def _read(name: str) -> tuple[str, str]:
+    if name in known_machines():
+        path = _presets() / f"{name}.yaml"
+        return path.read_text(encoding="utf-8"), f"machine {name}"
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        try:
+            return path.read_text(encoding="utf-8"), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise MachineError(f"{path}: cannot be read: {error}") from None
+    raise UnknownNameError(f"unknown machine {name!r}: {nearest(name, known_machines())}")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _parsed(text: str, origin: str) -> dict[str, Any]:
+    try:
+        # A SafeLoader that only adds a check.
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1}" if mark is not None else ""
+        raise MachineError(f"{origin}{where}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise MachineError(f"{origin}: not valid YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise MachineError(
+            f"{origin}: must be a mapping of keys, but got {type(data).__name__}; "
+            f"the keys are {', '.join(MachineSpec.model_fields)}"
+        )
+    return data
+
+
+def _validated(data: dict[str, Any], origin: str) -> MachineSpec:
+    try:
+        spec = MachineSpec.model_validate(data)
+    except ValidationError as error:
+        raise _machine_error(error, MachineSpec, origin, ()) from None
+    known = _key_paths(spec.model_dump())
+    for path in spec.sources:
+        if not any(each == path or each.startswith(f"{path}.") for each in known):
+            raise MachineError(
+                f"{origin}: sources names the key {path}, which the file does not have: "
+                f"{nearest(path, known)}"
+            )
+    return spec
+
+
+def _overridden_sips(spec: MachineSpec, origin: str) -> dict[int, SipSpec]:
+    found = {}
+    base = spec.sip.model_dump()
+    for sip_id, changes in spec.sip_overrides.items():
+        if sip_id >= max(spec.sizes):
+            raise MachineError(
+                f"{origin}: sip_overrides names SIP {sip_id}, but the largest of sizes is "
+                f"{max(spec.sizes)}"
+            )
+        try:
+            found[sip_id] = SipSpec.model_validate(_merged(base, changes))
+        except ValidationError as error:
+            raise _machine_error(error, SipSpec, origin, ("sip_overrides", sip_id)) from None
+    return found
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = _merged(old, value)
+        result[key] = value
+    return result
+
+
+def _fitting_size(spec: MachineSpec, num_sips: int | None) -> int:
+    if num_sips is None:
+        return max(spec.sizes)
+    return min((size for size in spec.sizes if size >= num_sips), default=max(spec.sizes))
+
+
+def _check_room(name: str, size: int, num_sips: int | None) -> None:
+    if num_sips is not None and num_sips > size:
+        raise UsageError(
+            f"{num_sips} ranks were asked for, but machine {name} has {size} SIPs, one per rank; "
+            f"take {name}:{num_sips} for a machine of that size"
+        )
+
+
+def _machine_error(
+    error: ValidationError, model: type[BaseModel], origin: str, prefix: tuple[str | int, ...]
+) -> MachineError:
+    lines = []
+    for each in error.errors(include_url=False):
+        loc = tuple(part for part in each["loc"] if part != "[key]")
+        path = ".".join(str(part) for part in (*prefix, *loc)) or "the file"
+        message = each["msg"].removeprefix("Value error, ")
+        if each["type"] == "extra_forbidden":
+            known = _known_keys(model, loc[:-1])
+            lines.append(f"{path}: unknown key; {nearest(str(loc[-1]), known)}")
+        elif each["type"] == "missing":
+            lines.append(f"{path}: is missing")
+        elif each["type"] == "value_error":
+            lines.append(f"{path}: {message}")
+        else:
+            lines.append(f"{path}: {message[:1].lower()}{message[1:]}, but got {each['input']!r}")
+    if len(lines) == 1:
+        return MachineError(f"{origin}: {lines[0]}")
+    return MachineError("\n  ".join([f"{origin}: {len(lines)} keys are wrong", *lines]))
+
+
+def _known_keys(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that the group at ``loc`` may have."""
+    for part in loc:
+        if isinstance(part, int) or part not in model.model_fields:
+            continue
+        inner = _model_in(model.model_fields[part].annotation)
+        if inner is not None:
+            model = inner
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for part in typing.get_args(annotation):
+        found = _model_in(part)
+        if found is not None:
+            return found
+    return None
+
+
+def _key_paths(data: Mapping[str, Any], prefix: str = "") -> list[str]:
+    paths = []
+    for key, value in data.items():
+        paths.append(f"{prefix}{key}")
+        if isinstance(value, dict) and key != "sources":
+            paths += _key_paths(value, f"{prefix}{key}.")
+    return paths

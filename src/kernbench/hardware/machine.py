@@ -1,0 +1,213 @@
+"""A machine of a given size: its SIPs, its links, and the routes between SIPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+
+from kernbench.errors import MachineError, UsageError
+from kernbench.hardware.rates import PS_PER_NS, ceil_ps, ps_per_byte, transfer_ps
+from kernbench.hardware.specs import LinkOverride, LinksSpec, MachineSpec, SipSpec
+from kernbench.hardware.topology import (
+    SWITCH,
+    FullyConnected,
+    Mesh2d,
+    Ring,
+    Switch,
+    Topology,
+    most_square,
+)
+
+# A wire between any two of more SIPs than this is no machine, and would fill the memory.
+_MOST_FULLY_CONNECTED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of a wire. An end that is a switch has the SIP number -1."""
+
+    index: int
+    src_sip: int
+    dst_sip: int
+    bandwidth_gbps: Fraction
+    """Exact; a GB/s is a byte per nanosecond."""
+    latency_ps: int
+    name: str
+
+    @property
+    def ps_per_byte(self) -> Fraction:
+        """The exact time of one byte; for arrays, ``ceil(bytes * numerator / denominator)``."""
+        return ps_per_byte(self.bandwidth_gbps)
+
+    def transfer_ps(self, size_bytes: int) -> int:
+        """Return how long ``size_bytes`` occupy the link, without latency, rounded up."""
+        return transfer_ps(size_bytes, self.bandwidth_gbps)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Machine:
+    """A machine that programs can run on. Made by :func:`load_machine`; compared by identity."""
+
+    spec: MachineSpec
+    num_sips: int
+    mesh_rows_cols: tuple[int, int] | None
+    """The shape of a mesh2d; None for other topologies."""
+    sip_overrides: Mapping[int, SipSpec]
+    _topology: Topology | None
+    _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Machine({self.name}, {self.num_sips} SIPs, {self.topology})"
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def sip(self) -> SipSpec:
+        """The description that every SIP has that is not listed in ``sip_overrides``."""
+        return self.spec.sip
+
+    @property
+    def topology(self) -> str:
+        """The topology's name, ``"none"`` for a machine without links."""
+        return self.spec.links.topology if self.spec.links is not None else "none"
+
+    def sip_at(self, sip_id: int) -> SipSpec:
+        """Return the description of one SIP.
+
+        Raises:
+            UsageError: The machine has no such SIP.
+        """
+        self._check_sip(sip_id)
+        return self.sip_overrides.get(sip_id, self.spec.sip)
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """Every directed link, in order of index."""
+        spec = self.spec.links
+        if self._topology is None or spec is None:
+            return ()
+        changed = {(each.src_sip, each.dst_sip): each for each in spec.overrides}
+        latency_ps = ceil_ps(spec.latency_ns * PS_PER_NS)
+        found = []
+        for index, (src, dst) in enumerate(self._topology.ends()):
+            bandwidth, latency = spec.bandwidth_gbps, latency_ps
+            override = changed.get((src, dst))
+            if override is not None:
+                bandwidth = override.bandwidth_gbps or bandwidth
+                if override.latency_ns is not None:
+                    latency = ceil_ps(override.latency_ns * PS_PER_NS)
+            found.append(Link(index, src, dst, bandwidth, latency, f"{_end(src)}->{_end(dst)}"))
+        return tuple(found)
+
+    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
+        """Return the indices of the links from one SIP to another, none when they are the same.
+
+        Raises:
+            UsageError: The machine has no such SIP.
+        """
+        key = (src_sip, dst_sip)
+        found = self._routes.get(key)
+        if found is None:
+            self._check_sip(src_sip)
+            self._check_sip(dst_sip)
+            found = (
+                ()
+                if src_sip == dst_sip or self._topology is None
+                else self._topology.route(src_sip, dst_sip)
+            )
+            self._routes[key] = found
+        return found
+
+    def _check_sip(self, sip_id: int) -> None:
+        if not 0 <= sip_id < self.num_sips:
+            raise UsageError(
+                f"machine {self.name} has SIPs 0 to {self.num_sips - 1}, but SIP {sip_id} was asked"
+            )
+
+
+def build_machine(
+    spec: MachineSpec,
+    num_sips: int,
+    origin: str,
+    mesh: tuple[int, int] | None = None,
+    sip_overrides: Mapping[int, SipSpec] | None = None,
+) -> Machine:
+    """Return the machine of ``num_sips`` SIPs that ``spec`` describes.
+
+    Raises:
+        MachineError: The links do not fit that many SIPs; names ``origin`` and the key.
+    """
+    links = spec.links
+    if links is None:
+        if num_sips > 1:
+            raise MachineError(
+                f"{origin}: links is missing, so its {num_sips} SIPs are unconnected; "
+                "add links, or set sizes to [1]"
+            )
+        return Machine(spec, num_sips, None, sip_overrides or {}, None)
+    shape: tuple[int, int] | None = None
+    if links.topology == "mesh2d":
+        shape = mesh or links.mesh_rows_cols or most_square(num_sips)
+    elif mesh is not None:
+        raise MachineError(
+            f"{origin}: a size of {mesh[0]}x{mesh[1]} is a mesh, but links.topology is "
+            f"{links.topology}; ask for {num_sips}"
+        )
+    if shape is not None and shape[0] * shape[1] != num_sips:
+        raise MachineError(
+            f"{origin}: links.mesh_rows_cols is {shape[0]}x{shape[1]}, which makes "
+            f"{shape[0] * shape[1]} SIPs, but the machine has {num_sips}"
+        )
+    topology = _topology(links, num_sips, shape, origin)
+    machine = Machine(spec, num_sips, shape, sip_overrides or {}, topology)
+    _check_overrides(links.overrides, spec.sizes, topology, machine, origin)
+    return machine
+
+
+def _topology(
+    links: LinksSpec, num_sips: int, shape: tuple[int, int] | None, origin: str
+) -> Topology:
+    if shape is not None:
+        return Mesh2d(*shape)
+    if links.topology == "ring":
+        return Ring(num_sips)
+    if links.topology == "switch":
+        return Switch(num_sips)
+    if num_sips > _MOST_FULLY_CONNECTED:
+        raise MachineError(
+            f"{origin}: links.topology fully_connected needs {num_sips * (num_sips - 1):,} links "
+            f"for {num_sips} SIPs; it goes up to {_MOST_FULLY_CONNECTED}, take a switch"
+        )
+    return FullyConnected(num_sips)
+
+
+def _check_overrides(
+    overrides: tuple[LinkOverride, ...],
+    sizes: tuple[int, ...],
+    topology: Topology,
+    machine: Machine,
+    origin: str,
+) -> None:
+    """Refuse an override of a link that even the family's largest machine does not have."""
+    if not overrides:
+        return
+    known = set(topology.ends())
+    largest = max(*sizes, machine.num_sips)
+    for index, each in enumerate(overrides):
+        beyond = max(each.src_sip, each.dst_sip) >= machine.num_sips
+        if beyond and max(each.src_sip, each.dst_sip) < largest:
+            continue  # belongs to a larger member of the family
+        if (each.src_sip, each.dst_sip) not in known and machine.num_sips > 1:
+            raise MachineError(
+                f"{origin}: links.overrides.{index} names a link {_end(each.src_sip)}->"
+                f"{_end(each.dst_sip)}, which a {machine.topology} of {machine.num_sips} SIPs "
+                "does not have"
+            )
+
+
+def _end(sip: int) -> str:
+    return "switch" if sip == SWITCH else f"sip{sip}"

@@ -1,0 +1,289 @@
+"""What a machine file says: one pydantic model per group of keys, units in the key names."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
+
+from kernbench.errors import MachineError
+from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
+
+
+def _number(value: Any) -> Fraction:
+    """Take a number as its decimal text, so that 0.1 is one tenth and not a binary neighbour."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
+        raise ValueError(f"must be a plain number in the unit of the key's name, but got {value!r}")
+    try:
+        return Fraction(str(value))
+    except ValueError:
+        raise ValueError(f"must be a finite number, but got {value!r}") from None
+
+
+def _positive(value: Any) -> Fraction:
+    number = _number(value)
+    if number <= 0:
+        raise ValueError(f"must be above 0, but got {value}")
+    return number
+
+
+def _not_negative(value: Any) -> Fraction:
+    number = _number(value)
+    if number < 0:
+        raise ValueError(f"must be 0 or more, but got {value}")
+    return number
+
+
+def _share(value: Any) -> Fraction:
+    number = _number(value)
+    if not 0 < number <= 1:
+        raise ValueError(f"must be above 0 and at most 1, but got {value}")
+    return number
+
+
+def _plain(value: Fraction) -> int | float:
+    """Give back the decimal number that was read: its text is what :func:`_number` takes."""
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+_AsNumber = PlainSerializer(_plain)
+Positive = Annotated[Fraction, PlainValidator(_positive), _AsNumber]
+NotNegative = Annotated[Fraction, PlainValidator(_not_negative), _AsNumber]
+Share = Annotated[Fraction, PlainValidator(_share), _AsNumber]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Cycles = Annotated[int, Field(strict=True, ge=0)]
+
+
+class Spec(BaseModel):
+    """A group of keys: nothing unknown, nothing changed after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GemmSpec(Spec):
+    """The matrix engine of a PE. A command occupies whole native tiles."""
+
+    native_m: Count
+    native_n: Count
+    native_k: Count
+    fill_drain_cycles: Cycles
+    """Paid once per command: filling and draining the array."""
+    flops_per_clock: dict[str, Count]
+    """By operand dtype (torch's name), or ``tf32``; a dtype that is absent is not supported."""
+
+
+class MathRates(Spec):
+    """Elements per clock of each class of vector operation (``commands.MathClass``)."""
+
+    simple: Count
+    divide: Count
+    transcendental: Count
+    convert: Count
+    reduce: Count
+
+
+class MathSpec(Spec):
+    """The vector engine of a PE."""
+
+    startup_cycles: Cycles
+    """Paid once per command."""
+    elements_per_clock: MathRates
+
+
+class PeSpec(Spec):
+    """A processing element: the engines and the scratchpad that one program has to itself."""
+
+    tcm_kib: Count
+    resident_programs: Count
+    """How many programs a PE may have begun and not ended, if TCM holds them."""
+    dma_port_gbps: Positive
+    """Between a PE and the rest of the SIP, in each direction."""
+    dma_issue_cycles: Cycles
+    """Time that a DMA queue spends on every command, however small."""
+    gemm: GemmSpec
+    math: MathSpec
+
+
+class CubeSpec(Spec):
+    """The memory of one cube."""
+
+    hbm_gib: Positive
+    hbm_bandwidth_gbps: Positive
+    hbm_efficiency: Share = Fraction(1)
+    """Share of the bandwidth that streams reach."""
+    hbm_latency_ns: NotNegative
+    hbm_burst_bytes: Count
+    """The least that DRAM moves: masked or strided tiles move whole bursts."""
+
+
+class CacheSpec(Spec):
+    """A cache that all PEs of a SIP share, between their ports and HBM."""
+
+    capacity_mib: Positive
+    bandwidth_gbps: Positive
+    latency_ns: NotNegative
+    retained_share: Share
+    """Share of the capacity within which data survives from one wave of programs to the next."""
+
+
+class DieToDieSpec(Spec):
+    """The links between the cubes of a SIP."""
+
+    bandwidth_gbps: Positive
+    """Into one cube from all others."""
+    latency_ns: NotNegative
+
+
+class HostLinkSpec(Spec):
+    """The path of copies between the host and a SIP."""
+
+    bandwidth_gbps: Positive
+    latency_ns: NotNegative
+
+
+class SipSpec(Spec):
+    """One device."""
+
+    clock_ghz: Positive
+    num_cubes: Count
+    pes_per_cube: Count
+    host_launch_us: NotNegative
+    """Time that a launch keeps the rank's host busy."""
+    front_end_us: NotNegative
+    """Time from a kernel's start on the device to its first command."""
+    cube: CubeSpec
+    pe: PeSpec
+    cache: CacheSpec | None = None
+    die_to_die: DieToDieSpec | None = None
+    host_link: HostLinkSpec
+
+    @model_validator(mode="after")
+    def _cubes_are_joined(self) -> Self:
+        if self.num_cubes > 1 and self.die_to_die is None:
+            raise ValueError(
+                f"num_cubes is {self.num_cubes}, but nothing joins them: die_to_die is missing"
+            )
+        return self
+
+    @property
+    def num_pes(self) -> int:
+        return self.num_cubes * self.pes_per_cube
+
+    @cached_property
+    def hbm_bytes(self) -> int:
+        """Capacity of the whole SIP."""
+        return int(self.cube.hbm_gib * self.num_cubes * 2**30)
+
+    @property
+    def tcm_bytes(self) -> int:
+        """Capacity of one PE."""
+        return self.pe.tcm_kib * 1024
+
+    @cached_property
+    def cube_hbm_gbps(self) -> Fraction:
+        """What streams reach of one cube's HBM bandwidth."""
+        return self.cube.hbm_bandwidth_gbps * self.cube.hbm_efficiency
+
+    @cached_property
+    def hbm_gbps(self) -> Fraction:
+        """What streams reach of the whole SIP's HBM bandwidth."""
+        return self.cube_hbm_gbps * self.num_cubes
+
+    @cached_property
+    def host_launch_ps(self) -> int:
+        return ceil_ps(self.host_launch_us * PS_PER_US)
+
+    @cached_property
+    def front_end_ps(self) -> int:
+        return ceil_ps(self.front_end_us * PS_PER_US)
+
+    @cached_property
+    def hbm_latency_ps(self) -> int:
+        return ceil_ps(self.cube.hbm_latency_ns * PS_PER_NS)
+
+    def cycles_ps(self, cycles: int) -> int:
+        """Return the time of ``cycles`` clock cycles, rounded up."""
+        return cycles_ps(cycles, self.clock_ghz)
+
+    def host_copy_ps(self, size_bytes: int) -> int:
+        """Return the time of a copy between the host and this SIP, in either direction."""
+        latency_ps = ceil_ps(self.host_link.latency_ns * PS_PER_NS)
+        return latency_ps + transfer_ps(size_bytes, self.host_link.bandwidth_gbps)
+
+    def hbm_stream_ps(self, size_bytes: int) -> int:
+        """Return the time of ``size_bytes`` over all of the SIP's HBM, without latency."""
+        return transfer_ps(size_bytes, self.hbm_gbps)
+
+    def gemm_flops_per_clock(self, dtype_name: str) -> int:
+        """Return the matrix engine's rate for operands of a dtype (or ``tf32``), per PE.
+
+        Raises:
+            MachineError: The machine gives no rate for it.
+        """
+        try:
+            return self.pe.gemm.flops_per_clock[dtype_name]
+        except KeyError:
+            known = ", ".join(sorted(self.pe.gemm.flops_per_clock))
+            raise MachineError(
+                f"the GEMM engine has no rate for {dtype_name} (it has {known}); cast the "
+                f"operands, or add sip.pe.gemm.flops_per_clock.{dtype_name} to the machine"
+            ) from None
+
+    def peak_flops_per_s(self, dtype_name: str) -> Fraction:
+        """Return the peak of the whole SIP for GEMM operands of a dtype."""
+        return self.gemm_flops_per_clock(dtype_name) * self.num_pes * self.clock_ghz * 10**9
+
+
+class LinkOverride(Spec):
+    """One directed link that differs from the others."""
+
+    src_sip: Annotated[int, Field(strict=True, ge=-1)]
+    dst_sip: Annotated[int, Field(strict=True, ge=-1)]
+    bandwidth_gbps: Positive | None = None
+    latency_ns: NotNegative | None = None
+
+
+TopologyName = Literal["ring", "mesh2d", "fully_connected", "switch"]
+
+
+class LinksSpec(Spec):
+    """How the SIPs of a machine are joined. Every link is one direction of a wire."""
+
+    topology: TopologyName
+    bandwidth_gbps: Positive
+    latency_ns: NotNegative
+    mesh_rows_cols: tuple[Count, Count] | None = None
+    """mesh2d only: its shape; left out, the most square one for the number of SIPs."""
+    overrides: tuple[LinkOverride, ...] = ()
+
+    @model_validator(mode="after")
+    def _shape_is_a_mesh_key(self) -> Self:
+        if self.mesh_rows_cols is not None and self.topology != "mesh2d":
+            raise ValueError(f"mesh_rows_cols says nothing about a {self.topology}; remove it")
+        return self
+
+
+class MachineSpec(Spec):
+    """A machine file: one device, how many of them there may be, and what joins them."""
+
+    name: str
+    description: str = ""
+    sizes: tuple[Count, ...] = Field(min_length=1)
+    """Numbers of SIPs that the machine comes in; the smallest that holds the ranks is taken."""
+    sip: SipSpec
+    sip_overrides: dict[Annotated[int, Field(ge=0)], dict[str, Any]] = Field(default_factory=dict)
+    """For single SIPs, by number: the keys of ``sip`` that differ."""
+    links: LinksSpec | None = None
+    """May be left out where there is one SIP only."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Where numbers come from: key path (or the start of one) to a text; ``assumed`` says so."""

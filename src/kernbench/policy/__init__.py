@@ -1,0 +1,5 @@
+"""Placement of tensors and programs inside one SIP."""
+
+from kernbench.policy.placement import DPPolicy, Piece, Placement
+
+__all__ = ["DPPolicy", "Piece", "Placement"]

@@ -1,0 +1,6 @@
+"""Placement of tensors and programs inside one SIP."""
+
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.policy.placement.placement import Piece, Placement
+
+__all__ = ["DPPolicy", "Piece", "Placement"]
