@@ -1,0 +1,493 @@
+"""Integer and boolean tensors of all programs at once, kept as sums of small terms.
+
+A kernel's addresses are sums of parts that each depend on little: one number per program, one
+vector per tensor axis, one number per loop iteration. :class:`Separable` keeps them that way, so
+that a tile is a strided copy and not an element gather, and so that one object stands for every
+program of a grid and every iteration of a rolled loop.
+
+A *dim* is an integer that names what a term varies over: :data:`PROGRAM`, a loop
+(:func:`loop_dim`) or a tensor axis (:func:`axis_dim`). The key of a term is its dims in rising
+order, which is also the order of the axes of its array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Dims = tuple[int, ...]
+Array = npt.NDArray[Any]
+
+PROGRAM = 0
+_FIRST_AXIS = 1 << 20
+
+
+def loop_dim(loop_id: int) -> int:
+    """Return the dim of the loop numbered ``loop_id`` (from 0, unique within a trace)."""
+    return 1 + loop_id
+
+
+def axis_dim(axis: int) -> int:
+    """Return the dim of tensor axis ``axis``."""
+    return _FIRST_AXIS + axis
+
+
+def is_axis(dim: int) -> bool:
+    return dim >= _FIRST_AXIS
+
+
+def axis_of(dim: int) -> int:
+    """Return the tensor axis of a dim for which :func:`is_axis` holds."""
+    return dim - _FIRST_AXIS
+
+
+def is_loop(dim: int) -> bool:
+    return 0 < dim < _FIRST_AXIS
+
+
+def num_axes(dims: Dims) -> int:
+    """Return how many of the dims are tensor axes."""
+    return sum(dim >= _FIRST_AXIS for dim in dims)
+
+
+class NotSeparableError(Exception):
+    """The result would vary over two tensor axes at once; the caller makes it data instead."""
+
+
+def aligned(array: Array, dims: Dims, target: Dims) -> Array:
+    """View ``array`` (axes ``dims``) with one axis per dim of ``target``, length 1 where absent."""
+    if dims == target:
+        return array
+    index = tuple(slice(None) if dim in dims else None for dim in target)
+    return array[index]
+
+
+def union(*dims: Dims) -> Dims:
+    return tuple(sorted(set().union(*dims)))
+
+
+class Separable:
+    """An integer tensor: ``const`` plus terms, each an ``int64`` array over its dims.
+
+    ``shape`` is the tensor's shape, ``()`` for a scalar. Axes without a term are constant along
+    that axis. Arrays are never written to after they were put into a term.
+    """
+
+    __slots__ = ("const", "shape", "terms")
+
+    def __init__(
+        self, shape: tuple[int, ...], const: int = 0, terms: Mapping[Dims, Array] | None = None
+    ) -> None:
+        self.shape = shape
+        self.const = const
+        self.terms: dict[Dims, Array] = dict(terms) if terms else {}
+
+    def __repr__(self) -> str:
+        parts = [str(self.const), *(f"{dims}:{arr.shape}" for dims, arr in self.terms.items())]
+        return f"Separable{self.shape}({' + '.join(parts)})"
+
+    @property
+    def dims(self) -> Dims:
+        """Every dim that some term varies over."""
+        return union(*self.terms)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether this is one number for all programs, iterations and elements."""
+        return not self.terms
+
+    def __add__(self, other: Separable) -> Separable:
+        terms = dict(self.terms)
+        for dims, array in other.terms.items():
+            mine = terms.get(dims)
+            terms[dims] = array if mine is None else mine + array
+        return fold_terms(self.shape or other.shape, self.const + other.const, terms)
+
+    def __neg__(self) -> Separable:
+        return Separable(self.shape, -self.const, {d: -a for d, a in self.terms.items()})
+
+    def __sub__(self, other: Separable) -> Separable:
+        return self + (-other)
+
+    def __mul__(self, other: Separable) -> Separable:
+        """Distribute the product over the terms.
+
+        Raises:
+            NotSeparableError: A product term would vary over two tensor axes.
+        """
+        if self.is_uniform:
+            self, other = other, self
+        factor = other.const
+        terms = {dims: array * factor for dims, array in self.terms.items()} if factor else {}
+        const = self.const * factor
+        for dims, array in other.terms.items():
+            if self.const:
+                terms[dims] = (
+                    terms[dims] + array * self.const if dims in terms else array * self.const
+                )
+            for mine, mine_array in self.terms.items():
+                both = union(mine, dims)
+                if num_axes(both) > 1:
+                    raise NotSeparableError
+                product = aligned(mine_array, mine, both) * aligned(array, dims, both)
+                terms[both] = terms[both] + product if both in terms else product
+        return fold_terms(self.shape or other.shape, const, terms)
+
+    def with_shape(
+        self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
+    ) -> Separable:
+        """Return the same numbers as a tensor of ``shape``, axis ``i`` becoming ``axes[i]``.
+
+        Serves splat, broadcast, expand_dims and trans. An axis of length 1 may become longer.
+        """
+        terms: dict[Dims, Array] = {}
+        const = self.const
+        for dims, array in self.terms.items():
+            if axes is not None:
+                renamed = [axis_dim(axes[axis_of(d)]) if is_axis(d) else d for d in dims]
+                order = np.argsort(renamed, kind="stable")
+                array = array.transpose(tuple(order))
+                dims = tuple(renamed[i] for i in order)
+            terms[dims] = terms[dims] + array if dims in terms else array
+        return fold_terms(shape, const, terms)
+
+    def at(self, dim: int, index: int) -> Separable:
+        """Return the tensor with ``dim`` (a loop or the programs) fixed at ``index``."""
+        result = Separable(self.shape, self.const)
+        for dims, array in self.terms.items():
+            if dim in dims:
+                where = dims.index(dim)
+                array = array.take(min(index, array.shape[where] - 1), axis=where)
+                dims = dims[:where] + dims[where + 1 :]
+            result = result + Separable(self.shape, 0, {dims: array})
+        return result
+
+    def take_programs(self, positions: Array) -> Separable:
+        """Return the tensor of the programs at ``positions`` (indices into the program dim)."""
+        terms = {
+            dims: array[positions] if dims and dims[0] == PROGRAM else array
+            for dims, array in self.terms.items()
+        }
+        return Separable(self.shape, self.const, terms)
+
+    def dense(self, target: Dims) -> Array:
+        """Return one ``int64`` array with an axis per dim of ``target`` (length 1 where constant).
+
+        ``target`` must hold every dim of the tensor.
+        """
+        total: Array = np.full((1,) * len(target), self.const, dtype=np.int64)
+        for dims, array in self.terms.items():
+            total = total + aligned(array, dims, target)
+        return total
+
+    def apply(self, function: Callable[[Array], Array]) -> Separable:
+        """Return ``function`` of every element, for a function that is not linear.
+
+        Raises:
+            NotSeparableError: The tensor varies over two tensor axes.
+        """
+        return combine(lambda a, _: function(a), self, Separable(()))
+
+    def trimmed(self) -> Separable:
+        """Return the same numbers with terms that hold one number folded into ``const``."""
+        kept: dict[Dims, Array] = {}
+        const = self.const
+        for dims, array in self.terms.items():
+            first = array.reshape(-1)[0]
+            if array.size == 1 or (array.reshape(-1)[-1] == first and (array == first).all()):
+                const += int(first)
+            else:
+                kept[dims] = array
+        return Separable(self.shape, const, kept)
+
+    def equals(self, other: Separable) -> bool:
+        """Whether the numbers are certainly the same; may miss it where terms differ in dims."""
+        difference = self - other
+        return all(not array.any() for array in difference.terms.values()) and not difference.const
+
+    def bounds(self) -> tuple[int, int]:
+        """Return a lower and an upper bound of all elements; exact when terms are independent."""
+        low = high = self.const
+        for array in self.terms.values():
+            low += int(array.min())
+            high += int(array.max())
+        return low, high
+
+
+class Predicate:
+    """A boolean tensor: the conjunction of terms, each a ``bool`` array over its dims.
+
+    No terms means true everywhere; false everywhere is one term over no dims, ``{(): False}``.
+    ``shape`` as in :class:`Separable`.
+    """
+
+    __slots__ = ("shape", "terms")
+
+    def __init__(self, shape: tuple[int, ...], terms: Mapping[Dims, Array] | None = None) -> None:
+        self.shape = shape
+        self.terms: dict[Dims, Array] = dict(terms) if terms else {}
+
+    def __repr__(self) -> str:
+        parts = [f"{dims}:{arr.shape}" for dims, arr in self.terms.items()]
+        return f"Predicate{self.shape}({' & '.join(parts) or 'true'})"
+
+    @property
+    def dims(self) -> Dims:
+        return union(*self.terms)
+
+    @property
+    def is_true(self) -> bool:
+        """Whether it holds everywhere (a term that is all true is dropped when it is made)."""
+        return not self.terms
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether this is one truth value for all programs, iterations and elements."""
+        return not self.terms or () in self.terms
+
+    def equals(self, other: Predicate) -> bool:
+        """Whether the truth values are certainly the same."""
+        return self.terms.keys() == other.terms.keys() and all(
+            np.array_equal(array, other.terms[dims]) for dims, array in self.terms.items()
+        )
+
+    def __and__(self, other: Predicate) -> Predicate:
+        terms = dict(self.terms)
+        for dims, array in other.terms.items():
+            terms[dims] = terms[dims] & array if dims in terms else array
+        return conjunction(self.shape or other.shape, terms)
+
+    def with_shape(
+        self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
+    ) -> Predicate:
+        """As :meth:`Separable.with_shape`."""
+        terms: dict[Dims, Array] = {}
+        for dims, array in self.terms.items():
+            if axes is not None:
+                renamed = [axis_dim(axes[axis_of(d)]) if is_axis(d) else d for d in dims]
+                order = np.argsort(renamed, kind="stable")
+                array = array.transpose(tuple(order))
+                dims = tuple(renamed[i] for i in order)
+            terms[dims] = terms[dims] & array if dims in terms else array
+        return conjunction(shape, terms)
+
+    def at(self, dim: int, index: int) -> Predicate:
+        """As :meth:`Separable.at`."""
+        terms: dict[Dims, Array] = {}
+        for dims, array in self.terms.items():
+            if dim in dims:
+                where = dims.index(dim)
+                array = array.take(min(index, array.shape[where] - 1), axis=where)
+                dims = dims[:where] + dims[where + 1 :]
+            terms[dims] = terms[dims] & array if dims in terms else array
+        return conjunction(self.shape, terms)
+
+    def take_programs(self, positions: Array) -> Predicate:
+        """As :meth:`Separable.take_programs`."""
+        return conjunction(
+            self.shape,
+            {
+                dims: array[positions] if dims and dims[0] == PROGRAM else array
+                for dims, array in self.terms.items()
+            },
+        )
+
+    def dense(self, target: Dims) -> Array:
+        """Return one ``bool`` array with an axis per dim of ``target``, length 1 where constant."""
+        total: Array = np.ones((1,) * len(target), dtype=np.bool_)
+        for dims, array in self.terms.items():
+            total = total & aligned(array, dims, target)
+        return total
+
+
+def uniform(value: int, shape: tuple[int, ...] = ()) -> Separable:
+    """Return a tensor that is ``value`` everywhere."""
+    return Separable(shape, int(value))
+
+
+def programs(values: Array) -> Separable:
+    """Return a scalar with one value per program."""
+    return fold_terms((), 0, {(PROGRAM,): np.asarray(values, dtype=np.int64)})
+
+
+def make_range(start: int, end: int) -> Separable:
+    """Return ``tt.make_range``: a vector counting from ``start`` up to ``end``."""
+    return fold_terms(
+        (end - start,), 0, {(axis_dim(0),): np.arange(start, end, dtype=np.int64)}
+    )
+
+
+def loop_index(loop_id: int, start: int, step: int, trip_count: int) -> Separable:
+    """Return a loop's induction variable as a scalar that varies over the loop's dim."""
+    values = start + step * np.arange(trip_count, dtype=np.int64)
+    return fold_terms((), 0, {(loop_dim(loop_id),): values})
+
+
+def combine(function: Callable[[Array, Array], Array], a: Separable, b: Separable) -> Separable:
+    """Return ``function(a, b)`` element by element, for a function that is not linear.
+
+    Raises:
+        NotSeparableError: The operands vary over two tensor axes.
+    """
+    both = _joint(a, b)
+    result = function(a.dense(both), b.dense(both)).astype(np.int64, copy=False)
+    dims, array = _squeezed(both, result)
+    return fold_terms(a.shape or b.shape, 0, {dims: array})
+
+
+def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separable) -> Predicate:
+    """Return the boolean tensor ``function(a, b)``, for an order or (in)equality of integers.
+
+    Raises:
+        NotSeparableError: The operands vary over two tensor axes.
+    """
+    shape = a.shape or b.shape
+    # Sides as (terms over axes alone, all other terms): parts that both sides share cancel, and
+    # the order of two numbers is that of their difference, which cannot overflow below 2**62.
+    (a_low, a_high), (b_low, b_high) = a.bounds(), b.bounds()
+    if max(abs(a_low), abs(a_high), abs(b_low), abs(b_high)) >= 1 << 61:
+        both = _joint(a, b)
+        return _predicate(shape, both, function(a.dense(both), b.dense(both)))
+    difference = (a - b).trimmed()
+    low, high = difference.bounds()
+    zero = np.zeros((), dtype=np.int64)
+    if low == high or low > 0 or high < 0:
+        return constant(bool(function(np.asarray(low), zero)), shape)
+    both = _joint(difference)
+    if low >= 0 or high <= 0:
+        # Zero is the only value whose answer may differ.
+        edge, inside = function(zero, zero), function(np.asarray(low or high), zero)
+        if edge == inside:
+            return constant(bool(edge), shape)
+    axes = {dims: array for dims, array in difference.terms.items() if all(map(is_axis, dims))}
+    rest = {dims: array for dims, array in difference.terms.items() if dims not in axes}
+    left = Separable((), difference.const, axes).dense(both)
+    right = (-Separable((), 0, rest)).dense(both)
+    if left.shape[:1] == (1,) and right.size == right.shape[0] > 1 and function in _ORDERS:
+        return _predicate(shape, both, _compare_rows(function, left, right))
+    return _predicate(shape, both, function(left, right))
+
+
+_ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)
+
+
+def _compare_rows(function: Callable[[Array, Array], Array], row: Array, limits: Array) -> Array:
+    """Return ``function(row, limits)``, looking at elements only where a row is mixed."""
+    least, most = row.min(), row.max()
+    lead = limits.reshape(-1)
+    at_least, at_most = function(least, lead), function(most, lead)
+    result = np.empty((len(lead), *row.shape[1:]), dtype=np.bool_)
+    result[...] = at_least.reshape(limits.shape)
+    mixed = at_least != at_most
+    result[mixed] = function(row, limits[mixed])
+    return result
+
+
+def select_separable(condition: Predicate, a: Separable, b: Separable) -> Separable:
+    """Return ``a`` where the condition holds, else ``b``.
+
+    Raises:
+        NotSeparableError: The three vary over two tensor axes.
+    """
+    both = _joint(condition, a, b)
+    chosen = np.where(condition.dense(both), a.dense(both), b.dense(both))
+    dims, array = _squeezed(both, chosen)
+    return fold_terms(condition.shape or a.shape or b.shape, 0, {dims: array})
+
+
+def combine_predicates(
+    function: Callable[[Array, Array], Array], a: Predicate, b: Predicate
+) -> Predicate:
+    """Return ``function(a, b)`` for booleans (or, xor, not); and has its own operator ``&``.
+
+    Raises:
+        NotSeparableError: The operands vary over two tensor axes.
+    """
+    both = _joint(a, b)
+    return _predicate(a.shape or b.shape, both, function(a.dense(both), b.dense(both)))
+
+
+def stack(values: Sequence[Separable], loop_id: int) -> Separable:
+    """Return the tensor whose iteration ``k`` of the loop is ``values[k]``."""
+    terms: dict[Dims, Array] = {}
+    dim = loop_dim(loop_id)
+    for key in {dims for value in values for dims in value.terms}:
+        shape = next(value.terms[key].shape for value in values if key in value.terms)
+        zeros = np.zeros(shape, dtype=np.int64)
+        terms |= _stacked(key, dim, [value.terms.get(key, zeros) for value in values])
+    consts = np.array([value.const for value in values], dtype=np.int64)
+    result = Separable(values[0].shape, 0, terms) + Separable((), 0, {(dim,): consts})
+    return result.trimmed()
+
+
+def stack_predicates(values: Sequence[Predicate], loop_id: int) -> Predicate:
+    """As :func:`stack`, for booleans."""
+    terms: dict[Dims, Array] = {}
+    for key in {dims for value in values for dims in value.terms}:
+        shape = next(value.terms[key].shape for value in values if key in value.terms)
+        ones = np.ones(shape, dtype=np.bool_)
+        terms |= _stacked(key, loop_dim(loop_id), [value.terms.get(key, ones) for value in values])
+    return conjunction(values[0].shape, terms)
+
+
+def _stacked(key: Dims, dim: int, arrays: list[Array]) -> dict[Dims, Array]:
+    target = union(key, (dim,))
+    return dict([_squeezed(target, np.stack(arrays, axis=target.index(dim)))])
+
+
+def _joint(*values: Separable | Predicate) -> Dims:
+    """Return the dims that the values vary over together, at most one of them an axis."""
+    both = union(*(dims for value in values for dims in value.terms))
+    if num_axes(both) > 1:
+        raise NotSeparableError
+    return both
+
+
+def _squeezed(dims: Dims, array: Array) -> tuple[Dims, Array]:
+    """Drop the dims along which nothing changes."""
+    kept: list[int] = []
+    for dim in dims:
+        where = len(kept)
+        first = array.take([0], axis=where)
+        # The second slice alone refutes most candidates.
+        if array.shape[where] == 1 or (
+            (array.take([1], axis=where) == first).all() and (array == first).all()
+        ):
+            array = array.take(0, axis=where)
+        else:
+            kept.append(dim)
+    return tuple(kept), array
+
+
+def _predicate(shape: tuple[int, ...], dims: Dims, array: Array) -> Predicate:
+    """Return a predicate of one term, without the dims that it does not need."""
+    dims, array = _squeezed(dims, array)
+    return conjunction(shape, {dims: array})
+
+
+def constant(value: bool, shape: tuple[int, ...] = ()) -> Predicate:
+    """Return a predicate that is ``value`` everywhere."""
+    return Predicate(shape, None if value else {(): np.zeros((), dtype=np.bool_)})
+
+
+def fold_terms(shape: tuple[int, ...], const: int, terms: dict[Dims, Array]) -> Separable:
+    """Fold terms that hold a single number into the constant."""
+    kept: dict[Dims, Array] = {}
+    for dims, array in terms.items():
+        # A term of one element varies over nothing.
+        if array.size == 1:
+            const += int(array.reshape(-1)[0])
+        else:
+            kept[dims] = array
+    return Separable(shape, const, kept)
+
+
+def conjunction(shape: tuple[int, ...], terms: dict[Dims, Array]) -> Predicate:
+    """Drop the terms that are true everywhere; one that is false everywhere stands for all."""
+    kept = {dims: array for dims, array in terms.items() if not array.all()}
+    if any(not array.any() for array in kept.values()):
+        return constant(False, shape)
+    return Predicate(shape, kept)

@@ -1,0 +1,315 @@
+"""The vocabulary of a kernel's plan: commands, rolled loops, and the trace that holds them.
+
+The evaluator (``kernel_ir``) writes a :class:`KernelTrace`; scheduling (``sim_engine``) gives its
+commands a start and an end; replay executes them on data. A trace knows no tensor and no address:
+pointers are *(parameter, byte offset)*, so one trace serves every launch of the same kernel with
+the same grid and integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands.separable import Predicate, Separable
+from kernbench.dtypes import DType
+
+
+class Space(StrEnum):
+    """Where an operand lives."""
+
+    HBM = "hbm"
+    TCM = "tcm"
+    HOST = "host"
+    LINK = "link"
+    """A transfer between SIPs: the far end's HBM, reached over links."""
+    NONE = "none"
+
+
+class Engine(StrEnum):
+    """What executes a command; each PE has one in-order queue of each of the first four."""
+
+    DMA_IN = "dma_in"
+    GEMM = "gemm"
+    MATH = "math"
+    DMA_OUT = "dma_out"
+    LINK = "link"
+    HOST = "host"
+
+
+class MathClass(StrEnum):
+    """Cost class of one vector operation; a machine gives each a rate in elements per clock."""
+
+    FREE = "free"
+    """Only renames or reshapes a tile: trans, reshape, broadcast, splat."""
+    SIMPLE = "simple"
+    """add, mul, compare, select, min, max, bit operations."""
+    DIVIDE = "divide"
+    TRANSCENDENTAL = "transcendental"
+    CONVERT = "convert"
+    REDUCE = "reduce"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A place in the user's kernel. ``scope`` is the inlined caller, innermost first."""
+
+    file: str
+    line: int
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}" if self.file else "unknown line"
+
+
+UNKNOWN_LINE = SourceLine("", 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tile:
+    """A data tensor that every program holds one of, in TCM. Identity is the object itself.
+
+    ``slot`` is unique within a trace and dense from 0.
+    """
+
+    slot: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Splat:
+    """A constant of the kernel's text, the same in every element."""
+
+    value: int | float | bool
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A floating-point argument of the kernel (index into its parameters), read at replay."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexTile:
+    """An integer tensor that phase 1 knows, used as data: ``values`` seen as ``dtype``."""
+
+    values: Separable
+    dtype: DType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskTile:
+    """A boolean tensor that phase 1 knows, used as data (``tl.where`` on an index comparison)."""
+
+    values: Predicate
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+
+Operand = Tile | Splat | Param | IndexTile | MaskTile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """The addresses that a load or store touches.
+
+    Element address = address of parameter ``param`` + ``offset`` bytes + ``gather`` bytes.
+    ``param`` is -1 for an absolute address (a pointer made from an integer). ``gather`` is an
+    ``int64`` tile of byte offsets that only replay knows (indices that were loaded), or None.
+    """
+
+    param: int
+    offset: Separable
+    dtype: DType
+    gather: Tile | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.offset.shape
+
+
+Mask = Predicate | Tile
+"""Known to phase 1, or data. A true Predicate stands for "no mask"."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DmaRead:
+    """Copy a tile from memory to TCM. Masked-off elements take ``other`` (0 when None)."""
+
+    dst: Tile
+    source: Access
+    mask: Mask
+    other: Operand | None
+    line: SourceLine
+    space: Space = Space.HBM
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DmaWrite:
+    """Copy a tile from TCM to memory where ``mask`` holds."""
+
+    dest: Access
+    value: Operand
+    mask: Mask
+    line: SourceLine
+    space: Space = Space.HBM
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gemm:
+    """``dst = a @ b + acc``, accumulated in ``dst``'s dtype. Shapes ``[..., m, k] [..., k, n]``.
+
+    ``precision`` is Triton's ``inputPrecision``: ``ieee``, ``tf32`` or ``tf32x3``.
+    """
+
+    dst: Tile
+    a: Operand
+    b: Operand
+    acc: Operand | None
+    precision: str
+    line: SourceLine
+
+    @property
+    def flops(self) -> int:
+        """Multiply-adds counted twice, for one program."""
+        *batch, m, k = self.a.shape
+        return 2 * int(np.prod(batch, dtype=np.int64)) * m * k * self.b.shape[-1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Math:
+    """A vector operation. ``op`` is the TTIR name (``arith.addf``, ``math.exp``, ``tt.trans``)."""
+
+    dst: Tile
+    op: str
+    inputs: tuple[Operand, ...]
+    cost: MathClass
+    line: SourceLine
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce:
+    """``tt.reduce`` along ``axis``: one destination per input.
+
+    ``combine`` is the region's op for the common cases (``arith.addf``, ``arith.maxnumf``, ...;
+    ``argmax``, ``argmin`` for the two-input forms), else ``region``, with the scalar commands that
+    combine two elements in ``region`` (over Tiles of shape ``()``).
+    """
+
+    dsts: tuple[Tile, ...]
+    combine: str
+    inputs: tuple[Operand, ...]
+    axis: int
+    line: SourceLine
+    region: Region | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A function of scalars: ``args`` in, ``commands`` (Math only), ``results`` out."""
+
+    args: tuple[Tile, ...]
+    commands: tuple[Math, ...]
+    results: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """A data value that a loop carries: ``init`` on entry, ``arg`` inside, ``result`` after."""
+
+    init: Operand
+    arg: Tile
+    yielded: Operand
+    result: Tile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """``body`` repeated ``trip_count`` times; addresses and masks vary over ``loop_dim(loop_id)``.
+
+    ``num_stages`` is the run-ahead that the kernel or the launch asked for (1: none).
+    """
+
+    loop_id: int
+    trip_count: int
+    body: tuple[Command, ...]
+    carried: tuple[Carried, ...]
+    num_stages: int
+    line: SourceLine
+
+
+Command = DmaRead | DmaWrite | Gemm | Math | Reduce | Loop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramGroup:
+    """The programs of a grid that take the same path, and that path.
+
+    ``program_ids`` are linear ids (x fastest), rising; position ``i`` of a program dim in the
+    group's terms is program ``program_ids[i]``.
+    """
+
+    program_ids: npt.NDArray[np.int64]
+    body: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class KernelTrace:
+    """Everything that one launch does, for all programs, without any data or address.
+
+    Two launches with equal kernel text, grid, integer arguments and options share one trace
+    (the same object), so a trace may serve as a key by identity.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    num_warps: int
+    num_stages: int
+    groups: tuple[ProgramGroup, ...]
+    num_slots: int
+    """How many Tile slots there are; replay keeps its values in a list of this length."""
+    tcm_bytes: int
+    """TCM that one program needs, multi-buffering of pipelined loads included."""
+    line: SourceLine
+    pointer_params: tuple[int, ...]
+    """Parameter indices that are pointers, rising."""
+
+    @property
+    def num_programs(self) -> int:
+        x, y, z = self.grid
+        return x * y * z
+
+    def commands(self) -> Iterator[Command]:
+        """Yield every command of every group, loops before their bodies."""
+        for group in self.groups:
+            yield from walk(group.body)
+
+
+def walk(body: tuple[Command, ...]) -> Iterator[Command]:
+    """Yield every command, a loop before its body."""
+    for command in body:
+        yield command
+        if isinstance(command, Loop):
+            yield from walk(command.body)

@@ -1,0 +1,152 @@
+"""Device memory of one SIP: an address range, an allocator, and the bytes of live buffers.
+
+Every SIP has its own range of virtual addresses, so an address says which SIP it belongs to.
+A launch binds :class:`Buffer` objects, not addresses, to its record: memory that was freed and
+given out again is a new buffer, so lazy replay can never see the bytes of a later owner.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.errors import BadPointerError, OutOfMemoryError
+
+ALIGNMENT_BYTES = 256
+_SIP_SHIFT = 42
+
+
+def sip_base(sip_id: int) -> int:
+    """Return the first virtual address of a SIP's HBM. Address 0 belongs to nobody."""
+    return (sip_id + 1) << _SIP_SHIFT
+
+
+def sip_of(address: int) -> int:
+    """Return the SIP whose range holds ``address`` (it may lie past the SIP's capacity)."""
+    return (address >> _SIP_SHIFT) - 1
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """One live allocation: ``size_bytes`` bytes at ``address``."""
+
+    address: int
+    size_bytes: int
+    sip_id: int
+    label: str
+    """How errors name it, e.g. ``"fc1.weight (1024, 4096) float16"``."""
+    has_data: bool
+    live: bool = True
+    version: int = 0
+    """Counts the writes that were put on record, for whoever must know that bytes changed."""
+    last_writer: Any = None
+    """The runtime's handle of the newest command that writes here, or None."""
+    in_flight: tuple[Any, ...] = ()
+    """The runtime's collectives that use the buffer and that nobody has waited for yet."""
+    _bytes: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+
+    @property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The contents, one ``uint8`` per byte; zeros until something is written."""
+        if self._bytes is None:
+            self._bytes = np.zeros(self.size_bytes, dtype=np.uint8)
+        return self._bytes
+
+    def adopt(self, elements: npt.NDArray[Any]) -> None:
+        """Take a contiguous array over as the contents of a fresh buffer, without a copy."""
+        self._bytes = elements.reshape(-1).view(np.uint8)
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size_bytes
+
+
+class DeviceMemory:
+    """The HBM of one SIP: first-fit allocation in address order, with neighbours merged on free."""
+
+    def __init__(self, sip_id: int, capacity_bytes: int, has_data: bool) -> None:
+        self.sip_id = sip_id
+        self.capacity_bytes = capacity_bytes
+        self.has_data = has_data
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        # Free ranges as (address, size), in address order.
+        self._free: list[tuple[int, int]] = [(sip_base(sip_id), capacity_bytes)]
+        self._starts: list[int] = []
+        self._buffers: dict[int, Buffer] = {}
+
+    def allocate(self, size_bytes: int, label: str) -> Buffer:
+        """Return a new buffer of ``size_bytes`` bytes (an empty tensor still has an address).
+
+        Raises:
+            OutOfMemoryError: No free range is large enough; names the largest live buffers.
+        """
+        need = max(-(-size_bytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
+        for index, (address, size) in enumerate(self._free):
+            if size >= need:
+                if size == need:
+                    del self._free[index]
+                else:
+                    self._free[index] = (address + need, size - need)
+                break
+        else:
+            raise self._out_of_memory(size_bytes, label)
+        self.used_bytes += need
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        buffer = Buffer(address, size_bytes, self.sip_id, label, self.has_data)
+        bisect.insort(self._starts, address)
+        self._buffers[address] = buffer
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Give the buffer's range back. Its bytes stay readable for records that hold it."""
+        if not buffer.live:
+            return
+        buffer.live = False
+        del self._buffers[buffer.address]
+        del self._starts[bisect.bisect_left(self._starts, buffer.address)]
+        size = max(-(-buffer.size_bytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
+        self.used_bytes -= size
+        start, end = buffer.address, buffer.address + size
+        index = bisect.bisect_left(self._free, (start, 0))
+        if index < len(self._free) and self._free[index][0] == end:
+            end += self._free.pop(index)[1]
+        if index and sum(self._free[index - 1]) == start:
+            start = self._free.pop(index - 1)[0]
+            index -= 1
+        self._free.insert(index, (start, end - start))
+
+    def find(self, address: int) -> Buffer:
+        """Return the live buffer that holds ``address``.
+
+        Raises:
+            BadPointerError: No live buffer of this SIP holds it.
+        """
+        index = bisect.bisect_right(self._starts, address) - 1
+        if index >= 0:
+            buffer = self._buffers[self._starts[index]]
+            if address < buffer.address + max(buffer.size_bytes, 1):
+                return buffer
+        raise BadPointerError(
+            f"address {address:#x} belongs to no live tensor of SIP {self.sip_id}; "
+            "was the tensor freed, or the pointer made in another run?"
+        )
+
+    def largest(self, count: int = 5) -> list[Buffer]:
+        """Return the largest live buffers, largest first."""
+        return sorted(self._buffers.values(), key=lambda b: (-b.size_bytes, b.address))[:count]
+
+    def _out_of_memory(self, size_bytes: int, label: str) -> OutOfMemoryError:
+        free = self.capacity_bytes - self.used_bytes
+        largest_range = max((size for _, size in self._free), default=0)
+        lines = [
+            f"HBM of SIP {self.sip_id} is exhausted: {label} needs {size_bytes:,} bytes, "
+            f"{free:,} of {self.capacity_bytes:,} are free "
+            f"(largest free range {largest_range:,}); the largest live tensors:"
+        ]
+        lines += [f"  {buffer.size_bytes:>16,} bytes  {buffer.label}" for buffer in self.largest()]
+        return OutOfMemoryError("\n".join(lines))
