@@ -1,0 +1,41 @@
+"""Binomial trees: ``ceil(log2 n)`` steps from or to a root, for messages where latency decides."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernbench.collectives.plan import Plan, Request, even_bounds, shared_index
+from kernbench.collectives.schedule import Index, Step
+
+
+def broadcast(asked: Request) -> Plan:
+    """Return a tree in which every rank that has the tensor sends it on in every step."""
+    steps = tuple(
+        Step(holders, others, _whole(holders), reduce=False)
+        for holders, others in _levels(asked.num_ranks, asked.root)
+    )
+    return even_bounds(asked.num_elements, 1), steps
+
+
+def all_reduce(asked: Request) -> Plan:
+    """Return a tree up to rank 0, which reduces the whole tensor, and the same tree down again."""
+    levels = _levels(asked.num_ranks, root=0)
+    up = tuple(Step(far, near, _whole(far), reduce=True) for near, far in reversed(levels))
+    down = tuple(Step(near, far, _whole(near), reduce=False) for near, far in levels)
+    return even_bounds(asked.num_elements, 1), up + down
+
+
+def _levels(num_ranks: int, root: int) -> list[tuple[Index, Index]]:
+    """Return (ranks that have the tensor, ranks that they reach) per step of a broadcast."""
+    levels = []
+    reach = 1
+    while reach < num_ranks:
+        holders = np.arange(min(reach, num_ranks - reach))
+        near, far = (holders + root) % num_ranks, (holders + reach + root) % num_ranks
+        levels.append((shared_index(near), shared_index(far)))
+        reach *= 2
+    return levels
+
+
+def _whole(ranks: Index) -> Index:
+    return shared_index(np.zeros(len(ranks)))
