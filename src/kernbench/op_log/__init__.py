@@ -1,0 +1,19 @@
+"""The columnar record of a run."""
+
+from kernbench.op_log.log import ROW_COLUMNS, Column, HostSpan, Instance, OpLog, Template
+from kernbench.op_log.rows import RowReader, Rows, rank_shares
+from kernbench.op_log.spans import Spans, build_spans
+
+__all__ = [
+    "ROW_COLUMNS",
+    "Column",
+    "HostSpan",
+    "Instance",
+    "OpLog",
+    "RowReader",
+    "Rows",
+    "Spans",
+    "Template",
+    "build_spans",
+    "rank_shares",
+]

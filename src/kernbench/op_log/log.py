@@ -1,0 +1,144 @@
+"""The record of a run: templates of relative times, and their instances in virtual time.
+
+The same kernel on the same machine in the same state has the same relative schedule, so the log
+stores that schedule once (a :class:`Template`) and a small :class:`Instance` for every launch.
+Rows of single commands are made from both when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy.typing as npt
+
+from kernbench.commands import Engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Column = npt.NDArray[Any]
+Kind = Literal["kernel", "collective", "copy", "fill"]
+
+ROW_COLUMNS: tuple[str, ...] = (
+    "engine",  # commands.Engine value
+    "kind",  # dma_read | gemm | math | reduce | dma_write | send | copy ...
+    "rank",  # collectives: position in the group; -1: the instance's only rank
+    "cube",
+    "pe_first",
+    "pe_count",
+    "program_first",
+    "program_count",
+    "count",  # how many commands the row stands for (programs x iterations)
+    "start_ps",  # relative to the instance's start
+    "end_ps",
+    "busy_ps",  # engine time inside [start, end], averaged over pe_count engines
+    "bytes",
+    "flops",
+    "src_space",
+    "dst_space",
+    "src_param",  # parameter index whose address is the source (-1 none)
+    "dst_param",
+    "step",  # collectives: step and chunk; -1 elsewhere
+    "chunk",
+    "peer",  # collectives: the other rank's position in the group; -1 elsewhere
+    "link",  # index into the machine's links; -1 elsewhere
+    "file",
+    "line",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Template:
+    """One schedule in relative time. ``make_rows`` builds its rows only when they are read."""
+
+    name: str
+    """Kernel name, or the collective's op, e.g. ``all_reduce``."""
+    kind: Kind
+    algorithm: str
+    """Collective algorithm, ``""`` for others."""
+    duration_ps: int
+    flops: int
+    hbm_bytes: int
+    """HBM bytes moved, over all ranks that take part."""
+    engine_busy_ps: Mapping[Engine, int]
+    """Busy time per engine, averaged over the SIP's engines of that sort."""
+    message_bytes: int
+    """Collectives: the message size as nccl-tests counts it; 0 elsewhere."""
+    make_rows: Callable[[], dict[str, Column]] = field(repr=False)
+    """Columns named in ROW_COLUMNS, all of one length or 0-d; absent ones take their default."""
+    bound_ps: int = 0
+    """Least time that the SIP's peak rates allow for this work; 0 when it was not worked out."""
+    hbm_bytes_by_rank: tuple[int, ...] = ()
+    """Collectives: ``hbm_bytes`` by position in the group; empty where ranks share it evenly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """One launch or collective: a template placed in virtual time.
+
+    A kernel or copy has one rank; a collective has one entry per rank of its group, in group
+    order, and its rows are relative to the earliest start.
+    """
+
+    template: Template
+    launch_id: int
+    ranks: tuple[int, ...]
+    sips: tuple[int, ...]
+    starts_ps: tuple[int, ...]
+    ends_ps: tuple[int, ...]
+    stream: str
+    addresses: tuple[int, ...] = ()
+    """Addresses of the pointer arguments, by parameter index (0 for others)."""
+
+
+@dataclass(slots=True)
+class HostSpan:
+    """Time that a rank's host spent: launching, waiting, or reading.
+
+    A launch is labelled with the name of the template that it launches.
+    """
+
+    rank: int
+    kind: Literal["launch", "wait", "read"]
+    label: str
+    start_ps: int
+    end_ps: int
+
+
+class OpLog:
+    """Everything that a run did, in the order in which it completed."""
+
+    def __init__(self) -> None:
+        self.instances: list[Instance] = []
+        self.host_spans: list[HostSpan] = []
+
+    def append(self, instance: Instance) -> None:
+        self.instances.append(instance)
+
+    def __len__(self) -> int:
+        return len(self.instances)
+
+    @property
+    def end_ps(self) -> int:
+        """When the last work on a device or a host ended."""
+        device = max((max(each.ends_ps) for each in self.instances), default=0)
+        return max(device, max((span.end_ps for span in self.host_spans), default=0))
+
+    def to_arrow(self) -> pa.Table:
+        """Return one row per batched command, in absolute time (schema: ``op_log.schema``)."""
+        from kernbench.op_log.arrow import to_table
+
+        return to_table(self)
+
+    def write_parquet(self, path: Path | str, *, machine: str, ranks: int) -> int:
+        """Write the rows of :meth:`to_arrow` to a Parquet file and return how many there are.
+
+        Rows are made and written in batches, so memory does not grow with the log. The same
+        program, machine and seed give the same bytes.
+        """
+        from kernbench.op_log.arrow import write_parquet
+
+        return write_parquet(self, Path(path), machine=machine, ranks=ranks)

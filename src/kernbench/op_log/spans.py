@@ -1,0 +1,76 @@
+"""When each rank was busy with what: one entry per launch and rank, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from kernbench.op_log.log import Column, OpLog, Template
+from kernbench.op_log.rows import rank_shares
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """One entry per instance and rank of it, in log order; all columns of one length."""
+
+    templates: tuple[Template, ...]
+    """Each template once, in the order of first use."""
+    template: Column
+    """Index into ``templates``."""
+    instance: Column
+    """Index into the log's instances."""
+    position: Column
+    """Position of the rank in its instance (0 for kernels)."""
+    rank: Column
+    sip: Column
+    start_ps: Column
+    end_ps: Column
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def shares(self, totals: Iterable[tuple[int, tuple[int, ...]]]) -> Column:
+        """Return each entry's share of its template's total.
+
+        ``totals`` has, for every template, the total and its parts by position; without parts, a
+        total is split evenly.
+        """
+        widths = np.zeros(len(self.templates), dtype=np.int64)
+        np.maximum.at(widths, self.template, self.position + 1)
+        parts = [
+            rank_shares(total, by_rank, int(width))
+            for (total, by_rank), width in zip(totals, widths, strict=True)
+        ]
+        if not parts:
+            return np.zeros(0, dtype=np.int64)
+        first = np.cumsum(widths) - widths
+        shares: Column = np.concatenate(parts)[first[self.template] + self.position]
+        return shares
+
+
+def build_spans(log: OpLog) -> Spans:
+    """Return the log's instances as columns."""
+    numbers: dict[Template, int] = {}
+    template_of = [numbers.setdefault(each.template, len(numbers)) for each in log.instances]
+    sizes = np.fromiter((len(each.ranks) for each in log.instances), np.int64, len(log))
+    total = int(sizes.sum())
+    instance = np.repeat(np.arange(len(log)), sizes)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+    def column(name: str) -> Column:
+        values = chain.from_iterable(getattr(each, name) for each in log.instances)
+        return np.fromiter(values, np.int64, total)
+
+    return Spans(
+        templates=tuple(numbers),
+        template=np.array(template_of, dtype=np.int64)[instance],
+        instance=instance,
+        position=np.arange(total) - first,
+        rank=column("ranks"),
+        sip=column("sips"),
+        start_ps=column("starts_ps"),
+        end_ps=column("ends_ps"),
+    )

@@ -1,0 +1,28 @@
+"""What a run cost and why: the report, its tables, and the timeline."""
+
+from kernbench.report.peaks import Peaks, peaks_of
+from kernbench.report.perfetto import write_trace
+from kernbench.report.summary import (
+    CollectiveReport,
+    KernelReport,
+    RankReport,
+    Report,
+    build_report,
+)
+from kernbench.report.table import print_report, verdict
+from kernbench.report.units import format_amount, format_ns
+
+__all__ = [
+    "CollectiveReport",
+    "KernelReport",
+    "Peaks",
+    "RankReport",
+    "Report",
+    "build_report",
+    "format_amount",
+    "format_ns",
+    "peaks_of",
+    "print_report",
+    "verdict",
+    "write_trace",
+]

@@ -1,0 +1,290 @@
+"""The timeline of a run, as a file for ui.perfetto.dev and chrome://tracing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernbench.hardware import Machine
+from kernbench.op_log import Column, HostSpan, Instance, OpLog, Template
+from kernbench.report.events import EventFile, Track
+from kernbench.report.slices import merged_slices
+from kernbench.report.timeline import ENGINES, Timeline, TrackKey
+
+MOST_SLICES = 400_000
+LEAST_PER_TRACK = 64
+MOST_FLOWS = 20_000
+MOST_ROWS_WITH_FLOWS = 50_000
+MOST_COUNTER_POINTS = 2_000
+
+
+def write_trace(
+    log: OpLog, machine: Machine, path: Path | str, *, most_slices: int = MOST_SLICES
+) -> None:
+    """Write the timeline of a run.
+
+    A group of tracks per rank (what its host did), per SIP (its streams, its engines, HBM
+    bandwidth as a counter), and one of all links. Arrows lead from launches to kernels and from
+    senders to receivers. Rows of an engine that overlap are drawn as one slice; a run with more
+    than about ``most_slices`` slices is thinned by joining neighbours, and ``args.merged`` of a
+    slice says of how many it is made.
+    """
+    with Path(path).open("w", encoding="utf-8", newline="\n") as out:
+        _TraceWriter(log, machine, most_slices).write(out)
+
+
+class _TraceWriter:
+    def __init__(self, log: OpLog, machine: Machine, most_slices: int) -> None:
+        self.log = log
+        self.machine = machine
+        # The k-th launch of a name by a rank is the k-th to complete: streams are in order.
+        launches: Counter[tuple[int, str]] = Counter()
+        host: dict[int, list[tuple[HostSpan, int]]] = {}
+        for span in log.host_spans:
+            name = (span.rank, span.label)
+            host.setdefault(span.rank, []).append((span, launches[name]))
+            launches[name] += span.kind == "launch"
+        completions: Counter[tuple[int, str]] = Counter()
+        streams: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
+        for index, instance in enumerate(log.instances):
+            for position, sip in enumerate(instance.sips):
+                name = (instance.ranks[position], instance.template.name)
+                use = (index, position, completions[name])
+                streams.setdefault((sip, instance.stream), []).append(use)
+                completions[name] += 1
+        self.host, self.streams = host, streams
+        num_tracks = len(host) + len(streams) + len(streams) * len(ENGINES) + len(machine.links)
+        self.most = max(LEAST_PER_TRACK, most_slices // max(num_tracks, 1))
+        self.timeline = Timeline(log, self.most)
+        totals = [
+            (each.hbm_bytes, each.hbm_bytes_by_rank) for each in self.timeline.spans.templates
+        ]
+        self.hbm_bytes = self.timeline.spans.shares(totals)
+        self.transfers_of: dict[Template, list[tuple[int, int, int, int]]] = {}
+        # Where arrows may begin and end: launches by (rank, name, number); stream slices by
+        # (instance, position).
+        self.launched: dict[tuple[int, str, int], tuple[Track, int]] = {}
+        self.placed: dict[tuple[int, int], Track] = {}
+
+    def write(self, out: Any) -> None:
+        about = {"machine": self.machine.name, "sips": self.machine.num_sips}
+        with EventFile(out, about) as events:
+            sips = sorted({sip for sip, _ in self.streams})
+            for rank in sorted(self.host):
+                self._write_host(events, rank)
+            for sip in sips:
+                pid = events.process(f"SIP {sip}", 2 * sip + 1)
+                self._write_streams(events, pid, sip)
+                self._write_engines(events, pid, sip)
+                self._write_hbm(events, pid, sip)
+            self._write_links(events, 2 * max([*sips, *self.host], default=0) + 2)
+            self._write_transfers(events)
+
+    def _write_host(self, events: EventFile, rank: int) -> None:
+        track = events.track(events.process(f"rank {rank}", 2 * rank), "host", 0)
+        spans = self.host[rank]
+        slices = merged_slices(
+            np.array([span.start_ps for span, _ in spans], dtype=np.int64),
+            np.array([span.end_ps for span, _ in spans], dtype=np.int64),
+            self.most,
+        )
+        sizes = np.diff(slices.heads, append=len(spans)).tolist()
+        for start_ps, end_ps, first, merged in _columns(
+            slices.start_ps, slices.end_ps, slices.first, sizes
+        ):
+            span, number = spans[first]
+            args: dict[str, Any] = {"duration_ps": end_ps - start_ps}
+            name = f"{span.kind} {span.label}" if span.label else span.kind
+            if merged > 1:
+                name, args["merged"] = f"{name} + {merged - 1} more", merged
+            elif span.kind == "launch":
+                self.launched[rank, span.label, number] = (track, start_ps)
+            events.slice(track, name, span.kind, start_ps, end_ps, args)
+
+    def _write_streams(self, events: EventFile, pid: int, sip: int) -> None:
+        names = sorted(stream for each, stream in self.streams if each == sip)
+        for order, stream in enumerate(names):
+            track = events.track(pid, f"stream {stream}", order)
+            uses = self.streams[sip, stream]
+            log = self.log.instances
+            slices = merged_slices(
+                np.array([log[i].starts_ps[position] for i, position, _ in uses], dtype=np.int64),
+                np.array([log[i].ends_ps[position] for i, position, _ in uses], dtype=np.int64),
+                self.most,
+            )
+            sizes = np.diff(slices.heads, append=len(uses)).tolist()
+            for start_ps, end_ps, first, merged in _columns(
+                slices.start_ps, slices.end_ps, slices.first, sizes
+            ):
+                index, position, number = uses[first]
+                instance = log[index]
+                args = _instance_args(instance, position, end_ps - start_ps)
+                name = instance.template.name
+                if merged > 1:
+                    name, args = f"{name} + {merged - 1} more", {"merged": merged}
+                events.slice(track, name, instance.template.kind, start_ps, end_ps, args)
+                if merged == 1:
+                    self.placed[index, position] = track
+                    source = self.launched.get((instance.ranks[position], name, number))
+                    if source is not None and source[1] <= start_ps:
+                        events.flow("launch", source, (track, start_ps))
+
+    def _write_engines(self, events: EventFile, pid: int, sip: int) -> None:
+        for key in self.timeline.engines(sip):
+            track = events.track(pid, ENGINES[key.engine].value, 100 + key.engine)
+            self._write_busy(events, track, key, self._engine_slice)
+
+    def _write_links(self, events: EventFile, sort_index: int) -> None:
+        keys = self.timeline.links()
+        if not keys:
+            return
+        pid = events.process("links", sort_index)
+        for key in keys:
+            track = events.track(pid, f"link {self.machine.links[key.link].name}", key.link)
+            self._write_busy(events, track, key, self._link_slice)
+
+    def _write_busy(
+        self,
+        events: EventFile,
+        track: Track,
+        key: TrackKey,
+        describe: Callable[[Instance, int, int], tuple[str, dict[str, Any]]],
+    ) -> None:
+        found = self.timeline.track(key)
+        for start_ps, end_ps, index, row, merged, size in _columns(
+            found.slices.start_ps,
+            found.slices.end_ps,
+            found.instance,
+            found.row,
+            found.merged,
+            found.size_bytes,
+        ):
+            instance = self.log.instances[index]
+            name, args = describe(instance, row, merged)
+            args |= {"launch": instance.launch_id, "bytes": size, "duration_ps": end_ps - start_ps}
+            if merged > 1:
+                args["merged"] = merged
+            events.slice(track, name, instance.template.kind, start_ps, end_ps, args)
+
+    def _engine_slice(
+        self, instance: Instance, row: int, merged: int
+    ) -> tuple[str, dict[str, Any]]:
+        rows = self.timeline.rows(instance.template)
+        text = self.timeline.reader.vocabulary.texts
+        args: dict[str, Any] = {"kind": text[rows["kind"][row]]}
+        if rows["line"][row]:
+            args["source"] = f"{text[rows['file'][row]]}:{rows['line'][row]}"
+        return instance.template.name, args
+
+    def _link_slice(self, instance: Instance, row: int, merged: int) -> tuple[str, dict[str, Any]]:
+        name = instance.template.name
+        if merged > 1:
+            return f"{name}, {merged} transfers", {}
+        rows = self.timeline.rows(instance.template)
+        step, chunk = int(rows["step"][row]), int(rows["chunk"][row])
+        args = {
+            "step": step,
+            "chunk": chunk,
+            "from_rank": instance.ranks[max(rows["rank"][row], 0)],
+            "to_rank": instance.ranks[rows["peer"][row]] if rows["peer"][row] >= 0 else -1,
+        }
+        return f"{name} step {step} chunk {chunk}", args
+
+    def _write_hbm(self, events: EventFile, pid: int, sip: int) -> None:
+        spans = self.timeline.spans
+        here = np.flatnonzero((spans.sip == sip) & (spans.end_ps > spans.start_ps))
+        sizes = self.hbm_bytes[here]
+        times, rates = _rate_steps(spans.start_ps[here], spans.end_ps[here], sizes)
+        for time_ps, rate in _columns(times, rates):
+            events.counter(pid, "HBM bandwidth", "GB/s", time_ps, rate)
+
+    def _write_transfers(self, events: EventFile) -> None:
+        """Write an arrow per transfer from the sender's slice to the receiver's."""
+        left = MOST_FLOWS
+        for index, instance in enumerate(self.log.instances):
+            if instance.template.kind != "collective":
+                continue
+            transfers = self._transfers(instance)
+            if len(transfers) > left:
+                continue
+            left -= len(transfers)
+            base_ps = min(instance.starts_ps)
+            for src, dst, sent_ps, received_ps in transfers:
+                sender, receiver = self.placed.get((index, src)), self.placed.get((index, dst))
+                if sender is None or receiver is None:
+                    continue
+                start_ps = max(base_ps + sent_ps, instance.starts_ps[src])
+                # One nanosecond early: a slice does not contain its own end.
+                end_ps = min(base_ps + received_ps, instance.ends_ps[dst]) - 1000
+                if instance.starts_ps[dst] <= max(end_ps, start_ps) <= instance.ends_ps[dst]:
+                    events.flow("transfer", (sender, start_ps), (receiver, max(end_ps, start_ps)))
+
+    def _transfers(self, instance: Instance) -> list[tuple[int, int, int, int]]:
+        """Return (source, destination, start, end) of each transfer; hops of one are one.
+
+        Of a collective with very many, none: so many arrows show nothing.
+        """
+        template = instance.template
+        found = self.transfers_of.get(template)
+        if found is None:
+            rows = self.timeline.rows(template)
+            sent = np.flatnonzero((rows["link"] >= 0) & (rows["peer"] >= 0))
+            if len(sent) > MOST_ROWS_WITH_FLOWS:
+                sent = sent[:0]
+            names = np.stack([rows[each][sent] for each in ("step", "rank", "peer", "chunk")])
+            _, which = np.unique(names, axis=1, return_inverse=True)
+            num = int(which.max(initial=-1)) + 1
+            start_ps = np.full(num, np.iinfo(np.int64).max)
+            end_ps = np.zeros(num, dtype=np.int64)
+            np.minimum.at(start_ps, which, rows["start_ps"][sent])
+            np.maximum.at(end_ps, which, rows["end_ps"][sent])
+            first = np.zeros(num, dtype=np.int64)
+            first[which[::-1]] = sent[::-1]
+            ends = (rows["rank"][first], rows["peer"][first], start_ps, end_ps)
+            found = self.transfers_of[template] = list(_columns(*ends))
+        return found
+
+
+def _columns(*columns: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the lines of parallel columns as plain Python numbers."""
+    lists = [column if isinstance(column, list) else column.tolist() for column in columns]
+    return zip(*lists, strict=True)
+
+
+def _instance_args(instance: Instance, position: int, duration_ps: int) -> dict[str, Any]:
+    template = instance.template
+    args: dict[str, Any] = {
+        "rank": instance.ranks[position],
+        "launch": instance.launch_id,
+        "duration_ps": duration_ps,
+        "flops": template.flops,
+        "hbm_bytes": template.hbm_bytes,
+    }
+    if template.kind == "collective":
+        args |= {"algorithm": template.algorithm, "message_bytes": template.message_bytes}
+    return args
+
+
+def _rate_steps(start_ps: Column, end_ps: Column, size_bytes: Column) -> tuple[Column, Column]:
+    """Return when the sum of the intervals' mean rates changes, and to how many GB/s.
+
+    Where there would be too many changes, means over equal parts of the time.
+    """
+    if not len(start_ps):
+        return start_ps, size_bytes
+    rates = size_bytes * 1000 / (end_ps - start_ps)
+    times, where = np.unique(np.concatenate([start_ps, end_ps]), return_inverse=True)
+    change = np.zeros(len(times))
+    np.add.at(change, where, np.concatenate([rates, -rates]))
+    steps = np.cumsum(change)
+    if len(times) > MOST_COUNTER_POINTS:
+        moved = np.concatenate([[0.0], np.cumsum(steps[:-1] * np.diff(times))])
+        edges = np.linspace(times[0], times[-1], MOST_COUNTER_POINTS).astype(np.int64)
+        steps = np.append(np.diff(np.interp(edges, times, moved)) / np.diff(edges), 0.0)
+        times = edges
+    # Sums of floats leave crumbs where nothing runs.
+    return times, np.maximum(np.round(steps, 3), 0.0)

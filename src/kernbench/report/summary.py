@@ -1,0 +1,200 @@
+"""What a run cost, in one JSON object: per rank, per kernel, per collective (ADR-0010)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypedDict
+
+import numpy as np
+
+from kernbench.hardware import Machine
+from kernbench.op_log import Column, OpLog, Spans, Template, build_spans
+from kernbench.report.intervals import covered_ps, exposed_ps
+from kernbench.report.peaks import Peaks, peaks_of
+
+Nanoseconds = int | float
+"""Exact: an int where whole, else a float with up to three decimals."""
+
+
+class RankReport(TypedDict):
+    """One rank, from 0 to its last activity; compute + exposed + idle is all of that time."""
+
+    rank: int
+    time_ns: Nanoseconds
+    compute_ns: Nanoseconds
+    """Time in which at least one kernel of the rank runs."""
+    comm_exposed_ns: Nanoseconds
+    """Time in which the rank is in a collective (waiting for others included), no kernel runs."""
+    idle_ns: Nanoseconds
+    """The rest: the host launches, copies or waits for a launch."""
+    hbm_bytes: int
+    flops: int
+
+
+class KernelReport(TypedDict):
+    """All launches of a kernel name, on all ranks."""
+
+    name: str
+    launches: int
+    time_ns: Nanoseconds
+    """Sum over launches."""
+    flops: int
+    bytes: int
+    utilization: float
+    """Least time at the SIP's peak rates (compute or HBM, the larger) over the time it took."""
+
+
+class CollectiveReport(TypedDict):
+    """All collectives of one op and algorithm."""
+
+    op: str
+    algorithm: str
+    count: int
+    bytes: int
+    """Sum of message sizes, as nccl-tests counts them."""
+    time_ns: Nanoseconds
+    """Sum of the times from the last rank's arrival to the last rank's end."""
+
+
+class Report(TypedDict):
+    """What ``torch.report()`` returns and ``--json`` prints."""
+
+    machine: str
+    ranks: int
+    time_ns: Nanoseconds
+    wall_s: float
+    per_rank: list[RankReport]
+    kernels: list[KernelReport]
+    collectives: list[CollectiveReport]
+
+
+def build_report(
+    log: OpLog, machine: Machine, *, ranks: int, wall_s: float, time_ps: int | None = None
+) -> Report:
+    """Return the report of a run.
+
+    Args:
+        log: What the run did.
+        machine: The machine that it ran on; gives the peaks behind ``utilization``.
+        ranks: World size; every rank has an entry, active or not.
+        wall_s: Seconds of real time that the run took.
+        time_ps: Simulated time of the run; the end of the log when None.
+    """
+    spans = build_spans(log)
+    peaks = peaks_of(machine)
+    return {
+        "machine": machine.name,
+        "ranks": ranks,
+        "time_ns": to_ns(log.end_ps if time_ps is None else time_ps),
+        "wall_s": round(wall_s, 6),
+        "per_rank": _per_rank(log, spans, ranks),
+        "kernels": _kernels(spans, peaks),
+        "collectives": _collectives(log),
+    }
+
+
+def to_ns(time_ps: int) -> Nanoseconds:
+    """Return picoseconds as nanoseconds without loss.
+
+    >>> to_ns(2000), to_ns(2001)
+    (2, 2.001)
+    """
+    whole, rest = divmod(time_ps, 1000)
+    return time_ps / 1000 if rest else whole
+
+
+def _per_rank(log: OpLog, spans: Spans, ranks: int) -> list[RankReport]:
+    ends = np.zeros(ranks, dtype=np.int64)
+    np.maximum.at(ends, spans.rank, spans.end_ps)
+    for span in log.host_spans:
+        ends[span.rank] = max(ends[span.rank], span.end_ps)
+    hbm_bytes = _sum_by_rank(
+        spans, ranks, [(t.hbm_bytes, t.hbm_bytes_by_rank) for t in spans.templates]
+    )
+    flops = _sum_by_rank(spans, ranks, [(t.flops, ()) for t in spans.templates])
+    kernel = _of_kind(spans, "kernel")
+    collective = _of_kind(spans, "collective")
+    order = np.argsort(spans.rank, kind="stable")
+    bounds = np.searchsorted(spans.rank[order], np.arange(ranks + 1))
+    result: list[RankReport] = []
+    for rank in range(ranks):
+        mine = order[bounds[rank] : bounds[rank + 1]]
+        computing, talking = mine[kernel[mine]], mine[collective[mine]]
+        busy = (spans.start_ps[computing], spans.end_ps[computing])
+        compute_ps = covered_ps(*busy)
+        exposed = exposed_ps(spans.start_ps[talking], spans.end_ps[talking], *busy)
+        time_ps = int(ends[rank])
+        result.append(
+            {
+                "rank": rank,
+                "time_ns": to_ns(time_ps),
+                "compute_ns": to_ns(compute_ps),
+                "comm_exposed_ns": to_ns(exposed),
+                "idle_ns": to_ns(time_ps - compute_ps - exposed),
+                "hbm_bytes": hbm_bytes[rank],
+                "flops": flops[rank],
+            }
+        )
+    return result
+
+
+def _of_kind(spans: Spans, kind: str) -> Column:
+    return np.array([each.kind == kind for each in spans.templates], dtype=bool)[spans.template]
+
+
+def _sum_by_rank(
+    spans: Spans, ranks: int, totals: Iterable[tuple[int, tuple[int, ...]]]
+) -> list[int]:
+    result = np.zeros(ranks, dtype=np.int64)
+    np.add.at(result, spans.rank, spans.shares(totals))
+    return [int(each) for each in result]
+
+
+def _kernels(spans: Spans, peaks: Peaks) -> list[KernelReport]:
+    num_launches = np.bincount(spans.template, minlength=len(spans.templates)).tolist()
+    times_ps = np.zeros(len(spans.templates), dtype=np.int64)
+    np.add.at(times_ps, spans.template, spans.end_ps - spans.start_ps)
+    by_name: dict[str, list[tuple[Template, int, int]]] = {}
+    for template, launches, time_ps in zip(
+        spans.templates, num_launches, times_ps.tolist(), strict=True
+    ):
+        if template.kind == "kernel":
+            by_name.setdefault(template.name, []).append((template, launches, time_ps))
+    result = [_kernel(name, uses, peaks) for name, uses in by_name.items()]
+    return sorted(result, key=lambda each: (-each["time_ns"], each["name"]))
+
+
+def _kernel(name: str, uses: list[tuple[Template, int, int]], peaks: Peaks) -> KernelReport:
+    time_ps = sum(time_ps for _, _, time_ps in uses)
+    bound_ps = sum(peaks.bound_ps(template) * launches for template, launches, _ in uses)
+    return {
+        "name": name,
+        "launches": sum(launches for _, launches, _ in uses),
+        "time_ns": to_ns(time_ps),
+        "flops": sum(template.flops * launches for template, launches, _ in uses),
+        "bytes": sum(template.hbm_bytes * launches for template, launches, _ in uses),
+        "utilization": round(bound_ps / time_ps, 6) if time_ps else 0.0,
+    }
+
+
+def _collectives(log: OpLog) -> list[CollectiveReport]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for instance in log.instances:
+        template = instance.template
+        if template.kind != "collective":
+            continue
+        sums = found.setdefault((template.name, template.algorithm), [0, 0, 0])
+        sums[0] += 1
+        sums[1] += template.message_bytes
+        sums[2] += max(instance.ends_ps) - max(instance.starts_ps)
+    result: list[CollectiveReport] = [
+        {
+            "op": op,
+            "algorithm": algorithm,
+            "count": count,
+            "bytes": size,
+            "time_ns": to_ns(time_ps),
+        }
+        for (op, algorithm), (count, size, time_ps) in found.items()
+    ]
+    return sorted(result, key=lambda each: (-each["time_ns"], each["op"], each["algorithm"]))

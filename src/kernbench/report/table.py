@@ -1,0 +1,164 @@
+"""The tables and the one-line verdict at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import mean
+from typing import NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kernbench.report.peaks import Peaks
+from kernbench.report.summary import RankReport, Report
+from kernbench.report.units import format_amount, format_ns, format_share
+
+WIDE_COLUMNS = 78
+"""From this width on, tables show times beside shares."""
+SHOWN_RANKS = 8
+SHOWN_KERNELS = 12
+
+
+def print_report(report: Report, peaks: Peaks, console: Console) -> None:
+    """Print the tables of a run, as wide as the console allows, and the verdict last."""
+    wide = console.width >= WIDE_COLUMNS
+    tables = [_rank_table(report, peaks, wide)]
+    if report["kernels"]:
+        tables.append(_kernel_table(report, wide))
+    if report["collectives"]:
+        tables.append(_collective_table(report, wide))
+    console.print(Text(f"\nOn {report['machine']}:"))
+    for table in tables:
+        console.print(table, "")
+    console.print(Text(verdict(report)))
+
+
+def verdict(report: Report) -> str:
+    """Return the run in one line: how long, how fast it was simulated, where the time went."""
+    ranks = report["ranks"]
+    head = (
+        f"{ranks} rank{'s' if ranks != 1 else ''}, "
+        f"{format_ns(report['time_ns'])} simulated in {report['wall_s']:.2f} s"
+    )
+    total = sum(each["time_ns"] for each in report["per_rank"])
+    if not total:
+        return f"{head}; nothing ran on the devices"
+    parts = {
+        "compute": sum(each["compute_ns"] for each in report["per_rank"]),
+        "exposed comm": sum(each["comm_exposed_ns"] for each in report["per_rank"]),
+        "idle": sum(each["idle_ns"] for each in report["per_rank"]),
+    }
+    shares = ", ".join(f"{format_share(part, total)} {name}" for name, part in parts.items())
+    return f"{head}; {shares}"
+
+
+def _table(columns: Sequence[str], left: int = 1) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for index, column in enumerate(columns):
+        if index < left:
+            # Only names may take more than one line; a number is never cut.
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+class _RankCells(NamedTuple):
+    """The numbers of one line; shares are of the rank's own time, 0 to 1."""
+
+    time_ns: float
+    compute_ns: float
+    compute: float
+    exposed_ns: float
+    exposed: float
+    idle_ns: float
+    idle: float
+    hbm_bytes: float
+    of_peak: float
+
+    def texts(self, wide: bool) -> list[str]:
+        def part(time_ns: float, share: float) -> str:
+            percent = f"{100 * share:.0f}%"
+            return f"{format_ns(time_ns)} {percent:>4}" if wide else percent
+
+        return [
+            format_ns(self.time_ns),
+            part(self.compute_ns, self.compute),
+            part(self.exposed_ns, self.exposed),
+            part(self.idle_ns, self.idle),
+            format_amount(self.hbm_bytes, "B"),
+            f"{100 * self.of_peak:.1f}%",
+        ]
+
+
+def _cells(rank: RankReport, peaks: Peaks) -> _RankCells:
+    time_ns = rank["time_ns"]
+    whole = time_ns or 1
+    achieved = max(
+        rank["flops"] / peaks.flops_per_ns,
+        rank["hbm_bytes"] / peaks.hbm_bytes_per_ns,
+    )
+    return _RankCells(
+        time_ns=time_ns,
+        compute_ns=rank["compute_ns"],
+        compute=rank["compute_ns"] / whole,
+        exposed_ns=rank["comm_exposed_ns"],
+        exposed=rank["comm_exposed_ns"] / whole,
+        idle_ns=rank["idle_ns"],
+        idle=rank["idle_ns"] / whole,
+        hbm_bytes=rank["hbm_bytes"],
+        of_peak=achieved / whole,
+    )
+
+
+def _rank_table(report: Report, peaks: Peaks, wide: bool) -> Table:
+    exposed = "exposed comm" if wide else "comm"
+    table = _table(["rank", "time", "compute", exposed, "idle", "HBM", "of peak"])
+    lines = [(str(each["rank"]), _cells(each, peaks)) for each in report["per_rank"]]
+    hidden = len(lines) - SHOWN_RANKS // 2 if len(lines) > SHOWN_RANKS else 0
+    for name, cells in lines[: len(lines) - hidden]:
+        table.add_row(name, *cells.texts(wide))
+    if hidden:
+        table.add_row(f"+ {hidden}")
+        columns = list(zip(*(cells for _, cells in lines), strict=True))
+        picks: dict[str, Callable[[Iterable[float]], float]] = {
+            "min": min,
+            "mean": mean,
+            "max": max,
+        }
+        for name, pick in picks.items():
+            table.add_row(name, *_RankCells(*map(pick, columns)).texts(wide))
+    return table
+
+
+def _kernel_table(report: Report, wide: bool) -> Table:
+    rates = ["FLOP/s", "HBM B/s"] if wide else []
+    table = _table(["kernel", "launches", "time", *rates, "of peak"])
+    for each in report["kernels"][:SHOWN_KERNELS]:
+        cells = [str(each["launches"]), format_ns(each["time_ns"])]
+        if wide:
+            cells += [_rate(each["flops"], each["time_ns"], "FLOP/s")]
+            cells += [_rate(each["bytes"], each["time_ns"], "B/s")]
+        table.add_row(each["name"], *cells, f"{100 * each['utilization']:.1f}%")
+    rest = report["kernels"][SHOWN_KERNELS:]
+    if rest:
+        launches = str(sum(each["launches"] for each in rest))
+        table.add_row(f"+ {len(rest)} more", launches, format_ns(sum(k["time_ns"] for k in rest)))
+    return table
+
+
+def _collective_table(report: Report, wide: bool) -> Table:
+    columns = ["collective", "algorithm", "count", "bytes", "time"]
+    table = _table([*columns, "algbw"] if wide else columns, left=2)
+    for each in report["collectives"]:
+        cells = [str(each["count"]), format_amount(each["bytes"], "B"), format_ns(each["time_ns"])]
+        if wide:
+            cells.append(_rate(each["bytes"], each["time_ns"], "B/s"))
+        table.add_row(each["op"], each["algorithm"], *cells)
+    return table
+
+
+def _rate(amount: float, time_ns: float, unit: str) -> str:
+    return format_amount(amount * 1e9 / time_ns, unit) if amount and time_ns else "-"

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logs import LogBuilder, kernel, ring, small_log
+from trace_rules import Events, read_checked
+
+from kernbench.hardware import load_machine
+from kernbench.op_log import HostSpan, OpLog
+from kernbench.report import write_trace
+
+MACHINE = load_machine("ahbm:4")
+
+
+def traced(log: OpLog, path: Path, **options: int) -> Events:
+    write_trace(log, MACHINE, path / "trace.json", **options)
+    return read_checked(path / "trace.json")
+
+
+def track_names(events: Events) -> list[str]:
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    return [
+        f"{processes[e['pid']]}/{e['args']['name']}" for e in events if e["name"] == "thread_name"
+    ]
+
+
+def slices(events: Events, track: str) -> Events:
+    names = track_names(events)
+    ids = [(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"]
+    where = ids[names.index(track)]
+    return [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == where]
+
+
+@pytest.mark.adr("0010-D4")
+def test_there_is_a_track_per_rank_stream_engine_and_link(tmp_path: Path) -> None:
+    events = traced(small_log(), tmp_path)
+    sip = ["stream comm", "stream compute", "dma_in", "gemm", "dma_out"]
+    links = [link.name for link in MACHINE.links[:2]]
+    assert track_names(events) == [
+        *("rank 0/host", "rank 1/host"),
+        *(f"SIP {number}/{name}" for number in (0, 1) for name in sip),
+        *(f"links/link {name}" for name in links),
+    ]
+    order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
+    assert len(set(order.values())) == len(order)
+
+
+def test_slices_name_kernels_collectives_steps_and_waits(tmp_path: Path) -> None:
+    events = traced(small_log(), tmp_path)
+    kernels = slices(events, "SIP 1/stream compute")
+    assert [(e["name"], e["ts"], e["dur"]) for e in kernels] == [
+        ("matmul", 0.5, 1.0),
+        ("gelu", 1.5, 0.3),
+    ]
+    assert kernels[0]["args"]["flops"] == 6_000
+    assert [e["name"] for e in slices(events, "rank 0/host")] == [
+        *("launch matmul", "launch gelu", "wait all_gather")
+    ]
+    (transfer,) = slices(events, f"links/link {MACHINE.links[1].name}")
+    assert transfer["name"] == "all_gather step 0 chunk 1"
+    assert transfer["args"]["to_rank"] == 0
+    gemm, _ = slices(events, "SIP 0/gemm")
+    assert gemm["args"]["source"] == "k.py:9"
+
+
+@pytest.mark.adr("0010-D5")
+def test_arrows_lead_from_launches_to_kernels_and_from_senders_to_receivers(tmp_path: Path) -> None:
+    events = traced(small_log(), tmp_path)
+    starts = Counter(e["name"] for e in events if e["ph"] == "s")
+    assert starts == {"launch": 4, "transfer": 2}
+
+
+def test_the_bandwidth_counter_ends_at_zero(tmp_path: Path) -> None:
+    events = traced(small_log(), tmp_path)
+    values = [(e["ts"], e["args"]["GB/s"]) for e in events if e["ph"] == "C"]
+    # 4 000 bytes in 1 us, in 0.3 us; 512 bytes of the all-gather in 0.15 us on rank 0.
+    assert values[:4] == [(0.5, 4.0), (1.4, 7.413), (1.5, 16.747), (1.55, 13.333)]
+    assert values[4] == (1.8, 0.0)
+
+
+@pytest.mark.adr("0010-D6")
+def test_overlapping_rows_of_an_engine_become_one_slice_that_says_so(tmp_path: Path) -> None:
+    builder = LogBuilder()
+    builder.launch(kernel("a", 900_000), 0, 0)
+    builder.launch(kernel("b", 900_000), 0, 100_000)
+    events = traced(builder.log, tmp_path)
+    (merged,) = slices(events, "SIP 0/gemm")
+    assert (merged["ts"], merged["dur"], merged["args"]["merged"]) == (0.3, 0.4, 2)
+    (read,) = slices(events, "SIP 0/dma_in")
+    assert read["args"]["bytes"] == 6_000
+
+
+def test_a_huge_log_is_thinned_and_no_byte_is_lost(tmp_path: Path) -> None:
+    builder = LogBuilder()
+    template = kernel("k", 1_000_000)
+    for index in range(5_000):
+        builder.launch(template, 0, index * 1_100_000)
+    events = traced(builder.log, tmp_path, most_slices=1_000)
+    assert sum(e["ph"] == "X" for e in events) <= 1_000
+    reads = slices(events, "SIP 0/dma_in")
+    assert sum(e["args"].get("merged", 1) for e in reads) == 5_000
+    assert sum(e["args"]["bytes"] for e in reads) == 5_000 * 3_000
+    assert sum(e["ph"] == "C" for e in events) <= 2_000
+
+
+def test_equal_logs_give_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_trace(small_log(), MACHINE, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_an_empty_log_is_a_valid_trace(tmp_path: Path) -> None:
+    assert traced(OpLog(), tmp_path) == []
+
+
+work = st.lists(
+    st.tuples(
+        st.sampled_from(["kernel", "collective", "wait"]),
+        st.integers(0, 3),
+        st.integers(0, 5_000),
+        st.integers(0, 3_000),
+    ),
+    max_size=15,
+)
+
+
+@settings(deadline=None)
+@given(work, st.integers(1, 200))
+def test_any_log_gives_a_valid_trace(
+    given_work: list[tuple[str, int, int, int]], most_slices: int
+) -> None:
+    builder = LogBuilder()
+    templates = [kernel(f'k{i} "quoted"', 100 * i) for i in range(31)]
+    for kind, rank, start_ps, duration_ps in given_work:
+        if kind == "kernel":
+            builder.launch(templates[duration_ps // 100], rank, start_ps)
+        elif kind == "collective":
+            ranks = [rank, (rank + 1) % 4, (rank + 2) % 4]
+            builder.collective(ring(3, duration_ps), ranks, [start_ps, start_ps + 700, start_ps])
+        else:
+            span = HostSpan(rank, "wait", "", start_ps, start_ps + duration_ps)
+            builder.log.host_spans.append(span)
+    with tempfile.TemporaryDirectory() as folder:
+        traced(builder.log, Path(folder), most_slices=most_slices)

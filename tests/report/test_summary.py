@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logs import LogBuilder, kernel, ring, small_log
+
+from kernbench.commands import Engine
+from kernbench.hardware import load_machine
+from kernbench.op_log import HostSpan, OpLog
+from kernbench.report import build_report, peaks_of
+from kernbench.report.summary import to_ns
+
+MACHINE = load_machine("ahbm:2")
+
+
+def test_the_report_of_a_small_run_by_hand() -> None:
+    report = build_report(small_log(), MACHINE, ranks=2, wall_s=0.25)
+    # Kernels run 0.5..1.5 and 1.5..1.8 us; the all-gather 1.4 (1.45)..1.55 us is all hidden.
+    first, second = report["per_rank"]
+    assert first == {
+        "rank": 0,
+        "time_ns": 1_800,
+        "compute_ns": 1_300,
+        "comm_exposed_ns": 0,
+        "idle_ns": 500,
+        "hbm_bytes": 2 * 4_000 + 512,
+        "flops": 6_080,
+    }
+    assert second == first | {"rank": 1}
+    assert report["collectives"] == [
+        {"op": "all_gather", "algorithm": "ring", "count": 1, "bytes": 1_024, "time_ns": 100}
+    ]
+    assert [each["name"] for each in report["kernels"]] == ["matmul", "gelu"]
+    assert report["kernels"][0]["launches"] == 2
+    assert report["kernels"][0]["time_ns"] == 2_000
+    assert (report["machine"], report["ranks"]) == ("ahbm", 2)
+    assert (report["time_ns"], report["wall_s"]) == (1_800, 0.25)
+
+
+@pytest.mark.adr("0010-D1")
+def test_the_keys_are_the_documented_ones_and_json_takes_them() -> None:
+    report = json.loads(json.dumps(build_report(small_log(), MACHINE, ranks=2, wall_s=0.1)))
+    keys = ["machine", "ranks", "time_ns", "wall_s", "per_rank", "kernels", "collectives"]
+    assert list(report) == keys
+    assert list(report["per_rank"][0]) == [
+        *("rank", "time_ns", "compute_ns", "comm_exposed_ns", "idle_ns", "hbm_bytes", "flops")
+    ]
+    assert list(report["kernels"][0]) == [
+        *("name", "launches", "time_ns", "flops", "bytes", "utilization")
+    ]
+    assert list(report["collectives"][0]) == ["op", "algorithm", "count", "bytes", "time_ns"]
+
+
+@pytest.mark.adr("0010-D2")
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 10**7), st.integers(1, 10**6)),
+        max_size=15,
+    )
+)
+def test_the_parts_of_every_rank_sum_to_its_time_to_the_picosecond(
+    work: list[tuple[bool, int, int, int]],
+) -> None:
+    builder = LogBuilder()
+    for is_kernel, rank, start_ps, duration_ps in work:
+        if is_kernel:
+            builder.launch(kernel("k", duration_ps), rank, start_ps)
+        else:
+            ranks = (rank, (rank + 1) % 3)
+            builder.collective(ring(2, step_ps=duration_ps), ranks, (start_ps, start_ps + 7))
+    report = build_report(builder.log, MACHINE, ranks=3, wall_s=0)
+    for each in report["per_rank"]:
+        parts = (each["compute_ns"], each["comm_exposed_ns"], each["idle_ns"])
+        assert all(part >= 0 for part in parts)
+        assert sum(round(1000 * part) for part in parts) == round(1000 * each["time_ns"])
+    assert report["time_ns"] == max(each["time_ns"] for each in report["per_rank"])
+
+
+def test_sums_of_the_report_are_the_sums_of_the_rows() -> None:
+    log = small_log()
+    report, table = build_report(log, MACHINE, ranks=2, wall_s=0), log.to_arrow()
+    assert sum(each["flops"] for each in report["per_rank"]) == pc.sum(table["flops"]).as_py()
+    assert sum(each["hbm_bytes"] for each in report["per_rank"]) == pc.sum(table["bytes"]).as_py()
+
+
+@pytest.mark.adr("0010-D3")
+def test_utilization_is_the_roofline_bound_over_the_time() -> None:
+    peaks = peaks_of(MACHINE)
+    flops, time_ns = round(peaks.flops_per_ns * 250), 1_000
+    builder = LogBuilder()
+    builder.launch(kernel("gemm", 1_000 * time_ns, flops), 0, 0)
+    size = round(peaks.hbm_bytes_per_ns * 500)
+    builder.launch(kernel("copy", 1_000 * time_ns, 0, hbm_bytes=size), 0, 10**6)
+    builder.launch(kernel("exact", 1_000 * time_ns, bound_ps=900_000), 0, 2 * 10**6)
+    report = build_report(builder.log, MACHINE, ranks=1, wall_s=0)
+    used = {each["name"]: each["utilization"] for each in report["kernels"]}
+    assert used == pytest.approx({"gemm": 0.25, "copy": 0.5, "exact": 0.9}, abs=1e-3)
+
+
+def test_shares_of_a_collective_are_uneven_where_the_template_says_so() -> None:
+    builder = LogBuilder()
+    template = kernel("broadcast", kind="collective", hbm_bytes=9, hbm_bytes_by_rank=(7, 2))
+    builder.collective(template, (1, 0), (0, 0))
+    report = build_report(builder.log, MACHINE, ranks=2, wall_s=0)
+    assert [each["hbm_bytes"] for each in report["per_rank"]] == [2, 7]
+
+
+def test_waiting_for_a_late_rank_is_exposed_but_not_time_of_the_collective() -> None:
+    builder = LogBuilder()
+    builder.collective(ring(2, step_ps=1_000_000), (0, 1), (0, 5_000_000))
+    report = build_report(builder.log, MACHINE, ranks=2, wall_s=0)
+    assert [each["comm_exposed_ns"] for each in report["per_rank"]] == [6_000, 1_000]
+    assert report["collectives"][0]["time_ns"] == 1_000
+
+
+def test_an_empty_run_and_a_run_of_the_host_only() -> None:
+    report = build_report(OpLog(), MACHINE, ranks=2, wall_s=0)
+    assert [each["time_ns"] for each in report["per_rank"]] == [0, 0]
+    assert (report["kernels"], report["collectives"]) == ([], [])
+    log = OpLog()
+    log.host_spans.append(HostSpan(1, "wait", "", 0, 1_500))
+    report = build_report(log, MACHINE, ranks=2, wall_s=0, time_ps=2_000)
+    assert (report["time_ns"], report["per_rank"][1]["idle_ns"]) == (2, 1.5)
+
+
+def test_a_kernel_that_takes_no_time_has_no_utilization() -> None:
+    builder = LogBuilder()
+    builder.launch(kernel("nothing", 0, engine_busy_ps={Engine.GEMM: 0}), 0, 0)
+    report = build_report(builder.log, MACHINE, ranks=1, wall_s=0)
+    assert report["kernels"][0]["utilization"] == 0.0
+
+
+@given(st.integers(0, 10**15))
+def test_nanoseconds_are_exact(time_ps: int) -> None:
+    assert round(to_ns(time_ps) * 1000) == time_ps
+    assert len(json.dumps(to_ns(time_ps)).partition(".")[2]) <= 3
