@@ -1,0 +1,5 @@
+"""The ``kernbench`` command."""
+
+from kernbench.cli.app import main
+
+__all__ = ["main"]

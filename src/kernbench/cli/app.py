@@ -1,0 +1,129 @@
+"""The commands and their options; what they do is in the other modules, loaded when needed."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from kernbench.cli.bench_file import known_benches
+
+app = typer.Typer(
+    name="kernbench",
+    help="Run Triton kernels and tensor-parallel programs on accelerators that you do not have.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+machines = typer.Typer(help="Show the machines that ship with kernbench.", no_args_is_help=True)
+app.add_typer(machines, name="machine")
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 the bench failed, 2 wrong usage, 130 Ctrl-C."""
+    app()
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kernbench {metadata.version('kernbench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Run Triton kernels and tensor-parallel programs on accelerators that you do not have."""
+
+
+@app.command(
+    "run",
+    context_settings={"help_option_names": []},
+    epilog=f"Benches that ship with kernbench: {', '.join(known_benches())}.",
+)
+def _run(
+    context: typer.Context,
+    bench: Annotated[
+        str | None,
+        typer.Argument(metavar="BENCH", help="A Python file with run(torch, ...), or a name."),
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),
+    ] = None,
+    data: Annotated[
+        bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of torch.rand and torch.randn.")] = 0,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
+    ] = False,
+    show_help: Annotated[
+        bool, typer.Option("--help", help="Show this, or the parameters of BENCH.")
+    ] = False,
+) -> None:
+    """Run a bench on a machine and show where the time went."""
+    from kernbench.cli.run import RunOptions, run_bench, show_bench
+
+    if bench is None:
+        if show_help:
+            typer.echo(context.get_help())
+            raise typer.Exit(0)
+        typer.echo(f"error: name a bench: a file, or one of {', '.join(known_benches())}", err=True)
+        raise typer.Exit(2)
+    if show_help:
+        raise typer.Exit(show_bench(bench, debug))
+    options = RunOptions(
+        bench=bench,
+        machine=machine,
+        ranks=ranks,
+        params=tuple(param or ()),
+        data=data,
+        seed=seed,
+        log=log,
+        trace=trace,
+        json=json,
+        debug=debug,
+    )
+    raise typer.Exit(run_bench(options))
+
+
+@machines.command("list")
+def _list_machines() -> None:
+    """List the machines, the numbers of SIPs that they come in, and what they are."""
+    from kernbench.cli.machine import list_machines
+
+    raise typer.Exit(list_machines())
+
+
+@machines.command("show")
+def _show_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
+) -> None:
+    """Show a machine: its peak rates, then every number of its description."""
+    from kernbench.cli.machine import show_machine
+
+    raise typer.Exit(show_machine(name))

@@ -1,0 +1,107 @@
+"""Bench files: where they are, and what is in one."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import kernbench
+from kernbench.errors import UnknownNameError, UsageError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A loaded bench."""
+
+    name: str
+    path: Path
+    run: Callable[..., object]
+    ranks: int
+    """World size that the bench asks for with ``RANKS = n``; 1 without."""
+    about: str
+    """Its documentation."""
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the benches that ship with kernbench.
+
+    In an installed package that is ``kernbench/benches``; in a checkout, ``benches`` at the root.
+    """
+    package = Path(kernbench.__file__).parent
+    installed = package / "benches"
+    return installed if installed.is_dir() else package.parents[1] / "benches"
+
+
+def known_benches() -> list[str]:
+    """Return the names of the benches that ship with kernbench."""
+    files = shipped_folder().glob("*.py")
+    return sorted(path.stem for path in files if not path.stem.startswith("_"))
+
+
+def find_bench(given: str) -> Path:
+    """Return the file of a bench: a path, or the name of one that ships with kernbench.
+
+    Raises:
+        UnknownNameError: There is no such file and no such name.
+    """
+    path = Path(given)
+    if path.is_file():
+        return path.resolve()
+    if path.is_dir():
+        raise UsageError(f"{given} is a folder; name a bench file in it")
+    if path.suffix == ".py" or len(path.parts) > 1:
+        folder = path.parent
+        if not folder.is_dir():
+            raise UnknownNameError(f"no bench {given}: there is no folder {folder}")
+        found = sorted(each.name for each in folder.glob("*.py"))
+        raise UnknownNameError(f"no bench {given}: {nearest(path.name, found)}")
+    names = known_benches()
+    if given in names:
+        return shipped_folder() / f"{given}.py"
+    raise UnknownNameError(f"unknown bench {given!r}: {nearest(given, names)}")
+
+
+def load_bench(given: str) -> Bench:
+    """Import a bench's file and return the bench.
+
+    As with ``python FILE``, modules beside the file can be imported. Whatever the file's own code
+    raises is passed on.
+
+    Raises:
+        UnknownNameError: There is no such bench.
+        UsageError: The file has no fitting ``run``, or ``RANKS`` is not a positive integer.
+    """
+    path = find_bench(given)
+    module = _import(path)
+    run = getattr(module, "run", None)
+    if not callable(run):
+        raise UsageError(f"{path.name} is no bench: it has no function run(torch, ...)")
+    if not inspect.signature(run).parameters:
+        raise UsageError(f"{path.name}: run() must take torch as its first parameter")
+    ranks = getattr(module, "RANKS", 1)
+    if type(ranks) is not int or ranks < 1:
+        raise UsageError(f"{path.name}: RANKS must be a positive integer, but got {ranks!r}")
+    about = inspect.getdoc(module) or inspect.getdoc(run) or ""
+    return Bench(path.stem, path, run, ranks, about)
+
+
+def _import(path: Path) -> ModuleType:
+    # A prefix of our own: a bench called "json" must not stand in for the module json.
+    name = f"kernbench_bench_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

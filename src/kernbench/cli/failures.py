@@ -1,0 +1,138 @@
+"""What a user is told when a bench fails: the causes first, and only lines of their own."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import kernbench
+from kernbench.cli.bench_file import shipped_folder
+from kernbench.errors import InternalError
+
+MOST_FRAMES = 6
+MOST_CAUSES = 4
+
+# A note that the runtime adds for tracebacks; here the rank is in the headline.
+_RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the text for stderr: each root cause, on which ranks, and where in the user's code."""
+    blocks: dict[str, list[int]] = {}
+    for rank, cause in root_causes(error):
+        ranks = blocks.setdefault(_block(cause), [])
+        if rank is not None:
+            ranks.append(rank)
+    texts = []
+    for block, ranks in list(blocks.items())[:MOST_CAUSES]:
+        where = f" on {format_ranks(ranks)}" if ranks else ""
+        texts.append(f"error{where}: {block}")
+    left = [rank for ranks in list(blocks.values())[MOST_CAUSES:] for rank in ranks]
+    if left:
+        texts.append(f"and other errors on {format_ranks(left)}; --debug shows all")
+    return "\n".join(texts)
+
+
+def root_causes(error: BaseException) -> Iterator[tuple[int | None, BaseException]]:
+    """Yield the leaves of a failure, each with the rank that it came from, if it came from one."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield None, error
+        return
+    by_rank = getattr(error, "errors", None)
+    if isinstance(by_rank, dict):
+        for rank, each in by_rank.items():
+            for inner, leaf in root_causes(each):
+                yield (rank if inner is None else inner), leaf
+        return
+    for each in error.exceptions:
+        yield from root_causes(each)
+
+
+def format_ranks(ranks: list[int]) -> str:
+    """Return ranks in few words.
+
+    >>> format_ranks([2]), format_ranks([3, 0, 1, 2, 7])
+    ('rank 2', 'ranks 0-3, 7')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return f"rank{'s' if len(set(ranks)) > 1 else ''} {', '.join(texts)}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether the failure is Ctrl-C, on whichever rank it arrived."""
+    return any(isinstance(leaf, KeyboardInterrupt) for _, leaf in root_causes(error))
+
+
+def _block(error: BaseException) -> str:
+    """Return one cause: what led to it first, then its message, then the user's lines."""
+    lines = []
+    before = error.__cause__
+    if before is None and not error.__suppress_context__:
+        before = error.__context__
+    if before is not None and not isinstance(before, KeyboardInterrupt | SystemExit):
+        lines += [_one(before), "then:"]
+    lines.append(_one(error))
+    if isinstance(error, InternalError):
+        lines.append("this is a bug in kernbench; run again with --debug and report the traceback")
+    return "\n".join(lines)
+
+
+def _one(error: BaseException) -> str:
+    notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
+    lines = [_headline(error), *notes]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append(f"  {_short(error.filename)}:{error.lineno}")
+        if error.text:
+            lines.append(f"    {error.text.strip()}")
+    if len(frames) > MOST_FRAMES:
+        lines.append(f"  ... {len(frames) - MOST_FRAMES} calls before")
+    for frame in frames[-MOST_FRAMES:]:
+        lines.append(f"  {_short(frame.filename)}:{frame.lineno} in {frame.name}")
+        if frame.line:
+            lines.append(f"    {frame.line}")
+    return "\n".join(lines)
+
+
+def _headline(error: BaseException) -> str:
+    name = type(error).__name__
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    if isinstance(error, AssertionError):
+        return f"the bench's check failed: {text}" if text else "the bench's check failed"
+    return f"{name}: {text}" if text else name
+
+
+def is_users(filename: str) -> bool:
+    """Return whether a source file is the user's: not ours, not a library's, not Python's."""
+    if filename.startswith("<"):
+        return False
+    path = Path(filename).resolve()
+    if path.is_relative_to(shipped_folder().resolve()):
+        return True
+    package = Path(kernbench.__file__).resolve().parent
+    library = [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib", "platlib")]
+    return not any(path.is_relative_to(each.resolve()) for each in (package, *library))
+
+
+def _short(filename: str) -> str:
+    """Return the path as the user would type it from here."""
+    path = Path(filename)
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print the whole traceback, ours included, to stderr."""
+    traceback.print_exception(error, file=sys.stderr)

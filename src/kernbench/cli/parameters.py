@@ -1,0 +1,197 @@
+"""Parameters of a bench: from ``name=value`` on the command line to what ``run`` is annotated."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from kernbench.errors import UnknownNameError, UsageError, nearest
+
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a bench's ``run``."""
+
+    name: str
+    annotation: Any
+    default: Any
+    """``inspect.Parameter.empty`` where a value must be given."""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {type_name(self.annotation)}"
+        return text if self.is_required else f"{text} = {_shown(self.default)}"
+
+
+def parameters_of(run: Callable[..., object]) -> list[Parameter]:
+    """Return the parameters of a bench's ``run`` after the first, which is ``torch``.
+
+    A parameter without annotation has its default's type, or is a text.
+
+    Raises:
+        UsageError: An annotation names something that is not there.
+    """
+    result = []
+    for each in list(inspect.signature(run).parameters.values())[1:]:
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            continue
+        annotation = each.annotation
+        if isinstance(annotation, str):
+            annotation = _evaluated(run, each.name, annotation)
+        if annotation is inspect.Parameter.empty:
+            known = each.default is not inspect.Parameter.empty and each.default is not None
+            annotation = type(each.default) if known else str
+        result.append(Parameter(each.name, annotation, each.default))
+    return result
+
+
+def parse_parameters(
+    given: Sequence[str], known: Sequence[Parameter], bench: str
+) -> dict[str, Any]:
+    """Return the values of ``name=value`` texts, by name.
+
+    Raises:
+        UnknownNameError: The bench has no such parameter.
+        UsageError: A value is not of its parameter's type, is missing, or is given twice.
+    """
+    by_name = {each.name: each for each in known}
+    values: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise UsageError(f"--param must be NAME=VALUE, but got {text!r}")
+        if name not in by_name:
+            raise UnknownNameError(
+                f"bench {bench} has no parameter {name!r}: {nearest(name, by_name)}"
+            )
+        if name in values:
+            raise UsageError(f"parameter {name} is given twice")
+        annotation = by_name[name].annotation
+        try:
+            values[name] = convert(value.strip(), annotation)
+        except ValueError:
+            raise UsageError(
+                f"parameter {name} of bench {bench} must be {type_name(annotation)}, "
+                f"but got {value!r}"
+            ) from None
+    missing = [each.name for each in known if each.is_required and each.name not in values]
+    if missing:
+        raise UsageError(
+            f"bench {bench} needs a value for {', '.join(missing)}: --param {missing[0]}=..."
+        )
+    return values
+
+
+def convert(text: str, annotation: Any) -> Any:
+    """Return the value of type ``annotation`` that ``text`` spells.
+
+    Lists and tuples are comma-separated, with or without brackets.
+
+    Raises:
+        ValueError: It spells none.
+
+    >>> convert("1,2,4", list[int]), convert("none", int | None), convert("off", bool)
+    ([1, 2, 4], None, False)
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return _convert_to_first(text, arguments)
+    if origin is Literal:
+        return _pick(text, arguments)
+    if origin in (list, tuple) or annotation in (list, tuple):
+        return _convert_sequence(text, origin or annotation, arguments)
+    if annotation is bool:
+        return _convert_bool(text)
+    if annotation is int:
+        return int(text, 0)
+    if annotation is types.NoneType:
+        if text.lower() != "none":
+            raise ValueError(text)
+        return None
+    if annotation is float:
+        return float(text)
+    # Any, str, and types that only the bench knows: the text as it is.
+    return text
+
+
+def type_name(annotation: Any) -> str:
+    """Return an annotation as help and errors show it.
+
+    >>> type_name(Literal["ring", "tree"]), type_name(int | None)
+    ('ring|tree', 'int|none')
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return "|".join(type_name(each) for each in arguments)
+    if origin is Literal:
+        return "|".join(str(each) for each in arguments)
+    if origin in (list, tuple):
+        inner = ", ".join("..." if each is Ellipsis else type_name(each) for each in arguments)
+        return f"{origin.__name__}[{inner}]"
+    if annotation is types.NoneType:
+        return "none"
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _evaluated(run: Callable[..., object], name: str, annotation: str) -> Any:
+    try:
+        # What the annotation would have been without `from __future__ import annotations`.
+        return eval(annotation, getattr(run, "__globals__", {}))
+    except Exception as error:
+        raise UsageError(
+            f"the annotation of parameter {name}, {annotation!r}, cannot be read: {error}"
+        ) from None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _convert_bool(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError(text)
+
+
+def _convert_to_first(text: str, choices: Sequence[Any]) -> Any:
+    # None first: every text is a str, also "none".
+    for choice in sorted(choices, key=lambda each: each is not types.NoneType):
+        try:
+            return convert(text, choice)
+        except ValueError:
+            continue
+    raise ValueError(text)
+
+
+def _pick(text: str, choices: Sequence[Any]) -> Any:
+    for choice in choices:
+        if text == str(choice):
+            return choice
+    raise ValueError(text)
+
+
+def _convert_sequence(text: str, kind: type, arguments: Sequence[Any]) -> Any:
+    if text[:1] + text[-1:] in ("[]", "()"):
+        text = text[1:-1]
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if kind is list or Ellipsis in arguments or not arguments:
+        each = arguments[0] if arguments else str
+        return kind(convert(part, each) for part in parts)
+    if len(parts) != len(arguments):
+        raise ValueError(text)
+    return tuple(convert(part, each) for part, each in zip(parts, arguments, strict=True))

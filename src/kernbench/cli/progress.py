@@ -1,0 +1,56 @@
+"""A progress line on stderr for runs that take their time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SHOWN_AFTER_S = 1.0
+_REFRESH_S = 0.2
+
+
+@contextmanager
+def progress(describe: Callable[[], str]) -> Iterator[None]:
+    """Show ``describe()`` and the elapsed time while the block runs.
+
+    Only if stderr is a terminal, and only from :data:`SHOWN_AFTER_S` seconds on. The text is read
+    from another thread: ``describe`` must only look at plain values.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_show, args=(describe, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _show(describe: Callable[[], str], ended: threading.Event) -> None:
+    started_s = time.perf_counter()
+    if ended.wait(SHOWN_AFTER_S):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    # How long a run will be is not known: the bar only moves.
+    columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
+    # Lines that the bench prints go above the bar, if both are on the terminal.
+    both = sys.stdout.isatty()
+    with Progress(
+        *columns,
+        console=Console(file=sys.stderr),
+        transient=True,
+        redirect_stdout=both,
+        redirect_stderr=both,
+    ) as bar:
+        task = bar.add_task("", total=None)
+        while not ended.wait(_REFRESH_S):
+            elapsed_s = time.perf_counter() - started_s
+            bar.update(task, description=f"{elapsed_s:.0f} s  {describe()}")

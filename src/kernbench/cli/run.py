@@ -1,0 +1,167 @@
+"""``kernbench run``: one bench on one machine, and everything that is written about it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.cli.bench_file import Bench, load_bench
+from kernbench.cli.failures import describe_failure, is_interrupt, print_traceback
+from kernbench.cli.parameters import parameters_of, parse_parameters
+from kernbench.cli.progress import progress
+from kernbench.errors import MachineError, UnknownNameError, UsageError
+from kernbench.hardware import Machine, load_machine
+from kernbench.report import Report, format_ns, peaks_of, print_report, write_trace
+
+DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+STDOUT = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What ``kernbench run`` was given; see ``kernbench run --help``."""
+
+    bench: str
+    machine: str
+    ranks: int | None
+    params: tuple[str, ...]
+    data: bool
+    seed: int
+    log: str | None
+    trace: str | None
+    json: str | None
+    debug: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A run that can start: everything the user typed was understood."""
+
+    bench: Bench
+    machine: Machine
+    ranks: int
+    params: Mapping[str, Any]
+
+
+def run_bench(options: RunOptions) -> int:
+    """Run a bench, print and write its report, and return the exit status."""
+
+    def start() -> int:
+        plan = _plan(options)
+        return _guarded(lambda: _run(plan, options), options.debug)
+
+    return _guarded(start, options.debug, usage=True)
+
+
+def show_bench(given: str, debug: bool) -> int:
+    """Print a bench's documentation and parameters, and return the exit status."""
+
+    def show() -> int:
+        bench = load_bench(given)
+        parameters = parameters_of(bench.run)
+        lines = [bench.about, "", f"usage: kernbench run {given} [OPTIONS]", ""]
+        lines.append("parameters (--param NAME=VALUE):" if parameters else "no parameters")
+        lines += [f"  {each}" for each in parameters]
+        lines += ["", f"ranks: {bench.ranks} (--ranks N); options: kernbench run --help"]
+        print("\n".join(lines).lstrip("\n"))
+        return DONE
+
+    return _guarded(show, debug, usage=True)
+
+
+def _guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
+    """Return the exit status of ``action``; say on stderr what went wrong.
+
+    With ``usage``, errors of the kinds that a wrong command line raises are just that.
+    """
+    try:
+        return action()
+    except BrokenPipeError:
+        # The reader, `head` say, has seen enough.
+        sys.stdout = None  # so that Python does not flush it again
+        return DONE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (UsageError, UnknownNameError, MachineError) as error:
+        if not usage:
+            return _report_failure(error, debug)
+        if debug:
+            print_traceback(error)
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except (Exception, BaseExceptionGroup) as error:
+        return _report_failure(error, debug)
+
+
+def _report_failure(error: BaseException, debug: bool) -> int:
+    if is_interrupt(error):
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    if debug:
+        print_traceback(error)
+    print(describe_failure(error), file=sys.stderr)
+    return FAILED
+
+
+def _plan(options: RunOptions) -> _Plan:
+    bench = load_bench(options.bench)
+    params = parse_parameters(options.params, parameters_of(bench.run), bench.name)
+    ranks = bench.ranks if options.ranks is None else options.ranks
+    machine = load_machine(options.machine, ranks)
+    for name in ("log", "trace", "json"):
+        given = getattr(options, name)
+        if given is not None and given != STDOUT:
+            _make_folder(name, Path(given))
+        elif given == STDOUT and name != "json":
+            raise UsageError(f"--{name} takes a file; only --json can go to stdout")
+    return _Plan(bench, machine, ranks, params)
+
+
+def _make_folder(option: str, path: Path) -> None:
+    """Find out before the run, not after it, that there is no place for its results."""
+    if path.is_dir():
+        raise UsageError(f"--{option} {path} is a folder; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--{option} {path}: cannot make the folder: {error.strerror}") from None
+
+
+def _run(plan: _Plan, options: RunOptions) -> int:
+    from rich.console import Console
+
+    from kernbench.runtime_api import RuntimeContext
+
+    json_only = options.json == STDOUT
+    context = RuntimeContext(
+        machine=plan.machine, ranks=plan.ranks, data=options.data, seed=options.seed
+    )
+    log = context.op_log
+
+    def describe() -> str:
+        return f"{format_ns(context.simulation.now_ps / 1000)} simulated, {len(log)} launches"
+
+    with contextlib.redirect_stdout(sys.stderr if json_only else sys.stdout):
+        with progress(describe), context as torch:
+            plan.bench.run(torch, **plan.params)
+        report: Report = context.report()
+        print_report(report, peaks_of(plan.machine), Console(file=sys.stdout, highlight=False))
+    if options.log is not None:
+        num_rows = log.write_parquet(options.log, machine=plan.machine.name, ranks=plan.ranks)
+        print(f"op log: {options.log} ({num_rows} rows)", file=sys.stderr)
+    if options.trace is not None:
+        write_trace(log, plan.machine, options.trace)
+        print(f"timeline: {options.trace} (open it in https://ui.perfetto.dev)", file=sys.stderr)
+    if options.json is not None:
+        text = json.dumps(report, indent=2)
+        if json_only:
+            print(text)
+        else:
+            Path(options.json).write_text(text + "\n", encoding="utf-8")
+    return DONE

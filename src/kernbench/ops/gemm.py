@@ -1,0 +1,200 @@
+"""Matrix products: one GEMM kernel for any strides, with bias and activation in its epilogue."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from kernbench.errors import UsageError
+from kernbench.ops import scalar_functions as fn
+from kernbench.ops.kernel import kernel, new_result, require_dims
+from kernbench.ops.layout import (
+    Ints,
+    block,
+    broadcast_shape,
+    broadcast_strides,
+    build_walk,
+)
+from kernbench.ops.promotion import compute_dtype, require_float
+from kernbench.runtime_api import Tensor
+
+GROUP_M = 8
+NUM_STAGES = 3
+
+ACTIVATIONS = {None: None, "gelu": fn.gelu, "relu": fn.relu, "silu": fn.silu}
+
+
+@kernel
+def gemm(
+    a_ptr, b_ptr, bias_ptr, c_ptr, M, N, K,
+    a_batch, a_m, a_k, b_batch, b_k, b_n, bias_n, c_batch, c_m, c_n,
+    ACTIVATION: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """``C[M, N] = activation(A[M, K] @ B[K, N] + bias[N])``, a batch entry per ``program_id(1)``.
+
+    Programs go through C in bands of GROUP tiles in M, so that neighbours share tiles of A and B
+    (Source: Triton's tutorial 03). Sums are kept in ACC.
+    """
+    num_m = tl.cdiv(M, BLOCK_M)
+    num_n = tl.cdiv(N, BLOCK_N)
+    pid = tl.program_id(0)
+    first_m = pid // (GROUP * num_n) * GROUP
+    band = min(num_m - first_m, GROUP)
+    m = (first_m + pid % (GROUP * num_n) % band) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (pid % (GROUP * num_n) // band) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    batch = tl.program_id(1)
+
+    a_ptrs = a_ptr + batch * a_batch + m[:, None] * a_m + k[None, :] * a_k
+    b_ptrs = b_ptr + batch * b_batch + k[:, None] * b_k + n[None, :] * b_n
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for step in range(tl.cdiv(K, BLOCK_K)):
+        left = K - step * BLOCK_K
+        a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < left), other=0.0)
+        b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n[None, :] < N), other=0.0)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
+        a_ptrs += BLOCK_K * a_k
+        b_ptrs += BLOCK_K * b_k
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + n * bias_n, mask=n < N, other=0.0).to(ACC)[None, :]
+    if ACTIVATION is not None:
+        acc = ACTIVATION(acc)
+    c_ptrs = c_ptr + batch * c_batch + m[:, None] * c_m + n[None, :] * c_n
+    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+def gemm_blocks(m: int, n: int, itemsize: int) -> dict[str, int]:
+    """Return the tile of a GEMM: at most 128 x 128 of C, and 128 bytes along K."""
+    return {
+        "BLOCK_M": block(m, 16, 128),
+        "BLOCK_N": block(n, 16, 128),
+        "BLOCK_K": max(128 // itemsize, 16),
+    }
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """Return ``activation(a @ b + bias)``, summed in float32 and rounded once at the end.
+
+    Shapes are as in ``torch.matmul``: vectors, matrices, and batches that broadcast. Views are
+    read through their strides, without a copy. ``activation`` is one of ``"gelu"`` (tanh form),
+    ``"relu"`` and ``"silu"``.
+
+    Raises:
+        UsageError: Sizes, dtypes or ``out`` do not fit; names both.
+    """
+    _check(a, b, bias, activation)
+    m, k = (1, *a.shape)[-2:]
+    n = b.shape[-1] if len(b.shape) > 1 else 1
+    a_m, a_k = (0, *a.stride())[-2:]
+    b_k, b_n = tuple(b.stride())[-2:] if len(b.shape) > 1 else (b.stride()[0], 0)
+    batch = broadcast_shape(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
+    shape = (*batch, *((m,) if len(a.shape) > 1 else ()), *((n,) if len(b.shape) > 1 else ()))
+    if out is None:
+        out = new_result(shape, a.dtype, a)
+    elif tuple(out.shape) != shape:
+        raise UsageError(f"matmul gives shape {shape}, but out has {tuple(out.shape)}")
+    if math.prod(shape) == 0:
+        return out
+    batch, m, a_batch, a_m, b_batch, c_batch, (c_m, c_n) = _fold(a, b, out, batch, m, a_m)
+    if len(batch) > 1:
+        return _batch_by_batch(a, b, bias, out, activation)
+    blocks = gemm_blocks(m, n, a.dtype.itemsize)
+    tiles = triton.cdiv(m, blocks["BLOCK_M"]) * triton.cdiv(n, blocks["BLOCK_N"])
+    out.context.launch(
+        "matmul", gemm, a, b, bias, out, m, n, k,
+        *a_batch, a_m, a_k, *b_batch, b_k, b_n, bias.stride()[0] if bias is not None else 0,
+        *c_batch, c_m, c_n,
+        grid=(tiles, *batch), ACTIVATION=ACTIVATIONS[activation], ACC=compute_dtype(a.dtype),
+        GROUP=GROUP_M, num_stages=NUM_STAGES, **blocks,
+    )  # fmt: skip
+    return out
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """Return ``activation(x @ weight.T + bias)`` with ``weight`` as (out_features, in_features)."""
+    if len(weight.shape) != 2:
+        raise UsageError(
+            f"linear needs a weight of 2 dims (out_features, in_features), but got shape "
+            f"{tuple(weight.shape)}"
+        )
+    return matmul(x, weight.T, bias, out, activation)
+
+
+def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> None:
+    for operand in (a, b):
+        require_dims("matmul", operand, 1)
+        require_float("matmul", operand)
+    if a.dtype != b.dtype:
+        raise UsageError(f"matmul needs equal dtypes, but got {a.dtype} and {b.dtype}")
+    inner = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise UsageError(
+            f"matmul of shapes {tuple(a.shape)} and {tuple(b.shape)}: the inner sizes "
+            f"{a.shape[-1]} and {inner} differ"
+        )
+    if bias is not None and tuple(bias.shape) != (b.shape[-1],):
+        raise UsageError(
+            f"the bias of a matmul with {b.shape[-1]} columns must have shape ({b.shape[-1]},), "
+            f"but got {tuple(bias.shape)}"
+        )
+    if activation not in ACTIVATIONS:
+        known = ", ".join(repr(name) for name in ACTIVATIONS)
+        raise UsageError(f"activation must be one of {known}, but got {activation!r}")
+
+
+Folded = tuple[Ints, int, Ints, int, Ints, Ints, Ints]
+
+
+def _fold(a: Tensor, b: Tensor, out: Tensor, batch: Ints, m: int, a_m: int) -> Folded:
+    """Return batch sizes and strides merged as far as they go, and the rows of one entry.
+
+    With one matrix ``b`` for the whole batch, batch dims become more rows where strides allow.
+    """
+    matrix_dims = int(len(a.shape) > 1) + int(len(b.shape) > 1)
+    c_strides = tuple(out.stride())
+    c_batch = c_strides[: len(c_strides) - matrix_dims]
+    c_matrix = c_strides[len(c_strides) - matrix_dims :]
+    c_m = c_matrix[0] if len(a.shape) > 1 else 0
+    c_n = c_matrix[-1] if len(b.shape) > 1 else 0
+    a_batch = broadcast_strides(tuple(a.shape[:-2]), tuple(a.stride()[:-2]), batch)
+    b_batch = broadcast_strides(tuple(b.shape[:-2]), tuple(b.stride()[:-2]), batch)
+    if not any(b_batch):
+        rows = build_walk((*batch, m), (*a_batch, a_m), (*c_batch, c_m))
+        if len(rows.shape) <= 1:
+            size = rows.shape[0] if rows.shape else 1
+            (a_row, c_row) = (own[0] if own else 0 for own in rows.strides)
+            return (), size, (0,), a_row, (0,), (0,), (c_row, c_n)
+    walk = build_walk(batch, a_batch, b_batch, c_batch)
+    a_step, b_step, c_step = (own or (0,) for own in walk.strides)
+    return walk.shape, m, a_step, a_m, b_step, c_step, (c_m, c_n)
+
+
+def _batch_by_batch(
+    a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, activation: str | None
+) -> Tensor:
+    """Launch once per entry of the first batch dim: the batch is not one run in memory."""
+
+    def entry(operand: Any, index: int) -> Any:
+        if len(operand.shape) < len(out.shape):
+            return operand
+        return operand[0 if operand.shape[0] == 1 else index]
+
+    for index in range(out.shape[0]):
+        matmul(entry(a, index), entry(b, index), bias, out[index], activation)
+    return out

@@ -1,0 +1,115 @@
+"""Shapes and strides of operands, made as simple as the kernels need them. No device, no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernbench.errors import UsageError
+
+Ints = tuple[int, ...]
+
+MAX_DIMS = 4
+"""What the strided kernels loop over, after neighbouring dims have been merged."""
+
+
+def broadcast_shape(*shapes: Ints) -> Ints:
+    """Return the shape that all ``shapes`` broadcast to.
+
+    Raises:
+        UsageError: Two sizes differ and neither is 1.
+
+    >>> broadcast_shape((4, 1), (3,))
+    (4, 3)
+    """
+    result: list[int] = [1] * max((len(shape) for shape in shapes), default=0)
+    for shape in shapes:
+        for dim, size in enumerate(shape, start=len(result) - len(shape)):
+            if result[dim] == 1:
+                result[dim] = size
+            elif size not in (1, result[dim]):
+                listed = " and ".join(str(shape) for shape in shapes)
+                raise UsageError(
+                    f"shapes {listed} do not broadcast: sizes {result[dim]} and {size} meet in "
+                    f"dim {dim - len(result)}"
+                )
+    return tuple(result)
+
+
+def broadcast_strides(shape: Ints, strides: Ints, target: Ints) -> Ints:
+    """Return the strides that walk a tensor as if it had shape ``target``: 0 where it repeats."""
+    missing = len(target) - len(shape)
+    own = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+    return (0,) * missing + tuple(own)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How several operands are walked together: sizes, and per operand the stride of each dim."""
+
+    shape: Ints
+    strides: tuple[Ints, ...]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every operand is one run of consecutive elements."""
+        return len(self.shape) <= 1 and all(set(strides) <= {1} for strides in self.strides)
+
+    def padded(self, num_dims: int = MAX_DIMS) -> Walk:
+        """Return the same walk with leading dims of size 1.
+
+        Raises:
+            UsageError: It has more dims than that.
+        """
+        missing = num_dims - len(self.shape)
+        if missing < 0:
+            raise UsageError(
+                f"an operand laid out over {len(self.shape)} dims that do not merge (sizes "
+                f"{self.shape}) is more than the {num_dims} that kernbench.ops can walk; make it "
+                "contiguous first"
+            )
+        return Walk(
+            (1,) * missing + self.shape,
+            tuple((0,) * missing + strides for strides in self.strides),
+        )
+
+
+def build_walk(shape: Ints, *strides: Ints) -> Walk:
+    """Return the walk with the fewest dims: no size 1, and no two that any operand could merge.
+
+    >>> build_walk((2, 3, 4), (12, 4, 1), (12, 4, 1))
+    Walk(shape=(24,), strides=((1,), (1,)))
+    >>> build_walk((2, 3, 4), (12, 4, 1), (0, 4, 1))
+    Walk(shape=(2, 12), strides=((12, 1), (0, 1)))
+    """
+    sizes: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for dim, size in enumerate(shape):
+        if size == 1:
+            continue
+        here = [operand[dim] for operand in strides]
+        if sizes and all(own[-1] == step * size for own, step in zip(steps, here, strict=True)):
+            sizes[-1] *= size
+            for own, step in zip(steps, here, strict=True):
+                own[-1] = step
+        else:
+            sizes.append(size)
+            for own, step in zip(steps, here, strict=True):
+                own.append(step)
+    return Walk(tuple(sizes), tuple(tuple(own) for own in steps))
+
+
+def contiguous_strides(shape: Sequence[int]) -> Ints:
+    """Return row-major strides, in elements."""
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def next_power_of_2(value: int) -> int:
+    """Return the smallest power of two that is not below ``value`` (1 for 0)."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def block(size: int, smallest: int, largest: int) -> int:
+    """Return the tile size for a dim: the power of two that holds it, within bounds."""
+    return min(max(next_power_of_2(size), smallest), largest)

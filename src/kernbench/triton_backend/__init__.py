@@ -1,0 +1,35 @@
+"""kernbench as a Triton backend: TTIR in, launches out, active only while a run asks for it.
+
+Triton imports ``compiler`` and ``driver`` of this package on *every* ``import triton`` in the
+environment, also in programs that never use kernbench. So those two import Triton's base classes
+and nothing else, and the rest of the package is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Before the submodules: whoever imports one of them first would otherwise start ``import triton``
+# from inside it, and Triton's discovery would meet a half-made module without its class.
+import triton  # noqa: F401
+
+if TYPE_CHECKING:
+    from kernbench.triton_backend.activation import activate
+    from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError
+    from kernbench.triton_backend.launcher import Launcher
+
+__all__ = ["KernelBinary", "Launcher", "TcmExhaustedError", "activate"]
+
+_HOME = {
+    "KernelBinary": "binary",
+    "Launcher": "launcher",
+    "TcmExhaustedError": "binary",
+    "activate": "activation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

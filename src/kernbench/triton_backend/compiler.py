@@ -1,0 +1,148 @@
+"""The compiler half of the plug-in: Triton's own passes up to TTIR, and nothing after it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from triton.backends.compiler import BaseBackend, GPUTarget
+
+from kernbench.errors import UsageError
+
+BACKEND_NAME = "kernbench"
+
+TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
+"""One target for every machine: TTIR does not depend on the device it will run on."""
+
+PIPELINE_REVISION = 1
+"""Part of the key of Triton's disk cache: raise it whenever the passes or options below change."""
+
+# In order. Triton drops passes between minor versions (block pointers went in 3.8), so one that
+# this Triton does not have is left out. Descriptors become pointers: one form of memory access.
+_PASSES = (
+    ("common", "add_inliner"),
+    ("ttir", "add_rewrite_tensor_pointer"),
+    ("ttir", "add_rewrite_tensor_descriptor_to_pointer"),
+    ("common", "add_canonicalizer"),
+    ("ttir", "add_combine"),
+    ("ttir", "add_reorder_broadcast"),
+    ("common", "add_cse"),
+    ("common", "add_symbol_dce"),
+    ("ttir", "add_loop_unroll"),
+)
+
+
+@dataclass(frozen=True)
+class KernbenchOptions:
+    """What a launch may ask of the compiler. Triton refuses keywords that are not fields here.
+
+    Only ``num_warps`` and ``num_stages`` mean something to kernbench; the others are read by
+    Triton's front end, or taken so that kernels written for a GPU launch unmodified.
+    """
+
+    num_warps: int = 4
+    num_ctas: int = 1
+    num_stages: int = 3
+    warp_size: int = 32
+    maxnreg: int | None = None
+    cluster_dims: tuple[int, ...] = (1, 1, 1)
+    ir_override: str | None = None
+    enable_fp_fusion: bool = True
+    launch_cooperative_grid: bool = False
+    launch_pdl: bool = False
+    # fp8e4b15 is missing: Triton converts it with inline PTX.
+    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5")
+    deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
+    default_dot_input_precision: str = "ieee"
+    allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+    max_num_imprecise_acc_default: int = 0
+    extern_libs: tuple[tuple[str, str], ...] = ()
+    debug: bool = False
+    sanitize_overflow: bool = True
+    backend_name: str = BACKEND_NAME
+    arch: str = "ttir"
+    instrumentation_mode: str = ""
+    fpsan_homomorphic_casts: bool = False
+    min_shared_mem: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_warps <= 0 or self.num_warps & (self.num_warps - 1):
+            raise UsageError(f"num_warps must be a power of two, but got {self.num_warps}")
+        if self.num_stages < 0:
+            raise UsageError(f"num_stages must not be negative, but got {self.num_stages}")
+        if self.num_ctas != 1:
+            raise UsageError(
+                f"num_ctas must be 1, but got {self.num_ctas}: a program runs on one PE"
+            )
+
+    def hash(self) -> str:
+        """Return what tells these options apart in the disk cache."""
+        return hashlib.sha256(repr(sorted(asdict(self).items())).encode()).hexdigest()
+
+
+class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no types
+    """Compiles a kernel to TTIR text. Stateless; Triton makes one per target."""
+
+    binary_ext = "ttir"
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        return bool(target.backend == BACKEND_NAME)
+
+    def hash(self) -> str:
+        return f"{BACKEND_NAME}-{PIPELINE_REVISION}"
+
+    def parse_options(self, options: dict[str, Any]) -> KernbenchOptions:
+        known = KernbenchOptions.__dataclass_fields__
+        given = {k: v for k, v in options.items() if k in known and v is not None}
+        if isinstance(given.get("extern_libs"), dict):
+            given["extern_libs"] = tuple(given["extern_libs"].items())
+        return KernbenchOptions(**given)
+
+    def pack_metadata(self, metadata: Any) -> tuple[int, ...]:
+        return (metadata.num_warps, metadata.num_ctas, metadata.shared)
+
+    def load_dialects(self, context: Any) -> None:
+        """Nothing to load: the dialects of TTIR are Triton's own."""
+
+    def get_codegen_implementation(self, options: KernbenchOptions) -> dict[str, Any]:
+        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+
+    def get_module_map(self) -> dict[str, Any]:
+        """Return the libdevice that ``tl.extra.libdevice`` stands for: CUDA's, for its symbols."""
+        try:
+            from triton.language.extra.cuda import libdevice
+        except ImportError:  # a Triton built without the CUDA language extras
+            return {}
+        return {"triton.language.extra.libdevice": libdevice}
+
+    def add_stages(
+        self, stages: dict[str, Any], options: KernbenchOptions, language: Any = None
+    ) -> None:
+        if getattr(language, "name", "TRITON") != "TRITON":
+            raise NotImplementedError(
+                f"kernbench compiles kernels of @triton.jit, but this one is written in {language}"
+            )
+        stages["ttir"] = self._make_ttir
+
+    @staticmethod
+    def _make_ttir(module: Any, metadata: dict[str, Any]) -> str:
+        from triton._C.libtriton import ir, passes
+
+        manager = ir.pass_manager(module.context)
+        for group, name in _PASSES:
+            add = getattr(getattr(passes, group), name, None)
+            if add is not None:
+                add(manager)
+        manager.run(module, "make_ttir")
+        # Triton compares "shared" with a device limit; TCM is checked at launch, by the machine
+        # that is then in use.
+        metadata["shared"] = 0
+        metadata["name"] = module.get_entry_func_name()
+        return str(module)
+
+
+# A method that a later Triton adds to its base class must not make this class abstract: Triton
+# then finds no backend here, and `import triton` fails for everybody in the environment.
+KernbenchBackend.__abstractmethods__ = frozenset()

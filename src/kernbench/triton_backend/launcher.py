@@ -1,0 +1,168 @@
+"""From ``kernel[grid](...)`` to the run: which arguments, on which grid, to whom."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from triton.runtime import driver as triton_driver
+
+from kernbench.errors import InternalError, UsageError
+from kernbench.triton_backend.binary import KernelBinary, build_binary
+from kernbench.triton_backend.driver import KernbenchDriver
+
+MAX_PROGRAMS = 2**31
+
+Grid = tuple[int, int, int]
+
+
+class Launcher(Protocol):
+    """What a run offers to Triton: somewhere to launch kernels and someone to time them."""
+
+    def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
+        """Enqueue a kernel; ``args`` are those of the TTIR function's parameters, in order."""
+
+    def tcm_capacity_bytes(self) -> int:
+        """Return the TCM of one PE of the current rank's SIP."""
+
+    def num_pes(self) -> int:
+        """Return how many PEs the current rank's SIP has."""
+
+    def benchmark_ms(self, fn: Callable[[], Any]) -> float:
+        """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
+
+
+def active_launcher() -> Launcher:
+    """Return the run that is active now.
+
+    Raises:
+        UsageError: Triton's active driver belongs to no run.
+    """
+    driver = triton_driver.active
+    if isinstance(driver, KernbenchDriver):
+        return driver.launcher
+    raise UsageError(
+        f"a kernel compiled for kernbench was launched while {type(driver).__name__} is active; "
+        "launch it inside `with kernbench.RuntimeContext(...)`"
+    )
+
+
+class CompiledLauncher:
+    """Launches one compiled kernel. Triton keeps it with the kernel, maybe over several runs.
+
+    So it holds nothing of a run: the launcher and its TCM capacity are asked for at each launch.
+    """
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        self._name: str = metadata.name
+        self._num_warps: int = metadata.num_warps
+        self._num_stages: int = metadata.num_stages
+        self._pick = build_argument_picker(src.signature)
+        self._binary: KernelBinary | None = None
+
+    def __call__(
+        self,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        stream: int,
+        ttir: bytes | str,
+        packed_metadata: Any,
+        launch_metadata: Any,
+        enter_hook: Callable[[Any], Any] | None,
+        exit_hook: Callable[[Any], Any] | None,
+        *args: Any,
+    ) -> None:
+        launcher = active_launcher()
+        picked = self._pick(args)
+        binary = self._binary or self._read(ttir, len(picked))
+        binary.check_tcm(launcher.tcm_capacity_bytes())
+        grid = (grid_x, grid_y, grid_z)
+        if not (
+            type(grid_x) is type(grid_y) is type(grid_z) is int
+            and min(grid) > 0
+            and grid_x * grid_y * grid_z <= MAX_PROGRAMS
+        ):
+            grid = check_grid(self._name, grid)
+        if enter_hook is not None:
+            enter_hook(launch_metadata)
+        launcher.launch(binary, grid, picked)
+        if exit_hook is not None:
+            exit_hook(launch_metadata)
+
+    def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
+        text = ttir.decode() if isinstance(ttir, bytes) else ttir
+        binary = build_binary(text, self._name, self._num_warps, self._num_stages)
+        if len(binary.signature) != num_args:
+            raise InternalError(
+                f"kernel {self._name} has {len(binary.signature)} parameters in TTIR, but Triton's "
+                f"signature gives {num_args} arguments"
+            )
+        self._binary = binary
+        return binary
+
+
+def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:
+    """Return the grid as plain integers.
+
+    Raises:
+        UsageError: A size is no integer or not positive, or there are too many programs.
+    """
+    try:
+        x, y, z = (operator.index(size) for size in grid)
+    except TypeError:
+        types = ", ".join(type(size).__name__ for size in grid)
+        raise UsageError(
+            f"grid of kernel {name} must be integers, but got {grid} ({types}); "
+            "use triton.cdiv or // for sizes"
+        ) from None
+    if min(x, y, z) <= 0:
+        raise UsageError(
+            f"grid of kernel {name} must be positive in every dimension, but got {(x, y, z)}; "
+            "skip the launch when there is nothing to do"
+        )
+    if x * y * z > MAX_PROGRAMS:
+        raise UsageError(
+            f"grid {(x, y, z)} of kernel {name} has {x * y * z:,} programs, but at most "
+            f"{MAX_PROGRAMS:,} can be launched; let each program do more"
+        )
+    return x, y, z
+
+
+def build_argument_picker(
+    signature: Mapping[str, Any],
+) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return the function from a launch's arguments to those that are left in TTIR.
+
+    Constants of the specialisation are gone there (``constexpr`` in the signature: also integers
+    that are 1, and None); tuples and tensor descriptors are flattened.
+    """
+    types = tuple(signature.values())
+    if any(not isinstance(ty, str) or ty.startswith("tensordesc") for ty in types):
+        return lambda args: tuple(_flatten(types, args))
+    kept = [index for index, ty in enumerate(types) if ty != "constexpr"]
+    if not kept:
+        return lambda args: ()
+    if len(kept) == 1:
+        only = kept[0]
+        return lambda args: (args[only],)
+    return operator.itemgetter(*kept)
+
+
+def _flatten(types: tuple[Any, ...], args: tuple[Any, ...]) -> Iterator[Any]:
+    for ty, arg in zip(types, args, strict=True):
+        if not isinstance(ty, str):
+            yield from _flatten(tuple(ty), tuple(arg))
+        elif ty.startswith("tensordesc"):
+            # The parameters that Triton's rewrite to pointers makes of one descriptor.
+            yield arg.base
+            yield from arg.shape
+            yield from arg.strides
+            yield arg.padding == "nan"
+            if hasattr(arg, "round_f32_to_tf32"):
+                yield arg.round_f32_to_tf32
+            yield from arg.shape
+            yield from arg.strides
+        elif ty != "constexpr":
+            yield arg

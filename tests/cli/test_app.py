@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kernbench.cli.app import app
+
+Run = Callable[..., tuple[int, str, str]]
+
+BENCH = '''
+"""Does it add up?"""
+
+def run(torch, size: int = 4, how: str = "fine"):
+    print("the bench speaks")
+    x = torch.ones(size)
+    if how == "check":
+        torch.testing.assert_close(x, torch.full(size, 3.0))
+    if how == "assert":
+        assert x.tolist() == [3.0] * size, "ones are not threes"
+    if how == "error":
+        torch.reshape_everything(x)
+    if how in ("rank", "ctrl-c"):
+        torch.multiprocessing.spawn(worker, args=(torch, how), nprocs=torch.world_size)
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "exit":
+        raise SystemExit(7)
+
+def worker(rank, torch, how):
+    if rank == 1:
+        raise KeyboardInterrupt if how == "ctrl-c" else ValueError("bad luck")
+    torch.distributed.init_process_group()
+    torch.distributed.barrier()
+'''
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERNBENCH_DEBUG", raising=False)
+    (tmp_path / "bench.py").write_text(BENCH)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as status:
+            app(list(arguments))
+        out = capsys.readouterr()
+        code = status.value.code
+        assert isinstance(code, int)
+        return code, out.out, out.err
+
+    return call
+
+
+def test_a_run_ends_with_the_tables_and_the_verdict(run: Run) -> None:
+    status, out, err = run("run", "bench.py")
+    assert status == 0
+    assert out.startswith("the bench speaks\n")
+    assert "exposed comm" in out
+    assert "1 rank, " in out.splitlines()[-1]
+    assert err == ""
+
+
+@pytest.mark.adr("0011-D5")
+def test_json_on_stdout_is_all_there_is_on_stdout(run: Run) -> None:
+    status, out, err = run("run", "bench.py", "--json", "-", "--ranks", "2")
+    assert status == 0
+    report = json.loads(out)
+    assert (report["machine"], report["ranks"], len(report["per_rank"])) == ("ahbm", 2, 2)
+    assert "the bench speaks" in err
+    assert "exposed comm" in err
+
+
+def test_results_are_written_where_asked_in_folders_that_need_not_exist(
+    run: Run, tmp_path: Path
+) -> None:
+    files = {"--log": "out/a/log.parquet", "--trace": "out/trace.json", "--json": "report.json"}
+    status, out, err = run("run", "bench.py", *(text for pair in files.items() for text in pair))
+    assert status == 0
+    assert pq.read_table(tmp_path / "out/a/log.parquet").num_rows > 0
+    assert json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
+    assert json.loads((tmp_path / "report.json").read_text())["ranks"] == 1
+    assert "exposed comm" in out
+    assert "ui.perfetto.dev" in err
+
+
+@pytest.mark.adr("0011-D3")
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        ("check", 1, "the bench's check failed: "),
+        ("assert", 1, "the bench's check failed: ones are not threes"),
+        ("error", 1, "reshape_everything"),
+        ("rank", 1, "error on rank 1: ValueError: bad luck\n  bench.py:"),
+        ("interrupt", 130, "interrupted\n"),
+        ("ctrl-c", 130, "interrupted\n"),
+        ("exit", 7, ""),
+    ],
+)
+def test_a_failing_bench_has_its_own_status_and_no_traceback(
+    run: Run, how: str, status: int, words: str
+) -> None:
+    done, out, err = run("run", "bench.py", "--param", f"how={how}", "--ranks", "2")
+    assert done == status
+    assert words in err
+    assert "Traceback" not in err
+    assert "src/kernbench" not in err
+    assert "exposed comm" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["bench.py", "--machine", "ahmb"], "did you mean ahbm"),
+        (["gemn"], "did you mean gemm"),
+        (["missing.py"], "no bench missing.py"),
+        (["bench.py", "--param", "sise=3"], "did you mean size"),
+        (["bench.py", "--param", "size=three"], "must be int, but got 'three'"),
+        (["bench.py", "--ranks", "0"], "at least 1"),
+        (["bench.py", "--ranks", "99"], "99 ranks"),
+        (["bench.py", "--ranks", "two"], "--ranks"),
+        (["bench.py", "--json", "."], "is a folder"),
+        (["bench.py", "--log", "bench.py/x"], "cannot make the folder"),
+        (["bench.py", "--trace", "-"], "only --json"),
+        (["bench.py", "--colour"], "--colour"),
+        ([], "name a bench"),
+    ],
+)
+def test_a_wrong_command_line_is_status_2_before_anything_runs(
+    run: Run, arguments: list[str], words: str
+) -> None:
+    status, out, err = run("run", *arguments)
+    assert status == 2
+    assert words in err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_a_bench_that_cannot_be_imported_shows_its_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    status, _, err = run("run", "broken.py")
+    assert status == 1
+    assert "nowhere_to_be_found" in err
+    assert "broken.py:1" in err
+    (tmp_path / "broken.py").write_text("def run(torch:\n")
+    assert run("run", "broken.py")[0] == 1
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_debug_shows_the_whole_traceback(
+    run: Run, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "environment":
+        monkeypatch.setenv("KERNBENCH_DEBUG", "1")
+    status, _, err = run("run", "bench.py", "-p", "how=error", *["--debug"] * (how == "option"))
+    assert status == 1
+    assert "Traceback" in err
+
+
+def test_help_of_a_bench_lists_its_parameters(run: Run) -> None:
+    status, out, _ = run("run", "bench.py", "--help")
+    assert status == 0
+    assert out.startswith("Does it add up?")
+    assert "  size: int = 4\n" in out
+    assert "ranks: 1" in out
+
+
+def test_help_of_run_names_the_benches(run: Run) -> None:
+    status, out, _ = run("run", "--help")
+    assert status == 0
+    assert "--no-data" in out
+    assert "tp_mlp" in out
+
+
+def test_machines_are_listed_and_shown(run: Run) -> None:
+    status, out, _ = run("machine", "list")
+    assert status == 0
+    assert "ahbm-mesh" in out
+    status, out, _ = run("machine", "show", "ahbm:4")
+    assert status == 0
+    assert "4 SIPs" in out
+    assert "hbm_bandwidth_gbps" in out
+    status, _, err = run("machine", "show", "ahmb")
+    assert status == 2
+    assert "did you mean ahbm" in err
+
+
+@pytest.mark.adr("0011-D6")
+def test_the_command_starts_without_heavy_imports() -> None:
+    code = (
+        "import sys, kernbench.cli\n"
+        "heavy = {'numpy', 'triton', 'pyarrow', 'simpy', 'pydantic'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_is_printed(run: Run) -> None:
+    status, out, _ = run("--version")
+    assert status == 0
+    assert out.startswith("kernbench 0.")

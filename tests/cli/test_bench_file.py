@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernbench.cli.bench_file import find_bench, known_benches, load_bench, shipped_folder
+from kernbench.errors import UnknownNameError, UsageError
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.adr("0011-D2")
+def test_shipped_benches_are_found_by_name_from_anywhere(here: Path) -> None:
+    assert {"gemm", "ccl_allreduce", "tp_mlp"} <= set(known_benches())
+    assert find_bench("gemm") == shipped_folder() / "gemm.py"
+
+
+def test_a_file_is_found_by_its_path(here: Path) -> None:
+    (here / "mine.py").write_text('"""What it asks."""\nRANKS = 3\ndef run(torch): ...\n')
+    bench = load_bench("mine.py")
+    assert (bench.name, bench.ranks, bench.about) == ("mine", 3, "What it asks.")
+    assert load_bench("./mine.py").path == bench.path
+
+
+def test_modules_beside_a_bench_can_be_imported(here: Path) -> None:
+    (here / "beside_the_bench.py").write_text("ANSWER = 42\n")
+    (here / "mine.py").write_text(
+        "from beside_the_bench import ANSWER\ndef run(torch): return ANSWER\n"
+    )
+    assert load_bench("mine.py").run(None) == 42
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("gem", "unknown bench 'gem': did you mean gemm"),
+        ("mime.py", "no bench mime.py: did you mean mine.py"),
+        ("nowhere/mine.py", "there is no folder nowhere"),
+    ],
+)
+def test_a_bench_that_is_not_there_names_the_nearest(here: Path, given: str, words: str) -> None:
+    (here / "mine.py").write_text("")
+    with pytest.raises(UnknownNameError, match=words):
+        find_bench(given)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("", r"no function run\(torch"),
+        ("run = 3", r"no function run\(torch"),
+        ("def run(): ...", "must take torch"),
+        ("RANKS = 0\ndef run(torch): ...", "RANKS must be a positive integer, but got 0"),
+        ("RANKS = '4'\ndef run(torch): ...", "but got '4'"),
+    ],
+)
+def test_a_file_that_is_no_bench_says_what_is_missing(here: Path, source: str, words: str) -> None:
+    (here / "mine.py").write_text(source)
+    with pytest.raises(UsageError, match=words):
+        load_bench("mine.py")
+
+
+def test_a_folder_is_no_bench(here: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder"):
+        find_bench(str(here))

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernbench.cli.failures import describe_failure, format_ranks, is_interrupt, is_users
+from kernbench.errors import InternalError
+from kernbench.report.units import format_ns
+from kernbench.runtime_api import SpawnException
+
+
+def raised(action: Callable[[], object]) -> BaseException:
+    try:
+        action()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def test_only_the_users_frames_are_shown_with_their_source() -> None:
+    text = describe_failure(raised(lambda: format_ns("three")))  # type: ignore[arg-type]
+    assert "TypeError" in text
+    assert "test_failures.py" in text
+    assert "format_ns" in text
+    assert "units.py" not in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.adr("0011-D4")
+def test_equal_failures_of_several_ranks_are_one_with_their_ranks() -> None:
+    errors = {rank: raised(lambda: fail(ValueError("bad luck"))) for rank in (0, 1, 2, 5)}
+    errors[3] = raised(lambda: fail(KeyError("x")))
+    text = describe_failure(SpawnException(errors))  # type: ignore[arg-type]
+    assert text.startswith("error on ranks 0-2, 5: ValueError: bad luck")
+    assert "error on rank 3: KeyError: 'x'" in text
+    assert text.count("bad luck") == 2, "the message, and the line that raised it"
+
+
+def test_of_many_different_failures_the_first_are_shown() -> None:
+    errors = {rank: ValueError(f"of rank {rank}") for rank in range(64)}
+    text = describe_failure(SpawnException(errors))
+    assert "error on rank 3: ValueError: of rank 3" in text
+    assert text.endswith("and other errors on ranks 4-63; --debug shows all")
+
+
+def test_the_cause_comes_before_what_it_led_to() -> None:
+    def chained() -> None:
+        try:
+            fail(KeyError("first"))
+        except KeyError as error:
+            raise ValueError("second") from error
+
+    text = describe_failure(raised(chained))
+    assert text.index("KeyError: 'first'") < text.index("then:") < text.index("ValueError: second")
+
+
+def test_a_failed_check_says_what_differed_and_a_bare_assert_shows_its_line() -> None:
+    assert "the bench's check failed: off by 3" in describe_failure(AssertionError("off by 3"))
+
+    def bare() -> None:
+        one = 1
+        assert one == 2
+
+    error = raised(bare)
+    error.args = ()
+    text = describe_failure(error)
+    assert "the bench's check failed\n" in text
+    assert "assert one == 2" in text
+
+
+def test_deep_calls_are_cut_to_the_innermost() -> None:
+    def deep(levels: int) -> None:
+        if not levels:
+            fail(ValueError("deep"))
+        deep(levels - 1)
+
+    text = describe_failure(raised(lambda: deep(30)))
+    assert "calls before" in text
+    assert len(text.splitlines()) < 20
+
+
+def test_a_bug_of_ours_says_so() -> None:
+    assert "bug in kernbench" in describe_failure(InternalError("oops"))
+
+
+def test_a_syntax_error_points_at_the_line() -> None:
+    text = describe_failure(raised(lambda: compile("x = = 3", "mine.py", "exec")))
+    assert "mine.py:1" in text
+    assert "x = = 3" in text
+
+
+def test_an_interrupt_is_found_on_any_rank() -> None:
+    group = BaseExceptionGroup("ranks", [ValueError(), KeyboardInterrupt()])
+    assert is_interrupt(group)
+    assert not is_interrupt(ValueError())
+
+
+def test_benches_that_ship_are_the_users_and_libraries_are_not() -> None:
+    import numpy
+
+    import kernbench
+    from kernbench.cli.bench_file import shipped_folder
+
+    assert is_users(str(shipped_folder() / "gemm.py"))
+    assert is_users(__file__)
+    assert not is_users(kernbench.__file__)
+    assert not is_users(numpy.__file__)
+    assert not is_users(str(Path(pytest.__file__)))
+    assert not is_users("<frozen importlib._bootstrap>")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([4], "rank 4"), ([1, 0], "ranks 0-1"), ([0, 2, 3, 3], "ranks 0, 2-3")]
+)
+def test_ranks_are_listed_in_few_words(ranks: list[int], text: str) -> None:
+    assert format_ranks(ranks) == text
