@@ -1,0 +1,68 @@
+"""Megatron-style tensor parallelism on the kernbench runtime."""
+
+from kernbench.tp.layers import (
+    BackwardError,
+    ColumnParallelLinear,
+    ParallelLayer,
+    RowParallelLinear,
+)
+from kernbench.tp.mappings import (
+    Mapping,
+    all_gather_last_dim_from_tensor_parallel_region,
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    gather_from_tensor_model_parallel_region,
+    gather_output_from_sequence_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_last_dim_to_tensor_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+    scatter_to_tensor_model_parallel_region,
+)
+from kernbench.tp.parallel_state import (
+    ParallelStateError,
+    destroy_model_parallel,
+    get_data_parallel_group,
+    get_data_parallel_rank,
+    get_data_parallel_src_rank,
+    get_data_parallel_world_size,
+    get_tensor_model_parallel_group,
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_src_rank,
+    get_tensor_model_parallel_world_size,
+    initialize_model_parallel,
+    model_parallel_is_initialized,
+)
+from kernbench.tp.vocab import VocabParallelCrossEntropy, VocabParallelEmbedding
+
+__all__ = [
+    "BackwardError",
+    "ColumnParallelLinear",
+    "Mapping",
+    "ParallelLayer",
+    "ParallelStateError",
+    "RowParallelLinear",
+    "VocabParallelCrossEntropy",
+    "VocabParallelEmbedding",
+    "all_gather_last_dim_from_tensor_parallel_region",
+    "copy_to_tensor_model_parallel_region",
+    "destroy_model_parallel",
+    "gather_from_sequence_parallel_region",
+    "gather_from_tensor_model_parallel_region",
+    "gather_output_from_sequence_parallel_region",
+    "get_data_parallel_group",
+    "get_data_parallel_rank",
+    "get_data_parallel_src_rank",
+    "get_data_parallel_world_size",
+    "get_tensor_model_parallel_group",
+    "get_tensor_model_parallel_rank",
+    "get_tensor_model_parallel_src_rank",
+    "get_tensor_model_parallel_world_size",
+    "initialize_model_parallel",
+    "model_parallel_is_initialized",
+    "reduce_from_tensor_model_parallel_region",
+    "reduce_scatter_last_dim_to_tensor_parallel_region",
+    "reduce_scatter_to_sequence_parallel_region",
+    "scatter_to_sequence_parallel_region",
+    "scatter_to_tensor_model_parallel_region",
+]

@@ -1,0 +1,46 @@
+"""Which shard of a transformer each rank holds, and what tensor parallelism sends per step."""
+
+from kernbench.tp.sharding.shards import (
+    Move,
+    Part,
+    ShardRange,
+    ShardSpec,
+    check_rank,
+    column_parallel,
+    divide,
+    extract,
+    merge,
+    plan_reshard,
+    reshard,
+    row_parallel,
+    shard_range,
+)
+from kernbench.tp.sharding.timing import TimedCollective, time_collectives
+from kernbench.tp.sharding.traffic import (
+    CollectiveUse,
+    collectives_per_step,
+    total_step_bytes,
+)
+from kernbench.tp.sharding.transformer import TransformerConfig
+
+__all__ = [
+    "CollectiveUse",
+    "Move",
+    "Part",
+    "ShardRange",
+    "ShardSpec",
+    "TimedCollective",
+    "TransformerConfig",
+    "check_rank",
+    "collectives_per_step",
+    "column_parallel",
+    "divide",
+    "extract",
+    "merge",
+    "plan_reshard",
+    "reshard",
+    "row_parallel",
+    "shard_range",
+    "time_collectives",
+    "total_step_bytes",
+]

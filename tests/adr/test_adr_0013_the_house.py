@@ -1,0 +1,77 @@
+"""ADR-0013: who may import whom, read from the source itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+
+# Third party: the modules that may import it (a package, or one module of it).
+SEAMS = {
+    "simpy": ("kernbench.sim_engine",),
+    "greenlet": ("kernbench.sim_engine.ranks",),
+    "triton": ("kernbench.triton_backend", "kernbench.ops", "kernbench.tp.kernels"),
+    "pydantic": ("kernbench.hardware",),
+    "torch": (),
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted((SOURCE / "kernbench").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield every module that is imported, anywhere in the file, with its line."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} is a relative import"
+            yield node.module or "", node.lineno
+
+
+def is_inside(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+@pytest.mark.adr("0013-D1")
+def test_the_layers_of_the_house_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.adr("0013-D2")
+@pytest.mark.parametrize("party", SEAMS)
+def test_a_third_party_is_imported_behind_its_seam_only(party: str) -> None:
+    outside = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for module, path in modules()
+        for imported, line in imports(path)
+        if is_inside(imported, party) and not any(is_inside(module, seam) for seam in SEAMS[party])
+    ]
+    assert not outside, f"{party} is imported outside of {SEAMS[party]}"
+
+
+@pytest.mark.adr("0013-D3")
+def test_packages_import_from_each_other_not_past_each_other() -> None:
+    past = [
+        f"{path.relative_to(ROOT)}:{line} imports {imported}"
+        for module, path in modules()
+        for imported, line in imports(path)
+        if is_inside(imported, "kernbench")
+        and imported.count(".") > 1
+        and package_of(imported) != package_of(module)
+    ]
+    assert not past
