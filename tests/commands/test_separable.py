@@ -77,6 +77,7 @@ def full(value: Separable | Predicate) -> Array:
     return np.broadcast_to(value.dense(DIMS), FULL)
 
 
+@pytest.mark.adr("0004-D1")
 @QUICK
 @given(separables(), separables())
 def test_sum_and_difference_are_those_of_the_dense_arrays(a: Separable, b: Separable) -> None:

@@ -315,9 +315,7 @@ def programs(values: Array) -> Separable:
 
 def make_range(start: int, end: int) -> Separable:
     """Return ``tt.make_range``: a vector counting from ``start`` up to ``end``."""
-    return fold_terms(
-        (end - start,), 0, {(axis_dim(0),): np.arange(start, end, dtype=np.int64)}
-    )
+    return fold_terms((end - start,), 0, {(axis_dim(0),): np.arange(start, end, dtype=np.int64)})
 
 
 def loop_index(loop_id: int, start: int, step: int, trip_count: int) -> Separable:

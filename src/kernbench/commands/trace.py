@@ -199,7 +199,16 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Math:
-    """A vector operation. ``op`` is the TTIR name (``arith.addf``, ``math.exp``, ``tt.trans``)."""
+    """A vector operation. ``op`` is the TTIR name (``arith.addf``, ``math.exp``, ``tt.trans``).
+
+    ``attrs`` by operation: ``predicate`` of ``arith.cmpi`` and ``arith.cmpf``; ``order`` of
+    ``tt.trans`` (result axis ``i`` is source axis ``order[i]``); ``axis`` of ``tt.expand_dims``;
+    ``index`` of ``tt.split`` (0 or 1: which half of the last axis); ``rounding`` of
+    ``tt.fp_to_fp``; ``propagate_nan`` of ``tt.clampf``; ``symbol`` of ``tt.extern_elementwise``.
+    Shapes of ``tt.splat``, ``tt.broadcast``, ``tt.reshape``, ``tt.join`` and ``tt.cat`` are those
+    of ``dst``. Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``,
+    ``arith.muli``, ``arith.addi`` and the shape operations, on ``int64`` bytes.
+    """
 
     dst: Tile
     op: str

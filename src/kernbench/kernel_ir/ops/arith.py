@@ -1,0 +1,251 @@
+"""The ``arith`` dialect: on integers that phase 1 knows it computes, on data it emits commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.commands import (
+    MathClass,
+    NotSeparableError,
+    Operand,
+    Predicate,
+    Separable,
+    Splat,
+    axis_dim,
+    constant,
+)
+from kernbench.dtypes import DType, bool_
+from kernbench.kernel_ir import integers
+from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.literals import dense, scalar
+from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.values import Held, Pointer
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+_SIMPLE, _DIVIDE, _CONVERT = MathClass.SIMPLE, MathClass.DIVIDE, MathClass.CONVERT
+
+_BINARY_COST: dict[str, MathClass] = {
+    **dict.fromkeys(sorted(integers.BINARY), _SIMPLE),
+    **dict.fromkeys(
+        (
+            "arith.divsi",
+            "arith.divui",
+            "arith.remsi",
+            "arith.remui",
+            "arith.ceildivsi",
+            "arith.ceildivui",
+            "arith.floordivsi",
+        ),
+        _DIVIDE,
+    ),
+}
+
+_FLOAT_COST: dict[str, MathClass] = {
+    **dict.fromkeys(
+        (
+            "arith.addf",
+            "arith.subf",
+            "arith.mulf",
+            "arith.negf",
+            "arith.maximumf",
+            "arith.minimumf",
+            "arith.maxnumf",
+            "arith.minnumf",
+        ),
+        _SIMPLE,
+    ),
+    "arith.divf": _DIVIDE,
+    "arith.remf": _DIVIDE,
+    **dict.fromkeys(
+        (
+            "arith.truncf",
+            "arith.extf",
+            "arith.sitofp",
+            "arith.uitofp",
+            "arith.fptosi",
+            "arith.fptoui",
+        ),
+        _CONVERT,
+    ),
+}
+
+
+def _float(run: Evaluator, op: Op) -> None:
+    inputs = [run.operand(op, index) for index in range(len(op.operands))]
+    run.math(op, inputs, _FLOAT_COST[op.name])
+
+
+for _name in _FLOAT_COST:
+    DIALECT.add(_name, _float)
+
+
+def _binary(run: Evaluator, op: Op) -> None:
+    a, b = run.get(op.operands[0]), run.get(op.operands[1])
+    type_ = op.results[0].type
+    try:
+        if isinstance(a, Separable) and isinstance(b, Separable):
+            result: Held = integers.binary(op.name, a, b, type_.bits)
+        elif (
+            isinstance(a, Predicate)
+            and isinstance(b, Predicate)
+            and op.name in integers.BOOLEAN_BINARY
+        ):
+            result = integers.binary_boolean(op.name, a, b)
+        else:
+            raise NotSeparableError
+    except NotSeparableError:
+        inputs = [run.operand(op, 0), run.operand(op, 1)]
+        run.math(op, inputs, _BINARY_COST[op.name])
+    else:
+        run.set(op.results[0], result)
+
+
+for _name in _BINARY_COST:
+    DIALECT.add(_name, _binary)
+
+
+@DIALECT.op("arith.constant")
+def _constant(run: Evaluator, op: Op) -> None:
+    type_ = op.results[0].type
+    literals = op.attrs.get("literals") or op.attrs.get("words") or (op.attrs.get("value"),)
+    text = str(literals[0])
+    if type_.dtype is None:
+        raise run.unsupported(op, f"its type is {type_}")
+    try:
+        if text.startswith("dense<"):
+            value = dense(text, type_.dtype, type_.shape)
+        else:
+            value = scalar(text, type_.dtype)
+    except (ValueError, OverflowError) as error:
+        raise run.unsupported(op, f"the constant {text[:40]} of type {type_}") from error
+    run.set(op.results[0], _held_constant(run, op, value, type_.shape, type_.dtype))
+
+
+def _held_constant(
+    run: Evaluator, op: Op, value: Any, shape: tuple[int, ...], dtype: DType
+) -> Held:
+    if not isinstance(value, np.ndarray):
+        if dtype.name == "bool":
+            return constant(bool(value), shape)
+        if dtype.is_floating_point:
+            return Splat(float(value), shape, dtype)
+        return integers.wrap(Separable(shape, int(value)), dtype.bits)
+    if value.ndim != 1 or dtype.is_floating_point:
+        raise run.unsupported(op, f"a table of shape {shape} of {dtype.mlir}")
+    if dtype.name == "bool":
+        return Predicate(shape, {(axis_dim(0),): value.astype(np.bool_)})
+    return Separable(shape, 0, {(axis_dim(0),): value.astype(np.int64)}).trimmed()
+
+
+@DIALECT.op("arith.cmpi")
+def _compare_integers(run: Evaluator, op: Op) -> None:
+    predicate = op.attrs.get("words", ("",))[0]
+    if predicate not in integers.PREDICATES:
+        raise run.unsupported(op, f"predicate {predicate!r}")
+    a, b = run.get(op.operands[0]), run.get(op.operands[1])
+    if isinstance(a, Pointer) and isinstance(b, Pointer):
+        same_base = a.param == b.param and a.gather is None and b.gather is None
+        if not same_base:
+            raise run.unsupported(op, "it compares pointers of different tensors")
+        a, b = a.offset, b.offset
+    try:
+        if isinstance(a, Separable) and isinstance(b, Separable):
+            bits = 64 if op.operands[0].type.is_pointer else op.operands[0].type.bits
+            result = integers.compare_integers(predicate, a, b, bits)
+        elif isinstance(a, Predicate) and isinstance(b, Predicate):
+            signed = predicate[0] == "s"
+            result = integers.compare_integers(
+                predicate,
+                integers.boolean_to_integer(a, signed),
+                integers.boolean_to_integer(b, signed),
+                64,
+            )
+        else:
+            raise NotSeparableError
+    except NotSeparableError:
+        inputs = [run.operand(op, 0), run.operand(op, 1)]
+        run.math(op, inputs, _SIMPLE, {"predicate": predicate})
+    else:
+        run.set(op.results[0], result)
+
+
+@DIALECT.op("arith.cmpf")
+def _compare_floats(run: Evaluator, op: Op) -> None:
+    predicate = op.attrs.get("words", ("",))[0]
+    run.math(op, [run.operand(op, 0), run.operand(op, 1)], _SIMPLE, {"predicate": predicate})
+
+
+@DIALECT.op("arith.select")
+def _select(run: Evaluator, op: Op) -> None:
+    condition, a, b = (run.get(value) for value in op.operands)
+    result = op.results[0]
+    if isinstance(condition, Predicate):
+        if condition.is_uniform:
+            run.set(result, a if condition.is_true else b)
+            return
+        chosen = _select_known(condition, a, b)
+        if chosen is not None:
+            run.set(result, chosen)
+            return
+    inputs: list[Operand] = [run.operand(op, index) for index in range(3)]
+    shape = result.type.shape
+    if inputs[0].shape != shape:
+        # A scalar condition may choose between tensors.
+        inputs[0] = run.emit_math(op, "tt.splat", inputs[:1], MathClass.FREE, bool_, shape)
+    run.math(op, inputs, _SIMPLE)
+
+
+def _select_known(condition: Predicate, a: Held, b: Held) -> Held | None:
+    """Return the choice if phase 1 can know it."""
+    try:
+        if isinstance(a, Separable) and isinstance(b, Separable):
+            chosen: Held = integers.select(condition, a, b)
+        elif isinstance(a, Predicate) and isinstance(b, Predicate):
+            chosen = integers.select(condition, a, b)
+        elif isinstance(a, Pointer) and isinstance(b, Pointer):
+            if a.param != b.param or a.gather is not b.gather:
+                return None
+            chosen = Pointer(a.param, integers.select(condition, a.offset, b.offset), a.gather)
+        else:
+            return None
+    except NotSeparableError:
+        return None
+    return chosen
+
+
+@DIALECT.op("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui")
+def _resize(run: Evaluator, op: Op) -> None:
+    value = run.get(op.operands[0])
+    source, target = op.operands[0].type, op.results[0].type
+    is_unsigned = op.name in ("arith.extui", "arith.index_castui")
+    try:
+        if isinstance(value, Predicate):
+            result: Held = integers.boolean_to_integer(value, signed=not is_unsigned)
+        elif isinstance(value, Separable) and target.is_bool:
+            low_bit = integers.binary("arith.andi", value, Separable((), 1), source.bits)
+            result = integers.compare_integers("ne", low_bit, Separable(()), 64)
+        elif isinstance(value, Separable):
+            wide = integers.to_unsigned(value, source.bits) if is_unsigned else value
+            result = integers.wrap(wide, target.bits)
+        else:
+            raise NotSeparableError
+    except NotSeparableError:
+        run.math(op, [run.operand(op, 0)], _CONVERT)
+    else:
+        run.set(op.results[0], result)
+
+
+@DIALECT.op("arith.bitcast")
+def _bitcast(run: Evaluator, op: Op) -> None:
+    value = run.get(op.operands[0])
+    target = op.results[0].type
+    if isinstance(value, Separable | Predicate) and op.operands[0].type.dtype == target.dtype:
+        run.set(op.results[0], value)
+    else:
+        run.math(op, [run.operand(op, 0)], MathClass.FREE)

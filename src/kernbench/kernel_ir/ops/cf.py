@@ -1,0 +1,36 @@
+"""Operations outside ``tt``, ``arith`` and ``math`` that a kernel may hold.
+
+Branches (``cf.br``, ``cf.cond_br``) end blocks and are followed by the evaluator itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.commands import Separable, Splat, constant
+from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.ops.registry import Dialect
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+
+@DIALECT.op("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "cf.assert")
+def _nothing(run: Evaluator, op: Op) -> None:
+    """Skip what neither moves nor computes data: programs run their commands in order anyway."""
+
+
+@DIALECT.op("ub.poison")
+def _poison(run: Evaluator, op: Op) -> None:
+    """Set an undefined value; zero is as good as any, and repeatable."""
+    type_ = op.results[0].type
+    if type_.is_bool:
+        run.set(op.results[0], constant(False, type_.shape))
+    elif type_.is_int:
+        run.set(op.results[0], Separable(type_.shape))
+    elif type_.is_float and type_.dtype is not None:
+        run.set(op.results[0], Splat(0.0, type_.shape, type_.dtype))
+    else:
+        raise run.unsupported(op, f"its type is {type_}")

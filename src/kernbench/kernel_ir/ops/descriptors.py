@@ -1,0 +1,131 @@
+"""Tensor descriptors and block pointers: positions in a tensor, lowered to pointers and masks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.commands import (
+    Access,
+    DmaRead,
+    DmaWrite,
+    Predicate,
+    Separable,
+    Splat,
+    compare,
+    make_range,
+    uniform,
+)
+from kernbench.kernel_ir import integers
+from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.values import Descriptor, Pointer
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+_PADS_WITH_NAN = (2, "PAD_NAN", "nan")
+
+
+@DIALECT.op("tt.make_tensor_descriptor")
+def _make_descriptor(run: Evaluator, op: Op) -> None:
+    block = op.results[0].type
+    rank = len(block.shape)
+    base = run.get(op.operands[0])
+    if block.dtype is None or not isinstance(base, Pointer) or len(op.operands) != 1 + 2 * rank:
+        raise run.unsupported(op, f"a descriptor of type {block}")
+    parts = tuple(run.integer(op, index) for index in range(1, 1 + 2 * rank))
+    nan = op.attrs.get("padding") in _PADS_WITH_NAN
+    run.set(
+        op.results[0],
+        Descriptor(base, parts[:rank], parts[rank:], block.shape, block.dtype, nan),
+    )
+
+
+@DIALECT.op("tt.make_tensor_ptr")
+def _make_block_pointer(run: Evaluator, op: Op) -> None:
+    block = op.results[0].type
+    rank = len(block.shape)
+    base = run.get(op.operands[0])
+    if block.dtype is None or not isinstance(base, Pointer) or len(op.operands) != 1 + 3 * rank:
+        raise run.unsupported(op, f"a block pointer of type {op.results[0].type}")
+    parts = tuple(run.integer(op, index) for index in range(1, 1 + 3 * rank))
+    lengths, strides, origin = parts[:rank], parts[rank : 2 * rank], parts[2 * rank :]
+    run.set(
+        op.results[0],
+        Descriptor(base, lengths, strides, block.shape, block.dtype, False, origin),
+    )
+
+
+@DIALECT.op("tt.advance")
+def _advance(run: Evaluator, op: Op) -> None:
+    pointer = run.get(op.operands[0])
+    if not isinstance(pointer, Descriptor) or pointer.origin is None:
+        raise run.unsupported(op, "it advances what is no block pointer")
+    origin = tuple(
+        integers.wrap(start + run.integer(op, 1 + axis), 32)
+        for axis, start in enumerate(pointer.origin)
+    )
+    run.set(op.results[0], replace(pointer, origin=origin))
+
+
+def block_access(
+    tensor: Descriptor, origin: tuple[Separable, ...], checked: tuple[int, ...]
+) -> tuple[Access, Predicate]:
+    """Return the addresses of a block and which of its elements lie in the tensor.
+
+    Only the ``checked`` axes are held against the tensor's lengths.
+    """
+    rank = len(tensor.block)
+    offset = tensor.base.offset.with_shape(tensor.block)
+    inside = Predicate(tensor.block)
+    for axis in range(rank):
+        lane = make_range(0, tensor.block[axis]).with_shape(tensor.block, {0: axis})
+        position = origin[axis] + lane
+        offset += position * tensor.strides[axis] * uniform(tensor.dtype.itemsize)
+        if axis in checked:
+            inside &= compare(np.less_equal, Separable(()), position)
+            inside &= compare(np.less, position, tensor.lengths[axis])
+    access = Access(tensor.base.param, offset, tensor.dtype, tensor.base.gather)
+    return access, inside.with_shape(tensor.block)
+
+
+def block_pointer_access(run: Evaluator, op: Op, pointer: Descriptor) -> tuple[Access, Predicate]:
+    """Return what a load or store through a block pointer touches."""
+    if pointer.origin is None:
+        raise run.unsupported(op, "a descriptor is used as a pointer")
+    checked = op.attrs.get("boundaryCheck", ())
+    if not isinstance(checked, tuple):
+        raise run.unsupported(op, f"boundaryCheck {checked!r}")
+    return block_access(pointer, pointer.origin, tuple(int(axis) for axis in checked))
+
+
+def _described(run: Evaluator, op: Op, first_index: int) -> tuple[Access, Predicate, Descriptor]:
+    tensor = run.get(op.operands[0])
+    if not isinstance(tensor, Descriptor):
+        raise run.unsupported(op, f"a descriptor of type {op.operands[0].type}")
+    rank = len(tensor.block)
+    origin = tuple(run.integer(op, first_index + axis) for axis in range(rank))
+    access, inside = block_access(tensor, origin, tuple(range(rank)))
+    return access, inside, tensor
+
+
+@DIALECT.op("tt.descriptor_load", "tt.experimental_descriptor_load")
+def _load(run: Evaluator, op: Op) -> None:
+    access, inside, tensor = _described(run, op, 1)
+    other = Splat(float("nan"), access.shape, access.dtype) if tensor.pads_with_nan else None
+    tile = run.new_tile(access.shape, access.dtype)
+    run.commands.append(DmaRead(tile, access, inside, other, op.line))
+    run.set(op.results[0], run.as_shape(op, tile, op.results[0].type.shape))
+
+
+@DIALECT.op("tt.descriptor_store", "tt.experimental_descriptor_store")
+def _store(run: Evaluator, op: Op) -> None:
+    # Indices print before the value: `tt.descriptor_store %desc[%i, %j], %value`.
+    access, inside, tensor = _described(run, op, 1)
+    value = run.operand(op, 1 + len(tensor.block))
+    run.commands.append(DmaWrite(access, run.as_shape(op, value, access.shape), inside, op.line))

@@ -1,0 +1,142 @@
+"""``tt.reduce``: the usual combining functions by name, any other as a small program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.commands import Math, Reduce, Region
+from kernbench.kernel_ir.ir import Block, Op, Value
+from kernbench.kernel_ir.ops.registry import Dialect
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+NAMED = frozenset(
+    {
+        "arith.addf",
+        "arith.addi",
+        "arith.mulf",
+        "arith.muli",
+        "arith.maxnumf",
+        "arith.minnumf",
+        "arith.maximumf",
+        "arith.minimumf",
+        "arith.maxsi",
+        "arith.minsi",
+        "arith.maxui",
+        "arith.minui",
+        "arith.andi",
+        "arith.ori",
+        "arith.xori",
+    }
+)
+"""Combining functions that ``Reduce.combine`` gives by name; each is associative and symmetric."""
+
+_ORDER = {"ogt": "argmax", "sgt": "argmax", "ugt": "argmax"} | dict.fromkeys(
+    ("olt", "slt", "ult"), "argmin"
+)
+
+
+@DIALECT.op("tt.reduce")
+def _reduce(run: Evaluator, op: Op) -> None:
+    inputs = tuple(run.operand(op, index) for index in range(len(op.operands)))
+    axis = op.attrs.get("axis")
+    if not isinstance(axis, int) or not 0 <= axis < len(inputs[0].shape):
+        raise run.unsupported(op, f"axis {axis!r} of a tile of shape {inputs[0].shape}")
+    block = op.regions[0].entry
+    combine = named_combine(block)
+    region = None if combine else _region(run, op, block)
+    dsts = tuple(run.result_tile(op, index) for index in range(len(op.results)))
+    run.commands.append(Reduce(dsts, combine or "region", inputs, axis, op.line, region))
+    for result, dst in zip(op.results, dsts, strict=True):
+        run.set(result, dst)
+
+
+def named_combine(block: Block) -> str | None:
+    """Return the name of a block's combining function, or None if it has none.
+
+    The two-input forms are ``argmax`` and ``argmin``: the value that wins takes its index along,
+    and among equal values the lowest index wins.
+    """
+    *ops, last = block.ops
+    if len(block.args) == 2 and len(ops) == 1:
+        (only,) = ops
+        if (
+            only.name in NAMED
+            and set(only.operands) == set(block.args)
+            and last.operands == only.results
+        ):
+            return only.name
+    if len(block.args) == 4 and len(last.operands) == 2:
+        return _arg_extreme(block)
+    return None
+
+
+def _arg_extreme(block: Block) -> str | None:
+    made_by = {result: op for op in block.ops for result in op.results}
+    a, index_a, b, index_b = block.args
+    value, index = (made_by.get(result) for result in block.ops[-1].operands)
+    if value is None or index is None or value.name != "arith.select" != index.name:
+        return None
+    if index.name != "arith.select" or value.operands[0] is not index.operands[0]:
+        return None
+    if value.operands[1:] != (a, b) or index.operands[1:] != (index_a, index_b):
+        return None
+    wins = made_by.get(value.operands[0])
+    if wins is None:
+        return None
+    tied = None
+    if wins.name == "arith.ori":
+        sides = [made_by.get(side) for side in wins.operands]
+        ties = [side for side in sides if side is not None and side.name == "arith.andi"]
+        orders = [side for side in sides if side is not None and side.name != "arith.andi"]
+        if len(ties) != 1 or len(orders) != 1:
+            return None
+        tied, wins = ties[0], orders[0]
+    if not _compares(wins, (a, b)):
+        return None
+    name = _ORDER.get(_predicate(wins))
+    if tied is not None and not _breaks_ties(tied, made_by, (a, b), (index_a, index_b)):
+        return None
+    # Without a rule for ties Triton leaves the index open; the lowest is one of the right answers.
+    return name
+
+
+def _predicate(op: Op) -> str:
+    words = op.attrs.get("words") or ("",)
+    return str(words[0])
+
+
+def _compares(op: Op, operands: tuple[Value, Value]) -> bool:
+    return op.name in ("arith.cmpf", "arith.cmpi") and op.operands == operands
+
+
+def _breaks_ties(
+    tie: Op, made_by: dict[Value, Op], values: tuple[Value, Value], indices: tuple[Value, Value]
+) -> bool:
+    """Whether the op is ``a == b and index_a < index_b``."""
+    sides = [made_by.get(side) for side in tie.operands]
+    equal = any(s and _compares(s, values) and _predicate(s) in ("oeq", "eq") for s in sides)
+    lower = any(s and _compares(s, indices) and _predicate(s) in ("slt", "ult") for s in sides)
+    return equal and lower
+
+
+def _region(run: Evaluator, op: Op, block: Block) -> Region:
+    """Evaluate the combining block on scalar tiles."""
+    args = []
+    for arg in block.args:
+        if arg.type.dtype is None:
+            raise run.unsupported(op, f"it combines values of type {arg.type}")
+        args.append(run.new_tile((), arg.type.dtype))
+    outer, run.commands = run.commands, []
+    try:
+        last = run.run_block(block, args)
+        commands = run.commands
+    finally:
+        run.commands = outer
+    if not all(isinstance(command, Math) for command in commands):
+        raise run.unsupported(op, "its combining function does more than arithmetic")
+    results = tuple(run.as_data(op, run.get(value), value.type) for value in last.operands)
+    return Region(tuple(args), tuple(c for c in commands if isinstance(c, Math)), results)

@@ -1,0 +1,123 @@
+"""Structured control flow: loops that roll, loops that unroll, branches, calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.commands import NotSeparableError, Predicate, Separable, Splat
+from kernbench.errors import UnsupportedOpError
+from kernbench.kernel_ir import integers
+from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.loops import run_rolled, run_unrolled
+from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
+from kernbench.kernel_ir.values import Held, is_known, leaves, same_frame, with_leaves
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+_MAX_ITERATIONS = 100_000
+
+
+@DIALECT.op("scf.for")
+def _for(run: Evaluator, op: Op) -> None:
+    bounds = [run.get(value) for value in op.operands[:3]]
+    if not all(isinstance(bound, Separable) for bound in bounds):
+        raise run.unsupported(op, "its bounds depend on data")
+    low, high, step = (run.integer(op, index) for index in range(3))
+    bits = op.operands[0].type.bits
+    if op.attrs.get("unsigned"):
+        low, high, step = (integers.to_unsigned(each, bits) for each in (low, high, step))
+    if step.bounds()[0] <= 0:
+        raise run.unsupported(op, f"its step must be positive, but is {step.bounds()[0]}")
+    # Bounds are far from 2**63, so the ceiling division may be done on 64 bits.
+    span = high - low
+    trips = integers.binary("arith.ceildivsi", span, step, 64)
+    trips = integers.binary("arith.maxsi", trips, Separable(()), 64)
+    trip_count = run.uniform_integer(trips)
+    inits = [run.get(value) for value in op.operands[3:]]
+    if trip_count == 0:
+        results = inits
+    elif op in run.unrolled:
+        results = run_unrolled(run, op, low, step, trip_count, inits)
+    else:
+        results = run_rolled(run, op, low, step, trip_count, inits)
+    for result, held in zip(op.results, results, strict=True):
+        run.set(result, held)
+
+
+@DIALECT.op("scf.if")
+def _if(run: Evaluator, op: Op) -> None:
+    condition = run.get(op.operands[0])
+    if isinstance(condition, Predicate) and not condition.is_uniform:
+        chosen = _both_ways(run, op, condition)
+        if chosen is not None:
+            for result, held in zip(op.results, chosen, strict=True):
+                run.set(result, held)
+            return
+    taken = 0 if run.decide(op, op.operands[0]) else 1
+    if taken < len(op.regions):
+        results = run.run_region(op.regions[taken])
+        for result, held in zip(op.results, results, strict=True):
+            run.set(result, held)
+
+
+def _both_ways(run: Evaluator, op: Op, condition: Predicate) -> list[Held] | None:
+    """Evaluate both regions and select, if they only compute integers; else return None.
+
+    So a bound or an offset that is chosen per program or per iteration needs no group of its own.
+    """
+    if len(op.regions) < 2 or not op.results:
+        return None
+    try:
+        with run.attempt() as attempt:
+            sides = [run.run_region(region) for region in op.regions]
+        if attempt.commands:
+            return None
+        return [_choose(condition, a, b) for a, b in zip(*sides, strict=True)]
+    except (SplitPrograms, UnrollLoops, NotSeparableError, UnsupportedOpError):
+        return None
+
+
+def _choose(condition: Predicate, a: Held, b: Held) -> Held:
+    if a is b:
+        return a
+    if isinstance(a, Splat) and isinstance(b, Splat) and a == b:
+        return a
+    if not is_known(a) or not is_known(b) or not same_frame(a, b):  # type: ignore[arg-type]
+        raise NotSeparableError
+    if getattr(a, "gather", None) is not getattr(b, "gather", None):
+        raise NotSeparableError
+    parts = tuple(
+        integers.select(condition, x, y)
+        for x, y in zip(leaves(a), leaves(b), strict=True)  # type: ignore[arg-type]
+    )
+    return with_leaves(a, parts)  # type: ignore[arg-type]
+
+
+@DIALECT.op("scf.while")
+def _while(run: Evaluator, op: Op) -> None:
+    before, after = op.regions
+    held = [run.get(value) for value in op.operands]
+    for _ in range(_MAX_ITERATIONS):
+        last = run.run_block(before.entry, held)
+        if last.name != "scf.condition":
+            raise run.unsupported(op, "it has no condition")
+        going = run.decide(last, last.operands[0])
+        held = [run.get(value) for value in last.operands[1:]]
+        if not going:
+            break
+        held = run.run_region(after, held)
+    else:
+        raise run.unsupported(op, f"it runs more than {_MAX_ITERATIONS} times")
+    for result, value in zip(op.results, held, strict=True):
+        run.set(result, value)
+
+
+@DIALECT.op("tt.call")
+def _call(run: Evaluator, op: Op) -> None:
+    callee = str((op.attrs.get("literals") or ("",))[0]).removeprefix("@").strip('"')
+    for result, held in zip(op.results, run.call(op, callee), strict=True):
+        run.set(result, held)

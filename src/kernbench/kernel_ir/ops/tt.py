@@ -1,0 +1,216 @@
+"""The ``tt`` dialect: programs, pointers, memory, matrix products and odd elementwise functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernbench.commands import (
+    Access,
+    DmaRead,
+    DmaWrite,
+    Gemm,
+    Mask,
+    MathClass,
+    Predicate,
+    Separable,
+    Splat,
+    Tile,
+    constant,
+    make_range,
+    uniform,
+)
+from kernbench.dtypes import int64
+from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.ops.descriptors import block_pointer_access
+from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Pointer
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+_AXES = {"x": 0, "y": 1, "z": 2}
+_PRECISIONS = {0: "ieee", 1: "tf32", 2: "tf32x3"}
+_EXTERN_SIMPLE = ("abs", "floor", "ceil", "trunc", "rint", "fma", "copysign", "isnan", "isinf")
+
+
+def _axis(run: Evaluator, op: Op) -> int:
+    words = op.attrs.get("words", ())
+    axis = _AXES.get(words[0]) if words else op.attrs.get("axis")
+    if axis not in (0, 1, 2):
+        raise run.unsupported(op, f"grid axis {words or axis!r}")
+    return int(axis)
+
+
+@DIALECT.op("tt.get_program_id")
+def _program_id(run: Evaluator, op: Op) -> None:
+    run.set(op.results[0], run.program_id(_axis(run, op)))
+
+
+@DIALECT.op("tt.get_num_programs")
+def _num_programs(run: Evaluator, op: Op) -> None:
+    run.set(op.results[0], uniform(run.grid[_axis(run, op)]))
+
+
+@DIALECT.op("tt.make_range")
+def _make_range(run: Evaluator, op: Op) -> None:
+    start, end = op.attrs.get("start"), op.attrs.get("end")
+    if not isinstance(start, int) or not isinstance(end, int) or end <= start:
+        raise run.unsupported(op, f"the range {start!r} to {end!r}")
+    run.set(op.results[0], make_range(start, end))
+
+
+@DIALECT.op("tt.addptr")
+def _addptr(run: Evaluator, op: Op) -> None:
+    pointer, offset = run.get(op.operands[0]), run.get(op.operands[1])
+    dtype = op.operands[0].type.dtype
+    if not isinstance(pointer, Pointer) or dtype is None:
+        raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
+    if isinstance(offset, Separable):
+        moved = pointer.offset + offset * uniform(dtype.itemsize)
+        run.set(op.results[0], Pointer(pointer.param, moved, pointer.gather))
+        return
+    gather = run.byte_offsets(op, run.operand(op, 1), dtype.itemsize)
+    if pointer.gather is not None:
+        gather = run.emit_math(op, "arith.addi", [pointer.gather, gather], MathClass.SIMPLE)
+    run.set(op.results[0], Pointer(pointer.param, pointer.offset, gather))
+
+
+@DIALECT.op("tt.bitcast")
+def _bitcast(run: Evaluator, op: Op) -> None:
+    value = run.get(op.operands[0])
+    source, target = op.operands[0].type, op.results[0].type
+    if isinstance(value, Pointer) or source.dtype == target.dtype:
+        run.set(op.results[0], value)
+    else:
+        run.math(op, [run.operand(op, 0)], MathClass.FREE)
+
+
+@DIALECT.op("tt.int_to_ptr")
+def _int_to_ptr(run: Evaluator, op: Op) -> None:
+    value = run.get(op.operands[0])
+    if isinstance(value, Separable):
+        run.set(op.results[0], Pointer(ABSOLUTE, value))
+        return
+    data = run.operand(op, 0)
+    if not isinstance(data, Tile):
+        raise run.unsupported(op, "the address is not a number")
+    if data.dtype.itemsize < int64.itemsize:
+        data = run.emit_math(op, "arith.extui", [data], MathClass.CONVERT)
+    run.set(op.results[0], Pointer(ABSOLUTE, Separable(data.shape), data))
+
+
+@DIALECT.op("tt.ptr_to_int")
+def _ptr_to_int(run: Evaluator, op: Op) -> None:
+    value = run.get(op.operands[0])
+    if not isinstance(value, Pointer) or value.param != ABSOLUTE:
+        raise run.unsupported(op, "a kernel's trace does not know the addresses of its tensors")
+    if value.gather is None:
+        run.set(op.results[0], value.offset)
+    else:
+        known = run.known_as_data(value.offset, int64)
+        run.set(
+            op.results[0],
+            run.emit_math(op, "arith.addi", [value.gather, known], MathClass.SIMPLE),
+        )
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+
+def _access(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
+    """Return the addresses that operand 0 points to, and the lanes that a block pointer allows."""
+    pointer = run.get(op.operands[0])
+    if isinstance(pointer, Descriptor):
+        return block_pointer_access(run, op, pointer)
+    dtype = op.operands[0].type.dtype
+    if not isinstance(pointer, Pointer) or dtype is None:
+        raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
+    access = Access(pointer.param, pointer.offset, dtype, pointer.gather)
+    return access, Predicate(pointer.shape)
+
+
+def _mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
+    if len(op.operands) <= index:
+        return allowed
+    held = run.get(op.operands[index])
+    if isinstance(held, Predicate):
+        run.split_partial(held)
+        return held & allowed
+    if isinstance(held, Splat):
+        return constant(bool(held.value), held.shape)
+    if not isinstance(held, Tile):
+        raise run.unsupported(op, f"a mask of type {op.operands[index].type}")
+    return held
+
+
+@DIALECT.op("tt.load")
+def _load(run: Evaluator, op: Op) -> None:
+    access, allowed = _access(run, op)
+    mask = _mask(run, op, 1, allowed)
+    other: Any = run.operand(op, 2) if len(op.operands) > 2 else None
+    if op.attrs.get("padding") == 2:
+        other = Splat(float("nan"), access.shape, access.dtype)
+    dst = run.new_tile(access.shape, access.dtype)
+    run.commands.append(DmaRead(dst, access, mask, other, op.line))
+    run.set(op.results[0], dst)
+
+
+@DIALECT.op("tt.store")
+def _store(run: Evaluator, op: Op) -> None:
+    access, allowed = _access(run, op)
+    mask = _mask(run, op, 2, allowed)
+    run.commands.append(DmaWrite(access, run.operand(op, 1), mask, op.line))
+
+
+# -- compute ----------------------------------------------------------------------------------
+
+
+@DIALECT.op("tt.dot")
+def _dot(run: Evaluator, op: Op) -> None:
+    a, b, acc = (run.operand(op, index) for index in range(3))
+    dst = run.result_tile(op)
+    precision = op.attrs.get("inputPrecision", "ieee")
+    precision = _PRECISIONS.get(precision, precision)
+    run.commands.append(Gemm(dst, a, b, acc, str(precision), op.line))
+    run.set(op.results[0], dst)
+
+
+@DIALECT.op("tt.fp_to_fp")
+def _fp_to_fp(run: Evaluator, op: Op) -> None:
+    rounding = str(op.attrs.get("rounding", "rtne"))
+    run.math(op, [run.operand(op, 0)], MathClass.CONVERT, {"rounding": rounding})
+
+
+@DIALECT.op("tt.clampf")
+def _clamp(run: Evaluator, op: Op) -> None:
+    inputs = [run.operand(op, index) for index in range(3)]
+    propagate = str(op.attrs.get("propagateNan", "none"))
+    run.math(op, inputs, MathClass.SIMPLE, {"propagate_nan": propagate == "all"})
+
+
+@DIALECT.op("tt.precise_divf")
+def _precise_divide(run: Evaluator, op: Op) -> None:
+    run.math(op, [run.operand(op, 0), run.operand(op, 1)], MathClass.DIVIDE)
+
+
+@DIALECT.op("tt.precise_sqrt")
+def _precise_sqrt(run: Evaluator, op: Op) -> None:
+    run.math(op, [run.operand(op, 0)], MathClass.TRANSCENDENTAL)
+
+
+@DIALECT.op("tt.extern_elementwise")
+def _extern(run: Evaluator, op: Op) -> None:
+    """Call a function of a vendor's library by its symbol, e.g. ``__nv_tanhf``."""
+    symbol = str(op.attrs.get("symbol", ""))
+    stem = symbol.removeprefix("__nv_").removeprefix("__ocml_")
+    simple = stem.startswith(_EXTERN_SIMPLE)
+    cost = MathClass.SIMPLE if simple else MathClass.TRANSCENDENTAL
+    inputs = [run.operand(op, index) for index in range(len(op.operands))]
+    run.math(op, inputs, cost, {"symbol": symbol})
+
+
+@DIALECT.op("tt.assert", "tt.print")
+def _diagnostics(run: Evaluator, op: Op) -> None:
+    """Skip what only speaks to the programmer of a debug build."""

@@ -1,0 +1,25 @@
+"""How evaluation says that a group of programs must be evaluated in another way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from kernbench.kernel_ir.ir import Op
+
+
+class SplitPrograms(Exception):  # noqa: N818 - a signal to the driver, not an error
+    """Programs go different ways: ``labels`` says which, one per program of the group."""
+
+    def __init__(self, labels: npt.NDArray[Any]) -> None:
+        super().__init__(labels)
+        self.labels = labels
+
+
+class UnrollLoops(Exception):  # noqa: N818 - as above
+    """Iterations of these loops go different ways."""
+
+    def __init__(self, loops: frozenset[Op]) -> None:
+        super().__init__(loops)
+        self.loops = loops
