@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import triton
@@ -93,29 +94,25 @@ def matmul(
         UsageError: Sizes, dtypes or ``out`` do not fit; names both.
     """
     _check(a, b, bias, activation)
-    m, k = (1, *a.shape)[-2:]
-    n = b.shape[-1] if len(b.shape) > 1 else 1
-    a_m, a_k = (0, *a.stride())[-2:]
-    b_k, b_n = tuple(b.stride())[-2:] if len(b.shape) > 1 else (b.stride()[0], 0)
-    batch = broadcast_shape(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
-    shape = (*batch, *((m,) if len(a.shape) > 1 else ()), *((n,) if len(b.shape) > 1 else ()))
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
+    shape = batch + a.shape[-2:-1] + (b.shape[-1:] if len(b.shape) > 1 else ())
     if out is None:
         out = new_result(shape, a.dtype, a)
-    elif tuple(out.shape) != shape:
-        raise UsageError(f"matmul gives shape {shape}, but out has {tuple(out.shape)}")
-    if math.prod(shape) == 0:
+    elif out.shape != shape:
+        raise UsageError(f"matmul gives shape {shape}, but out has {out.shape}")
+    if 0 in shape:
         return out
-    batch, m, a_batch, a_m, b_batch, c_batch, (c_m, c_n) = _fold(a, b, out, batch, m, a_m)
-    if len(batch) > 1:
+    layout = build_layout(
+        a.shape, a.stride(), b.shape, b.stride(), out.stride(), batch, a.dtype.itemsize
+    )
+    if layout is None:
         return _batch_by_batch(a, b, bias, out, activation)
-    blocks = gemm_blocks(m, n, a.dtype.itemsize)
-    tiles = triton.cdiv(m, blocks["BLOCK_M"]) * triton.cdiv(n, blocks["BLOCK_N"])
     out.context.launch(
-        "matmul", gemm, a, b, bias, out, m, n, k,
-        *a_batch, a_m, a_k, *b_batch, b_k, b_n, bias.stride()[0] if bias is not None else 0,
-        *c_batch, c_m, c_n,
-        grid=(tiles, *batch), ACTIVATION=ACTIVATIONS[activation], ACC=compute_dtype(a.dtype),
-        GROUP=GROUP_M, num_stages=NUM_STAGES, **blocks,
+        "matmul", gemm, a, b, bias, out, *layout.sizes,
+        *layout.a_strides, *layout.b_strides, 0 if bias is None else bias.stride()[0],
+        *layout.c_strides,
+        grid=layout.grid, ACTIVATION=ACTIVATIONS[activation], ACC=compute_dtype(a.dtype),
+        GROUP=GROUP_M, num_stages=NUM_STAGES, **layout.blocks,
     )  # fmt: skip
     return out
 
@@ -158,31 +155,64 @@ def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) ->
         raise UsageError(f"activation must be one of {known}, but got {activation!r}")
 
 
-Folded = tuple[Ints, int, Ints, int, Ints, Ints, Ints]
+@dataclass(frozen=True)
+class GemmLayout:
+    """What a launch of :func:`gemm` needs beside its tensors; strides in elements."""
+
+    sizes: Ints
+    """M, N, K."""
+    a_strides: Ints
+    """Of a batch entry, a row and a column; the same for b and c."""
+    b_strides: Ints
+    c_strides: Ints
+    grid: Ints
+    blocks: dict[str, int]
 
 
-def _fold(a: Tensor, b: Tensor, out: Tensor, batch: Ints, m: int, a_m: int) -> Folded:
-    """Return batch sizes and strides merged as far as they go, and the rows of one entry.
+@lru_cache(maxsize=4096)
+def build_layout(
+    a_shape: Ints,
+    a_stride: Ints,
+    b_shape: Ints,
+    b_stride: Ints,
+    c_stride: Ints,
+    batch: Ints,
+    itemsize: int,
+) -> GemmLayout | None:
+    """Return the layout of one launch, or None if the batch dims are not one run in memory.
 
-    With one matrix ``b`` for the whole batch, batch dims become more rows where strides allow.
+    Vectors count as matrices with one row or column. With one matrix ``b`` for the whole batch,
+    batch dims become more rows where strides allow.
     """
-    matrix_dims = int(len(a.shape) > 1) + int(len(b.shape) > 1)
-    c_strides = tuple(out.stride())
-    c_batch = c_strides[: len(c_strides) - matrix_dims]
-    c_matrix = c_strides[len(c_strides) - matrix_dims :]
-    c_m = c_matrix[0] if len(a.shape) > 1 else 0
-    c_n = c_matrix[-1] if len(b.shape) > 1 else 0
-    a_batch = broadcast_strides(tuple(a.shape[:-2]), tuple(a.stride()[:-2]), batch)
-    b_batch = broadcast_strides(tuple(b.shape[:-2]), tuple(b.stride()[:-2]), batch)
+    m, k = (1, *a_shape)[-2:]
+    n = b_shape[-1] if len(b_shape) > 1 else 1
+    a_m, a_k = (0, *a_stride)[-2:]
+    b_k, b_n = b_stride[-2:] if len(b_shape) > 1 else (b_stride[0], 0)
+    c_batch = c_stride[: len(batch)]
+    c_m = c_stride[len(batch)] if len(a_shape) > 1 else 0
+    c_n = c_stride[-1] if len(b_shape) > 1 else 0
+    a_batch = broadcast_strides(a_shape[:-2], a_stride[:-2], batch)
+    b_batch = broadcast_strides(b_shape[:-2], b_stride[:-2], batch)
+    entries = build_walk(batch, a_batch, b_batch, c_batch)
     if not any(b_batch):
         rows = build_walk((*batch, m), (*a_batch, a_m), (*c_batch, c_m))
         if len(rows.shape) <= 1:
-            size = rows.shape[0] if rows.shape else 1
-            (a_row, c_row) = (own[0] if own else 0 for own in rows.strides)
-            return (), size, (0,), a_row, (0,), (0,), (c_row, c_n)
-    walk = build_walk(batch, a_batch, b_batch, c_batch)
-    a_step, b_step, c_step = (own or (0,) for own in walk.strides)
-    return walk.shape, m, a_step, a_m, b_step, c_step, (c_m, c_n)
+            m = rows.shape[0] if rows.shape else 1
+            a_m, c_m = (own[0] if own else 0 for own in rows.strides)
+            entries = build_walk((), (), (), ())
+    if len(entries.shape) > 1:
+        return None
+    a_step, b_step, c_step = (own[0] if own else 0 for own in entries.strides)
+    blocks = gemm_blocks(m, n, itemsize)
+    tiles = triton.cdiv(m, blocks["BLOCK_M"]) * triton.cdiv(n, blocks["BLOCK_N"])
+    return GemmLayout(
+        sizes=(m, n, k),
+        a_strides=(a_step, a_m, a_k),
+        b_strides=(b_step, b_k, b_n),
+        c_strides=(c_step, c_m, c_n),
+        grid=(tiles, *entries.shape),
+        blocks=blocks,
+    )
 
 
 def _batch_by_batch(

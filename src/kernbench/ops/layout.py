@@ -1,10 +1,15 @@
-"""Shapes and strides of operands, made as simple as the kernels need them. No device, no data."""
+"""Shapes and strides of operands, made as simple as the kernels need them. No device, no data.
+
+These are functions of a few small tuples that a program asks for again with every launch, so their
+answers are kept.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernbench.errors import UsageError
 
@@ -14,6 +19,7 @@ MAX_DIMS = 4
 """What the strided kernels loop over, after neighbouring dims have been merged."""
 
 
+@lru_cache(maxsize=4096)
 def broadcast_shape(*shapes: Ints) -> Ints:
     """Return the shape that all ``shapes`` broadcast to.
 
@@ -37,6 +43,7 @@ def broadcast_shape(*shapes: Ints) -> Ints:
     return tuple(result)
 
 
+@lru_cache(maxsize=4096)
 def broadcast_strides(shape: Ints, strides: Ints, target: Ints) -> Ints:
     """Return the strides that walk a tensor as if it had shape ``target``: 0 where it repeats."""
     missing = len(target) - len(shape)
@@ -75,6 +82,7 @@ class Walk:
         )
 
 
+@lru_cache(maxsize=4096)
 def build_walk(shape: Ints, *strides: Ints) -> Walk:
     """Return the walk with the fewest dims: no size 1, and no two that any operand could merge.
 
