@@ -35,6 +35,8 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 WEIGHT_DECAY = 0.01
 
+RANKS = 2
+
 
 def run(
     torch: RuntimeContext,

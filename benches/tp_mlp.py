@@ -75,6 +75,10 @@ def worker(
         # Tensors are rounded to dtype on the way; weights are scaled so that values stay near 1.
         tolerance = {"float16": 1e-2, "bfloat16": 8e-2, "float32": 1e-4}[dtype]
         torch.testing.assert_close(y_TH, expected_TH, rtol=tolerance, atol=tolerance)
+        worst = float(np.abs(y_TH.numpy().astype(np.float32) - expected_TH).max())
+        print(
+            f"rank {rank}: {y_TH.numel()} numbers agree with numpy, largest difference {worst:.1g}"
+        )
 
 
 def make_problem(tokens: int, hidden: int, ffn: int, seed: int) -> Problem:

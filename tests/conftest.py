@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import settings
+
+# The machines are shared: an example's time says nothing. CI repeats the same examples.
+settings.register_profile("kernbench", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("kernbench")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,8 @@
 """Question: what does simulating cost over the numpy work that a program contains anyway?
 
-A two-layer tensor-parallel MLP (hidden 1024, ffn 4096, 64 tokens, float32) with data, forwards only, against the same matrix products, activation and sums in a plain Python loop. The
-ratio is taken in one run; BLAS is pinned to one thread by the Makefile.
+A two-layer tensor-parallel MLP (hidden 1024, ffn 4096, 64 tokens, float32) with data, forwards
+only, against the same matrix products, activation and sums in a plain Python loop. The ratio is
+taken in one run; BLAS is pinned to one thread by the Makefile.
 """
 
 from __future__ import annotations

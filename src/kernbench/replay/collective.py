@@ -1,0 +1,201 @@
+"""Executes a collective's schedule on the ranks' data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.collectives import Schedule
+from kernbench.errors import InternalError, UnknownNameError, UsageError, nearest
+
+Array = npt.NDArray[Any]
+
+# numpy computes float16, and ml_dtypes bfloat16 and float8, in float32 and rounds every result,
+# which is what a ring kernel on such tensors does. max and min hand a NaN on.
+_COMBINE: Mapping[str, np.ufunc] = {
+    "sum": np.add,
+    "avg": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+
+REDUCE_OPS: tuple[str, ...] = tuple(_COMBINE)
+
+_STRIP_BYTES = 256 * 1024
+"""How much of the result is kept in the CPU's cache while all ranks are added to it."""
+
+
+def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    """Run the collective on ``works``, one 1-D array per rank, in place.
+
+    Reductions happen in the algorithm's order and in the arrays' dtype, rounded at every step;
+    ``avg`` is that sum divided by the number of ranks once, at the end (half types in float32,
+    integers truncate towards zero). Every rank receives copies of the same result, so all end
+    with the same bits. ``reduce_op`` is not looked at where nothing is reduced.
+
+    Raises:
+        UnknownNameError: There is no such ``reduce_op``.
+        UsageError: The dtype has no such reduction (bits of floats, an average of booleans).
+        InternalError: ``works`` do not fit the schedule.
+    """
+    _check(schedule, works)
+    if schedule.op in _REDUCING:
+        check_reduce_op(reduce_op, works[0].dtype)
+    if schedule.num_ranks == 1 or schedule.num_elements == 0:
+        return
+    run = _AT_ONCE.get((schedule.op, schedule.algorithm), run_steps)
+    # A device overflows to infinity without a word.
+    with np.errstate(all="ignore"):
+        run(schedule, reduce_op, works)
+
+
+def check_reduce_op(reduce_op: str, dtype: np.dtype[Any]) -> None:
+    """Refuse a reduction that does not exist, or that the dtype does not have.
+
+    Raises:
+        UnknownNameError: There is no such reduction.
+        UsageError: The dtype does not have it.
+    """
+    if reduce_op not in _COMBINE:
+        raise UnknownNameError(f"unknown reduce op {reduce_op!r}: {nearest(reduce_op, _COMBINE)}")
+    if reduce_op in ("band", "bor", "bxor") and dtype.kind not in "iub":
+        raise UsageError(f"reduce op {reduce_op} needs integers, but the tensor is {dtype}")
+    if reduce_op == "avg" and dtype.kind == "b":
+        raise UsageError("reduce op avg needs numbers, but the tensor is bool; use max or min")
+
+
+def run_steps(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    """Run the schedule as it is written: step by step, chunk by chunk.
+
+    This is what the faster ways of :func:`run_collective` must agree with, bit for bit.
+    """
+    bounds = schedule.chunk_bounds.tolist()
+    for step in schedule.steps:
+        moves = list(zip(step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True))
+        # Everything is sent before anything is received.
+        sent = [works[src][bounds[c] : bounds[c + 1]].copy() for src, _, c in moves]
+        for (_, dst, c), received in zip(moves, sent, strict=True):
+            own = works[dst][bounds[c] : bounds[c + 1]]
+            if step.reduce:
+                _COMBINE[reduce_op](received, own, out=own)
+            else:
+                own[:] = received
+    if schedule.op in _REDUCING:
+        for work in works:
+            _finish(reduce_op, work, schedule.num_ranks)
+
+
+def _ring_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    result = _reduced_in_ring_order(schedule, _COMBINE[reduce_op], works)
+    _finish(reduce_op, result, schedule.num_ranks)
+    for work in works:
+        work[:] = result
+
+
+def _ring_reduce_scatter(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    result = _reduced_in_ring_order(schedule, _COMBINE[reduce_op], works)
+    _finish(reduce_op, result, schedule.num_ranks)
+    bounds = schedule.chunk_bounds.tolist()
+    for rank, work in enumerate(works):
+        own = slice(bounds[rank], bounds[rank + 1])
+        work[own] = result[own]
+
+
+def _all_gather(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    bounds = schedule.chunk_bounds.tolist()
+    first = works[0]
+    for rank, work in enumerate(works):
+        own = slice(bounds[rank], bounds[rank + 1])
+        first[own] = work[own]
+    for work in works[1:]:
+        work[:] = first
+
+
+def _broadcast(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    source = works[schedule.root]
+    for work in works:
+        if work is not source:
+            work[:] = source
+
+
+def _reduced_in_ring_order(schedule: Schedule, combine: np.ufunc, works: Sequence[Array]) -> Array:
+    """Return the reduction, chunk ``c`` in the order ``c + 1, ..., n - 1, 0, ..., c``.
+
+    Going over the ranks twice turns that into few operations on long runs of chunks: in the first
+    round rank r begins chunk r - 1 and joins those below it, in the second it joins those from r
+    on. Rank 0 stands between the rounds: it begins the last chunk and joins all others.
+    """
+    first, others = works[0], works[1:]
+    result = np.empty_like(first)
+    strip = max(_STRIP_BYTES // schedule.itemsize, 1)
+    for low in range(0, schedule.num_elements, strip):
+        high = min(low + strip, schedule.num_elements)
+        cuts = np.clip(schedule.chunk_bounds, low, high).tolist()
+        for rank, work in enumerate(others, start=1):
+            begun, end = cuts[rank - 1], cuts[rank]
+            if begun > low:
+                part = result[low:begun]
+                combine(part, work[low:begun], out=part)
+            if end > begun:
+                result[begun:end] = work[begun:end]
+        begun = cuts[-2]
+        part = result[low:begun]
+        combine(part, first[low:begun], out=part)
+        result[begun:high] = first[begun:high]
+        for rank, work in enumerate(others, start=1):
+            begun = cuts[rank]
+            if begun == high:
+                break
+            part = result[begun:high]
+            combine(part, work[begun:high], out=part)
+    return result
+
+
+def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:
+    """Turn the sum of an average into the average, in place; leave other reductions alone."""
+    if reduce_op != "avg" or num_ranks == 1:
+        return
+    kind = reduced.dtype.kind
+    if kind == "u":
+        # Unsigned numbers have no sign to truncate towards, and 64 bits of them need all 64.
+        reduced[:] = reduced.astype(np.uint64) // np.uint64(num_ranks)
+    elif kind == "i":
+        wide = reduced.astype(np.int64)
+        quotient, rest = np.divmod(wide, num_ranks)
+        reduced[:] = quotient + ((wide < 0) & (rest != 0))
+    else:
+        average = reduced.astype(np.float64 if reduced.dtype.itemsize == 8 else np.float32)
+        np.true_divide(average, average.dtype.type(num_ranks), average)
+        reduced[:] = average.astype(reduced.dtype)
+
+
+_REDUCING = frozenset({"all_reduce", "reduce_scatter"})
+
+_AT_ONCE: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], None]] = {
+    ("all_reduce", "ring"): _ring_all_reduce,
+    ("reduce_scatter", "ring"): _ring_reduce_scatter,
+    ("all_gather", "ring"): _all_gather,
+    ("all_gather", "direct"): _all_gather,
+    ("broadcast", "ring"): _broadcast,
+    ("broadcast", "tree"): _broadcast,
+    ("send_recv", "direct"): _broadcast,
+}
+"""Ways to the same bits in fewer operations; what is not here runs step by step."""
+
+
+def _check(schedule: Schedule, works: Sequence[Array]) -> None:
+    shapes = {work.shape for work in works}
+    dtypes = {work.dtype for work in works}
+    if len(works) != schedule.num_ranks or shapes != {(schedule.num_elements,)} or len(dtypes) != 1:
+        raise InternalError(
+            f"{schedule.op} of {schedule.num_ranks} ranks and {schedule.num_elements} elements was "
+            f"given {len(works)} arrays of shapes {sorted(shapes)} and dtypes "
+            f"{', '.join(sorted(map(str, dtypes)))}"
+        )

@@ -1,0 +1,79 @@
+"""Conversions between element types, and the same bits seen as another type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Math
+from kernbench.replay.halves import narrow, widen
+from kernbench.replay.operand_types import as_unsigned, dtype_of, is_narrow
+
+Array = npt.NDArray[Any]
+Function = Callable[..., Array]
+
+
+def _convert(command: Math) -> Function:
+    result = command.dst.dtype.numpy
+    if is_narrow(command.dst.dtype):
+        return lambda x: narrow(x, result)
+    if is_narrow(dtype_of(command.inputs[0])) and result == np.float32:
+        return widen
+    return lambda x: x.astype(result)
+
+
+def _from_unsigned(command: Math) -> Function:
+    result = command.dst.dtype.numpy
+    return lambda x: as_unsigned(x).astype(result)
+
+
+def _sign_extend(command: Math) -> Function:
+    result = command.dst.dtype.numpy
+    if dtype_of(command.inputs[0]).bits == 1:
+        return lambda x: -x.astype(result)
+    return lambda x: x.astype(result)
+
+
+def _truncate_int(command: Math) -> Function:
+    result = command.dst.dtype.numpy
+    if result == np.bool_:
+        return lambda x: (x & 1).astype(np.bool_)
+    return lambda x: x.astype(result)
+
+
+def _float_to_signed(command: Math) -> Function:
+    result = command.dst.dtype.numpy
+    return lambda x: widen(x).astype(result)
+
+
+def _float_to_unsigned(command: Math) -> Function:
+    result = command.dst.dtype.numpy
+    if result.itemsize == 8:
+        return lambda x: widen(x).astype(np.uint64).view(result)
+    return lambda x: widen(x).astype(np.int64).astype(result)
+
+
+def _bitcast(command: Math) -> Function:
+    result = command.dst.dtype.numpy
+    return lambda x: x.view(result)
+
+
+CONVERSIONS: dict[str, Callable[[Math], Function]] = {
+    "arith.extf": _convert,
+    "arith.truncf": _convert,
+    "tt.fp_to_fp": _convert,
+    "arith.sitofp": _convert,
+    "arith.uitofp": _from_unsigned,
+    "arith.fptosi": _float_to_signed,
+    "arith.fptoui": _float_to_unsigned,
+    "arith.extsi": _sign_extend,
+    "arith.extui": _from_unsigned,
+    "arith.trunci": _truncate_int,
+    "arith.index_cast": _truncate_int,
+    "arith.index_castui": _from_unsigned,
+    "arith.bitcast": _bitcast,
+    "tt.bitcast": _bitcast,
+}

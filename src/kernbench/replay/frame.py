@@ -1,0 +1,53 @@
+"""What a running replay holds: the value of each slot, and the memory behind each parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.memory import Buffer
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PointerArg:
+    """A pointer argument of a launch: ``offset_bytes`` into a buffer."""
+
+    buffer: Buffer
+    offset_bytes: int = 0
+
+
+class Frame:
+    """The state of one launch while it runs; nothing of it outlives the launch.
+
+    ``values[slot]`` is an array ``[programs, *tile]``; an axis along which all elements are the
+    same may have length 1 (so may the program axis). ``chunk`` counts the chunks of the current
+    group and ``num_programs`` is the length of this one; ``iterations[loop_id]`` is the iteration
+    that each loop is in.
+    """
+
+    __slots__ = ("chunk", "iterations", "memory", "num_programs", "origin", "pointers", "values")
+
+    def __init__(self, pointers: dict[int, PointerArg]) -> None:
+        self.pointers = pointers
+        self.memory: dict[int, Array] = {p: arg.buffer.bytes for p, arg in pointers.items()}
+        self.origin: dict[int, int] = {p: arg.offset_bytes for p, arg in pointers.items()}
+        self.values: list[Any] = []
+        self.iterations: list[int] = []
+        self.chunk = 0
+        self.num_programs = 1
+
+
+def typed_view(memory: Array, dtype: np.dtype[Any], start: int, end: int) -> Array:
+    """Return bytes ``start`` to ``end`` as elements; the length must be a multiple of the item.
+
+    Raises:
+        ValueError: The range is not inside the memory.
+    """
+    if start < 0:
+        raise ValueError("range starts before the memory")
+    return np.ndarray(((end - start) // dtype.itemsize,), dtype, memory, start)

@@ -1,0 +1,74 @@
+"""``tt.dot`` of a batch of programs: float32 accumulation through BLAS, exact for integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Gemm
+from kernbench.replay.halves import narrow, widen
+
+Array = npt.NDArray[Any]
+
+
+def build_gemm(command: Gemm) -> Callable[..., Array]:
+    """Return the function from ``a``, ``b`` (and ``acc``) to ``a @ b + acc``.
+
+    Floating point accumulates in float32 (float64 in itself), one BLAS call per pair of tiles, and
+    is rounded to the destination once. ``tf32`` is computed as ``ieee``. Integers are exact.
+    """
+    result = command.dst.dtype.numpy
+    if result.kind in "iu":
+        # Products of 8-bit integers sum exactly in float64 up to k = 2**39.
+        def exact(a: Array, b: Array, acc: Array | None = None) -> Array:
+            product = multiply(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+            product = product.astype(result)
+            return product if acc is None else product + acc
+
+        return exact
+
+    def accumulated(a: Array, b: Array, acc: Array | None = None) -> Array:
+        product = multiply(widen(a), widen(b))
+        if acc is not None:
+            if product.shape == np.broadcast_shapes(product.shape, acc.shape):
+                product += widen(acc)
+            else:
+                product = product + widen(acc)
+        return narrow(product, result)
+
+    return accumulated
+
+
+def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
+    """Return the product of one pair of tiles that is written into ``out``, or None."""
+    if command.dst.dtype.numpy != np.float32:
+        return None
+
+    def into(a: Array, b: Array, *, out: Array) -> None:
+        if a.ndim == 3 and len(a) == len(b) == 1 and a.shape[-1] == b.shape[-2]:
+            np.matmul(widen(a)[0], widen(b)[0], out=out[0])
+        else:
+            out[...] = multiply(widen(a), widen(b))
+
+    return into
+
+
+def multiply(a: Array, b: Array) -> Array:
+    """Return ``a @ b`` for values whose axes may have length 1 where all elements are the same."""
+    k = max(a.shape[-1], b.shape[-2])
+    if a.shape[-1] != k:
+        a = np.broadcast_to(a, (*a.shape[:-1], k))
+    if b.shape[-2] != k:
+        b = np.broadcast_to(b, (*b.shape[:-2], k, b.shape[-1]))
+    if a.ndim == 3 and len(b) == 1:
+        if len(a) == 1:
+            product: Array = np.matmul(a[0], b[0])
+            return product[None]
+        if a.flags.c_contiguous:
+            # One right-hand side for all programs: one tall matrix.
+            product = np.matmul(a.reshape(-1, k), b[0])
+            return product.reshape(len(a), a.shape[1], -1)
+    return np.asarray(np.matmul(a, b))
