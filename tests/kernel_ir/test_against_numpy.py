@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from kernbench.memory import DeviceMemory
 from kernbench.replay import PointerArg, run_kernel
-
-from .cases import VERSIONS, trace
+from tests.kernel_ir.cases import VERSIONS, trace
 
 Array = npt.NDArray[Any]
 QUICK = settings(max_examples=15, deadline=None)

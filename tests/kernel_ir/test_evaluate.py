@@ -25,8 +25,7 @@ from kernbench.commands import (
 )
 from kernbench.errors import UnsupportedOpError, UsageError
 from kernbench.kernel_ir import evaluate
-
-from .cases import VERSIONS, dma, kernel, module, spelled_out, trace
+from tests.kernel_ir.cases import VERSIONS, dma, kernel, module, spelled_out, trace
 
 QUICK = settings(max_examples=25, deadline=None)
 BM = BN = 64

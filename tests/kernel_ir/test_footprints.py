@@ -23,8 +23,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import float16
 from kernbench.kernel_ir import footprints, out_of_bounds
-
-from .cases import spelled_out, trace
+from tests.kernel_ir.cases import spelled_out, trace
 
 QUICK = settings(max_examples=60, deadline=None)
 SIZES = {PROGRAM: 3, loop_dim(0): 4, axis_dim(0): 5, axis_dim(1): 2}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kernbench import KernbenchError
 from kernbench.errors import KernelParseError
 from kernbench.kernel_ir import Op, parse_module
-
-from .cases import TEXTS, VERSIONS, kernel, module, text
+from tests.kernel_ir.cases import TEXTS, VERSIONS, kernel, module, text
 
 
 def ops_of(body: str, params: str = "%x: !tt.ptr<f32>") -> list[Op]:

@@ -6,8 +6,7 @@ import pytest
 
 from kernbench.commands import Loop
 from kernbench.kernel_ir import tcm_use
-
-from .cases import VERSIONS, kernel, module, trace
+from tests.kernel_ir.cases import VERSIONS, kernel, module, trace
 
 SOURCE = Path(__file__).with_name("kernels.py").read_text().splitlines()
 

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import LogBuilder, kernel, ring, small_log
 
 from kernbench.errors import InternalError
 from kernbench.op_log import Instance, OpLog
 from kernbench.op_log.arrow import batches
 from kernbench.op_log.schema import SCHEMA
+from tests.logs import LogBuilder, kernel, ring, small_log
 
 
 def rows_one_by_one(log: OpLog) -> list[dict[str, object]]:

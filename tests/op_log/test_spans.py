@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from logs import small_log
-
 from kernbench.op_log import OpLog, build_spans, rank_shares
+from tests.logs import small_log
 
 
 def test_spans_have_one_entry_per_instance_and_rank() -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from kernbench import ops
 from kernbench.dtypes import as_dtype
 from kernbench.errors import UsageError
-
-from .arrays import (
+from tests.ops.arrays import (
     DTYPES,
     FLOATS,
     Array,

@@ -7,8 +7,7 @@ import pytest
 
 from kernbench import ops
 from kernbench.errors import UsageError
-
-from .arrays import FLOATS, values
+from tests.ops.arrays import FLOATS, values
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -11,8 +11,7 @@ from kernbench import ops
 from kernbench.errors import UsageError
 from kernbench.ops.gemm import gemm, gemm_blocks
 from kernbench.triton_backend.driver import DEVICE_KEY
-
-from .arrays import FLOATS, Array, assert_close, laid_out, layouts, values
+from tests.ops.arrays import FLOATS, Array, assert_close, laid_out, layouts, values
 
 
 def product(a: Array, b: Array) -> Array:

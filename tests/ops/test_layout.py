@@ -14,8 +14,7 @@ from kernbench.ops.layout import (
     build_walk,
     contiguous_strides,
 )
-
-from .arrays import broadcasting_shapes, layouts, shapes
+from tests.ops.arrays import broadcasting_shapes, layouts, shapes
 
 
 def offsets(walk: Walk, operand: int) -> list[int]:

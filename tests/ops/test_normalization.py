@@ -7,8 +7,7 @@ import pytest
 
 from kernbench import ops
 from kernbench.errors import UsageError
-
-from .arrays import FLOATS, Array, assert_close, values
+from tests.ops.arrays import FLOATS, Array, assert_close, values
 
 
 def softmax(x: Array) -> Array:

@@ -7,8 +7,7 @@ import pytest
 
 from kernbench import ops
 from kernbench.errors import UsageError
-
-from .arrays import values
+from tests.ops.arrays import values
 
 
 @pytest.mark.parametrize("size", [1, 1000, 5000])

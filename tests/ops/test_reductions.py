@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kernbench import ops
 from kernbench.errors import UsageError
-
-from .arrays import DTYPES, FLOATS, assert_close, laid_out, layouts, numpy_dtype, values
+from tests.ops.arrays import DTYPES, FLOATS, assert_close, laid_out, layouts, numpy_dtype, values
 
 few = settings(max_examples=15, deadline=None)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import Build, along, buffers, contents, make_trace, matmul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from kernbench.commands import (
 from kernbench.dtypes import as_dtype
 from kernbench.replay.composite import composite_groups
 from kernbench.replay.plan import Plan
+from tests.replay.handmade import Build, along, buffers, contents, make_trace, matmul
 
 RNG = np.random.default_rng(2)
 

@@ -7,7 +7,6 @@ import weakref
 
 import numpy as np
 import pytest
-from handmade import Build, along, buffers, contents, less, softmax_rows, vector_add
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from kernbench.commands import (
 from kernbench.dtypes import as_dtype, float32, int32, int64
 from kernbench.errors import OutOfBoundsError, UnsupportedOpError, UsageError
 from kernbench.replay import PointerArg, run_kernel
+from tests.replay.handmade import Build, along, buffers, contents, less, softmax_rows, vector_add
 
 RNG = np.random.default_rng(0)
 

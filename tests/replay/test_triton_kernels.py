@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from executing import ExecutingLauncher
 
 from kernbench.replay.composite import composite_groups
 from kernbench.triton_backend import activate
+from tests.replay.executing import ExecutingLauncher
 
 RNG = np.random.default_rng(5)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import LogBuilder, kernel, ring, small_log
-from trace_rules import Events, read_checked
 
 from kernbench.hardware import load_machine
 from kernbench.op_log import HostSpan, OpLog
 from kernbench.report import write_trace
+from tests.logs import LogBuilder, kernel, ring, small_log
+from tests.report.trace_rules import Events, read_checked
 
 MACHINE = load_machine("ahbm:4")
 

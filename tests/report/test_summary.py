@@ -6,13 +6,13 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import LogBuilder, kernel, ring, small_log
 
 from kernbench.commands import Engine
 from kernbench.hardware import load_machine
 from kernbench.op_log import HostSpan, OpLog
 from kernbench.report import build_report, peaks_of
 from kernbench.report.summary import to_ns
+from tests.logs import LogBuilder, kernel, ring, small_log
 
 MACHINE = load_machine("ahbm:2")
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.triton_backend import activate
-
-from .recording import RecordingLauncher
+from tests.triton_backend.recording import RecordingLauncher
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from triton.runtime import driver
 from kernbench.triton_backend import activate
 from kernbench.triton_backend.compiler import KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
-
-from .recording import RecordingLauncher
+from tests.triton_backend.recording import RecordingLauncher
 
 # No GPU backend: Triton then has no driver to choose, on any machine.
 DRIVER_OUTCOME = """

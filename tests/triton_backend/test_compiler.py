@@ -12,8 +12,7 @@ from triton.language.extra import libdevice
 from kernbench.triton_backend import activate
 from kernbench.triton_backend.compiler import KernbenchBackend, KernbenchOptions
 from kernbench.triton_backend.driver import DEVICE_KEY
-
-from .recording import RecordingLauncher, Tensor
+from tests.triton_backend.recording import RecordingLauncher, Tensor
 
 
 @triton.jit

@@ -16,8 +16,7 @@ from kernbench import KernbenchError
 from kernbench.dtypes import ALL
 from kernbench.errors import OutOfMemoryError, UsageError
 from kernbench.triton_backend import TcmExhaustedError, activate
-
-from .recording import RecordingLauncher, Tensor
+from tests.triton_backend.recording import RecordingLauncher, Tensor
 
 
 @triton.jit

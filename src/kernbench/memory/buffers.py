@@ -8,6 +8,7 @@ given out again is a new buffer, so lazy replay can never see the bytes of a lat
 from __future__ import annotations
 
 import bisect
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import BadPointerError, OutOfMemoryError
+from kernbench.memory.byte_pool import BytePool
 
 ALIGNMENT_BYTES = 256
 _SIP_SHIFT = 42
@@ -47,14 +49,21 @@ class Buffer:
     """The runtime's handle of the newest command that writes here, or None."""
     in_flight: tuple[Any, ...] = ()
     """The runtime's collectives that use the buffer and that nobody has waited for yet."""
+    pool: BytePool = field(default_factory=BytePool, repr=False)
     _bytes: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
         """The contents, one ``uint8`` per byte; zeros until something is written."""
         if self._bytes is None:
-            self._bytes = np.zeros(self.size_bytes, dtype=np.uint8)
+            self._bytes = self.pool.take(self.size_bytes)
         return self._bytes
+
+    def __del__(self) -> None:
+        array, self._bytes = self._bytes, None
+        # An array of ours (not adopted) that no view shows: this variable and the call see it.
+        if array is not None and array.base is None and sys.getrefcount(array) == 2:
+            self.pool.give(array)
 
     def adopt(self, elements: npt.NDArray[Any]) -> None:
         """Take a contiguous array over as the contents of a fresh buffer, without a copy."""
@@ -68,8 +77,11 @@ class Buffer:
 class DeviceMemory:
     """The HBM of one SIP: first-fit allocation in address order, with neighbours merged on free."""
 
-    def __init__(self, sip_id: int, capacity_bytes: int, has_data: bool) -> None:
+    def __init__(
+        self, sip_id: int, capacity_bytes: int, has_data: bool, pool: BytePool | None = None
+    ) -> None:
         self.sip_id = sip_id
+        self._pool = pool or BytePool()
         self.capacity_bytes = capacity_bytes
         self.has_data = has_data
         self.used_bytes = 0
@@ -97,7 +109,7 @@ class DeviceMemory:
             raise self._out_of_memory(size_bytes, label)
         self.used_bytes += need
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        buffer = Buffer(address, size_bytes, self.sip_id, label, self.has_data)
+        buffer = Buffer(address, size_bytes, self.sip_id, label, self.has_data, pool=self._pool)
         bisect.insort(self._starts, address)
         self._buffers[address] = buffer
         return buffer

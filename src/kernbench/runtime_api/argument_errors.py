@@ -1,0 +1,80 @@
+"""Why a launch is refused: the slow path of its checks, with all the words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
+from kernbench.runtime_api.tensor import Tensor
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.kernel_engine import KernelEngine
+    from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+    from kernbench.runtime_api.rank_state import RankState
+    from kernbench.runtime_api.run import Run
+
+
+def pointer_argument(
+    run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState
+) -> Tensor:
+    """Return the tensor behind a pointer argument that is not plainly one of this SIP.
+
+    Raises:
+        BadPointerError: It is none of this run's on this SIP; names the argument.
+    """
+    # triton.reinterpret wraps the tensor.
+    inner = getattr(given, "base", None)
+    tensor = inner if isinstance(inner, Tensor) else given
+    what = f"argument {kernel.param_names[index]} of kernel {kernel.name}"
+    if not isinstance(tensor, Tensor):
+        raise BadPointerError(
+            f"{what} must be a tensor of this run, but got {type(given).__name__}; "
+            "make one with torch.from_numpy or torch.tensor"
+        )
+    if tensor.context is not run:
+        raise BadPointerError(
+            f"{what}: {tensor.label} belongs to another run; copy its numpy() into this one"
+        )
+    if tensor.sip_id != state.sip_id:
+        raise BadPointerError(
+            f"{what}: {tensor.label} lies on SIP {tensor.sip_id}, but rank {state.rank} launches "
+            f"on SIP {state.sip_id}; use .to('ahbm:{state.sip_id}') or a collective"
+        )
+    return tensor
+
+
+def check_race(
+    kernel: KernelEntry, index: int, tensor: Tensor, span: tuple[int, int], writes: bool
+) -> None:
+    """Refuse a launch that touches bytes ``span`` of a buffer while a collective uses them.
+
+    Raises:
+        UsageError: One of the two writes.
+    """
+    for work in tensor.buffer.in_flight:
+        if work.conflicts(tensor.buffer, span, writes):
+            raise UsageError(
+                f"argument {kernel.param_names[index]} of kernel {kernel.name}: {tensor.label} is "
+                f"in use by {work.describe()}; call wait() on its Work first"
+            )
+
+
+def bounds_error(
+    engine: KernelEngine, plan: KernelPlan, index: int, tensor: Tensor, state: RankState
+) -> OutOfBoundsError:
+    """Return the error of a launch that would leave a tensor's memory, with the first offender."""
+    before = tensor._address - tensor.buffer.address
+    after = tensor.buffer.size_bytes - before
+    found = engine.out_of_bounds(plan.trace, index, before, after)
+    if found is None:
+        return OutOfBoundsError(
+            f"kernel {plan.kernel.name} touches memory outside of {tensor.label} (rank "
+            f"{state.rank}); mask the access"
+        )
+    access, verb = ("tt.store", "writes") if found.is_store else ("tt.load", "reads")
+    offset = f"{'+' if found.byte_offset >= 0 else '-'}{abs(found.byte_offset)}"
+    return OutOfBoundsError(
+        f"{access} at {found.line} {verb} {found.access_bytes} bytes at {tensor.name}{offset} "
+        f"(rank {state.rank}, kernel {plan.kernel.name}, program {tuple(found.program)}), but "
+        f"{tensor.label} is {after} bytes from there; mask the {access[3:]}"
+    )

@@ -1,0 +1,135 @@
+"""One call of a collective by all ranks of a group: who is there, who is missing, what happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.collectives import build
+from kernbench.errors import CollectiveMismatchError
+from kernbench.runtime_api.collective_data import build_record
+from kernbench.sim_engine import Handle, listed
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.run import Run
+    from kernbench.runtime_api.work import Work
+
+
+class Collective:
+    """The meeting point. It starts when every rank has come and every rank's inputs are there.
+
+    A rank's inputs are there when its stream has reached the call and its previous collective on
+    the same group has ended.
+    """
+
+    def __init__(self, run: Run, title: str, ranks: tuple[int, ...]) -> None:
+        self._run = run
+        self.title = title
+        """How errors name it, e.g. ``all_reduce #7 on group world``."""
+        self._ranks = ranks
+        self._works: list[Work | None] = [None] * len(ranks)
+        self._num_absent = len(ranks)
+        self._num_not_ready = len(ranks)
+
+    def arrive(self, position: int, work: Work, after: list[Handle]) -> None:
+        """Take a rank's part; its inputs are there once all of ``after`` have ended."""
+        assert self._works[position] is None
+        self._works[position] = work
+        work.collective = self
+        self._num_absent -= 1
+        waiting = [handle for handle in after if not handle.done]
+        left = len(waiting)
+
+        def one_is_done(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._ready(work)
+
+        for handle in waiting:
+            handle.when_done(one_is_done)
+        if self._num_absent == 0 and self._differ():
+            self._refuse()
+        elif not waiting:
+            self._ready(work)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has come."""
+        return self._num_absent == 0
+
+    def missing(self) -> tuple[int, ...]:
+        """Return the ranks that have not come yet."""
+        return tuple(
+            rank for rank, work in zip(self._ranks, self._works, strict=True) if work is None
+        )
+
+    def progress(self) -> str:
+        """Return what it waits for."""
+        missing = list(self.missing())
+        return f"waits for {listed(missing)}" if missing else "started"
+
+    def _ready(self, work: Work) -> None:
+        work.ready_ps = self._run.simulation.now_ps
+        self._num_not_ready -= 1
+        if self._num_not_ready == 0 and not work.done and work.error is None:
+            self._start()
+
+    def _arrived(self) -> list[Work]:
+        return [work for work in self._works if work is not None]
+
+    def _differ(self) -> bool:
+        works = self._arrived()
+        return any(work.signature != works[0].signature for work in works)
+
+    def _refuse(self) -> None:
+        works = self._arrived()
+        calls = [(f"  rank {work.rank}  {work.signature}", str(work.site)) for work in works]
+        width = max(len(call) for call, _ in calls)
+        text = "\n".join(
+            [
+                f"the ranks' calls differ at {self.title}; every rank must make the same call:",
+                *(f"{call:<{width}}    {site}" for call, site in calls),
+            ]
+        )
+        for work in works:
+            # One object each: an exception belongs to the rank that raises it.
+            work.error = CollectiveMismatchError(text)
+            work.waited_for()
+            work.end_after(0)
+
+    def _start(self) -> None:
+        run, works = self._run, self._arrived()
+        signature = works[0].signature
+        schedule = build(
+            signature.op,
+            signature.algorithm,
+            len(works),
+            signature.num_elements,
+            signature.dtype.itemsize if signature.dtype is not None else 1,
+            signature.root,
+        )
+        sips = tuple(work.sip_id for work in works)
+        starts_ps = tuple(work.ready_ps for work in works)
+        placed = run.network.run(schedule, sips, starts_ps)
+        now_ps = run.simulation.now_ps
+        # A sender may have left before the last rank came, but nobody knew it then.
+        ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
+        # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
+        # this is the record's place among the others.
+        if run.has_data:
+            run.replay_queue.push(self.title, build_record(schedule, signature, works))
+        last = works[ends_ps.index(max(ends_ps))]
+        last.callbacks.insert(
+            0,
+            lambda _: run.log(
+                placed.template,
+                tuple(work.rank for work in works),
+                sips,
+                placed.starts_ps,
+                ends_ps,
+                "collective",
+            ),
+        )
+        for work, end_ps in zip(works, ends_ps, strict=True):
+            work.finish_views()
+            work.end_after(end_ps - now_ps)

@@ -1,0 +1,189 @@
+"""The ``torch`` that a bench receives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from kernbench import dtypes
+from kernbench.dtypes import DType
+from kernbench.errors import UsageError
+from kernbench.hardware import Machine
+from kernbench.runtime_api.ahbm import Ahbm
+from kernbench.runtime_api.current import CURRENT
+from kernbench.runtime_api.device import Device
+from kernbench.runtime_api.distributed import Distributed
+from kernbench.runtime_api.factories import Factories
+from kernbench.runtime_api.kernel_engine import KernelEngine
+from kernbench.runtime_api.launcher import KernelLauncher
+from kernbench.runtime_api.multiprocessing import Multiprocessing
+from kernbench.runtime_api.operators import Operators, operators
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.testing import Testing
+from kernbench.sim_engine import Handle
+from kernbench.triton_backend import activate
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+
+class RuntimeContext(Factories):
+    """One run on a simulated machine, shaped like the module ``torch``.
+
+    ``machine`` is a preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine;
+    ``ranks`` picks the size of a preset and is :attr:`world_size`. Without ``data`` only shapes
+    and time exist. ``seed`` decides all random numbers.
+
+    >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
+    ...     torch.ones(2, 3).sip_id
+    0
+    """
+
+    Tensor = Tensor
+    dtype = DType
+    device = Device
+
+    float16 = half = dtypes.float16
+    bfloat16 = dtypes.bfloat16
+    float32 = float = dtypes.float32
+    float64 = double = dtypes.float64
+    float8_e4m3fn = dtypes.float8_e4m3fn
+    float8_e5m2 = dtypes.float8_e5m2
+    bool = dtypes.bool_
+    int8 = dtypes.int8
+    int16 = short = dtypes.int16
+    int32 = int = dtypes.int32
+    int64 = long = dtypes.int64
+    uint8 = dtypes.uint8
+    uint16 = dtypes.uint16
+    uint32 = dtypes.uint32
+    uint64 = dtypes.uint64
+
+    def __init__(
+        self,
+        machine: str | Path | Machine = "ahbm",
+        ranks: Any = None,
+        data: Any = True,
+        seed: Any = 0,
+        *,
+        kernel_engine: KernelEngine | None = None,
+    ) -> None:
+        super().__init__(machine, ranks, data, seed)
+        self.ahbm = Ahbm(self)
+        self.distributed = Distributed(self)
+        self.multiprocessing = Multiprocessing(self)
+        self.testing = Testing()
+        self.launcher = KernelLauncher(self, kernel_engine or KernelEngine(self.machine))
+        self._exit = ExitStack()
+        self._token: Token[RuntimeContext | None] | None = None
+
+    def __enter__(self) -> Self:
+        if self._token is not None or self.ended:
+            raise UsageError("a RuntimeContext is one run; make a new one for the next")
+        self._exit.enter_context(activate(self.launcher))
+        self._token = CURRENT.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            # After an error nothing more happens; ranks that wait are ended.
+            if kind is None:
+                self.multiprocessing.join()
+                self.simulation.drain()
+                self.check_streams()
+        finally:
+            self.ended = True
+            for rank in self.simulation.ranks:
+                if rank.alive:
+                    rank.kill()
+            if self._token is not None:
+                CURRENT.reset(self._token)
+            self._exit.close()
+
+    @property
+    def operators(self) -> Operators:
+        """What computes ``+``, ``@`` and the like."""
+        return operators()
+
+    def current_rank(self) -> Any:
+        """Return the number of the calling rank, 0 outside of ``spawn``."""
+        return self.rank_state.rank
+
+    def launch(
+        self, name: str, kernel: Any, *args: Any, grid: Any = None, **constexprs: Any
+    ) -> Handle | None:
+        """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
+
+        ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
+        Returns the handle of the launch, for :meth:`wait`.
+        """
+        if not hasattr(kernel, "run"):
+            raise UsageError(
+                f"launch {name}: {kernel!r} is no kernel; decorate it with @triton.jit"
+            )
+        state = self.rank_state
+        outer, state.launch_label = state.launch_label, name
+        state.last_launch = None
+        try:
+            with self._driver_of_this_run():
+                kernel[_as_grid(grid)](*args, **constexprs)
+        except Exception:
+            _explain_arguments(name, args)
+            raise
+        finally:
+            state.launch_label = outer
+        return state.last_launch
+
+    def copy_strided(self, source: Any, target: Any) -> None:
+        """Copy between tensors of one shape and element type with any strides, by a kernel."""
+        self.operators.copy_strided(source, target)
+
+    def report(self) -> Any:
+        """Return what ``--json`` prints, about everything so far.
+
+        Called on main it first lets everything under way end.
+        """
+        from kernbench.report import build_report
+
+        if self.simulation.running is None:
+            self.simulation.drain()
+            self.check_streams()
+        return build_report(
+            self.op_log,
+            self.machine,
+            ranks=self.world_size,
+            wall_s=time.perf_counter() - self.started_s,
+            time_ps=self.simulation.now_ps,
+        )
+
+    def _driver_of_this_run(self) -> Any:
+        stack = ExitStack()
+        if CURRENT.get() is not self:
+            stack.enter_context(activate(self.launcher))
+        return stack
+
+
+def _as_grid(grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
+    if grid is None:
+        return (1,)
+    if callable(grid):
+        found: Callable[..., Any] = grid
+        return found
+    if isinstance(grid, (list, tuple)):
+        return tuple(grid)
+    return (grid,)
+
+
+def _explain_arguments(name: str, args: tuple[Any, ...]) -> None:
+    """Say what is wrong with an argument that Triton could not take, in place of its words."""
+    for position, arg in enumerate(args):
+        if isinstance(arg, np.ndarray):
+            raise UsageError(
+                f"argument {position} of launch {name} is a numpy array; "
+                "kernels take tensors, make one with torch.from_numpy"
+            )

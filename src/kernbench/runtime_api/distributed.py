@@ -1,0 +1,329 @@
+"""``torch.distributed``: process groups and collectives, with torch's names and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import RankFailedError, UnknownNameError, UsageError, nearest
+from kernbench.runtime_api.collective import Collective
+from kernbench.runtime_api.groups import Groups
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.runtime_api.work import Signature, Work
+from kernbench.sim_engine import Handle, user_site
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.process_group import ProcessGroup
+    from kernbench.runtime_api.run import Run
+
+
+class ReduceOp(StrEnum):
+    """How ``all_reduce`` and ``reduce_scatter`` combine; its text works in its place."""
+
+    SUM = "sum"
+    AVG = "avg"
+    PRODUCT = "prod"
+    MAX = "max"
+    MIN = "min"
+
+
+class group:  # noqa: N801 - torch's name
+    """``torch.distributed.group``."""
+
+    WORLD = None
+
+
+class Distributed(Groups):
+    """The module ``torch.distributed`` of a run.
+
+    Collectives block the rank until its part is done, or with ``async_op=True`` return a
+    :class:`Work` at once. Tensors are contiguous and lie on the rank's SIP. All ranks of a group
+    make the same calls in the same order; ``algorithm`` is kernbench's own argument.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.ReduceOp = ReduceOp
+        self.Work = Work
+        self.group = group
+        self._pairs: dict[tuple[ProcessGroup, int, int, int], list[Collective]] = {}
+        self._pair_calls: dict[tuple[ProcessGroup, int, int, int], int] = {}
+
+    def all_reduce(
+        self,
+        tensor: Tensor,
+        op: str = ReduceOp.SUM,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+    ) -> Work | None:
+        """Combine a tensor over all ranks, in place; every rank ends with the same bits."""
+        signature = _signature("all_reduce", (tensor,), tensor.numel(), op, algorithm=algorithm)
+        return self._call(signature, group, (tensor,), (tensor,), async_op)
+
+    def all_gather_into_tensor(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+    ) -> Work | None:
+        """Put the inputs of all ranks into ``output_tensor``, one after another in group order."""
+        size = self.get_world_size(group)
+        _check_numel("all_gather_into_tensor: output", output_tensor, size, input_tensor)
+        signature = _signature(
+            "all_gather", (input_tensor,), output_tensor.numel(), algorithm=algorithm
+        )
+        return self._call(signature, group, (input_tensor,), (output_tensor,), async_op)
+
+    def all_gather(
+        self,
+        tensor_list: Sequence[Tensor],
+        tensor: Tensor,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+    ) -> Work | None:
+        """Put each rank's ``tensor`` into the tensor of ``tensor_list`` at its position."""
+        outputs = _checked_list("all_gather", tensor_list, tensor, self.get_world_size(group))
+        num_elements = tensor.numel() * len(outputs)
+        signature = _signature("all_gather", (tensor,), num_elements, algorithm=algorithm)
+        return self._call(signature, group, (tensor,), outputs, async_op)
+
+    def reduce_scatter_tensor(
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: str = ReduceOp.SUM,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+    ) -> Work | None:
+        """Combine ``input`` over all ranks; each keeps the part at its position in ``output``."""
+        size = self.get_world_size(group)
+        _check_numel("reduce_scatter_tensor: input", input, size, output)
+        signature = _signature("reduce_scatter", (output,), input.numel(), op, algorithm=algorithm)
+        return self._call(signature, group, (input,), (output,), async_op)
+
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        input_list: Sequence[Tensor],
+        op: str = ReduceOp.SUM,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+    ) -> Work | None:
+        """Combine the lists of all ranks; each keeps the tensor at its position in ``output``."""
+        inputs = _checked_list("reduce_scatter", input_list, output, self.get_world_size(group))
+        num_elements = output.numel() * len(inputs)
+        signature = _signature("reduce_scatter", (output,), num_elements, op, algorithm=algorithm)
+        return self._call(signature, group, inputs, (output,), async_op)
+
+    def broadcast(
+        self,
+        tensor: Tensor,
+        src: int,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+    ) -> Work | None:
+        """Give the tensor of rank ``src`` (counted in the world) to all ranks of the group."""
+        root = self.resolve(group).position(src)
+        signature = _signature(
+            "broadcast", (tensor,), tensor.numel(), root=root, algorithm=algorithm
+        )
+        return self._call(signature, group, (tensor,), (tensor,), async_op)
+
+    def barrier(self, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
+        """Wait until every rank of the group has come here."""
+        return self._call(_signature("barrier", (), 0), group, (), (), async_op)
+
+    def isend(
+        self, tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0
+    ) -> Work:
+        """Start to send a tensor to rank ``dst``; sends and receives of a pair meet in order."""
+        return self._pair("send", tensor, dst, group, tag)
+
+    def irecv(
+        self,
+        tensor: Tensor,
+        src: int | None = None,
+        group: ProcessGroup | None = None,
+        tag: int = 0,
+    ) -> Work:
+        """Start to receive a tensor from rank ``src``."""
+        if src is None:
+            raise UsageError("recv needs the rank to receive from: pass src=")
+        return self._pair("recv", tensor, src, group, tag)
+
+    def send(
+        self, tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0
+    ) -> None:
+        """Send a tensor to rank ``dst``, and wait until it has left."""
+        self.isend(tensor, dst, group, tag).wait()
+
+    def recv(
+        self,
+        tensor: Tensor,
+        src: int | None = None,
+        group: ProcessGroup | None = None,
+        tag: int = 0,
+    ) -> int:
+        """Receive a tensor from rank ``src``, wait until it is there, and return ``src``."""
+        work = self.irecv(tensor, src, group, tag)
+        work.wait()
+        assert src is not None
+        return src
+
+    def _call(
+        self,
+        signature: Signature,
+        group: ProcessGroup | None,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        async_op: bool,
+    ) -> Work | None:
+        members = self.resolve(group)
+        state = self._run.rank_state
+        position = members.position(state.rank)
+        work = self._issue(signature, inputs, outputs)
+        call = state.call_counts.get(members, 0) + 1
+        state.call_counts[members] = call
+        meeting = members.pending.get(call)
+        if meeting is None:
+            title = f"{signature.op} #{call} on group {members.name}"
+            meeting = members.pending[call] = Collective(self._run, title, members.ranks)
+        self._arrive(meeting, position, work, members)
+        if meeting.is_complete:
+            del members.pending[call]
+        return self._finish(work, async_op)
+
+    def _pair(
+        self, what: str, tensor: Tensor, peer: int, group: ProcessGroup | None, tag: int
+    ) -> Work:
+        members = self.resolve(group)
+        rank = self._run.rank_state.rank
+        members.position(rank)
+        members.position(peer)
+        if peer == rank:
+            raise UsageError(f"{what}: rank {rank} cannot {what} to itself; use copy_()")
+        is_sender = what == "send"
+        ends = (rank, peer) if is_sender else (peer, rank)
+        key = (members, *ends, tag)
+        signature = _signature("send_recv", (tensor,), tensor.numel())
+        tensors = (tensor,)
+        work = self._issue(signature, tensors if is_sender else (), () if is_sender else tensors)
+        # The oldest meeting of the pair at which this side is still missing.
+        waiting = self._pairs.setdefault(key, [])
+        meeting = next((each for each in waiting if rank in each.missing()), None)
+        if meeting is None:
+            call = self._pair_calls[key] = self._pair_calls.get(key, 0) + 1
+            title = f"send #{call} from rank {ends[0]} to rank {ends[1]}"
+            meeting = Collective(self._run, title, ends)
+            waiting.append(meeting)
+        work.called = meeting.title if is_sender else f"recv of {meeting.title}"
+        self._arrive(meeting, 0 if is_sender else 1, work, key)
+        if meeting.is_complete:
+            waiting.remove(meeting)
+        return work
+
+    def _issue(
+        self, signature: Signature, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> Work:
+        """Check the tensors and let the host time of the call pass; return the rank's part."""
+        run = self._run
+        run.check_open(signature.op)
+        running = run.simulation.running
+        if running is not None and running.aborted:
+            raise RankFailedError(
+                f"{signature.op}: another rank has failed, so rank {running.rank_id} is being "
+                "ended and nobody will answer; do not call collectives while cleaning up"
+            )
+        state = run.rank_state
+        for tensor in (*inputs, *outputs):
+            if tensor.context is not run:
+                raise UsageError(f"{signature.op}: {tensor.label} belongs to another run")
+            if tensor.sip_id != state.sip_id:
+                raise UsageError(
+                    f"{signature.op}: {tensor.label} lies on SIP {tensor.sip_id}, but rank "
+                    f"{state.rank} is bound to SIP {state.sip_id}"
+                )
+            if not tensor.is_contiguous():
+                raise UsageError(
+                    f"{signature.op}: {tensor.label} has strides {tensor.stride()}; collectives "
+                    "take contiguous tensors, use contiguous()"
+                )
+        site = user_site()
+        run.pass_launch_time(signature.op)
+        return Work(run, signature, inputs, outputs, site)
+
+    def _arrive(self, meeting: Collective, position: int, work: Work, channel: Any) -> None:
+        """Bring the rank's part to the meeting, behind its stream and the channel's last call."""
+        state = self._run.rank_state
+        after: list[Handle] = []
+        tail = self._run.stream(state.sip_id).tail
+        if tail is not None:
+            after.append(tail)
+        before = state.channel_tails.get(channel)
+        if before is not None:
+            after.append(before)
+        state.channel_tails[channel] = work
+        meeting.arrive(position, work, after)
+
+    def _finish(self, work: Work, async_op: bool) -> Work | None:
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+
+def _signature(
+    op: str,
+    tensors: Sequence[Any],
+    num_elements: int,
+    reduce_op: Any = "",
+    root: int = 0,
+    algorithm: str = "auto",
+) -> Signature:
+    if reduce_op != "":
+        # "product" is torch's name, "prod" numpy's.
+        known = {**{each.name.lower(): each for each in ReduceOp}, **{str(e): e for e in ReduceOp}}
+        name = str(getattr(reduce_op, "value", reduce_op)).lower()
+        if name not in known:
+            raise UnknownNameError(
+                f"{op}: unknown reduce op {reduce_op!r}: {nearest(name, ReduceOp)}"
+            )
+        reduce_op = known[name].value
+    shapes = tuple(tensor.shape for tensor in tensors)
+    dtype = tensors[0].dtype if tensors else None
+    return Signature(op, shapes, dtype, reduce_op, root, algorithm, num_elements)
+
+
+def _check_numel(what: str, whole: Tensor, parts: int, part: Tensor) -> None:
+    if whole.numel() != parts * part.numel() or whole.dtype is not part.dtype:
+        raise UsageError(
+            f"{what} must hold {parts} x {part.numel()} elements of {part.dtype}, "
+            f"but {whole.label} holds {whole.numel()}"
+        )
+
+
+def _checked_list(
+    what: str, tensors: Sequence[Tensor], one: Tensor, world_size: int
+) -> tuple[Tensor, ...]:
+    if len(tensors) != world_size:
+        raise UsageError(
+            f"{what}: the list has {len(tensors)} tensors, but the group has {world_size} ranks"
+        )
+    for tensor in tensors:
+        if tensor.shape != one.shape or tensor.dtype is not one.dtype:
+            raise UsageError(f"{what}: {tensor.label} must be like {one.label}")
+    return tuple(tensors)

@@ -1,0 +1,140 @@
+"""Making and asking process groups: the half of ``torch.distributed`` that moves no data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import UsageError
+from kernbench.runtime_api.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.run import Run
+
+
+class Groups:
+    """Which groups there are. Ranks of one ``spawn`` find each other's; others never meet."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._groups: dict[tuple[int, int], ProcessGroup] = {}
+
+    def is_available(self) -> bool:
+        """Return True, as torch does where it was built with it."""
+        return True
+
+    def init_process_group(
+        self,
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        **ignored: Any,
+    ) -> None:
+        """Join the default group, which has all ranks of the ``spawn``; before any collective.
+
+        What says how processes find each other is accepted and not needed. ``rank`` and
+        ``world_size`` may be left out; where given they must be the true ones.
+
+        Raises:
+            UsageError: Joined already, or a number is not the true one.
+        """
+        state = self._run.rank_state
+        if state.world is not None:
+            raise UsageError(f"rank {state.rank} has called init_process_group before")
+        if rank not in (-1, state.rank):
+            raise UsageError(f"init_process_group: rank={rank}, but this is rank {state.rank}")
+        if world_size not in (-1, state.world_size):
+            raise UsageError(
+                f"init_process_group: world_size={world_size}, but spawn started "
+                f"{state.world_size} ranks"
+            )
+        key = (state.spawn_id, 0)
+        if key not in self._groups:
+            self._groups[key] = ProcessGroup("world", tuple(range(state.world_size)))
+        state.world = self._groups[key]
+
+    def is_initialized(self) -> bool:
+        """Return whether the calling rank has joined the default group."""
+        return self._run.rank_state.world is not None
+
+    def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
+        """Leave the default group, or forget another one."""
+        if group is None:
+            self.resolve(None)
+            self._run.rank_state.world = None
+
+    def new_group(
+        self, ranks: Sequence[int] | None = None, timeout: Any = None, **ignored: Any
+    ) -> ProcessGroup:
+        """Return a group of some ranks of the world, by default all. Every rank calls this.
+
+        Raises:
+            UsageError: A rank is not in the world or named twice, or the ranks disagree.
+        """
+        world = self.resolve(None)
+        state = self._run.rank_state
+        members = world.ranks if ranks is None else tuple(ranks)
+        if not members:
+            raise UsageError("new_group needs at least one rank")
+        for rank in members:
+            if rank not in world.positions:
+                raise UsageError(
+                    f"new_group: rank {rank} was asked, but the world has {world.size()} ranks"
+                )
+        if len(set(members)) != len(members):
+            raise UsageError(f"new_group: ranks {list(members)} name one twice")
+        state.new_group_calls += 1
+        key = (state.spawn_id, state.new_group_calls)
+        found = self._groups.get(key)
+        if found is None:
+            name = f"{state.new_group_calls} of ranks {_short(members)}"
+            found = self._groups[key] = ProcessGroup(name, members)
+        elif found.ranks != members:
+            raise UsageError(
+                f"new_group: rank {state.rank} asks for ranks {list(members)} where another rank "
+                f"asked for {list(found.ranks)}; every rank must make the same new_group calls"
+            )
+        return found
+
+    def get_rank(self, group: ProcessGroup | None = None) -> int:
+        """Return the calling rank's number in a group, -1 if it is not in it."""
+        return self.resolve(group).positions.get(self._run.rank_state.rank, -1)
+
+    def get_world_size(self, group: ProcessGroup | None = None) -> int:
+        """Return the number of ranks of a group, by default the world's."""
+        return self.resolve(group).size()
+
+    def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
+        """Return the ranks of a group, counted in the world."""
+        return list(self.resolve(group).ranks)
+
+    def get_backend(self, group: ProcessGroup | None = None) -> str:
+        """Return what moves the data."""
+        self.resolve(group)
+        return "ahbm"
+
+    def resolve(self, group: ProcessGroup | None) -> ProcessGroup:
+        """Return a group, or the default one for None.
+
+        Raises:
+            UsageError: The calling rank has not joined it.
+        """
+        world = self._run.rank_state.world
+        if world is None:
+            raise UsageError(
+                f"rank {self._run.rank_state.rank} is in no process group; "
+                "call torch.distributed.init_process_group() first"
+            )
+        if group is None:
+            return world
+        if not isinstance(group, ProcessGroup):
+            raise UsageError(f"group must be a ProcessGroup of new_group(), but got {group!r}")
+        return group
+
+
+def _short(members: tuple[int, ...]) -> str:
+    if len(members) <= 8:
+        return ",".join(map(str, members))
+    return f"{members[0]},{members[1]},..,{members[-1]}"

@@ -1,0 +1,70 @@
+"""Where launches reach the parts that plan, time and execute kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
+from kernbench.replay import run_kernel
+from kernbench.sim_engine import Conditions, schedule_kernel
+
+if TYPE_CHECKING:
+    from kernbench.commands import KernelTrace
+    from kernbench.hardware import Machine
+    from kernbench.kernel_ir import Footprint, OutOfBounds
+    from kernbench.op_log import Template
+    from kernbench.policy import DPPolicy
+    from kernbench.triton_backend import KernelBinary
+
+Grid = tuple[int, int, int]
+Policies = tuple[tuple[int, "DPPolicy"], ...]
+"""The placements that arguments ask for, by parameter index."""
+
+
+class KernelEngine:
+    """Plans, times and executes kernels on one machine. Tests put a fake in its place."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
+        """Return what a launch does, without data; ``ints`` by parameter index."""
+        return evaluate(
+            binary.module,
+            grid,
+            ints,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+        )
+
+    def footprints(self, trace: KernelTrace) -> Sequence[Footprint]:
+        """Return the byte range that each pointer parameter is touched in."""
+        return footprints(trace)
+
+    def out_of_bounds(
+        self, trace: KernelTrace, param: int, size_before: int, size_after: int
+    ) -> OutOfBounds | None:
+        """Return the first access outside of the bytes around a pointer, for the error's text."""
+        return out_of_bounds(trace, param, size_before, size_after)
+
+    def schedule(
+        self,
+        trace: KernelTrace,
+        sip_id: int,
+        policies: Policies,
+        comm_share: float,
+        name: str,
+    ) -> Template:
+        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``."""
+        sip = self._machine.sip_at(sip_id)
+        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
+        conditions = Conditions(placements, Fraction(comm_share))
+        template = schedule_kernel(trace, self._machine, sip_id, conditions)
+        return template if template.name == name else dataclasses.replace(template, name=name)
+
+    def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
+        """Execute the kernel on data."""
+        run_kernel(trace, params)

@@ -1,0 +1,83 @@
+"""What launches of one kernel with the same grid and integers share."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernbench.commands import DmaWrite, KernelTrace
+from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.op_log import Template
+    from kernbench.runtime_api.kernel_engine import Grid, KernelEngine
+    from kernbench.triton_backend import KernelBinary
+
+
+class KernelPlan:
+    """One trace, which bytes it touches, and its schedules so far."""
+
+    def __init__(self, engine: KernelEngine, kernel: KernelEntry, trace: KernelTrace) -> None:
+        self.kernel = kernel
+        self.trace = trace
+        self.templates: dict[Any, Template] = {}
+        """By machine state; the launcher makes the keys."""
+        touched = {each.param: each for each in engine.footprints(trace)}
+        writes = {
+            command.dest.param for command in trace.commands() if isinstance(command, DmaWrite)
+        }
+        # A store through an address made from an integer may go anywhere.
+        anywhere = -1 in writes
+        self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
+            (
+                index,
+                touched[index].low if index in touched else 0,
+                touched[index].high if index in touched else 0,
+                index in writes or anywhere,
+            )
+            for index in kernel.pointer_params
+        )
+        """Index, lowest byte, byte after the highest, and whether it is written, per pointer."""
+
+
+class KernelEntry:
+    """A compiled kernel as the launcher knows it: its parameters, and the plans made so far."""
+
+    def __init__(self, binary: KernelBinary) -> None:
+        params = binary.module.kernel.params
+        self.binary = binary
+        self.name = binary.name
+        self.param_names = tuple(param.name for param in params)
+        self.num_params = len(params)
+        self.pointer_params = tuple(p.index for p in params if p.is_pointer)
+        self.int_params = tuple(
+            p.index
+            for p in params
+            if not p.is_pointer and not (p.dtype is not None and p.dtype.is_floating_point)
+        )
+        self.pick_ints: Callable[[tuple[Any, ...]], Any] = (
+            operator.itemgetter(*self.int_params) if self.int_params else _nothing
+        )
+        self.plans: dict[Any, KernelPlan] = {}
+
+    def build_plan(self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]) -> KernelPlan:
+        """Return the plan for a grid and arguments that were not met before."""
+        trace = engine.evaluate(self.binary, grid, self._ints(args))
+        return KernelPlan(engine, self, trace)
+
+    def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:
+        found = {}
+        for index in self.int_params:
+            try:
+                found[index] = operator.index(args[index])
+            except TypeError:
+                raise UsageError(
+                    f"argument {self.param_names[index]} of kernel {self.name} must be an "
+                    f"integer, but got {args[index]!r}"
+                ) from None
+        return found
+
+
+def _nothing(args: tuple[Any, ...]) -> tuple[()]:
+    return ()

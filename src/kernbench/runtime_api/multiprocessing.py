@@ -1,0 +1,227 @@
+"""``torch.multiprocessing``: ranks as cooperative workers of one process (ADR-0027 D1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import DeadlockError, RankFailedError, UsageError
+from kernbench.runtime_api.rank_state import RankState
+from kernbench.sim_engine import Rank, wait_line
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.run import Run
+
+_START_METHODS = ("spawn", "fork", "forkserver")
+
+
+class SpawnException(ExceptionGroup[Exception]):
+    """Ranks failed: holds what each root-cause rank raised, not the echoes in the others.
+
+    ``errors`` maps the rank to its exception, whose traceback is the original one.
+    """
+
+    errors: Mapping[int, Exception]
+
+    def __new__(cls, errors: Mapping[int, Exception]) -> SpawnException:
+        ranks = list(errors)
+        names = ", ".join(f"{rank} ({type(errors[rank]).__name__})" for rank in ranks)
+        made = super().__new__(
+            cls, f"rank{'s' if len(ranks) > 1 else ''} {names} failed", list(errors.values())
+        )
+        made.errors = dict(errors)
+        return made
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        # Exceptions keep what they were made of in args.
+        self.args = (errors,)
+
+    def derive(self, excs: Any) -> Any:
+        return ExceptionGroup(self.message, excs)
+
+
+class SpawnContext:
+    """The ranks of one ``spawn`` under way."""
+
+    def __init__(self, run: Run, spawn_id: int) -> None:
+        self._run = run
+        self._spawn_id = spawn_id
+        self._done = run.simulation.handle("the end of spawn")
+        self._ranks: list[Rank] = []
+        self._num_alive = 0
+        self._abort_is_due = False
+        self._waited: list[str] = []
+        self._joined = False
+
+    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int) -> None:
+        """Start ``fn(rank, *args)`` for each rank, bound to the SIP of its number."""
+        self._num_alive = nprocs
+        for rank in range(nprocs):
+            state = RankState(rank, nprocs, sip_id=rank, spawn_id=self._spawn_id)
+            self._ranks.append(
+                self._run.simulation.start_rank(
+                    rank, _body(fn, rank, args), self._rank_ended, state
+                )
+            )
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Run until every rank has returned; True. The timeouts of torch's are not needed.
+
+        Raises:
+            SpawnException: Ranks raised.
+            DeadlockError: Nothing can make progress.
+        """
+        if self._joined:
+            return True
+        self._joined = True
+        simulation = self._run.simulation
+        deadlock: DeadlockError | None = None
+        try:
+            if self._num_alive:
+                try:
+                    simulation.run_until(self._done)
+                except DeadlockError as error:
+                    deadlock = error
+                    self._end_after_deadlock()
+        finally:
+            for rank in self._ranks:
+                if rank.alive:
+                    rank.kill()
+            simulation.ranks = [rank for rank in simulation.ranks if rank not in self._ranks]
+        self._raise_outcome(deadlock)
+        return True
+
+    def _end_after_deadlock(self) -> None:
+        for rank in self._ranks:
+            rank.abort()
+        try:
+            self._run.simulation.drain()
+        except DeadlockError:
+            # A rank waits for ever in a finally block, too; join() ends it.
+            return
+
+    def _rank_ended(self, rank: Rank) -> None:
+        self._num_alive -= 1
+        error = rank.error
+        if isinstance(error, SystemExit) and not rank.aborted and error.code not in (None, 0):
+            rank.error = RankFailedError(f"rank {rank.rank_id} called sys.exit({error.code!r})")
+        failed = rank.error is not None and not isinstance(rank.error, SystemExit)
+        if failed and not self._abort_is_due:
+            self._abort_is_due = True
+            # Ranks that are due at this very time go first: they may have a cause of their own.
+            self._run.simulation.call_soon(self._abort_siblings)
+        if self._num_alive == 0:
+            self._done.end_after(0)
+
+    def _abort_siblings(self) -> None:
+        failed = {
+            rank.rank_id
+            for rank in self._ranks
+            if rank.error is not None and not isinstance(rank.error, SystemExit)
+        }
+        for rank in self._ranks:
+            if not rank.alive:
+                continue
+            handle = rank.waiting_for
+            if handle is not None and failed.intersection(handle.waits_for()):
+                self._waited.append(wait_line(rank).strip())
+            rank.abort()
+
+    def _raise_outcome(self, deadlock: DeadlockError | None) -> None:
+        causes: dict[int, Exception] = {}
+        echoes: dict[int, Exception] = {}
+        while_cleaning_up: list[str] = []
+        for rank in self._ranks:
+            error = rank.error
+            if error is None or isinstance(error, SystemExit):
+                continue
+            if not isinstance(error, Exception):
+                raise error
+            if rank.aborted:
+                if not isinstance(error, RankFailedError):
+                    while_cleaning_up.append(
+                        f"rank {rank.rank_id} raised {type(error).__name__} while it was ended: "
+                        f"{error}"
+                    )
+                echoes[rank.rank_id] = error
+            else:
+                error.add_note(f"in rank {rank.rank_id} on SIP {rank.local.sip_id}")
+                causes[rank.rank_id] = error
+        # A deadlock of ranks that were being ended is no cause.
+        first = next(iter(causes.values()), deadlock)
+        if first is None:
+            return
+        for note in (*self._waited, *while_cleaning_up):
+            first.add_note(note)
+        if causes:
+            raise SpawnException(causes)
+        raise first
+
+
+class Multiprocessing:
+    """The module ``torch.multiprocessing`` of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._num_spawns = 0
+        self._latest: SpawnContext | None = None
+
+    def join(self) -> None:
+        """Join the ranks of a spawn that the program did not join itself."""
+        if self._latest is not None:
+            self._latest.join()
+
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> SpawnContext | None:
+        """Run ``fn(rank, *args)`` on ``nprocs`` ranks, each bound to one SIP; see torch's.
+
+        Ranks are cooperative workers of this process: they share its memory, and one runs until
+        it waits. ``daemon`` and ``start_method`` are accepted and mean nothing here. Without
+        ``join`` the ranks run when the returned context is joined, or main waits.
+
+        Raises:
+            SpawnException: Ranks raised; the others were ended, their ``finally`` blocks ran.
+            DeadlockError: Nothing can make progress; lists every rank.
+            UsageError: There are fewer SIPs than ranks, or a spawn is under way.
+        """
+        run = self._run
+        run.check_open("spawn")
+        if run.simulation.running is not None:
+            raise UsageError(
+                f"spawn was called by rank {run.rank_state.rank}; only main can start ranks"
+            )
+        if any(rank.alive for rank in run.simulation.ranks):
+            raise UsageError("a spawn is under way; join() it before the next")
+        self.join()
+        if not isinstance(nprocs, int) or nprocs < 1:
+            raise UsageError(f"nprocs must be at least 1, but got {nprocs!r}")
+        if nprocs > run.machine.num_sips:
+            raise UsageError(
+                f"spawn was asked for {nprocs} ranks, but machine {run.machine.name} has "
+                f"{run.machine.num_sips} SIPs; use RuntimeContext(ranks={nprocs})"
+            )
+        if start_method not in _START_METHODS:
+            raise UsageError(
+                f"start_method must be one of {', '.join(_START_METHODS)}, but got {start_method!r}"
+            )
+        if not callable(fn):
+            raise UsageError(f"spawn needs a function to run, but got {fn!r}")
+        context = SpawnContext(run, self._num_spawns)
+        self._num_spawns += 1
+        self._latest = context
+        context.start(fn, tuple(args), nprocs)
+        if not join:
+            return context
+        context.join()
+        return None
+
+
+def _body(fn: Callable[..., Any], rank: int, args: tuple[Any, ...]) -> Callable[[], object]:
+    return lambda: fn(rank, *args)

@@ -1,0 +1,41 @@
+"""Groups of ranks that call collectives together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.collective import Collective
+
+
+class ProcessGroup:
+    """The ranks of a group, in group order, and the collectives not all of them have called yet."""
+
+    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.positions = {rank: position for position, rank in enumerate(ranks)}
+        self.pending: dict[int, Collective] = {}
+        """By the number of the call, counted from 1."""
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup({self.name}, ranks {list(self.ranks)})"
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return len(self.ranks)
+
+    def position(self, rank: int) -> int:
+        """Return where in the group a rank is.
+
+        Raises:
+            UsageError: It is not in it.
+        """
+        found = self.positions.get(rank)
+        if found is None:
+            raise UsageError(
+                f"rank {rank} is not in group {self.name}, which has ranks {list(self.ranks)}"
+            )
+        return found

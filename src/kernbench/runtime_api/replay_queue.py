@@ -1,0 +1,47 @@
+"""What has happened in virtual time but not yet to data (ADR-0002 D2)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+
+class ReplayQueue:
+    """Records in the order in which their commands completed, executed when somebody reads.
+
+    A record leaves the queue before it runs, so the buffers that only it holds are freed on the
+    way. In a run without data, records are dropped.
+    """
+
+    def __init__(self, has_data: bool) -> None:
+        self.has_data = has_data
+        self._pending: deque[tuple[str, Callable[[], None]]] = deque()
+        self._failed: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def push(self, label: str, record: Callable[[], None]) -> None:
+        """Put a completed command on record; ``label`` is how an error names it."""
+        if self.has_data:
+            self._pending.append((label, record))
+
+    def drain(self) -> None:
+        """Execute everything on record. With nothing on record this does nothing.
+
+        Raises:
+            Exception: What a record raised; again at every later call, because what comes after
+                a failed command cannot be trusted.
+        """
+        if self._failed is not None:
+            raise self._failed
+        pending = self._pending
+        while pending:
+            label, record = pending.popleft()
+            try:
+                record()
+            except Exception as error:
+                error.add_note(f"found when the data of {label} was computed")
+                self._failed = error
+                pending.clear()
+                raise

@@ -1,0 +1,185 @@
+"""One run: its machine, clock, devices and log; what every part of the runtime works on."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import UsageError
+from kernbench.hardware import Machine, load_machine
+from kernbench.memory import BytePool, DeviceMemory
+from kernbench.op_log import HostSpan, Instance, OpLog
+from kernbench.runtime_api.device_costs import TransferTemplates
+from kernbench.runtime_api.in_flight import find_in_flight
+from kernbench.runtime_api.rank_state import RankState
+from kernbench.runtime_api.replay_queue import ReplayQueue
+from kernbench.sim_engine import Handle, Network, Simulation, Stream
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.tensor_base import TensorBase
+    from kernbench.runtime_api.transfers import DeviceCommand
+
+
+class Run:
+    """A machine at work. Everything that a run changes hangs on this object."""
+
+    def __init__(
+        self, machine: str | Path | Machine, ranks: int | None, data: bool, seed: int
+    ) -> None:
+        if ranks is not None and (isinstance(ranks, bool) or ranks < 1):
+            raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
+        self.machine = load_machine(machine, ranks)
+        self.world_size = self.machine.num_sips if ranks is None else ranks
+        """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
+        self.has_data = data
+        self.seed = seed
+        self.simulation = Simulation()
+        self.op_log = OpLog()
+        self.replay_queue = ReplayQueue(data)
+        self.transfers = TransferTemplates(self.machine)
+        self.started_s = time.perf_counter()
+        self.ended = False
+        self.probed_ps: int | None = None
+        """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""
+        self.has_network = False
+        """Whether a collective has run."""
+        self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
+        self._byte_pool = BytePool()
+        self._memories: dict[int, DeviceMemory] = {}
+        self._streams: dict[int, Stream] = {}
+        self._num_logged = 0
+        self._num_tensors = 0
+
+    @cached_property
+    def network(self) -> Network:
+        """The links between the SIPs, from the first collective on."""
+        self.has_network = True
+        return Network(self.machine)
+
+    @property
+    def rank_state(self) -> RankState:
+        """The state of the rank whose code runs now; main's outside of ``spawn``."""
+        running = self.simulation.running
+        return self._main_state if running is None else running.local
+
+    def memory(self, sip_id: int) -> DeviceMemory:
+        """Return the HBM of a SIP."""
+        found = self._memories.get(sip_id)
+        if found is None:
+            capacity_bytes = self.machine.sip_at(sip_id).hbm_bytes
+            found = self._memories[sip_id] = DeviceMemory(
+                sip_id, capacity_bytes, self.has_data, self._byte_pool
+            )
+        return found
+
+    def stream(self, sip_id: int) -> Stream:
+        """Return the in-order stream of a SIP."""
+        found = self._streams.get(sip_id)
+        if found is None:
+            found = self._streams[sip_id] = Stream(self.simulation, f"sip{sip_id}")
+        return found
+
+    def peak_hbm_bytes(self) -> dict[int, int]:
+        """Return the most HBM that was allocated at a time, by SIP."""
+        return {sip_id: memory.peak_bytes for sip_id, memory in sorted(self._memories.items())}
+
+    def submit(self, command: DeviceCommand) -> DeviceCommand:
+        """Put a fill or a copy on its SIP's stream; costs the rank the host time of a launch."""
+        if self.probed_ps is not None:
+            self.probed_ps += command.template.duration_ps
+            command.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
+            return command
+        self.pass_launch_time(command.label)
+        if command.target is not None:
+            command.target.last_writer = command
+        self.stream(command.sip_id).submit(command)
+        return command
+
+    def pass_launch_time(self, label: str) -> None:
+        """Let the host time of one launch pass for the current rank."""
+        state = self.rank_state
+        delay_ps = self.machine.sip_at(state.sip_id).host_launch_ps
+        start_ps = self.simulation.now_ps
+        self.simulation.sleep(delay_ps)
+        self.op_log.host_spans.append(
+            HostSpan(state.rank, "launch", label, start_ps, start_ps + delay_ps)
+        )
+
+    def wait(self, handle: Handle) -> None:
+        """Block the current rank until ``handle`` has ended, and raise its error if it failed.
+
+        One that has ended returns at once, without giving way to other ranks.
+
+        Raises:
+            UsageError: ``handle`` is nothing that a launch or a collective returns.
+        """
+        if not isinstance(handle, Handle):
+            raise UsageError(
+                f"wait takes what launch or a collective with async_op=True returns, not {handle!r}"
+            )
+        simulation = self.simulation
+        since_ps = simulation.now_ps
+        simulation.wait(handle)
+        handle.waited_for()
+        now_ps = simulation.now_ps
+        if now_ps > since_ps:
+            running = simulation.running
+            rank = 0 if running is None else running.rank_id
+            self.op_log.host_spans.append(HostSpan(rank, "wait", handle.label, since_ps, now_ps))
+
+    def synchronize(self, sip_id: int) -> None:
+        """Block the current rank until the stream of a SIP is idle."""
+        tail = self.stream(sip_id).tail
+        if tail is not None:
+            self.wait(tail)
+
+    def drain(self) -> None:
+        """Let everything that is under way end, then replay it. Main only; twice is once.
+
+        Raises:
+            DeadlockError: Ranks wait for something that cannot come.
+        """
+        self.simulation.drain()
+        self.check_streams()
+        self.replay_queue.drain()
+
+    def check_streams(self) -> None:
+        """Raise the first error of a command that nobody waited for."""
+        for stream in self._streams.values():
+            stream.raise_unseen()
+
+    def log(
+        self,
+        template: Any,
+        ranks: tuple[int, ...],
+        sips: tuple[int, ...],
+        starts_ps: tuple[int, ...],
+        ends_ps: tuple[int, ...],
+        stream: str,
+        addresses: tuple[int, ...] = (),
+    ) -> None:
+        """Put a completed command into the op log."""
+        self._num_logged += 1
+        self.op_log.append(
+            Instance(template, self._num_logged, ranks, sips, starts_ps, ends_ps, stream, addresses)
+        )
+
+    def next_tensor_name(self) -> str:
+        """Return the name of a tensor that the program gave none."""
+        self._num_tensors += 1
+        return f"tensor{self._num_tensors}"
+
+    def check_open(self, what: str) -> None:
+        """Refuse work after the run has ended.
+
+        Raises:
+            UsageError: It has.
+        """
+        if self.ended:
+            raise UsageError(f"{what}: the run has ended; do it inside `with RuntimeContext(...)`")
+
+    def can_read(self, tensor: TensorBase) -> bool:
+        """Return whether a host read of the tensor is allowed now."""
+        return self.has_data and find_in_flight(tensor, writes=False) is None

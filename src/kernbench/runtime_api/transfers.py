@@ -1,0 +1,112 @@
+"""Stream commands that move or set bytes without a kernel: fills and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kernbench.op_log import Template
+from kernbench.sim_engine import StreamCommand
+
+if TYPE_CHECKING:
+    from kernbench.memory import Buffer
+    from kernbench.runtime_api.run import Run
+
+Record = Callable[[], None]
+
+
+class DeviceCommand(StreamCommand):
+    """A stream command with a fixed template that lands in the op log when it ends."""
+
+    def __init__(
+        self,
+        context: Run,
+        sip_id: int,
+        template: Template,
+        target: Buffer | None = None,
+        addresses: tuple[int, ...] = (),
+        record: Record | None = None,
+    ) -> None:
+        super().__init__(context.simulation.env, template.name)
+        self.context = context
+        self.sip_id = sip_id
+        self.rank = context.rank_state.rank
+        self.template = template
+        self.target = target
+        """The buffer that is written, or None."""
+        self.addresses = addresses
+        self._record = record
+
+    def begin(self) -> int:
+        return self.template.duration_ps
+
+    def finish(self) -> None:
+        self.context.log(
+            self.template,
+            (self.rank,),
+            (self.sip_id,),
+            (self.start_ps,),
+            (self.end_ps,),
+            f"sip{self.sip_id}",
+            self.addresses,
+        )
+        if self._record is not None:
+            self.context.replay_queue.push(self.describe(), self._record)
+            # The buffers a record holds must not live as long as the handle.
+            self._record = None
+        self.target = None
+
+    def describe(self) -> str:
+        return f"{self.template.name} on SIP {self.sip_id} (rank {self.rank})"
+
+
+class Fill(DeviceCommand):
+    """Set ``size_bytes`` of HBM: what ``zeros``, ``full``, ``rand`` and ``fill_`` cost."""
+
+    def __init__(
+        self,
+        context: Run,
+        target: Buffer,
+        size_bytes: int,
+        record: Record | None = None,
+    ) -> None:
+        template = context.transfers.build("fill", target.sip_id, size_bytes)
+        super().__init__(context, target.sip_id, template, target, (target.address,), record)
+
+
+class HostToDevice(DeviceCommand):
+    """Copy ``size_bytes`` from the host over the host link."""
+
+    def __init__(
+        self,
+        context: Run,
+        target: Buffer,
+        size_bytes: int,
+        record: Record | None = None,
+    ) -> None:
+        template = context.transfers.build("copy_from_host", target.sip_id, size_bytes)
+        super().__init__(context, target.sip_id, template, target, (target.address,), record)
+
+
+class DeviceToHost(DeviceCommand):
+    """Copy ``size_bytes`` to the host over the host link."""
+
+    def __init__(self, context: Run, sip_id: int, size_bytes: int) -> None:
+        template = context.transfers.build("copy_to_host", sip_id, size_bytes)
+        super().__init__(context, sip_id, template)
+
+
+class DeviceCopy(DeviceCommand):
+    """Copy ``size_bytes`` inside one SIP's HBM."""
+
+    def __init__(
+        self,
+        context: Run,
+        target: Buffer,
+        source: Buffer,
+        size_bytes: int,
+        record: Record,
+    ) -> None:
+        template = context.transfers.build("copy", target.sip_id, size_bytes)
+        addresses = (source.address, target.address)
+        super().__init__(context, target.sip_id, template, target, addresses, record)

@@ -1,0 +1,120 @@
+"""One rank's part in a collective: what it asked for, and the handle it waits on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.runtime_api.in_flight import Span, byte_span
+from kernbench.runtime_api.storage import BufferView
+from kernbench.sim_engine import Handle, Site
+
+if TYPE_CHECKING:
+    from kernbench.dtypes import DType
+    from kernbench.memory import Buffer
+    from kernbench.runtime_api.collective import Collective
+    from kernbench.runtime_api.run import Run
+    from kernbench.runtime_api.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What must be the same on every rank of a collective."""
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the tensors that go in, or for a broadcast and a receive, out."""
+    dtype: DType | None
+    reduce_op: str
+    root: int
+    """Position in the group of who sends; 0 where there is no such rank."""
+    algorithm: str
+    num_elements: int
+    """Length of the work buffer."""
+
+    def __str__(self) -> str:
+        reduce_op = f"({self.reduce_op})" if self.reduce_op else ""
+        what = ""
+        if self.dtype is not None:
+            shapes = set(self.shapes)
+            shown = str(self.shapes[0]) if len(shapes) == 1 else str(list(self.shapes))
+            count = f"{len(self.shapes)} x " if len(shapes) == 1 and len(self.shapes) > 1 else ""
+            what = f" of {count}{shown} {self.dtype.name}"
+        root = f" from position {self.root}" if self.op == "broadcast" else ""
+        algorithm = "" if self.algorithm == "auto" else f" by {self.algorithm}"
+        return f"{self.op}{reduce_op}{what}{root}{algorithm}"
+
+
+class Work(Handle):
+    """What an asynchronous collective returns. Until somebody waits, its tensors are in use."""
+
+    def __init__(
+        self,
+        run: Run,
+        signature: Signature,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        site: Site,
+    ) -> None:
+        super().__init__(run.simulation.env, signature.op)
+        self._run = run
+        state = run.rank_state
+        self.rank = state.rank
+        self.sip_id = state.sip_id
+        self.signature = signature
+        self.site = site
+        self.inputs = tuple(BufferView(tensor) for tensor in inputs)
+        self.outputs = tuple(BufferView(tensor) for tensor in outputs)
+        self.collective: Collective | None = None
+        """Set on arrival."""
+        self.called = ""
+        """The rank's own name for it, where that is not the collective's title."""
+        self.ready_ps = 0
+        """When the rank's own stream had produced the inputs."""
+        self._spans: list[tuple[Buffer, Span, bool]] = [
+            *((tensor.buffer, byte_span(tensor), False) for tensor in inputs),
+            *((tensor.buffer, byte_span(tensor), True) for tensor in outputs),
+        ]
+        for buffer, _, _ in self._spans:
+            if self not in buffer.in_flight:
+                buffer.in_flight += (self,)
+
+    def wait(self) -> bool:
+        """Block the calling rank until its part of the collective is done."""
+        self._run.wait(self)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the rank's part is done; does not block."""
+        if self.done:
+            self.waited_for()
+        return self.done
+
+    def is_success(self) -> bool:
+        """Return whether the rank's part is done without an error."""
+        return self.done and self.error is None
+
+    def waited_for(self) -> None:
+        for buffer, _, _ in self._spans:
+            buffer.in_flight = tuple(work for work in buffer.in_flight if work is not self)
+        self._spans = []
+
+    def finish_views(self) -> None:
+        """Let the buffers go once the data record has them."""
+        self.inputs = self.outputs = ()
+
+    def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
+        """Return whether an access to bytes of a buffer would race with the collective."""
+        return any(
+            other is buffer and (writes or written) and start < span[1] and span[0] < end
+            for other, (start, end), written in self._spans
+        )
+
+    def waits_for(self) -> tuple[int, ...]:
+        return () if self.collective is None else self.collective.missing()
+
+    def describe(self) -> str:
+        if self.collective is None:
+            return self.label
+        return f"{self.called or self.collective.title}, {self.collective.progress()}"

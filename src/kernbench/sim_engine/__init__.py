@@ -1,0 +1,29 @@
+"""Virtual time: ranks as processes, streams, PE schedules, links."""
+
+from kernbench.sim_engine.conditions import Conditions
+from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
+from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.kernel_schedule import schedule_kernel
+from kernbench.sim_engine.network import Network, Transferred
+from kernbench.sim_engine.ranks import Rank
+from kernbench.sim_engine.simulation import Simulation
+from kernbench.sim_engine.sites import Site, user_site
+from kernbench.sim_engine.stream import Stream, StreamCommand
+
+__all__ = [
+    "Conditions",
+    "Handle",
+    "Network",
+    "Rank",
+    "Simulation",
+    "Site",
+    "Stream",
+    "StreamCommand",
+    "Timer",
+    "Transferred",
+    "listed",
+    "microseconds",
+    "schedule_kernel",
+    "user_site",
+    "wait_line",
+]

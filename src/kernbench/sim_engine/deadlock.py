@@ -1,0 +1,70 @@
+"""The text of an error that says why nothing can make progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.errors import DeadlockError
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.handles import Handle
+    from kernbench.sim_engine.ranks import Rank
+    from kernbench.sim_engine.simulation import Simulation
+
+
+def microseconds(time_ps: int) -> str:
+    """Return a virtual time as errors print it.
+
+    >>> microseconds(12_500_000)
+    '12.500 us'
+    """
+    return f"{time_ps // 1_000_000}.{time_ps // 1000 % 1000:03d} us"
+
+
+def listed(numbers: list[int]) -> str:
+    """Return numbers as a sentence has them.
+
+    >>> listed([0, 1, 3]), listed([2])
+    ('ranks 0, 1 and 3', 'rank 2')
+    """
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockError:
+    """Return the error for an empty event queue: every rank, what it waits for, since when, where.
+
+    ``wanted`` is what main waits for. Ranks that ended and that others wait for come first: they
+    are the likely cause.
+    """
+    waiting = [rank for rank in simulation.ranks if rank.alive]
+    now = microseconds(simulation.now_ps)
+    if not waiting:
+        text = wanted.describe() if wanted is not None else "main"
+        return DeadlockError(f"nothing can end {text} at {now}; no rank and no command is left")
+    ended = [rank for rank in simulation.ranks if not rank.alive]
+    missing = {other for rank in waiting for other in _waits_for(rank)}
+    causes = [rank for rank in ended if rank.rank_id in missing]
+    others = [rank for rank in ended if rank.rank_id not in missing]
+    lines = [f"nothing can wake {listed([rank.rank_id for rank in waiting])} at {now}"]
+    lines += [_ended_line(rank) for rank in causes]
+    lines += [wait_line(rank) for rank in waiting]
+    lines += [_ended_line(rank) for rank in others]
+    return DeadlockError("\n".join(lines))
+
+
+def wait_line(rank: Rank) -> str:
+    """Return the line about a rank that waits."""
+    handle = rank.waiting_for
+    what = handle.describe() if handle is not None else "its start"
+    return f"  rank {rank.rank_id}  {what}, since {microseconds(rank.since_ps)}    {rank.site()}"
+
+
+def _ended_line(rank: Rank) -> str:
+    how = "finished" if rank.error is None else f"raised {type(rank.error).__name__}"
+    return f"  rank {rank.rank_id}  {how} at {microseconds(rank.ended_ps or 0)}"
+
+
+def _waits_for(rank: Rank) -> tuple[int, ...]:
+    return rank.waiting_for.waits_for() if rank.waiting_for is not None else ()

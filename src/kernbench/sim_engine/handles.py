@@ -1,0 +1,68 @@
+"""What a command in flight looks like to whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from simpy import Environment, Event
+from simpy.events import NORMAL, EventCallbacks
+
+
+class Handle(Event):
+    """A point of virtual time that somebody may wait for, and what happens there.
+
+    A handle ends exactly once. Its outcome is :attr:`error`, not a failed SimPy event: SimPy would
+    rebuild the exception from its ``args``, and an error nobody waits for would end the run.
+    """
+
+    callbacks: EventCallbacks
+    error: Exception | None = None
+    """Raised in everyone who waits, once the handle has ended."""
+    error_seen = False
+    """Whether somebody has waited and got the error."""
+    _ok = True
+
+    def __init__(self, env: Environment, label: str = "") -> None:
+        self.env = env
+        self.callbacks = []
+        self.label = label
+
+    @property
+    def done(self) -> bool:
+        """Whether the moment has passed; whoever waits then goes on without a switch."""
+        return self.callbacks is None
+
+    def end_after(self, delay_ps: int) -> None:
+        """Let the handle end ``delay_ps`` from now. Call once."""
+        self._value: Any = None
+        self.env.schedule(self, NORMAL, delay_ps)
+
+    def when_done(self, callback: Callable[[Event], None]) -> None:
+        """Call back when the handle ends; at once if it already has."""
+        if self.callbacks is None:
+            callback(self)
+        else:
+            self.callbacks.append(callback)
+
+    def waited_for(self) -> None:
+        """Take note that a rank has waited until this ended without an error."""
+
+    def waits_for(self) -> tuple[int, ...]:
+        """Return the ranks without which this cannot end; empty when only time is missing."""
+        return ()
+
+    def describe(self) -> str:
+        """Return what an error says about somebody who waits for this."""
+        return self.label or "a command"
+
+
+class Timer(Handle):
+    """A handle that ends ``delay_ps`` after it was made."""
+
+    def __init__(self, env: Environment, delay_ps: int, label: str = "") -> None:
+        self.env = env
+        self.callbacks = []
+        self.label = label
+        self._value = None
+        env.schedule(self, NORMAL, delay_ps)

@@ -1,0 +1,205 @@
+"""How many bytes of a tile a DMA command touches, and how many DRAM bursts that takes.
+
+Masked-off elements are not touched; strided ones move whole bursts. The first byte of a tile is
+taken as the start of a burst, so that programs whose tiles have the same shape cost the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import PROGRAM, Access, DmaRead, DmaWrite, Predicate, axis_dim, is_axis
+from kernbench.sim_engine.kernel_plan import CommandSite
+
+Array = npt.NDArray[Any]
+Dims = tuple[int, ...]
+
+# Odd, so that multiplying by it loses nothing modulo 2**64.
+_SPREAD = -7046029254386353131
+_AXIS = axis_dim(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What one execution of a DMA command moves, for one program."""
+
+    useful_bytes: int
+    """Elements where the mask holds: what crosses the PE's port."""
+    burst_bytes: int
+    """The bursts that hold them: what HBM moves."""
+
+
+def access_of(command: DmaRead | DmaWrite) -> Access:
+    return command.source if isinstance(command, DmaRead) else command.dest
+
+
+def weights(dim: int, length: int) -> Array:
+    """Return the numbers that make a vector over ``dim`` into one fingerprint; they add up to 1.
+
+    A sum of terms has the same fingerprint however its numbers are split over the terms.
+    """
+    # The mixing steps of splitmix64.
+    mixed = np.arange(1, length + 1, dtype=np.uint64) + np.uint64(dim << 32)
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    found = (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
+    found[:1] += 1 - found.sum(dtype=np.int64, keepdims=True)
+    return found
+
+
+def fold(array: Array, dims: Dims, keep: Dims) -> Array:
+    """Return a fingerprint of ``array`` over the dims that are not in ``keep``."""
+    for where in reversed(range(len(dims))):
+        if dims[where] not in keep:
+            vector = weights(dims[where], array.shape[where])
+            array = np.tensordot(array.astype(np.int64, copy=False), vector, axes=(where, 0))
+    return array
+
+
+def program_fingerprints(access: Access, count: int) -> Array:
+    """Return a number per program, equal where programs touch the same addresses."""
+    total = np.zeros(count, dtype=np.int64)
+    for dims, array in access.offset.terms.items():
+        if dims and dims[0] == PROGRAM:
+            total = total + fold(array, dims, (PROGRAM,))
+    return total
+
+
+def pattern_fingerprints(site: CommandSite, count: int) -> Array:
+    """Return a number per program, equal where a DMA command has the same shape and mask.
+
+    Where the tile lies does not count, only how its elements lie to each other.
+    """
+    command = site.command
+    assert isinstance(command, DmaRead | DmaWrite)
+    total = np.zeros(count, dtype=np.int64)
+    for dims, array in access_of(command).offset.terms.items():
+        if dims and dims[0] == PROGRAM and is_axis(dims[-1]):
+            total = total * _SPREAD + fold(array - array[..., :1], dims, (PROGRAM,))
+    if isinstance(command.mask, Predicate):
+        for dims, array in command.mask.terms.items():
+            if dims and dims[0] == PROGRAM:
+                total = total * _SPREAD + fold(array, dims, (PROGRAM,))
+    return total
+
+
+def touched(site: CommandSite, program: int, burst_bytes: int) -> tuple[Dims, list[Touched]]:
+    """Return what a DMA command moves in every iteration, for the program at a position.
+
+    Gives the loop dims that it varies over, outermost first, and one entry per combination of
+    their iterations, the innermost fastest.
+    """
+    command = site.command
+    assert isinstance(command, DmaRead | DmaWrite)
+    access = access_of(command)
+    offset = access.offset.at(PROGRAM, program)
+    mask = command.mask.at(PROGRAM, program) if isinstance(command.mask, Predicate) else None
+    varying = {d for dims in offset.terms if dims and is_axis(dims[-1]) for d in dims}
+    if mask is not None:
+        varying.update(mask.dims)
+    loops = [loop for loop in site.loops if 1 + loop.loop_id in varying]
+    dims = tuple(1 + loop.loop_id for loop in loops)
+    shape = tuple(loop.trip_count for loop in loops)
+    terms = {
+        d: (a - a[..., :1]).astype(np.int64)
+        for d, a in offset.terms.items()
+        if d and is_axis(d[-1])
+    }
+    masks = dict(mask.terms) if mask is not None else {}
+    marks = np.zeros(shape or (1,), dtype=np.int64)
+    for each_dims, array in (*terms.items(), *masks.items()):
+        kept = tuple(d for d in each_dims if d in dims)
+        marks = marks * _SPREAD + _spread_over(fold(array, each_dims, dims), kept, dims)
+    _, first, which = np.unique(marks, return_index=True, return_inverse=True)
+    found = []
+    for flat in first.tolist():
+        index = dict(zip(dims, np.unravel_index(flat, shape or (1,)), strict=False))
+        found.append(
+            _bursts(
+                access.shape,
+                access.dtype.itemsize,
+                [(d[-1], _at(a, d, index)) for d, a in terms.items()],
+                [(d[-1] if d else -1, _at(a, d, index)) for d, a in masks.items()],
+                burst_bytes,
+                _gather_rows(site),
+            )
+        )
+    return dims, [found[index] for index in which.reshape(-1).tolist()]
+
+
+def _spread_over(array: Array, dims: Dims, target: Dims) -> Array:
+    """View ``array`` with an axis per dim of ``target``."""
+    return array[tuple(slice(None) if d in dims else None for d in target)] if target else array
+
+
+def _at(array: Array, dims: Dims, index: dict[int, Any]) -> Array:
+    """Return the part of a term at the given iterations: a vector, or one number."""
+    picked: Array = array[
+        tuple(
+            min(index[d], length - 1) if d in index else slice(None)
+            for d, length in zip(dims, array.shape, strict=True)
+        )
+    ]
+    return picked
+
+
+def _gather_rows(site: CommandSite) -> int | None:
+    """Return how many addresses a gather has of its own, None for an access that is no gather."""
+    root = site.gather_root
+    return None if root is None else int(np.prod(root.shape, dtype=np.int64))
+
+
+def _bursts(
+    shape: tuple[int, ...],
+    itemsize: int,
+    terms: list[tuple[int, Array]],
+    masks: list[tuple[int, Array]],
+    burst_bytes: int,
+    gather_rows: int | None,
+) -> Touched:
+    active = [np.ones(length, dtype=np.bool_) for length in shape]
+    for dim, held in masks:
+        if not is_axis(dim):
+            if not held.all():
+                return Touched(0, 0)
+        else:
+            active[dim - _AXIS] &= held
+    if not all(held.any() for held in active):
+        return Touched(0, 0)
+    axes = [np.zeros(length, dtype=np.int64) for length in shape]
+    for dim, vector in terms:
+        axes[dim - _AXIS] = axes[dim - _AXIS] + vector
+    picked = [np.unique(axis[held]) for axis, held in zip(axes, active, strict=True)]
+    if gather_rows is not None:
+        # Rows lie anywhere: each pays its own bursts.
+        elements = int(np.prod([held.sum() for held in active], dtype=np.int64))
+        total = int(np.prod(shape, dtype=np.int64))
+        rows = max(1, min(gather_rows, elements)) if gather_rows < total else elements
+        row_bytes = -(-elements * itemsize // rows)
+        return Touched(elements * itemsize, rows * -(-row_bytes // burst_bytes) * burst_bytes)
+    # An element that several positions name (a broadcast) is moved once.
+    useful = int(np.prod([len(axis) for axis in picked], dtype=np.int64)) * itemsize
+    return Touched(useful, _count_bursts(picked, itemsize, burst_bytes) * burst_bytes)
+
+
+def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> int:
+    """Count the bursts under the sums of one offset from every axis."""
+    starts, length = np.zeros(1, dtype=np.int64), itemsize
+    # From the densest axis on: contiguous elements join into one segment.
+    for axis in sorted(axes, key=lambda a: int(np.diff(a).min()) if len(a) > 1 else 0):
+        if len(axis) == 1:
+            continue
+        if len(starts) == 1 and (np.diff(axis) == length).all():
+            length *= len(axis)
+        else:
+            starts = (axis[:, None] + starts[None, :]).reshape(-1)
+    starts = np.sort(starts - starts.min())
+    first, last = starts // burst_bytes, (starts + length - 1) // burst_bytes
+    # A burst that the segment before already took is not moved again.
+    taken = np.maximum.accumulate(np.concatenate(([-1], last[:-1])))
+    return int(np.maximum(last - np.maximum(first, taken + 1) + 1, 0).sum())

@@ -1,0 +1,232 @@
+"""What every command of one program costs on a PE, while a given number of programs run.
+
+The rates and latencies all come from the machine file. A DMA command takes as long as the slowest
+of the resources that it crosses: the PE's port, its share of the cache, of HBM, and of the links
+between cubes. Shared resources are divided evenly among the programs that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from kernbench.commands import DmaRead, DmaWrite, Gemm, Math, MathClass, Operand, Reduce
+from kernbench.dtypes import DType
+from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
+from kernbench.policy import Placement
+from kernbench.sim_engine.conditions import Conditions
+from kernbench.sim_engine.kernel_bursts import Dims, Touched, access_of
+from kernbench.sim_engine.kernel_pipeline import Cost, SiteTimes
+from kernbench.sim_engine.kernel_plan import CommandSite, ProgramPlan
+
+# Passes over the operands that a GEMM of float32 makes, and the rate that they run at.
+_FLOAT32_PASSES = {
+    "ieee": ("float32", 1),
+    "tf32": ("tf32", 1),
+    "tf32x3": ("tf32", 3),
+    "bf16x3": ("bfloat16", 3),
+    "bf16x6": ("bfloat16", 6),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """What one program moves at one DMA site."""
+
+    dims: Dims
+    """Loops that it varies over, as dims, outermost first."""
+    shape: tuple[int, ...]
+    """Their trip counts."""
+    touched: list[Touched]
+    repeats: int
+    """How often one program runs each entry of ``touched``."""
+    copies: int = 1
+    """How many copies of the tensor each byte goes to: a write to a replicated one goes to all."""
+
+    @property
+    def useful_bytes(self) -> int:
+        return self.repeats * sum(each.useful_bytes for each in self.touched)
+
+    @property
+    def burst_bytes(self) -> int:
+        return self.repeats * sum(each.burst_bytes for each in self.touched)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Who else runs while a program runs: one wave of programs."""
+
+    active: int
+    """Programs in the wave."""
+    members: int
+    """Programs of this group in the wave."""
+    missed: tuple[int, ...]
+    """By DMA site: how many tiles of the wave's ``members`` come from HBM, not from the cache."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramCosts:
+    """The costs of one program under one :class:`Sharing`."""
+
+    times: SiteTimes
+    busy_ps: tuple[int, ...]
+    """By site: how long its queue is taken in all."""
+    least_ps: int
+    """What the program's share of the busiest shared resource needs for all its traffic."""
+
+
+class CostModel:
+    """Costs of one group's commands on one SIP."""
+
+    def __init__(self, plan: ProgramPlan, sip: SipSpec, conditions: Conditions) -> None:
+        self.plan = plan
+        self.sip = sip
+        self.placements = dict(conditions.placements)
+        self.spread = Placement.interleaved(sip)
+        self.hbm_share = 1 - conditions.comm_share
+        self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
+
+    def copies(self, site: CommandSite) -> int:
+        """Return how many copies a DMA command's bytes go to."""
+        return self._place(site).copies if isinstance(site.command, DmaWrite) else 1
+
+    def _place(self, site: CommandSite) -> Placement:
+        assert isinstance(site.command, DmaRead | DmaWrite)
+        return self.placements.get(access_of(site.command).param, self.spread)
+
+    def program(self, traffic: Sequence[Traffic | None], sharing: Sharing) -> ProgramCosts:
+        """Return the costs of a program with the given traffic (None where no DMA site is)."""
+        occupancy: list[Cost] = []
+        varies: list[tuple[int, ...]] = []
+        latency: list[int] = []
+        busy: list[int] = []
+        least = [0, 0, 0]
+        for site, moved in zip(self.plan.sites, traffic, strict=True):
+            if moved is None:
+                occupancy.append(self._fixed_ps[site.index])
+                varies.append(())
+                latency.append(0)
+                busy.append(self._fixed_ps[site.index] * site.count)
+                continue
+            costs, shares, latency_ps = self._dma(site, moved, sharing)
+            occupancy.append(_nested(costs, moved.shape))
+            varies.append(tuple(dim - 1 for dim in moved.dims))
+            latency.append(latency_ps)
+            busy.append(sum(costs) * moved.repeats)
+            for resource, share in enumerate(shares):
+                least[resource] += share
+        times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
+        return ProgramCosts(times, tuple(busy), max(least))
+
+    def _dma(
+        self, site: CommandSite, moved: Traffic, sharing: Sharing
+    ) -> tuple[list[int], tuple[int, int, int], int]:
+        """Return the cost per iteration, the time of all of it on shared resources, the latency."""
+        sip = self.sip
+        place = self._place(site)
+        missed = Fraction(sharing.missed[site.index], sharing.members)
+        remote = place.remote_fraction
+        if moved.copies > 1:
+            remote = Fraction(moved.copies - 1)
+        hbm = self._hbm_ps_per_byte(place, sharing.active) * missed * moved.copies
+        cache = Fraction(0)
+        if sip.cache is not None:
+            cache = ps_per_byte(sip.cache.bandwidth_gbps) * sharing.active
+        between = Fraction(0)
+        if sip.die_to_die is not None:
+            between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
+            between *= Fraction(sharing.active, sip.num_cubes)
+        shared = max(hbm, cache, between)
+        port = ps_per_byte(sip.pe.dma_port_gbps)
+        issue = sip.cycles_ps(sip.pe.dma_issue_cycles)
+        known: dict[Touched, int] = {}
+        costs = []
+        for each in moved.touched:
+            if each not in known:
+                slowest = max(port * each.useful_bytes, shared * each.burst_bytes)
+                known[each] = issue + ceil_ps(slowest)
+            costs.append(known[each])
+        total = moved.burst_bytes
+        shares = (ceil_ps(hbm * total), ceil_ps(cache * total), ceil_ps(between * total))
+        return costs, shares, self._latency_ps(missed, remote)
+
+    def _hbm_ps_per_byte(self, place: Placement, active: int) -> Fraction:
+        """Return one program's share of the HBM that holds a tensor, as time per byte."""
+        one_cube = ps_per_byte(self.sip.cube_hbm_gbps * self.hbm_share)
+        if place.copies > 1:
+            # Each program reads its own cube's copy.
+            return one_cube * -(-active // place.num_cubes)
+        return one_cube * Fraction(active, place.num_cubes)
+
+    def _latency_ps(self, missed: Fraction, remote: Fraction) -> int:
+        sip = self.sip
+        nanoseconds = sip.cube.hbm_latency_ns
+        if sip.cache is not None and not missed:
+            nanoseconds = sip.cache.latency_ns
+        if sip.die_to_die is not None and remote:
+            nanoseconds += sip.die_to_die.latency_ns
+        return ceil_ps(nanoseconds * PS_PER_NS)
+
+    def _engine_ps(self, site: CommandSite) -> int:
+        """Return the cost of one GEMM or math command, 0 for a DMA command."""
+        command = site.command
+        if isinstance(command, Gemm):
+            return self._gemm_ps(command)
+        if isinstance(command, Math):
+            return self._math_ps(command.cost, _size(command.dst.shape))
+        if isinstance(command, Reduce):
+            elements = sum(_size(each.shape) for each in command.inputs)
+            return self._math_ps(MathClass.REDUCE, elements)
+        return 0
+
+    def _gemm_ps(self, command: Gemm) -> int:
+        """Whole native tiles at the slower operand's rate, and filling and draining once."""
+        engine = self.sip.pe.gemm
+        *batch, m, k = command.a.shape
+        n = command.b.shape[-1]
+        tiles = _size(tuple(batch)) * -(-m // engine.native_m)
+        tiles *= -(-n // engine.native_n) * -(-k // engine.native_k)
+        flops = 2 * tiles * engine.native_m * engine.native_n * engine.native_k
+        cycles = ceil_ps(flops / gemm_flops_per_clock(command, self.sip))
+        return self.sip.cycles_ps(cycles + engine.fill_drain_cycles)
+
+    def _math_ps(self, cost: MathClass, elements: int) -> int:
+        engine = self.sip.pe.math
+        rate: int = getattr(engine.elements_per_clock, cost.value)
+        return self.sip.cycles_ps(engine.startup_cycles + -(-elements // rate))
+
+
+def gemm_flops_per_clock(command: Gemm, sip: SipSpec) -> Fraction:
+    """Return the rate of a dot on one PE: that of its slower operand, over its passes.
+
+    Raises:
+        MachineError: The machine gives no rate for an operand's dtype.
+    """
+    rates = (_rate(operand, command.precision) for operand in (command.a, command.b))
+    return min(Fraction(sip.gemm_flops_per_clock(name), passes) for name, passes in rates)
+
+
+def _rate(operand: Operand, precision: str) -> tuple[str, int]:
+    """Return the name of the rate that a GEMM operand runs at, and how many passes it takes."""
+    dtype: DType | None = getattr(operand, "dtype", None)
+    name = "int8" if dtype is None else dtype.name
+    if name == "float32":
+        return _FLOAT32_PASSES.get(precision, ("float32", 1))
+    return ("int8" if name in ("uint8", "bool") else name), 1
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _nested(costs: list[int], shape: tuple[int, ...]) -> Cost:
+    """Return the costs as lists in lists, one level per loop."""
+    if not shape:
+        return costs[0]
+    if len(shape) == 1:
+        return list(costs)
+    inner = len(costs) // shape[0] if shape[0] else 0
+    return [_nested(costs[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0])]

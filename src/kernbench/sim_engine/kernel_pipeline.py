@@ -1,0 +1,209 @@
+"""When each command of one program starts and ends on its PE (ADR-0007).
+
+The four queues of a PE run in parallel, each in the program's order. A command starts when its
+operands are ready, its queue is free, and the iteration it belongs to has its TCM slots: at most
+``num_stages`` iterations of an innermost loop have them at a time, and they come free when an
+iteration's last command ends. What follows a loop starts after the loop.
+
+These rules only add and take maxima, so a loop whose costs do not change soon repeats itself,
+shifted in time. :func:`run_pipeline` steps until it does, and then jumps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernbench.sim_engine.kernel_plan import LoopNode, Node, ProgramPlan, Step
+
+Cost = int | list["Cost"]
+"""Picoseconds, or one cost per iteration of the outermost loop that it varies over."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteTimes:
+    """What every command of one program costs, by site."""
+
+    occupancy_ps: tuple[Cost, ...]
+    """How long its queue is taken."""
+    varies_over: tuple[tuple[int, ...], ...]
+    """Loops (by id, outermost first) that index the occupancy."""
+    latency_ps: tuple[int, ...]
+    """From when the queue is free again to when the result is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTimes:
+    """When one program's commands run, from the program's start on."""
+
+    end_ps: int
+    first_start_ps: tuple[int, ...]
+    """By site, -1 for one that never runs (a loop without iterations)."""
+    last_end_ps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A loop that repeats itself every ``period`` iterations, ``shift_ps`` later."""
+
+    period: int
+    shift_ps: int
+
+
+# A loop that has not become steady within so many programs has its average taken as its pace.
+_MOST_STEPS = 64
+_PROGRAMS = -1
+
+
+def run_pipeline(plan: ProgramPlan, times: SiteTimes, jump: bool = True) -> PipelineTimes:
+    """Return the times of one program. ``jump=False`` steps through every iteration."""
+    run = _Run(plan, times, jump)
+    _, end = run.nodes(plan.nodes, 0)
+    return PipelineTimes(end, tuple(run.first), tuple(run.last))
+
+
+def interval_ps(plan: ProgramPlan, times: SiteTimes, in_flight: int) -> int:
+    """Return the time from one program to the next on a PE that runs many of them.
+
+    Programs follow each other like the iterations of a loop of which ``in_flight`` may have begun
+    and not ended: one's loads run while another one computes.
+    """
+    programs = LoopNode(
+        loop_id=_PROGRAMS,
+        trip_count=_MOST_STEPS,
+        in_flight=in_flight,
+        body=plan.nodes,
+        sites=range(len(plan.sites)),
+        inits=(),
+        args=(),
+        yields=(),
+        results=(),
+        invariants=(),
+    )
+    run = _Run(plan, times, True)
+    ends = deque([0] * in_flight, maxlen=in_flight)
+    steady = run.iterations(programs, ends, _MOST_STEPS // 2)
+    if steady is None:
+        half = ends[-1]
+        steady = run.iterations(programs, ends, _MOST_STEPS // 2)
+        steady = steady or Steady(_MOST_STEPS // 2, ends[-1] - half)
+    return -(-steady.shift_ps // steady.period)
+
+
+class _Run:
+    def __init__(self, plan: ProgramPlan, times: SiteTimes, jump: bool) -> None:
+        self.queue = [0, 0, 0, 0]
+        self.ready = [0] * plan.num_slots
+        self.first = [-1] * len(plan.sites)
+        self.last = [-1] * len(plan.sites)
+        self.cost: list[Cost] = list(times.occupancy_ps)
+        self.varies_over = times.varies_over
+        self.latency = times.latency_ps
+        self.jump = jump
+
+    def nodes(self, nodes: tuple[Node, ...], floor: int) -> tuple[int, int]:
+        """Run ``nodes``, none before ``floor``; return the floor of what follows, and the end."""
+        queue, ready = self.queue, self.ready
+        end = floor
+        for node in nodes:
+            if not isinstance(node, Step):
+                floor = self.loop(node, floor)
+                end = max(end, floor)
+                continue
+            start = max(floor, queue[node.queue])
+            for slot in node.reads:
+                if ready[slot] > start:
+                    start = ready[slot]
+            site = node.site
+            free = start + self.cost[site]  # type: ignore[operator]  # an int inside all its loops
+            queue[node.queue] = free
+            done = free + self.latency[site]
+            for slot in node.writes:
+                ready[slot] = done
+            if self.first[site] < 0:
+                self.first[site] = start
+            self.last[site] = done
+            if done > end:
+                end = done
+        return floor, end
+
+    def loop(self, node: LoopNode, floor: int) -> int:
+        """Run a loop and return when all of it has ended."""
+        varying = [site for site in node.sites if node.loop_id in self.varies_over[site]]
+        outer = {site: self.cost[site] for site in varying}
+        for arg, slots in zip(node.args, node.inits, strict=True):
+            self.ready[arg] = max((self.ready[slot] for slot in slots), default=0)
+        # When the iterations ended that may still hold TCM slots, oldest first.
+        ends = deque([floor] * node.in_flight, maxlen=node.in_flight)
+        for first, last in _equal_runs(node.trip_count, outer):
+            for site, costs in outer.items():
+                self.cost[site] = costs[first]  # type: ignore[index]  # varies over this loop
+            self.iterations(node, ends, last - first)
+        for site, costs in outer.items():
+            self.cost[site] = costs
+        for arg, result in zip(node.args, node.results, strict=True):
+            self.ready[result] = self.ready[arg]
+        return ends[-1]
+
+    def iterations(self, node: LoopNode, ends: deque[int], count: int) -> Steady | None:
+        """Run ``count`` iterations of equal costs; return how they repeat, if that was seen."""
+        steady: Steady | None = None
+        seen: dict[tuple[int, ...], tuple[int, int]] | None = {} if self.jump else None
+        done = 0
+        while done < count:
+            _, end = self.nodes(node.body, ends[0])
+            yielded = [
+                max((self.ready[slot] for slot in slots), default=0) for slots in node.yields
+            ]
+            for arg, time in zip(node.args, yielded, strict=True):
+                self.ready[arg] = time
+            ends.append(end)
+            done += 1
+            if seen is None or done == count:
+                continue
+            state = self._state(node, ends)
+            before = seen.setdefault(state, (done, end))
+            if before[0] < done:
+                steady = Steady(done - before[0], end - before[1])
+                repeats = (count - done) // steady.period
+                self._shift(node, ends, repeats * steady.shift_ps)
+                done += repeats * steady.period
+                seen = None
+        return steady
+
+    def _state(self, node: LoopNode, ends: deque[int]) -> tuple[int, ...]:
+        """Return everything that the next iterations depend on, from their earliest start on."""
+        base = ends[0]
+        times = [*self.queue, *ends]
+        times += [self.ready[slot] for slot in node.args]
+        # What never changes again matters only while it is not ready.
+        times.append(max((self.ready[slot] for slot in node.invariants), default=0))
+        return tuple(max(time - base, 0) for time in times)
+
+    def _shift(self, node: LoopNode, ends: deque[int], by: int) -> None:
+        """Jump ahead: all that the loop moves happens ``by`` later."""
+        # What was over before the next iteration may start stays over.
+        base = ends[0]
+        self.queue[:] = [max(time, base) + by for time in self.queue]
+        for slot in node.args:
+            self.ready[slot] = max(self.ready[slot], base) + by
+        for site in node.sites:
+            if self.last[site] >= 0:
+                self.last[site] += by
+        for _ in range(len(ends)):
+            ends.append(ends[0] + by)
+
+
+def _equal_runs(trip_count: int, costs: Mapping[int, Cost]) -> list[tuple[int, int]]:
+    """Return the ranges of iterations in which no cost changes."""
+    tables: Sequence[Cost] = list(costs.values())
+    if not tables:
+        return [(0, trip_count)] if trip_count else []
+    bounds = [0]
+    bounds += [
+        index
+        for index in range(1, trip_count)
+        if any(table[index] != table[index - 1] for table in tables)  # type: ignore[index]
+    ]
+    return list(zip(bounds, [*bounds[1:], trip_count], strict=True)) if trip_count else []

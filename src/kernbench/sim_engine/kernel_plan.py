@@ -1,0 +1,198 @@
+"""One program's commands in the form that timing needs: sites, queues, and what waits for what.
+
+A *site* is one command of the kernel's text; it may run many times (programs x iterations). Views
+(trans, reshape, broadcast) cost nothing and disappear: who reads a view reads what it views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kernbench.commands import (
+    Command,
+    DmaRead,
+    DmaWrite,
+    Engine,
+    Gemm,
+    Loop,
+    Math,
+    MathClass,
+    Operand,
+    Predicate,
+    Reduce,
+    Tile,
+)
+
+QUEUES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
+"""The in-order queues of a PE, in the order of ``Step.queue``."""
+
+Slots = tuple[int, ...]
+SiteCommand = DmaRead | DmaWrite | Gemm | Math | Reduce
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommandSite:
+    """One command of the text, and the loops around it, outermost first."""
+
+    index: int
+    queue: int
+    kind: str
+    command: SiteCommand
+    loops: tuple[Loop, ...]
+    gather_root: Tile | None = None
+    """Of a gather: the tile of indices before it was broadcast over the tile's shape."""
+
+    @property
+    def count(self) -> int:
+        """How often one program runs it."""
+        total = 1
+        for loop in self.loops:
+            total *= loop.trip_count
+        return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A command of one program: which queue it takes, which slots it reads and writes."""
+
+    site: int
+    queue: int
+    reads: Slots
+    writes: Slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopNode:
+    """A rolled loop of steps."""
+
+    loop_id: int
+    trip_count: int
+    in_flight: int
+    """How many iterations have TCM slots at the same time."""
+    body: tuple[Node, ...]
+    sites: range
+    inits: tuple[Slots, ...]
+    args: Slots
+    yields: tuple[Slots, ...]
+    results: Slots
+    invariants: Slots
+    """Slots that the body reads and that are written before the loop."""
+
+
+Node = Step | LoopNode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramPlan:
+    """All commands of one program of a group."""
+
+    nodes: tuple[Node, ...]
+    sites: tuple[CommandSite, ...]
+    num_slots: int
+
+
+def build_program_plan(body: tuple[Command, ...], num_slots: int) -> ProgramPlan:
+    """Return the plan of one program whose commands are ``body``."""
+    builder = _Builder()
+    nodes = builder.nodes(body, ())
+    return ProgramPlan(nodes, tuple(builder.sites), num_slots)
+
+
+@dataclass(slots=True)
+class _Builder:
+    sites: list[CommandSite] = field(default_factory=list)
+    roots: dict[int, Slots] = field(default_factory=dict)
+    """Slots that a view stands for."""
+    viewed: dict[int, Tile] = field(default_factory=dict)
+    """Of a view of one tile: that tile."""
+
+    def nodes(self, body: tuple[Command, ...], loops: tuple[Loop, ...]) -> tuple[Node, ...]:
+        found: list[Node] = []
+        for command in body:
+            if isinstance(command, Loop):
+                found.append(self._loop(command, loops))
+            elif isinstance(command, Math) and command.cost is MathClass.FREE:
+                self._view(command)
+            else:
+                found.append(self._step(command, loops))
+        return tuple(found)
+
+    def _view(self, command: Math) -> None:
+        self.roots[command.dst.slot] = self._slots(command.inputs)
+        tiles = [each for each in command.inputs if isinstance(each, Tile)]
+        if len(tiles) == 1:
+            self.viewed[command.dst.slot] = self.viewed.get(tiles[0].slot, tiles[0])
+
+    def _slots(self, operands: Iterable[Operand | Predicate | None]) -> Slots:
+        found: dict[int, None] = {}
+        for each in operands:
+            if isinstance(each, Tile):
+                found.update(dict.fromkeys(self.roots.get(each.slot, (each.slot,))))
+        return tuple(found)
+
+    def _step(self, command: SiteCommand, loops: tuple[Loop, ...]) -> Step:
+        gather: Tile | None = None
+        writes: Slots
+        if isinstance(command, DmaRead):
+            queue, kind, gather = 0, "dma_read", command.source.gather
+            reads = self._slots((command.other, command.mask, gather))
+            writes = (command.dst.slot,)
+        elif isinstance(command, DmaWrite):
+            queue, kind, gather = 3, "dma_write", command.dest.gather
+            reads, writes = self._slots((command.value, command.mask, gather)), ()
+        elif isinstance(command, Gemm):
+            queue, kind = 1, "gemm"
+            reads = self._slots((command.a, command.b, command.acc))
+            writes = (command.dst.slot,)
+        elif isinstance(command, Reduce):
+            queue, kind = 2, "reduce"
+            reads = self._slots(command.inputs)
+            writes = tuple(each.slot for each in command.dsts)
+        else:
+            queue, kind = 2, "math"
+            reads, writes = self._slots(command.inputs), (command.dst.slot,)
+        index = len(self.sites)
+        root = None if gather is None else self.viewed.get(gather.slot, gather)
+        self.sites.append(CommandSite(index, queue, kind, command, loops, root))
+        return Step(index, queue, reads, writes)
+
+    def _loop(self, loop: Loop, loops: tuple[Loop, ...]) -> LoopNode:
+        first = len(self.sites)
+        inits = tuple(self._slots((each.init,)) for each in loop.carried)
+        body = self.nodes(loop.body, (*loops, loop))
+        args = tuple(each.arg.slot for each in loop.carried)
+        innermost = not any(isinstance(each, Loop) for each in loop.body)
+        return LoopNode(
+            loop_id=loop.loop_id,
+            trip_count=loop.trip_count,
+            # Only innermost loops are pipelined, as Triton does it.
+            in_flight=max(1, loop.num_stages) if innermost else 1,
+            body=body,
+            sites=range(first, len(self.sites)),
+            inits=inits,
+            args=args,
+            yields=tuple(self._slots((each.yielded,)) for each in loop.carried),
+            results=tuple(each.result.slot for each in loop.carried),
+            invariants=tuple(sorted(_reads(body) - _writes(body) - set(args))),
+        )
+
+
+def _reads(body: tuple[Node, ...]) -> set[int]:
+    found: set[int] = set()
+    for node in body:
+        if isinstance(node, Step):
+            found.update(node.reads)
+        else:
+            found.update(*node.inits, *node.yields, _reads(node.body))
+    return found
+
+
+def _writes(body: tuple[Node, ...]) -> set[int]:
+    found: set[int] = set()
+    for node in body:
+        if isinstance(node, Step):
+            found.update(node.writes)
+        else:
+            found.update(node.args, node.results, _writes(node.body))
+    return found

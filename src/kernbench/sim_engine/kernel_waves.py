@@ -1,0 +1,298 @@
+"""Which programs run when: programs go to PEs in order, each to the PE that can begin it first.
+
+A PE begins a program before the one before it has ended, as far as TCM holds them; their commands
+still take the PE's queues in order.
+
+The programs that would run together if all took equally long, a *wave*, share the memory system:
+their number divides its bandwidth, and a tile that several of them read comes from HBM once where
+there is a cache. Programs of a group that move the same amounts are one *class*, and a class in a
+wave is a *segment*: it is timed once, whatever the number of its programs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import DmaRead, DmaWrite, KernelTrace, ProgramGroup
+from kernbench.hardware import SipSpec
+from kernbench.sim_engine.conditions import Conditions
+from kernbench.sim_engine.kernel_bursts import (
+    access_of,
+    pattern_fingerprints,
+    program_fingerprints,
+    touched,
+)
+from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts, Sharing, Traffic
+from kernbench.sim_engine.kernel_pipeline import PipelineTimes, interval_ps, run_pipeline
+from kernbench.sim_engine.kernel_plan import QUEUES, ProgramPlan, build_program_plan
+
+Array = npt.NDArray[Any]
+
+_MIX = -7046029254386353131
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """One program of a class under one sharing."""
+
+    costs: ProgramCosts
+    pipeline: PipelineTimes
+    duration_ps: int
+    """The pipeline's time, or longer where a shared resource cannot keep up with it."""
+    interval_ps: int
+    """From its start to when the PE begins the next program like it."""
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """The programs of one class in one wave."""
+
+    wave: int
+    program_ids: Array
+    traffic: tuple[Traffic | None, ...]
+    sharing: Sharing
+    timed: Timed
+    first_start_ps: int = 0
+    last_start_ps: int = 0
+    first_pe: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.program_ids)
+
+    def hbm_bytes(self) -> int:
+        """Return what the segment moves in and out of HBM."""
+        total = 0
+        for site, moved in enumerate(self.traffic):
+            if moved is None:
+                continue
+            burst_bytes = moved.burst_bytes * self.count * moved.copies
+            missed = self.sharing.missed[site]
+            total += -(-burst_bytes * missed // self.sharing.members)
+        return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupWaves:
+    """A program group cut in segments."""
+
+    plan: ProgramPlan
+    segments: list[Segment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waves:
+    """All programs of a launch, placed in time from the first program's start on."""
+
+    groups: list[GroupWaves]
+    num_cubes: int
+    """Cubes that run programs; those that follow each other run in different cubes."""
+    makespan_ps: int
+
+
+def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
+    """Return when each program of a launch runs on the PEs of a SIP."""
+    num_cubes, pes_per_cube = _in_use(sip, conditions)
+    num_pes = num_cubes * pes_per_cube
+    groups = [
+        _Group(trace, group, sip, conditions, num_pes).waves()
+        for group in trace.groups
+        if len(group.program_ids)
+    ]
+    segments = [segment for group in groups for segment in group.segments]
+    makespan = _in_lock_step(segments)
+    if makespan is None:
+        makespan = _one_by_one(segments, trace.num_programs, num_pes)
+    return Waves(groups, num_cubes, makespan)
+
+
+def _resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
+    """Return how many programs a PE can have in TCM at the same time, at least one."""
+    most = sip.pe.resident_programs
+    return max(1, min(most, sip.tcm_bytes // trace.tcm_bytes)) if trace.tcm_bytes else most
+
+
+def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
+    """Return how many cubes, and PEs per cube, run programs: all, or what the policies ask for."""
+    places = [place for _, place in conditions.placements]
+    if not places:
+        return sip.num_cubes, sip.pes_per_cube
+    return max(each.num_cubes for each in places), max(each.num_pes for each in places)
+
+
+class _Group:
+    """The analysis of one program group: classes, traffic, shared tiles."""
+
+    def __init__(
+        self,
+        trace: KernelTrace,
+        group: ProgramGroup,
+        sip: SipSpec,
+        conditions: Conditions,
+        num_pes: int,
+    ) -> None:
+        self.plan = build_program_plan(group.body, trace.num_slots)
+        self.in_flight = _resident_programs(trace, sip)
+        self.several = trace.num_programs > num_pes
+        self.model = CostModel(self.plan, sip, conditions)
+        self.sip = sip
+        self.ids = group.program_ids
+        self.wave_of = self.ids // num_pes
+        self.waves_used, self.wave_index = np.unique(self.wave_of, return_inverse=True)
+        self.members = np.bincount(self.wave_index)
+        self.active = np.minimum(num_pes, trace.num_programs - self.waves_used * num_pes)
+        self.dma = [s for s in self.plan.sites if isinstance(s.command, DmaRead | DmaWrite)]
+        self.class_of, self.traffic = self._classes()
+
+    def _classes(self) -> tuple[Array, list[tuple[Traffic | None, ...]]]:
+        """Split the programs by what they move."""
+        count = len(self.ids)
+        marks = np.zeros(count, dtype=np.int64)
+        for site in self.dma:
+            marks = marks * _MIX + pattern_fingerprints(site, count)
+        _, first, class_of = np.unique(marks, return_index=True, return_inverse=True)
+        return class_of.reshape(-1), [self._traffic(position) for position in first.tolist()]
+
+    def _traffic(self, position: int) -> tuple[Traffic | None, ...]:
+        found: list[Traffic | None] = [None] * len(self.plan.sites)
+        for site in self.dma:
+            dims, moved = touched(site, position, self.sip.cube.hbm_burst_bytes)
+            trips = {1 + loop.loop_id: loop.trip_count for loop in site.loops}
+            repeats = 1
+            for dim, trip in trips.items():
+                repeats *= 1 if dim in dims else trip
+            shape = tuple(trips[dim] for dim in dims)
+            found[site.index] = Traffic(dims, shape, moved, repeats, self.model.copies(site))
+        return tuple(found)
+
+    def waves(self) -> GroupWaves:
+        missed = self._missed()
+        num_classes = len(self.traffic)
+        pairs = self.wave_index * num_classes + self.class_of
+        order = np.argsort(pairs, kind="stable")
+        found, starts = np.unique(pairs[order], return_index=True)
+        wave_at, class_at = np.divmod(found, num_classes)
+        keys = np.column_stack(
+            [class_at, self.active[wave_at], self.members[wave_at], missed[wave_at]]
+        )
+        known: dict[tuple[int, ...], tuple[Sharing, Timed]] = {}
+        segments = []
+        bounds = [*starts.tolist(), len(order)]
+        for index, key in enumerate(map(tuple, keys.tolist())):
+            if key not in known:
+                known[key] = self._time(key)
+            segments.append(
+                Segment(
+                    int(self.waves_used[wave_at[index]]),
+                    self.ids[order[bounds[index] : bounds[index + 1]]],
+                    self.traffic[key[0]],
+                    *known[key],
+                )
+            )
+        return GroupWaves(self.plan, segments)
+
+    def _time(self, key: tuple[int, ...]) -> tuple[Sharing, Timed]:
+        which, active, members, *missed = key
+        sharing = Sharing(active, members, tuple(missed))
+        costs = self.model.program(self.traffic[which], sharing)
+        pipeline = run_pipeline(self.plan, costs.times)
+        duration = interval = max(pipeline.end_ps, costs.least_ps)
+        if self.several and self.in_flight > 1:
+            interval = interval_ps(self.plan, costs.times, self.in_flight)
+            interval = max(interval, costs.least_ps, *self._busy_ps(costs))
+        return sharing, Timed(costs, pipeline, duration, min(interval, duration))
+
+    def _busy_ps(self, costs: ProgramCosts) -> list[int]:
+        """Return how long a program takes each queue of its PE."""
+        busy = [0] * len(QUEUES)
+        for site in self.plan.sites:
+            busy[site.queue] += costs.busy_ps[site.index]
+        return busy
+
+    def _missed(self) -> Array:
+        """Return, by wave and site, how many of the programs' tiles come from HBM."""
+        missed = np.repeat(self.members[:, None], len(self.plan.sites), axis=1)
+        if self.sip.cache is None:
+            return missed
+        room = int(self.sip.cache.capacity_mib * 2**20 * self.sip.cache.retained_share)
+        for bytes_read, site, tiles in sorted(self._shared_tiles(), key=lambda each: each[:2]):
+            # The smallest operands stay in the cache for the whole launch, if they fit together.
+            kept = bytes_read <= room
+            room -= bytes_read if kept else 0
+            if kept:
+                _, first = np.unique(tiles, return_index=True)
+                waves = self.wave_index[first]
+            else:
+                distinct = int(tiles.max()) + 1
+                waves = np.unique(self.wave_index * distinct + tiles) // distinct
+            missed[:, site] = np.bincount(waves, minlength=len(self.members))
+        return missed
+
+    def _shared_tiles(self) -> list[tuple[int, int, Array]]:
+        """Return (bytes of all distinct tiles, site, tile of each program) of the shared reads."""
+        count, found = len(self.ids), []
+        per_class = np.bincount(self.class_of)
+        for site in self.dma:
+            if not isinstance(site.command, DmaRead) or access_of(site.command).gather is not None:
+                continue
+            marks = program_fingerprints(access_of(site.command), count)
+            _, tiles = np.unique(marks, return_inverse=True)
+            tiles = tiles.reshape(-1)
+            moved = 0
+            for number, traffic in zip(per_class.tolist(), self.traffic, strict=True):
+                each = traffic[site.index]
+                assert each is not None
+                moved += number * each.burst_bytes
+            distinct = int(tiles.max()) + 1
+            if distinct == count:
+                continue  # nothing is shared
+            found.append((moved * distinct // count, site.index, tiles))
+        return found
+
+
+def _in_lock_step(segments: list[Segment]) -> int | None:
+    """Place waves one after the other, where all programs of each take equally long."""
+    intervals: dict[int, int] = {}
+    for segment in segments:
+        interval = segment.timed.interval_ps
+        if intervals.setdefault(segment.wave, interval) != interval:
+            return None
+    starts, now = {}, 0
+    for wave in sorted(intervals):
+        starts[wave] = now
+        now += intervals[wave]
+    used: dict[int, int] = {}
+    makespan = 0
+    for segment in segments:
+        start = starts[segment.wave]
+        segment.first_start_ps = segment.last_start_ps = start
+        segment.first_pe = used.get(segment.wave, 0)
+        used[segment.wave] = segment.first_pe + segment.count
+        makespan = max(makespan, start + segment.timed.duration_ps)
+    return makespan
+
+
+def _one_by_one(segments: list[Segment], num_programs: int, num_pes: int) -> int:
+    """Give each program, in order, to the PE that can begin it first."""
+    owner = np.full(num_programs, -1, dtype=np.int64)
+    for index, segment in enumerate(segments):
+        owner[segment.program_ids] = index
+        segment.first_start_ps = -1
+    free = [(0, pe) for pe in range(num_pes)]
+    makespan = 0
+    for index in owner.tolist():
+        if index < 0:
+            continue
+        segment = segments[index]
+        start, pe = free[0]
+        heapq.heapreplace(free, (start + segment.timed.interval_ps, pe))
+        if segment.first_start_ps < 0:
+            segment.first_start_ps, segment.first_pe = start, pe
+        segment.last_start_ps = start
+        makespan = max(makespan, start + segment.timed.duration_ps)
+    return makespan

@@ -1,0 +1,176 @@
+"""The links of a machine in virtual time, and the collectives that run on them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from kernbench.collectives import Schedule, ScheduleKey
+from kernbench.commands import Engine
+from kernbench.errors import InternalError
+from kernbench.hardware import Machine
+from kernbench.op_log import Template
+from kernbench.sim_engine.conditions import COMM_SHARE_STEPS
+from kernbench.sim_engine.link_plan import LinkPlan, Times, build_link_plan
+from kernbench.sim_engine.link_timing import run_on_links
+from kernbench.sim_engine.link_trail import Column, Trail, build_rows
+
+_MOST_PLANS = 64
+_MOST_TIMINGS = 512
+_FLOWS_PER_SIP = 8
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+_TimingKey = tuple[ScheduleKey, tuple[int, ...], bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """A collective that was placed in virtual time; one entry per rank of the group."""
+
+    starts_ps: tuple[int, ...]
+    ends_ps: tuple[int, ...]
+    template: Template
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Relative:
+    """A timing relative to the earliest start, which every equal collective shares."""
+
+    ends_ps: tuple[int, ...]
+    free_ps: Times
+    flows: tuple[tuple[int, int, int, int], ...]
+    """(SIP, start, end, sixteenths of its HBM bandwidth) of every SIP that moves data."""
+    template: Template
+
+
+class _Recent(Generic[K, V]):
+    """Values by key, made when they are first asked for; those used longest ago are forgotten."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = make()
+            if len(self._known) > self._limit:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return found
+
+
+class Network:
+    """Runs collectives on the links of ``machine``.
+
+    Collectives that meet on a link are served in the order in which they were handed to
+    :meth:`run`: a later one takes the link when the earlier one is done with it for good.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        # When each link of the machine is free.
+        self._free_ps = np.zeros(len(machine.links), dtype=np.int64)
+        # Per SIP, the newest transfers as (start, end, sixteenths of its HBM bandwidth).
+        self._flows: list[deque[tuple[int, int, int]]] = [
+            deque(maxlen=_FLOWS_PER_SIP) for _ in range(machine.num_sips)
+        ]
+        self._flows_end_ps = [0] * machine.num_sips
+        self._plans: _Recent[tuple[ScheduleKey, tuple[int, ...]], LinkPlan] = _Recent(_MOST_PLANS)
+        self._timings: _Recent[_TimingKey, _Relative] = _Recent(_MOST_TIMINGS)
+
+    def run(
+        self, schedule: Schedule, sips: tuple[int, ...], starts_ps: tuple[int, ...]
+    ) -> Transferred:
+        """Place the collective in virtual time and occupy the links that it takes.
+
+        Rank ``i`` of the group is on SIP ``sips[i]`` and enters at ``starts_ps[i]``. Schedules of
+        one key must be equal, as those that ``collectives.build`` makes are.
+
+        Raises:
+            UsageError: The machine has no such SIP.
+            InternalError: There is not one SIP and one start per rank.
+        """
+        if not len(sips) == len(starts_ps) == schedule.num_ranks:
+            raise InternalError(
+                f"{schedule.op} of {schedule.num_ranks} ranks was given {len(sips)} SIPs and "
+                f"{len(starts_ps)} starts"
+            )
+        plan = self._plans.get(
+            (schedule.key, sips), lambda: build_link_plan(schedule, self.machine, sips)
+        )
+        base = min(starts_ps)
+        starts = np.array(starts_ps, dtype=np.int64) - base
+        free = np.maximum(self._free_ps[plan.links] - base, 0)
+        timing = self._timings.get(
+            (schedule.key, sips, starts.tobytes(), free.tobytes()),
+            lambda: _time(plan, starts, free),
+        )
+        # Relative times cannot tell how long before the start an idle link became free.
+        occupied = timing.free_ps > 0
+        self._free_ps[plan.links[occupied]] = timing.free_ps[occupied] + base
+        for sip, start, end, share in timing.flows:
+            self._flows[sip].append((start + base, end + base, share))
+            self._flows_end_ps[sip] = max(self._flows_end_ps[sip], end + base)
+        return Transferred(starts_ps, tuple(end + base for end in timing.ends_ps), timing.template)
+
+    def hbm_share(self, sip: int, at_ps: int) -> float:
+        """Return which part of the SIP's HBM bandwidth the transfers in flight take.
+
+        A multiple of 1/16, below 1. A collective takes its average over the time from the last
+        rank's start to its end on that SIP.
+        """
+        if at_ps >= self._flows_end_ps[sip]:
+            return 0.0
+        shares = sum(share for start, end, share in self._flows[sip] if start <= at_ps < end)
+        return min(shares, COMM_SHARE_STEPS - 1) / COMM_SHARE_STEPS
+
+
+def _time(plan: LinkPlan, starts: Times, free: Times) -> _Relative:
+    timing = run_on_links(plan, starts, free)
+    schedule = plan.schedule
+
+    def make_rows() -> dict[str, Column]:
+        # Timed again, with notes: most rows are never read.
+        trail = Trail()
+        run_on_links(plan, starts, free, trail)
+        return build_rows(plan, trail)
+
+    num_links = max(plan.num_links, 1)
+    template = Template(
+        name=schedule.op,
+        kind="collective",
+        algorithm=schedule.algorithm,
+        duration_ps=int(timing.ends_ps.max()),
+        flops=plan.reduced_bytes // schedule.itemsize,
+        hbm_bytes=int(plan.hbm_bytes.sum()),
+        engine_busy_ps={Engine.LINK: int(timing.busy_ps.sum()) // num_links},
+        message_bytes=schedule.size_bytes,
+        make_rows=make_rows,
+        bound_ps=int(timing.busy_ps.max(initial=0)),
+        hbm_bytes_by_rank=tuple(plan.hbm_bytes.tolist()),
+    )
+    return _Relative(
+        tuple(timing.ends_ps.tolist()),
+        timing.free_ps,
+        _flows(plan, starts, timing.ends_ps),
+        template,
+    )
+
+
+def _flows(plan: LinkPlan, starts: Times, ends: Times) -> tuple[tuple[int, int, int, int], ...]:
+    # Who came early waits for the last one; only a sender can be done before that.
+    begins = np.where(ends > starts.max(), starts.max(), starts)
+    durations = np.maximum(ends - begins, 1)
+    # To the nearest share.
+    shares = np.minimum(
+        (2 * COMM_SHARE_STEPS * plan.hbm_ps + durations) // (2 * durations), COMM_SHARE_STEPS - 1
+    )
+    columns = (plan.sips, begins.tolist(), ends.tolist(), shares.tolist())
+    return tuple(flow for flow in zip(*columns, strict=True) if flow[3])

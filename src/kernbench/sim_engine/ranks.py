@@ -1,0 +1,146 @@
+"""A rank: user code that thinks it blocks, run as a SimPy process (ADR-0027 D0).
+
+The user's function runs in a greenlet. When it must wait, the greenlet switches to its parent
+(main) with the handle; there the rank's process yields the handle to SimPy and switches back when
+it has ended. Nothing else in kernbench knows greenlets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent, greenlet
+from simpy import Event, Interrupt
+
+from kernbench.sim_engine.handles import Handle
+from kernbench.sim_engine.sites import Site, user_site
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine.simulation import Simulation
+
+
+class Rank:
+    """One worker: a greenlet, the process that stands for it, and how it ended.
+
+    ``on_end`` is called once, on main, when the function has returned or raised; the outcome is
+    in :attr:`error`. ``local`` is for the runtime: whatever it keeps per rank.
+    """
+
+    __slots__ = (
+        "_body",
+        "_greenlet",
+        "_on_end",
+        "_process",
+        "_simulation",
+        "_to_main",
+        "aborted",
+        "ended_ps",
+        "error",
+        "local",
+        "rank_id",
+        "since_ps",
+        "waiting_for",
+    )
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        rank_id: int,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any = None,
+    ) -> None:
+        self.rank_id = rank_id
+        self.local = local
+        self.error: BaseException | None = None
+        self.ended_ps: int | None = None
+        self.waiting_for: Handle | None = None
+        self.since_ps = simulation.now_ps
+        self.aborted = False
+        self._simulation = simulation
+        self._body = body
+        self._on_end = on_end
+        self._greenlet = greenlet(self._run)
+        # A greenlet starts with an empty context; a rank sees the run that spawned it.
+        self._greenlet.gr_context = copy_context()
+        self._to_main = getcurrent().switch
+        self._process = simulation.env.process(self._drive())
+
+    def __repr__(self) -> str:
+        return f"Rank({self.rank_id})"
+
+    @property
+    def alive(self) -> bool:
+        return self.ended_ps is None
+
+    def wait(self, handle: Handle) -> None:
+        """Leave the rank until ``handle`` has ended. Only for the running rank itself."""
+        self.waiting_for = handle
+        self.since_ps = self._simulation.env._now  # type: ignore[assignment]
+        self._to_main(handle)
+
+    def abort(self) -> None:
+        """End the rank by raising SystemExit where it waits; its ``finally`` blocks run."""
+        if self.alive and not self.aborted:
+            self.aborted = True
+            self._process.interrupt()
+
+    def kill(self) -> None:
+        """End the rank at once, off the clock, when nothing drives the simulation any more."""
+        self.aborted = True
+        self._simulation.running = self
+        try:
+            # A rank that waits in a finally block comes back here; the next throw ends that wait.
+            for _ in range(100):
+                # False also for one that has not begun; throwing would end main instead.
+                if not self._greenlet:
+                    break
+                self._greenlet.throw(SystemExit)
+        finally:
+            self._simulation.running = None
+        if self.ended_ps is None:
+            self.ended_ps = self._simulation.now_ps
+
+    def site(self) -> Site | None:
+        """Return the user's line at which the rank waits, or None when it does not wait."""
+        return user_site(self._greenlet.gr_frame) if self._greenlet else None
+
+    def _run(self) -> None:
+        try:
+            self._body()
+        except BaseException as error:
+            self.error = error
+
+    def _drive(self) -> Generator[Event, Any, None]:
+        simulation = self._simulation
+        worker = self._greenlet
+        resume: Callable[..., Any] = worker.switch
+        reason: tuple[type[SystemExit], ...] = ()
+        # A rank that was aborted before it began never runs.
+        while worker or not self.aborted:
+            simulation.running = self
+            target = resume(*reason)
+            simulation.running = None
+            if worker.dead:
+                break
+            resume, reason = worker.switch, ()
+            try:
+                yield target
+            except Interrupt:
+                resume, reason = worker.throw, (SystemExit,)
+        if self.ended_ps is None:
+            self.waiting_for = None
+            self.ended_ps = simulation.now_ps
+            self._on_end(self)
+
+
+def is_running_in(main: greenlet) -> bool:
+    """Return whether ``main`` is the greenlet that executes this very call."""
+    return getcurrent() is main
+
+
+def current_greenlet() -> greenlet:
+    """Return the greenlet that executes this very call."""
+    return getcurrent()

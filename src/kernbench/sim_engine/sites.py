@@ -1,0 +1,37 @@
+"""Where in the user's program something happened."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
+# Benches ship inside the installed package, but they are programs like the user's own.
+_BENCHES = _PACKAGE + "benches/"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+
+def user_site(frame: FrameType | None = None) -> Site:
+    """Return the innermost line that is not kernbench's own, from ``frame`` or the caller on."""
+    if frame is None:
+        frame = sys._getframe(1)
+    outermost = frame
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_PACKAGE) or file.startswith(_BENCHES):
+            return Site(file, frame.f_lineno)
+        outermost = frame
+        frame = frame.f_back
+    return Site(outermost.f_code.co_filename, outermost.f_lineno)

@@ -1,0 +1,91 @@
+"""A device's in-order queue of commands."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from simpy import Environment, Event
+
+from kernbench.sim_engine.handles import Handle
+from kernbench.sim_engine.simulation import Simulation
+
+
+class StreamCommand(Handle):
+    """Something a stream runs: how long it takes is decided when it starts.
+
+    An error of :meth:`begin` or :meth:`finish` ends the command and is raised in whoever waits.
+    """
+
+    start_ps = -1
+    end_ps = -1
+
+    def __init__(self, env: Environment, label: str = "") -> None:
+        self.env = env
+        self.callbacks = []
+        self.label = label
+
+    def begin(self) -> int:
+        """Return the duration in picoseconds. The command starts now."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Do what there is to do on completion, before anyone who waits goes on."""
+
+
+class Stream:
+    """Runs commands one after another, in the order in which they were submitted.
+
+    There is no process behind it: one SimPy event per command, whose callback starts the next.
+    """
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.name = name
+        self.tail: StreamCommand | None = None
+        """The command that was submitted last, or None. When it is done the stream is idle."""
+        self._failed: list[StreamCommand] = []
+        self._env = simulation.env
+        self._current: StreamCommand | None = None
+        self._queue: deque[StreamCommand] = deque()
+
+    def submit(self, command: StreamCommand) -> None:
+        """Put ``command`` at the end of the queue; it starts now if the stream is idle."""
+        command.callbacks.append(self._completed)
+        self.tail = command
+        if self._current is None:
+            self._start(command)
+        else:
+            self._queue.append(command)
+
+    def raise_unseen(self) -> None:
+        """Raise the error of the first command that failed and that nobody has waited for."""
+        failed, self._failed = self._failed, []
+        for command in failed:
+            if command.error is not None and not command.error_seen:
+                command.error_seen = True
+                raise command.error
+
+    def _start(self, command: StreamCommand) -> None:
+        self._current = command
+        now_ps: int = self._env._now  # type: ignore[assignment]
+        command.start_ps = now_ps
+        try:
+            duration_ps = command.begin()
+        except Exception as error:
+            command.error = error
+            duration_ps = 0
+        command.end_ps = now_ps + duration_ps
+        command.end_after(duration_ps)
+
+    def _completed(self, event: Event) -> None:
+        command = self._current
+        assert command is event
+        if command.error is None:
+            try:
+                command.finish()
+            except Exception as error:
+                command.error = error
+        if command.error is not None:
+            self._failed.append(command)
+        self._current = None
+        if self._queue:
+            self._start(self._queue.popleft())

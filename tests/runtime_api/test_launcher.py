@@ -1,0 +1,282 @@
+"""Launches: both ways in, what they refuse, and what they cost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import triton
+
+from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
+from kernbench.policy import DPPolicy
+from kernbench.runtime_api import RuntimeContext
+from tests.runtime_api.runtime_kernels import (
+    add_one,
+    add_one_unmasked,
+    copy_out,
+    scale,
+    store_before,
+)
+
+
+@pytest.fixture
+def torch():
+    with RuntimeContext(ranks=2) as context:
+        yield context
+
+
+@pytest.mark.adr("0024-D2")
+@pytest.mark.parametrize(
+    "launch",
+    [
+        lambda torch, x, y: add_one[(4,)](x, y, 250, BLOCK=64),
+        lambda torch, x, y: torch.launch("inc", add_one, x, y, 250, grid=(4,), BLOCK=64),
+        lambda torch, x, y: torch.launch("inc", add_one, x, y, 250, grid=4, BLOCK=64),
+        lambda torch, x, y: torch.launch("inc", add_one, x, y, 250, grid=[4, 1], BLOCK=64),
+        lambda torch, x, y: torch.launch(
+            "inc",
+            add_one,
+            x,
+            y,
+            250,
+            grid=lambda meta: (triton.cdiv(250, meta["BLOCK"]),),
+            BLOCK=64,
+        ),
+        lambda torch, x, y: torch.launch("inc", add_one, x, y, 250, BLOCK=256),
+    ],
+)
+def test_every_way_to_launch_gives_the_same_numbers(torch, launch) -> None:
+    x, y = torch.arange(250, dtype="f32"), torch.empty(250)
+    launch(torch, x, y)
+    assert y.tolist() == list(range(1, 251))
+
+
+@pytest.mark.adr("0024-D2")
+def test_both_ways_take_the_same_time() -> None:
+    ends = []
+    for way in range(2):
+        with RuntimeContext(data=False) as torch:
+            x, y = torch.empty(250), torch.empty(250)
+            if way:
+                torch.launch("add_one", add_one, x, y, 250, grid=(4,), BLOCK=64)
+            else:
+                add_one[(4,)](x, y, 250, BLOCK=64)
+            torch.drain()
+            (entry,) = torch.op_log.instances
+            ends.append((entry.template.name, entry.starts_ps, entry.ends_ps, entry.addresses))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.adr("0024-D3")
+def test_a_launch_costs_host_time_and_does_not_block(torch) -> None:
+    x, y = torch.empty(64), torch.empty(64)
+    before = torch.simulation.now_ps
+    handles = [torch.launch("k", add_one, x, y, 64, BLOCK=64) for _ in range(3)]
+    host_ps = torch.machine.sip.host_launch_ps
+    assert torch.simulation.now_ps == before + 3 * host_ps
+    torch.wait(handles[-1])
+    starts = [handle.start_ps for handle in handles]
+    assert starts[0] == before + host_ps
+    for earlier, later in pairwise(handles):
+        assert later.start_ps >= earlier.end_ps
+
+
+def test_float_arguments_and_names_reach_the_kernel(torch) -> None:
+    x, y = torch.ones(64), torch.empty(64)
+    handle = torch.launch("times", scale, x, y, 2.5, 64, BLOCK=64)
+    torch.wait(handle)
+    assert y.tolist() == [2.5] * 64
+    assert torch.op_log.instances[-2].template.name == "times"
+    assert "kernel times on SIP 0 (rank 0)" in handle.describe()
+
+
+@pytest.mark.adr("0002-D3")
+def test_records_bind_buffers_not_addresses() -> None:
+    """A tensor is freed while its kernel is queued, and its range is given out again."""
+    with RuntimeContext(ranks=1) as torch:
+        x, middle, out = torch.ones(64), torch.empty(64), torch.empty(64)
+        add_one[(1,)](x, middle, 64, BLOCK=64)
+        add_one[(1,)](middle, out, 64, BLOCK=64)
+        address = middle.data_ptr()
+        del middle
+        other = torch.full((64,), 100.0)
+        assert other.data_ptr() == address
+        assert out.tolist() == [3.0] * 64
+        assert other.tolist() == [100.0] * 64
+
+
+@pytest.mark.adr("0012-D5")
+def test_kernels_that_follow_each_other_never_see_each_others_tcm() -> None:
+    """The same TCM is used again before anything is replayed (design 4, the memory rules)."""
+    with RuntimeContext(ranks=1) as torch:
+        inputs = [torch.full((64,), float(i)) for i in range(8)]
+        outputs = [torch.empty(64) for _ in range(8)]
+        for x, out in zip(inputs, outputs, strict=True):
+            copy_out[(1,)](x, out, BLOCK=64)
+        # Nothing has been computed when the first kernel's TCM has been reused seven times.
+        torch.ahbm.synchronize()
+        assert len(torch.replay_queue) >= 8
+        for index, out in reversed(list(enumerate(outputs))):
+            assert out.tolist() == [float(index)] * 64
+
+
+@pytest.mark.adr("0002-D2")
+def test_nothing_is_computed_until_somebody_reads(torch) -> None:
+    x, y = torch.ones(64), torch.empty(64)
+    add_one[(1,)](x, y, 64, BLOCK=64)
+    torch.ahbm.synchronize()
+    assert y.buffer._bytes is None
+    assert x.tolist() == [1.0] * 64
+    assert y.buffer._bytes is not None
+
+
+@pytest.mark.adr("0002-D1")
+def test_times_are_the_same_with_and_without_data() -> None:
+    def run(data: bool) -> list:
+        with RuntimeContext(ranks=2, data=data) as torch:
+
+            def worker(rank: int) -> None:
+                torch.distributed.init_process_group()
+                x, y = torch.randn(256), torch.empty(256)
+                add_one[(4,)](x, y, 256, BLOCK=64)
+                torch.distributed.all_reduce(y)
+                if data:
+                    repr(y)
+
+            torch.multiprocessing.spawn(worker, nprocs=2)
+            return [(i.template.name, i.starts_ps, i.ends_ps) for i in torch.op_log.instances]
+
+    assert run(True) == run(False)
+
+
+@pytest.mark.adr("0024-D7")
+def test_a_read_outside_names_tensor_byte_program_line_and_rank(torch) -> None:
+    x, y = torch.ones(100, name="x"), torch.empty(128, name="y")
+    with pytest.raises(OutOfBoundsError) as caught:
+        add_one_unmasked[(2,)](x, y, BLOCK=64)
+    text = str(caught.value)
+    assert text.startswith("tt.load at runtime_kernels.py:")
+    assert "reads 4 bytes at x+400 (rank 0, kernel add_one_unmasked, program (1, 0, 0))" in text
+    assert text.endswith("but x (100,) float32 is 400 bytes from there; mask the load")
+    assert isinstance(caught.value, IndexError)
+    assert not torch.ahbm.synchronize()
+
+
+@pytest.mark.adr("0024-D7")
+def test_a_write_before_a_tensor_is_refused_and_inside_its_buffer_is_not(torch) -> None:
+    x = torch.zeros(20, name="x")
+    with pytest.raises(OutOfBoundsError, match=r"tt.store at .* writes 4 bytes at x-16 "):
+        store_before[(1,)](x, BLOCK=16)
+    store_before[(1,)](x[4:], BLOCK=16)
+    assert x.tolist() == [1.0] * 16 + [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "message"),
+    [
+        (lambda t: Pretender(), BadPointerError, "argument x of kernel add_one must be a tensor"),
+        (lambda t: t.ones(64, device="ahbm:1"), BadPointerError, "lies on SIP 1, but rank 0"),
+        (lambda t: np.ones(64, np.float32), UsageError, "argument 0 of launch k is a numpy array"),
+    ],
+)
+def test_what_is_no_pointer_of_this_rank_is_refused(torch, argument, error, message: str) -> None:
+    with pytest.raises(error, match=message):
+        torch.launch("k", add_one, argument(torch), torch.empty(64), 64, BLOCK=64)
+
+
+class Pretender:
+    """Has what Triton asks of a tensor, and is none of ours."""
+
+    dtype = "fp32"
+
+    def data_ptr(self) -> int:
+        return 4096
+
+
+def test_a_tensor_of_another_run_is_refused() -> None:
+    with RuntimeContext() as first:
+        x = first.ones(64)
+        with RuntimeContext() as second, pytest.raises(BadPointerError, match="another run"):
+            second.launch("k", add_one, x, second.empty(64), 64, BLOCK=64)
+
+
+def test_a_run_that_has_ended_takes_no_launch() -> None:
+    with RuntimeContext() as torch:
+        x = torch.ones(64)
+    with pytest.raises(UsageError, match="the run has ended"):
+        torch.launch("k", add_one, x, x, 64, BLOCK=64)
+    with pytest.raises(UsageError, match="the run has ended"):
+        torch.zeros(3)
+    with pytest.raises(UsageError, match="the run has ended"):
+        torch.multiprocessing.spawn(print)
+    with pytest.raises(UsageError, match="make a new one"), torch:
+        pass
+    assert x.tolist() == [1.0] * 64
+
+
+@pytest.mark.parametrize("kernel", [print, 3, None])
+def test_what_is_no_kernel_is_refused(torch, kernel) -> None:
+    with pytest.raises(UsageError, match="decorate it with @triton"):
+        torch.launch("k", kernel)
+
+
+def test_benchmarking_leaves_no_trace(torch) -> None:
+    x, y = torch.ones(64), torch.empty(64)
+    torch.drain()
+    state = (torch.simulation.now_ps, len(torch.op_log), len(torch.replay_queue))
+    milliseconds = torch.launcher.benchmark_ms(
+        lambda: (y.zero_(), add_one[(1,)](x, y, 64, BLOCK=64))
+    )
+    assert state == (torch.simulation.now_ps, len(torch.op_log), len(torch.replay_queue))
+    assert y.tolist() == [0.0] * 64
+    before = torch.simulation.now_ps
+    handle = torch.launch("k", add_one, x, y, 64, BLOCK=64)
+    torch.wait(handle)
+    kernel_ps = handle.end_ps - handle.start_ps
+    fill_ps = torch.transfers.build("fill", 0, 256).duration_ps
+    assert milliseconds == (kernel_ps + fill_ps) / 1e9
+    assert torch.simulation.now_ps > before
+
+
+def test_autotune_chooses_by_modeled_time_and_computes_once(torch) -> None:
+    tuned = triton.autotune(
+        [triton.Config({"BLOCK": block}) for block in (16, 1024)], key=["n"], reset_to_zero=["out"]
+    )(add_one)
+    x, y = torch.ones(4096), torch.empty(4096)
+    tuned[lambda meta: (triton.cdiv(4096, meta["BLOCK"]),)](x, y, 4096)
+    torch.launch("tuned", tuned, x, y, 4096, grid=lambda meta: (triton.cdiv(4096, meta["BLOCK"]),))
+    torch.ahbm.synchronize()
+    assert tuned.best_config.kwargs == {"BLOCK": 1024}
+    kernels = [i.template.name for i in torch.op_log.instances if i.template.kind == "kernel"]
+    assert kernels == ["add_one", "tuned"]
+    assert y.tolist() == [2.0] * 4096
+
+
+def test_a_placement_that_the_sip_has_not_is_refused_when_the_tensor_is_made(torch) -> None:
+    with pytest.raises(UsageError, match=r"num_cubes is 99"):
+        torch.empty(4, dp=DPPolicy(num_cubes=99))
+
+
+def test_a_placement_on_fewer_cubes_is_slower(torch) -> None:
+    def time_of(dp) -> int:
+        x, y = (torch.empty(1 << 18, dp=dp) for _ in range(2))
+        handle = torch.launch("k", add_one, x, y, 1 << 18, grid=(256,), BLOCK=1024)
+        torch.wait(handle)
+        return handle.end_ps - handle.start_ps
+
+    assert time_of(DPPolicy(num_cubes=1)) > time_of(None)
+
+
+def test_the_error_of_a_kernel_that_nobody_waited_for_is_raised_at_the_end(monkeypatch) -> None:
+    def late(self) -> None:
+        raise ZeroDivisionError("late")
+
+    def run() -> None:
+        with RuntimeContext(data=False) as torch:
+            x = torch.empty(64)
+            handle = torch.launch("k", add_one, x, x, 64, BLOCK=64)
+            monkeypatch.setattr(type(handle), "finish", late)
+
+    with pytest.raises(ZeroDivisionError, match="late"):
+        run()

@@ -1,0 +1,377 @@
+"""spawn (T4): torch's shape, binding, and what is raised when ranks fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+
+import pytest
+
+from kernbench.errors import DeadlockError, RankFailedError, UsageError
+from kernbench.runtime_api import RuntimeContext, SpawnContext, SpawnException, current_context
+
+
+def spawn(fn, nprocs: int, **options):
+    with RuntimeContext(ranks=nprocs, **options) as torch:
+        torch.multiprocessing.spawn(fn, args=(torch,), nprocs=nprocs)
+
+
+@pytest.mark.adr("0027-D1")
+def test_the_signature_is_the_one_written_down() -> None:
+    with RuntimeContext() as torch:
+        assert str(inspect.signature(torch.multiprocessing.spawn)).split(" -> ")[0] == (
+            "(fn: 'Callable[..., Any]', args: 'tuple[Any, ...]' = (), nprocs: 'int' = 1, "
+            "join: 'bool' = True, daemon: 'bool' = False, start_method: 'str' = 'spawn')"
+        )
+
+
+@pytest.mark.adr("0027-D1")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_signature_is_torchs() -> None:
+    import torch.multiprocessing
+
+    theirs = inspect.signature(torch.multiprocessing.spawn).parameters
+    with RuntimeContext() as ours:
+        mine = inspect.signature(ours.multiprocessing.spawn).parameters
+    assert [(p.name, p.default, p.kind) for p in mine.values()] == [
+        (p.name, p.default, p.kind) for p in theirs.values()
+    ]
+
+
+@pytest.mark.adr("0027-D1")
+def test_every_rank_gets_its_number_and_the_arguments() -> None:
+    seen = []
+    with RuntimeContext(ranks=3) as torch:
+        result = torch.multiprocessing.spawn(
+            lambda rank, a, b: seen.append((rank, a, b)), args=(1, "x"), nprocs=3
+        )
+    assert result is None
+    assert seen == [(0, 1, "x"), (1, 1, "x"), (2, 1, "x")]
+
+
+@pytest.mark.adr("0024-D1", "0024-D10")
+def test_a_rank_is_bound_to_its_sip_and_set_device_changes_that() -> None:
+    seen = []
+
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        before = (torch.ahbm.current_device(), torch.empty(1).sip_id)
+        torch.ahbm.set_device(3 - rank)
+        seen.append((rank, before, torch.ahbm.current_device(), str(torch.empty(1).device)))
+
+    spawn(worker, 4)
+    assert seen == [(r, (r, r), 3 - r, f"ahbm:{3 - r}") for r in range(4)]
+
+
+@pytest.mark.adr("0024-D10")
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (2, "SIP 2 does not exist: this machine has 2 SIPs"),
+        (-1, "SIP -1 does not exist: this machine has 2 SIPs"),
+        ("ahbm:7", "SIP 7 does not exist"),
+        ("cuda:0", "device must be 'ahbm' or 'ahbm:N', but got 'cuda:0'"),
+        (1.5, "but got 1.5"),
+    ],
+)
+def test_a_sip_that_is_not_there_is_refused_with_both_numbers(device, message: str) -> None:
+    with RuntimeContext(ranks=2) as torch, pytest.raises(ValueError, match=message):
+        torch.ahbm.set_device(device)
+
+
+@pytest.mark.adr("0024-D1")
+def test_two_ranks_cannot_choose_one_sip() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.ahbm.set_device(1)
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(worker, 2)
+    assert "rank 1 cannot be bound to SIP 1: rank 0 is" in str(caught.value.exceptions[0])
+
+
+@pytest.mark.adr("0027-D1")
+def test_a_rank_that_raises_ends_the_others_and_their_finally_blocks_run() -> None:
+    cleaned = []
+
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.distributed.init_process_group()
+        if rank == 2:
+            raise ZeroDivisionError("rank two's own")
+        try:
+            torch.distributed.barrier()
+        except SystemExit:
+            cleaned.append((rank, "exit"))
+            raise
+        finally:
+            torch.zeros(4)
+            cleaned.append((rank, "finally"))
+
+    with pytest.raises(SpawnException, match=r"rank 2 \(ZeroDivisionError\) failed") as caught:
+        spawn(worker, 4)
+    (cause,) = caught.value.exceptions
+    assert isinstance(cause, ZeroDivisionError)
+    assert caught.value.errors == {2: cause}
+    assert cause.__notes__[0] == "in rank 2 on SIP 2"
+    assert cause.__traceback__ is not None
+    frames = []
+    where = cause.__traceback__
+    while where is not None:
+        frames.append(where.tb_frame.f_code.co_name)
+        where = where.tb_next
+    assert frames[-1] == "worker"
+    assert sorted(cleaned) == [(r, s) for r in (0, 1, 3) for s in ("exit", "finally")]
+
+
+@pytest.mark.adr("0027-D1")
+def test_the_root_cause_comes_first_then_who_waited_for_it() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.distributed.init_process_group()
+        if rank == 1:
+            torch.ahbm.synchronize()
+            torch.simulation.sleep(10**9)
+            raise KeyError("lost")
+        torch.distributed.barrier()
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(worker, 3)
+    (cause,) = caught.value.exceptions
+    assert isinstance(cause, KeyError)
+    first, *waited = cause.__notes__
+    assert first == "in rank 1 on SIP 1"
+    assert [line.split(",")[0] for line in waited] == [
+        "rank 0  barrier #1 on group world",
+        "rank 2  barrier #1 on group world",
+    ]
+    assert all("waits for rank 1, since" in line for line in waited)
+    assert all("test_multiprocessing.py:" in line for line in waited)
+
+
+@pytest.mark.adr("0027-D1")
+def test_ranks_that_fail_at_the_same_time_are_all_root_causes() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.simulation.sleep(100)
+        if rank != 1:
+            raise ValueError(f"of rank {rank}")
+        torch.simulation.sleep(100)
+
+    with pytest.raises(SpawnException, match=r"ranks 0 .*, 2 .* failed") as caught:
+        spawn(worker, 3)
+    assert {r: str(e) for r, e in caught.value.errors.items()} == {0: "of rank 0", 2: "of rank 2"}
+
+
+@pytest.mark.adr("0027-D1")
+def test_what_a_sibling_raises_while_it_is_ended_is_a_note_and_no_cause() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.distributed.init_process_group()
+        if rank == 0:
+            raise ZeroDivisionError("cause")
+        try:
+            torch.distributed.barrier()
+        finally:
+            raise KeyError("clean-up went wrong")
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(worker, 2)
+    (cause,) = caught.value.exceptions
+    assert isinstance(cause, ZeroDivisionError)
+    assert any(
+        "rank 1 raised KeyError while it was ended" in note and "clean-up went wrong" in note
+        for note in cause.__notes__
+    )
+
+
+def test_a_collective_called_while_cleaning_up_is_refused_and_is_no_cause() -> None:
+    refused = []
+
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.distributed.init_process_group()
+        if rank == 0:
+            raise ZeroDivisionError
+        try:
+            torch.distributed.barrier()
+        finally:
+            try:
+                torch.distributed.barrier()
+            except RankFailedError as error:
+                refused.append(str(error))
+                raise
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(worker, 2)
+    assert [type(error) for error in caught.value.exceptions] == [ZeroDivisionError]
+    assert "rank 1 is being ended" in refused[0]
+
+
+def test_sys_exit_is_a_return_and_with_a_code_a_failure() -> None:
+    spawn(lambda rank, torch: sys.exit(), 2)
+    with pytest.raises(SpawnException) as caught:
+        spawn(lambda rank, torch: sys.exit(3 if rank else 0), 2)
+    assert "rank 1 called sys.exit(3)" in str(caught.value.exceptions[0])
+
+
+@pytest.mark.parametrize("in_rank", [True, False])
+def test_an_interrupt_passes_through_and_leaves_no_rank(in_rank: bool) -> None:
+    cleaned = []
+
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        try:
+            if rank == 1:
+                if in_rank:
+                    raise KeyboardInterrupt
+                timer = torch.simulation.timer(5)
+                timer.callbacks.append(interrupt)
+            torch.simulation.sleep(1000)
+        finally:
+            cleaned.append(rank)
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), RuntimeContext(ranks=2) as torch:
+        torch.multiprocessing.spawn(worker, args=(torch,), nprocs=2)
+    assert sorted(cleaned) == [0, 1]
+    assert not any(rank.alive for rank in torch.simulation.ranks)
+
+
+def test_without_join_the_ranks_run_when_they_are_joined() -> None:
+    seen = []
+    with RuntimeContext(ranks=2) as torch:
+        context = torch.multiprocessing.spawn(seen.append, nprocs=2, join=False)
+        assert isinstance(context, SpawnContext)
+        assert seen == []
+        assert context.join() is True
+        assert context.join() is True
+    assert seen == [0, 1]
+
+
+def test_ranks_that_were_never_joined_run_before_the_run_ends() -> None:
+    seen = []
+    with RuntimeContext(ranks=2) as torch:
+        torch.multiprocessing.spawn(seen.append, nprocs=2, join=False)
+    assert seen == [0, 1]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_ranks_that_fail_unjoined_are_not_forgotten(again: bool) -> None:
+    def worker(rank: int) -> None:
+        raise ZeroDivisionError
+
+    def run() -> None:
+        with RuntimeContext(ranks=2) as torch:
+            torch.multiprocessing.spawn(worker, nprocs=2, join=False)
+            if again:
+                torch.simulation.sleep(1)
+                torch.multiprocessing.spawn(print, nprocs=2)
+
+    with pytest.raises(SpawnException):
+        run()
+
+
+def test_a_deadlock_while_cleaning_up_does_not_hide_the_cause() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        if rank == 0:
+            raise ZeroDivisionError
+        try:
+            torch.simulation.sleep(100)
+        finally:
+            torch.wait(torch.simulation.handle("a message"))
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(worker, 2)
+    assert [type(error) for error in caught.value.exceptions] == [ZeroDivisionError]
+
+
+def test_a_spawn_exception_can_be_split_and_caught_by_kind() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.simulation.sleep(1)
+        raise [KeyError, ValueError][rank]("of its own")
+
+    with pytest.raises(SpawnException) as caught:
+        spawn(worker, 2)
+    matched, rest = caught.value.split(KeyError)
+    assert [type(error) for error in matched.exceptions] == [KeyError]
+    assert [type(error) for error in rest.exceptions] == [ValueError]
+    assert caught.value.args == (caught.value.errors,)
+
+
+def test_a_run_that_fails_ends_the_ranks_that_were_never_joined() -> None:
+    seen = []
+    torch = RuntimeContext(ranks=2)
+
+    def run() -> None:
+        with torch:
+            torch.multiprocessing.spawn(seen.append, nprocs=2, join=False)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert seen == []
+    assert not any(rank.alive for rank in torch.simulation.ranks)
+
+
+def test_a_run_may_spawn_again_and_ranks_do_not_see_the_ones_before() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.distributed.init_process_group()
+        torch.distributed.barrier()
+
+    with RuntimeContext(ranks=4) as torch:
+        for nprocs in (4, 2, 3):
+            torch.multiprocessing.spawn(worker, args=(torch,), nprocs=nprocs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nprocs": 5}, "asked for 5 ranks, but machine ahbm has 4 SIPs"),
+        ({"nprocs": 0}, "nprocs must be at least 1, but got 0"),
+        ({"nprocs": "2"}, "nprocs must be at least 1, but got '2'"),
+        ({"start_method": "thread"}, "start_method must be one of spawn, fork, forkserver"),
+        ({"fn": None}, "needs a function to run, but got None"),
+    ],
+)
+def test_bad_arguments_are_refused(options: dict, message: str) -> None:
+    with RuntimeContext(ranks=4) as torch, pytest.raises(UsageError, match=message):
+        torch.multiprocessing.spawn(**{"fn": print, **options})
+
+
+def test_a_rank_cannot_spawn_and_two_spawns_cannot_overlap() -> None:
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        with pytest.raises(UsageError, match="was called by rank 0"):
+            torch.multiprocessing.spawn(print)
+
+    with RuntimeContext(ranks=1) as torch:
+        torch.multiprocessing.spawn(worker, args=(torch,))
+        context = torch.multiprocessing.spawn(worker, args=(torch,), join=False)
+        with pytest.raises(UsageError, match="a spawn is under way"):
+            torch.multiprocessing.spawn(worker, args=(torch,))
+        context.join()
+
+
+def test_a_rank_that_waits_for_ever_in_a_finally_block_does_not_hang_the_run() -> None:
+    cleaned = []
+
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        try:
+            torch.wait(torch.simulation.handle("a message"))
+        finally:
+            try:
+                torch.wait(torch.simulation.handle("another message"))
+            finally:
+                cleaned.append(rank)
+
+    with pytest.raises(DeadlockError, match="a message, since"):
+        spawn(worker, 2)
+    assert sorted(cleaned) == [0, 1]
+
+
+def test_a_rank_knows_its_run() -> None:
+    seen = []
+
+    def worker(rank: int, torch: RuntimeContext) -> None:
+        torch.simulation.sleep(1)
+        seen.append(current_context() is torch)
+
+    spawn(worker, 2)
+    assert seen == [True, True]
+    with pytest.raises(UsageError, match="there is no run here"):
+        current_context()

@@ -1,0 +1,440 @@
+"""Collectives on links, held to a slow reference that knows one transfer at a time."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.collectives import Schedule, build, known_algorithms, known_ops
+from kernbench.commands import Engine
+from kernbench.errors import InternalError, UsageError
+from kernbench.hardware import Machine, build_machine, load_machine
+from kernbench.op_log import ROW_COLUMNS
+from kernbench.sim_engine import Network, Transferred
+from kernbench.sim_engine.link_plan import REDUCE_TRAFFIC, build_link_plan
+from kernbench.sim_engine.link_timing import run_in_order_of_issue, run_in_order_of_steps
+
+ALL = [(op, algorithm) for op in known_ops() for algorithm in known_algorithms(op)]
+RING_OPS = ["all_reduce", "all_gather", "reduce_scatter"]
+
+
+@dataclass(eq=False)
+class Transfer:
+    """One chunk on its way, in the reference."""
+
+    step: int
+    src: int
+    dst: int
+    size_bytes: int
+    reduce: bool
+    left_ps: int | None = None
+    head_ps: int = 0
+    tail_ps: int = 0
+    taken_ps: int | None = None
+
+
+class Reference:
+    """Issues one transfer at a time: always the earliest that may go, the lower rank on a tie."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.free_ps = [0] * len(machine.links)
+
+    def run(
+        self, schedule: Schedule, sips: tuple[int, ...], starts: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return when every rank is done."""
+        sizes = schedule.chunk_bytes().tolist()
+        todo = [
+            Transfer(number, int(src), int(dst), sizes[chunk], step.reduce)
+            for number, step in enumerate(schedule)
+            for src, dst, chunk in zip(step.src, step.dst, step.chunk, strict=True)
+        ]
+        everything = list(todo)
+        while todo:
+            ready = []
+            for each in todo:
+                before = [t for t in everything if t.step < each.step]
+                left = [t.left_ps for t in before if t.src == each.src]
+                taken = [t.taken_ps for t in before if t.dst == each.src]
+                waits = [*left, *taken]
+                if None not in waits:
+                    done = [wait for wait in waits if wait is not None]
+                    issued = max(starts[each.src], starts[each.dst], *done, 0)
+                    ready.append((issued, each.src, each))
+            issued, _, chosen = min(ready, key=lambda found: found[:2])
+            self.carry(chosen, issued, sips)
+            todo.remove(chosen)
+            for rank in range(schedule.num_ranks):
+                self.take_in(rank, sips, starts, everything)
+        ends = list(starts)
+        for each in everything:
+            assert each.left_ps is not None
+            assert each.taken_ps is not None
+            ends[each.src] = max(ends[each.src], each.left_ps)
+            ends[each.dst] = max(ends[each.dst], each.taken_ps)
+        return tuple(ends)
+
+    def carry(self, each: Transfer, issued: int, sips: tuple[int, ...]) -> None:
+        head = tail = each.left_ps = issued
+        for hop, index in enumerate(self.machine.route(sips[each.src], sips[each.dst])):
+            link = self.machine.links[index]
+            begin, end = head, tail
+            if each.size_bytes:
+                begin = max(head, self.free_ps[index])
+                end = max(tail, begin + link.transfer_ps(each.size_bytes))
+                self.free_ps[index] = end
+            if hop == 0:
+                each.left_ps = end
+            head, tail = begin + link.latency_ps, end + link.latency_ps
+        each.head_ps, each.tail_ps = head, tail
+
+    def take_in(
+        self, rank: int, sips: tuple[int, ...], starts: tuple[int, ...], everything: list[Transfer]
+    ) -> None:
+        busy = starts[rank]
+        for each in sorted((t for t in everything if t.dst == rank), key=lambda t: t.step):
+            if each.left_ps is None:
+                return
+            traffic = each.size_bytes * (REDUCE_TRAFFIC if each.reduce else 1)
+            memory = self.machine.sip_at(sips[rank]).hbm_stream_ps(traffic)
+            busy = each.taken_ps = max(each.tail_ps, max(each.head_ps, busy) + memory)
+
+
+def changed(machine: Machine, **links: object) -> Machine:
+    """Return the machine with other links (keys of ``LinksSpec``)."""
+    assert machine.spec.links is not None
+    spec = machine.spec.model_copy(
+        update={"links": type(machine.spec.links)(**{**machine.spec.links.model_dump(), **links})}
+    )
+    return build_machine(spec, machine.num_sips, "test", machine.mesh_rows_cols)
+
+
+def hbm_of(machine: Machine, gbps: int) -> Machine:
+    """Return the machine with HBM of that bandwidth per cube."""
+    cube = machine.sip.cube.model_copy(update={"hbm_bandwidth_gbps": Fraction(gbps)})
+    spec = machine.spec.model_copy(update={"sip": machine.sip.model_copy(update={"cube": cube})})
+    return build_machine(spec, machine.num_sips, "test", machine.mesh_rows_cols)
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Rings, meshes, switches and full graphs, with uneven links and slow or fast HBM."""
+    num_sips = draw(st.integers(1, 7))
+    name = draw(st.sampled_from(["ahbm", "ahbm-mesh", "a100-sxm-80g"]))
+    machine = load_machine(f"{name}:{num_sips}")
+    if name == "ahbm" and draw(st.booleans()):
+        machine = changed(machine, topology="fully_connected")
+    ends = st.sampled_from([(link.src_sip, link.dst_sip) for link in machine.links] or [(0, 0)])
+    overrides = [
+        {"src_sip": src, "dst_sip": dst, "bandwidth_gbps": gbps, "latency_ns": latency}
+        for (src, dst), gbps, latency in draw(
+            st.lists(st.tuples(ends, st.integers(1, 300), st.sampled_from([0, 1, 999])), max_size=3)
+        )
+        if src != dst
+    ]
+    machine = changed(machine, overrides=overrides)
+    return hbm_of(machine, draw(st.sampled_from([1, 20, 1000])))
+
+
+@st.composite
+def collectives(
+    draw: st.DrawFn, num_sips: int
+) -> tuple[Schedule, tuple[int, ...], tuple[int, ...]]:
+    """A schedule, SIPs in any order, and starts."""
+    fitting = [each for each in ALL if num_sips > 1 or each[0] != "send_recv"]
+    op, algorithm = draw(st.sampled_from(fitting))
+    n = 2 if op == "send_recv" else draw(st.integers(1, num_sips))
+    sips = tuple(draw(st.permutations(range(num_sips)))[:n])
+    size = 0 if op == "barrier" else draw(st.sampled_from([0, 1, n - 1, n, 1000, 300_001]))
+    root = draw(st.integers(0, n - 1))
+    starts = tuple(draw(st.lists(st.integers(0, 10**7), min_size=n, max_size=n)))
+    return build(op, algorithm, n, size, 4, root), sips, starts
+
+
+@settings(deadline=None, max_examples=200)
+@pytest.mark.adr("0008-D4")
+@given(st.data())
+def test_times_are_those_of_the_reference(data: st.DataObject) -> None:
+    machine = data.draw(machines())
+    network, reference = Network(machine), Reference(machine)
+    for _ in range(data.draw(st.integers(1, 3))):
+        schedule, sips, starts = data.draw(collectives(machine.num_sips))
+        found = network.run(schedule, sips, starts)
+        assert found.starts_ps == starts
+        assert found.ends_ps == reference.run(schedule, sips, starts)
+        assert found.template.duration_ps == max(found.ends_ps) - min(starts)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_both_ways_of_timing_agree_where_no_link_is_shared(data: st.DataObject) -> None:
+    machine = data.draw(machines())
+    schedule, sips, starts = data.draw(collectives(machine.num_sips))
+    plan = build_link_plan(schedule, machine, sips)
+    if plan.is_shared:
+        return
+    times = np.array(starts), np.arange(plan.num_links) * 1000
+    by_steps, by_issue = run_in_order_of_steps(plan, *times), run_in_order_of_issue(plan, *times)
+    for name in ("ends_ps", "free_ps", "busy_ps"):
+        assert getattr(by_steps, name).tolist() == getattr(by_issue, name).tolist()
+
+
+def all_reduce(
+    network: Network, n: int, size: int, starts: tuple[int, ...] | None = None
+) -> Transferred:
+    schedule = build("all_reduce", "ring", n, size, 4)
+    return network.run(schedule, tuple(range(n)), starts or (0,) * n)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16])
+def test_a_ring_on_equal_links_takes_the_closed_form(n: int) -> None:
+    machine = load_machine(f"ahbm:{n}")
+    found = all_reduce(Network(machine), n, n * 1000)
+    step_ps = machine.links[0].latency_ps + machine.links[0].transfer_ps(4000) if n > 1 else 0
+    assert found.ends_ps == (2 * (n - 1) * step_ps,) * n
+
+
+@pytest.mark.adr("0008-D4")
+@given(n=st.integers(2, 16), size=st.integers(0, 10**6))
+def test_an_all_reduce_is_never_faster_than_bandwidth_and_latency_allow(n: int, size: int) -> None:
+    machine = load_machine(f"ahbm:{n}")
+    link = machine.links[0]
+    took = all_reduce(Network(machine), n, size).template.duration_ps
+    assert took >= 2 * (n - 1) * link.latency_ps
+    assert took >= Fraction(2 * (n - 1), n) * size * 4 * link.ps_per_byte
+
+
+@settings(deadline=None)
+@given(
+    op=st.sampled_from(RING_OPS),
+    n=st.integers(2, 9),
+    size=st.integers(0, 10**5),
+    slow=st.integers(1, 400),
+    more=st.integers(0, 400),
+)
+def test_more_bandwidth_is_never_slower_on_an_idle_network(
+    op: str, n: int, size: int, slow: int, more: int
+) -> None:
+    machine = load_machine(f"ahbm:{n}")
+    schedule = build(op, "ring", n, size, 4)
+    took = [
+        Network(changed(machine, bandwidth_gbps=gbps)).run(schedule, tuple(range(n)), (0,) * n)
+        for gbps in (slow, slow + more)
+    ]
+    assert took[1].template.duration_ps <= took[0].template.duration_ps
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_two_runs_have_the_same_times_and_rows(data: st.DataObject) -> None:
+    machine = data.draw(machines())
+    given_collective = data.draw(collectives(machine.num_sips))
+    found = [Network(machine).run(*given_collective) for _ in range(2)]
+    assert found[0].ends_ps == found[1].ends_ps
+    rows = [each.template.make_rows() for each in found]
+    assert all((rows[0][name] == rows[1][name]).all() for name in rows[0])
+
+
+@given(late=st.integers(0, 10**9), rank=st.integers(1, 7))
+def test_a_late_rank_delays_only_what_depends_on_it(late: int, rank: int) -> None:
+    """In a chain from rank 0, a rank hands on before it matters that a later one is missing."""
+    n, network = 8, Network(load_machine("ahbm:8"))
+    schedule = build("broadcast", "ring", n, 1000, 4)
+    on_time = network.run(schedule, tuple(range(n)), (0,) * n)
+    after = on_time.template.duration_ps * 2
+    starts = tuple(after + late * (each == rank) for each in range(n))
+    delayed = network.run(schedule, tuple(range(n)), starts)
+    gained = [end - after - was for end, was in zip(delayed.ends_ps, on_time.ends_ps, strict=True)]
+    assert gained[: rank - 1] == [0] * (rank - 1)
+    assert min(gained[rank - 1 :]) >= 0
+    assert min(delayed.ends_ps[rank:]) >= starts[rank]
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 9), starts=st.data())
+def test_nobody_leaves_a_barrier_before_everybody_arrived(n: int, starts: st.DataObject) -> None:
+    network = Network(load_machine(f"ahbm:{n}"))
+    arrived = tuple(starts.draw(st.lists(st.integers(0, 10**9), min_size=n, max_size=n)))
+    left = network.run(build("barrier", "auto", n, 0, 1), tuple(range(n)), arrived).ends_ps
+    assert min(left) >= max(arrived)
+
+
+@pytest.mark.adr("0008-D6")
+def test_two_collectives_on_the_same_links_are_slower_than_one() -> None:
+    network = Network(load_machine("ahbm:4"))
+    first, second = all_reduce(network, 4, 10**6), all_reduce(network, 4, 10**6)
+    assert max(second.ends_ps) >= max(first.ends_ps) * 3 // 2
+    assert first.ends_ps == all_reduce(Network(load_machine("ahbm:4")), 4, 10**6).ends_ps
+
+
+def test_two_collectives_on_disjoint_links_do_not_meet() -> None:
+    network = Network(load_machine("ahbm-mesh:2x2"))
+    schedule = build("all_reduce", "ring", 2, 10**6, 4)
+    rows = [network.run(schedule, sips, (0, 0)) for sips in ((0, 1), (2, 3))]
+    assert rows[0].ends_ps == rows[1].ends_ps
+
+
+def test_subgroups_with_a_stride_share_the_links_between_their_members() -> None:
+    """On a ring of 8 the groups 0 2 4 6 and 1 3 5 7 cross each link together."""
+    network = Network(load_machine("ahbm:8"))
+    schedule = build("all_reduce", "ring", 4, 10**6, 4)
+    even = network.run(schedule, (0, 2, 4, 6), (0,) * 4)
+    odd = network.run(schedule, (1, 3, 5, 7), (0,) * 4)
+    assert max(odd.ends_ps) > max(even.ends_ps)
+    latency = load_machine("ahbm:8").links[0].latency_ps
+    neighbours = Network(load_machine("ahbm:4")).run(schedule, (0, 1, 2, 3), (0,) * 4)
+    assert max(even.ends_ps) == max(neighbours.ends_ps) + 2 * 3 * latency
+
+
+def test_a_link_is_waited_for_until_it_is_free() -> None:
+    machine = load_machine("ahbm:2")
+    network = Network(machine)
+    send = build("send_recv", "direct", 2, 1000, 4)
+    wire_ps, latency_ps = machine.links[0].transfer_ps(4000), machine.links[0].latency_ps
+    assert network.run(send, (0, 1), (0, 0)).ends_ps == (wire_ps, wire_ps + latency_ps)
+    assert network.run(send, (0, 1), (10, 0)).ends_ps == (2 * wire_ps, 2 * wire_ps + latency_ps)
+    back = network.run(send, (1, 0), (0, 0)).ends_ps
+    assert back == (wire_ps, wire_ps + latency_ps), "the other direction is free"
+
+
+def test_an_empty_chunk_neither_waits_for_a_link_nor_holds_it() -> None:
+    machine = load_machine("ahbm:2")
+    network = Network(machine)
+    signal, send = (build("send_recv", "direct", 2, size, 4) for size in (0, 1000))
+    latency_ps, wire_ps = machine.links[0].latency_ps, machine.links[0].transfer_ps(4000)
+    assert network.run(signal, (0, 1), (10**6, 10**6)).ends_ps[1] == 10**6 + latency_ps
+    assert network.run(send, (0, 1), (0, 0)).ends_ps[0] == wire_ps
+    assert network.run(signal, (0, 1), (0, 0)).ends_ps[1] == latency_ps
+
+
+def test_a_sender_waits_for_the_receiver_to_enter() -> None:
+    machine = load_machine("ahbm:2")
+    ends = Network(machine).run(build("send_recv", "direct", 2, 9, 4), (0, 1), (0, 5000)).ends_ps
+    assert ends[0] == 5000 + machine.links[0].transfer_ps(36)
+
+
+def test_slow_hbm_bounds_a_reduction() -> None:
+    machine = hbm_of(load_machine("ahbm:4"), 1)
+    schedule = build("reduce_scatter", "ring", 4, 10**6, 4)
+    ends = Network(machine).run(schedule, (0, 1, 2, 3), (0,) * 4).ends_ps
+    assert min(ends) >= machine.sip.hbm_stream_ps(3 * REDUCE_TRAFFIC * 10**6)
+
+
+@pytest.mark.adr("0008-D5")
+@given(shift=st.integers(0, 10**15))
+def test_an_equal_collective_shares_its_template_at_any_time(shift: int) -> None:
+    network = Network(load_machine("ahbm:4"))
+    starts = (5, 0, 9, 2)
+    first = all_reduce(network, 4, 1003, starts)
+    after = max(first.ends_ps) + shift
+    second = all_reduce(network, 4, 1003, tuple(after + start for start in starts))
+    assert second.template is first.template
+    assert second.ends_ps == tuple(after + end for end in first.ends_ps)
+
+
+def test_what_is_known_is_bounded() -> None:
+    """A thousand different skews are timed, and none of them is wrong."""
+    network = Network(load_machine("ahbm:2"))
+    schedule = build("send_recv", "direct", 2, 100, 4)
+    wire_ps = load_machine("ahbm:2").links[0].transfer_ps(400)
+    for skew in range(1000):
+        start = 10**6 * skew
+        assert network.run(schedule, (0, 1), (start, start + skew)).ends_ps[0] == (
+            start + skew + wire_ps
+        )
+
+
+def test_one_rank_or_no_steps_takes_no_time() -> None:
+    found = Network(load_machine("ahbm:1")).run(build("all_reduce", "ring", 1, 9, 4), (0,), (7,))
+    assert found.ends_ps == (7,)
+    assert found.template.duration_ps == 0
+    assert all(len(column) == 0 for column in found.template.make_rows().values())
+
+
+@pytest.mark.adr("0008-D5")
+@settings(deadline=None)
+@given(st.data())
+def test_rows_list_every_transfer_and_never_overlap_on_a_link(data: st.DataObject) -> None:
+    machine = data.draw(machines())
+    schedule, sips, starts = data.draw(collectives(machine.num_sips))
+    found = Network(machine).run(schedule, sips, starts)
+    rows = found.template.make_rows()
+    assert rows.keys() <= set(ROW_COLUMNS)
+    received = rows["link"] < 0
+    wanted = sorted(
+        (number, int(dst), int(src), int(chunk), "reduce" if step.reduce else "receive")
+        for number, step in enumerate(schedule)
+        for src, dst, chunk in zip(step.src, step.dst, step.chunk, strict=True)
+    )
+    columns = [rows[name][received].tolist() for name in ("step", "rank", "peer", "chunk", "kind")]
+    assert sorted(zip(*columns, strict=True)) == wanted
+    if wanted:
+        assert rows["end_ps"].max() <= found.template.duration_ps
+        assert (rows["start_ps"] <= rows["end_ps"]).all()
+        assert (rows["busy_ps"] <= rows["end_ps"] - rows["start_ps"]).all()
+    for link in set(rows["link"][~received].tolist()):
+        on_link = (rows["link"] == link) & (rows["bytes"] > 0)
+        spans = sorted(
+            zip(rows["start_ps"][on_link].tolist(), rows["end_ps"][on_link].tolist(), strict=True)
+        )
+        assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
+    assert set(rows["flops"][rows["kind"] != "reduce"].tolist()) <= {0}
+    assert rows["flops"].sum() == found.template.flops
+
+
+def test_a_template_counts_messages_as_nccl_tests_does_and_bytes_once() -> None:
+    template = all_reduce(Network(load_machine("ahbm:4")), 4, 1000).template
+    assert (template.name, template.kind, template.algorithm) == (
+        "all_reduce",
+        "collective",
+        "ring",
+    )
+    assert template.message_bytes == 4000
+    assert template.flops == 3 * 1000
+    # Per rank: 6 chunks read to be sent, 3 reduced, 3 written.
+    assert template.hbm_bytes_by_rank == ((6 + 3 * REDUCE_TRAFFIC + 3) * 1000,) * 4
+    assert template.hbm_bytes == sum(template.hbm_bytes_by_rank)
+    assert template.bound_ps == template.engine_busy_ps[Engine.LINK] == 6 * 10_000
+
+
+def test_transfers_in_flight_take_a_share_of_hbm_and_give_it_back() -> None:
+    network = Network(hbm_of(load_machine("ahbm:4"), 100))
+    assert network.hbm_share(0, 0) == 0
+    found = network.run(build("all_reduce", "ring", 2, 10**6, 4), (0, 1), (0, 10**6))
+    end = found.ends_ps[0]
+    busy = network.hbm_share(0, end - 1)
+    assert 0 < busy < 1
+    assert busy * 16 == int(busy * 16)
+    assert network.hbm_share(0, 10**6 - 1) == 0, "nothing moves before both ranks are there"
+    assert network.hbm_share(0, end) == 0
+    assert network.hbm_share(2, end - 1) == 0, "SIP 2 takes no part"
+    # 2 steps of half the tensor: read 2, reduce 1, write 1, over 4 cubes of 100 GB/s.
+    moved = (2 + REDUCE_TRAFFIC + 1) * 2 * 10**6
+    assert abs(busy - moved / 0.4 / (end - 10**6)) <= 1 / 32
+
+
+def test_several_transfers_never_take_all_of_hbm() -> None:
+    network = Network(hbm_of(load_machine("ahbm:2"), 1))
+    for _ in range(4):
+        found = all_reduce(network, 2, 10**5)
+    assert network.hbm_share(0, found.ends_ps[0] - 1) <= 15 / 16
+
+
+def test_a_group_that_does_not_fit_the_schedule_is_an_internal_error() -> None:
+    network = Network(load_machine("ahbm:4"))
+    with pytest.raises(InternalError, match="4 ranks was given 3 SIPs and 4 starts"):
+        network.run(build("all_reduce", "ring", 4, 4, 4), (0, 1, 2), (0,) * 4)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_sip_that_is_not_there_is_refused(n: int) -> None:
+    network = Network(load_machine("ahbm:4"))
+    with pytest.raises(UsageError, match="SIPs 0 to 3, but SIP 4"):
+        network.run(build("all_reduce", "ring", n, 4, 4), (4, 1)[:n], (0,) * n)
