@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -332,3 +335,18 @@ def test_memory_is_free_again_when_the_last_view_is_gone(sizes: list[int]) -> No
         del views
         assert torch.ahbm.memory_allocated() == 0
         assert torch.ahbm.max_memory_allocated() == held
+
+
+COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+
+
+@pytest.mark.parametrize("compare", COMPARISONS, ids=lambda each: each.__name__)
+def test_a_comparison_gives_a_boolean_per_element(compare: Any) -> None:
+    left, right = np.array([1.0, 2.0, np.nan], np.float32), np.array([2.0, 2.0, 2.0], np.float32)
+    with RuntimeContext(ranks=1) as torch:
+        a, b = torch.from_numpy(left), torch.from_numpy(right)
+        assert compare(a, b).tolist() == compare(left, right).tolist()
+        assert compare(a, 2.0).tolist() == compare(left, np.float32(2)).tolist()
+        assert compare(a, b).dtype is torch.bool
+        assert {a: "kept"}[a] == "kept"
+        assert (a == "text") is False

@@ -34,6 +34,24 @@ class Operators(Protocol):
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """Return ``a @ b``."""
 
+    def lt(self, a: Any, b: Any) -> Tensor:
+        """Return ``a < b``, a boolean per element."""
+
+    def le(self, a: Any, b: Any) -> Tensor:
+        """Return ``a <= b``, a boolean per element."""
+
+    def gt(self, a: Any, b: Any) -> Tensor:
+        """Return ``a > b``, a boolean per element."""
+
+    def ge(self, a: Any, b: Any) -> Tensor:
+        """Return ``a >= b``, a boolean per element."""
+
+    def eq(self, a: Any, b: Any) -> Tensor:
+        """Return ``a == b``, a boolean per element."""
+
+    def ne(self, a: Any, b: Any) -> Tensor:
+        """Return ``a != b``, a boolean per element."""
+
     def cast(self, a: Tensor, dtype: DType) -> Tensor:
         """Return ``a`` in another element type."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Self
+
+import numpy as np
 
 from kernbench.runtime_api.tensor_writes import TensorWrites
 
@@ -42,6 +45,31 @@ class Tensor(TensorWrites):
     def __matmul__(self, other: Tensor) -> Tensor:
         return self.context.operators.matmul(self, other)
 
+    def __lt__(self, other: Any) -> Tensor:
+        return self.context.operators.lt(self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return self.context.operators.le(self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return self.context.operators.gt(self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return self.context.operators.ge(self, other)
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        if not _is_operand(other):
+            return NotImplemented
+        return self.context.operators.eq(self, other)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        if not _is_operand(other):
+            return NotImplemented
+        return self.context.operators.ne(self, other)
+
+    # Equality is by element, as in torch; a tensor is a key by what it is, not by what it holds.
+    __hash__ = object.__hash__
+
     def __iadd__(self, other: Any) -> Self:
         return self.copy_(self + other)
 
@@ -53,3 +81,8 @@ class Tensor(TensorWrites):
 
     def __itruediv__(self, other: Any) -> Self:
         return self.copy_(self / other)
+
+
+def _is_operand(other: object) -> bool:
+    """Return whether something can be compared with a tensor element by element."""
+    return isinstance(other, (Tensor, Real, np.bool_))
