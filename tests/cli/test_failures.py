@@ -43,10 +43,36 @@ def test_equal_failures_of_several_ranks_are_one_with_their_ranks() -> None:
 
 
 def test_of_many_different_failures_the_first_are_shown() -> None:
-    errors = {rank: ValueError(f"of rank {rank}") for rank in range(64)}
+    errors = {rank: ValueError(f"of rank {chr(33 + rank)}") for rank in range(64)}
     text = describe_failure(SpawnException(errors))
-    assert "error on rank 3: ValueError: of rank 3" in text
+    assert "error on rank 3: ValueError: of rank $" in text
     assert text.endswith("and other errors on ranks 4-63; --debug shows all")
+
+
+def test_failures_that_differ_in_numbers_only_are_told_once_in_the_words_of_the_first() -> None:
+    errors = {rank: ValueError(f"rank {rank} cannot send to itself") for rank in (1, 2, 3)}
+    text = describe_failure(SpawnException(errors))
+    assert text == (
+        "error on ranks 1-3 (the words of rank 1): ValueError: rank 1 cannot send to itself"
+    )
+
+
+def test_who_waited_stands_below_the_line_that_failed() -> None:
+    error = raised(lambda: fail(ValueError("bad luck")))
+    error.add_note("rank 0  all_reduce #1 on group world, waits for rank 2")
+    lines = describe_failure(error).splitlines()
+    assert lines[0] == "error: ValueError: bad luck"
+    assert lines[-1] == "  rank 0  all_reduce #1 on group world, waits for rank 2"
+
+
+def test_a_cause_that_the_error_quotes_is_not_told_twice() -> None:
+    error = ValueError("at 2:41: must be a power of 2")
+    error.__cause__ = ValueError("must be a power of 2")
+    assert describe_failure(error) == "error: ValueError: at 2:41: must be a power of 2"
+
+
+def test_a_source_that_is_not_on_this_machine_is_nobodys() -> None:
+    assert not is_users("pyarrow/error.pxi")
 
 
 def test_the_cause_comes_before_what_it_led_to() -> None:

@@ -101,6 +101,11 @@ def _import(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
+    except SyntaxError as error:
+        # Not there when the file is no text at all.
+        error.filename = error.filename or str(path)
+        del sys.modules[name]
+        raise
     except BaseException:
         del sys.modules[name]
         raise

@@ -7,7 +7,9 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import kernbench
 from kernbench.cli.bench_file import shipped_folder
@@ -18,20 +20,22 @@ MOST_CAUSES = 4
 
 # A note that the runtime adds for tracebacks; here the rank is in the headline.
 _RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
+_NUMBER = re.compile(r"\d+")
 
 
 def describe_failure(error: BaseException) -> str:
     """Return the text for stderr: each root cause, on which ranks, and where in the user's code."""
-    blocks: dict[str, list[int]] = {}
+    blocks: dict[str, _Block] = {}
     for rank, cause in root_causes(error):
-        ranks = blocks.setdefault(_block(cause), [])
+        text = _block(cause)
+        block = blocks.setdefault(_NUMBER.sub("N", text.message), _Block(text.message, [], []))
         if rank is not None:
-            ranks.append(rank)
-    texts = []
-    for block, ranks in list(blocks.items())[:MOST_CAUSES]:
-        where = f" on {format_ranks(ranks)}" if ranks else ""
-        texts.append(f"error{where}: {block}")
-    left = [rank for ranks in list(blocks.values())[MOST_CAUSES:] for rank in ranks]
+            block.ranks.append(rank)
+            block.is_one = block.is_one and text.message == block.message
+        if text.where not in block.where:
+            block.where.append(text.where)
+    texts = [block.text() for block in list(blocks.values())[:MOST_CAUSES]]
+    left = [rank for block in list(blocks.values())[MOST_CAUSES:] for rank in block.ranks]
     if left:
         texts.append(f"and other errors on {format_ranks(left)}; --debug shows all")
     return "\n".join(texts)
@@ -68,33 +72,64 @@ def format_ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(set(ranks)) > 1 else ''} {', '.join(texts)}"
 
 
+def is_broken_pipe(error: BaseException) -> bool:
+    """Return whether the reader of stdout, `head` say, went away, on whichever rank."""
+    return any(isinstance(leaf, BrokenPipeError) for _, leaf in root_causes(error))
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Return whether the failure is Ctrl-C, on whichever rank it arrived."""
     return any(isinstance(leaf, KeyboardInterrupt) for _, leaf in root_causes(error))
 
 
-def _block(error: BaseException) -> str:
+class _Text(NamedTuple):
+    """One failure in words."""
+
+    message: str
+    where: str
+    """Where in the user's code, and who else it concerned."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """Failures that say the same, numbers aside: ranks often differ in their own number only."""
+
+    message: str
+    ranks: list[int]
+    where: list[str]
+    is_one: bool = True
+
+    def text(self) -> str:
+        ranks = f" on {format_ranks(self.ranks)}" if self.ranks else ""
+        whose = "" if self.is_one else f" (the words of rank {self.ranks[0]})"
+        return "\n".join([f"error{ranks}{whose}: {self.message}", *filter(None, self.where)])
+
+
+def _block(error: BaseException) -> _Text:
     """Return one cause: what led to it first, then its message, then the user's lines."""
-    lines = []
     before = error.__cause__
     if before is None and not error.__suppress_context__:
         before = error.__context__
-    if before is not None and not isinstance(before, KeyboardInterrupt | SystemExit):
-        lines += [_one(before), "then:"]
-    lines.append(_one(error))
+    message, where = _one(error)
+    if (
+        before is not None
+        and not isinstance(before, KeyboardInterrupt | SystemExit)
+        and str(before) not in message
+    ):
+        message = "\n".join([*filter(None, _one(before)), "then:", message])
     if isinstance(error, InternalError):
-        lines.append("this is a bug in kernbench; run again with --debug and report the traceback")
-    return "\n".join(lines)
+        where += "\nthis is a bug in kernbench; run again with --debug and report the traceback"
+    return _Text(message, where.lstrip("\n"))
 
 
-def _one(error: BaseException) -> str:
-    notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
-    lines = [_headline(error), *notes]
+def _one(error: BaseException) -> _Text:
+    lines = []
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
     ]
     if isinstance(error, SyntaxError) and error.filename:
-        lines.append(f"  {_short(error.filename)}:{error.lineno}")
+        line = f":{error.lineno}" if error.lineno else ""
+        lines.append(f"  {_short(error.filename)}{line}")
         if error.text:
             lines.append(f"    {error.text.strip()}")
     if len(frames) > MOST_FRAMES:
@@ -103,7 +138,9 @@ def _one(error: BaseException) -> str:
         lines.append(f"  {_short(frame.filename)}:{frame.lineno} in {frame.name}")
         if frame.line:
             lines.append(f"    {frame.line}")
-    return "\n".join(lines)
+    notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
+    lines += [f"  {note}" for note in notes]
+    return _Text(_headline(error), "\n".join(lines))
 
 
 def _headline(error: BaseException) -> str:
@@ -116,9 +153,11 @@ def _headline(error: BaseException) -> str:
 
 def is_users(filename: str) -> bool:
     """Return whether a source file is the user's: not ours, not a library's, not Python's."""
-    if filename.startswith("<"):
+    path = Path(filename)
+    # Extension modules name their sources as they were on the machine that built them.
+    if filename.startswith("<") or not path.is_file():
         return False
-    path = Path(filename).resolve()
+    path = path.resolve()
     if path.is_relative_to(shipped_folder().resolve()):
         return True
     package = Path(kernbench.__file__).resolve().parent

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernbench.cli.bench_file import Bench, load_bench
-from kernbench.cli.failures import describe_failure, is_interrupt, print_traceback
+from kernbench.cli.failures import (
+    describe_failure,
+    is_broken_pipe,
+    is_interrupt,
+    print_traceback,
+)
 from kernbench.cli.parameters import parameters_of, parse_parameters
 from kernbench.cli.progress import progress
 from kernbench.errors import MachineError, UnknownNameError, UsageError
@@ -81,10 +86,6 @@ def _guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> 
     """
     try:
         return action()
-    except BrokenPipeError:
-        # The reader, `head` say, has seen enough.
-        sys.stdout = None  # so that Python does not flush it again
-        return DONE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -103,6 +104,10 @@ def _report_failure(error: BaseException, debug: bool) -> int:
     if is_interrupt(error):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    if is_broken_pipe(error):
+        # The reader has seen enough.
+        sys.stdout = None  # so that Python does not flush it again
+        return DONE
     if debug:
         print_traceback(error)
     print(describe_failure(error), file=sys.stderr)
@@ -117,13 +122,13 @@ def _plan(options: RunOptions) -> _Plan:
     for name in ("log", "trace", "json"):
         given = getattr(options, name)
         if given is not None and given != STDOUT:
-            _make_folder(name, Path(given))
+            _check_writable(name, Path(given))
         elif given == STDOUT and name != "json":
             raise UsageError(f"--{name} takes a file; only --json can go to stdout")
     return _Plan(bench, machine, ranks, params)
 
 
-def _make_folder(option: str, path: Path) -> None:
+def _check_writable(option: str, path: Path) -> None:
     """Find out before the run, not after it, that there is no place for its results."""
     if path.is_dir():
         raise UsageError(f"--{option} {path} is a folder; name a file in it")
@@ -131,6 +136,13 @@ def _make_folder(option: str, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--{option} {path}: cannot make the folder: {error.strerror}") from None
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise UsageError(f"--{option} {path}: cannot be written: {error.strerror}") from None
+    if is_new:
+        path.unlink()
 
 
 def _run(plan: _Plan, options: RunOptions) -> int:
@@ -152,16 +164,31 @@ def _run(plan: _Plan, options: RunOptions) -> int:
             plan.bench.run(torch, **plan.params)
         report: Report = context.report()
         print_report(report, peaks_of(plan.machine), Console(file=sys.stdout, highlight=False))
-    if options.log is not None:
-        num_rows = log.write_parquet(options.log, machine=plan.machine.name, ranks=plan.ranks)
-        print(f"op log: {options.log} ({num_rows} rows)", file=sys.stderr)
-    if options.trace is not None:
-        write_trace(log, plan.machine, options.trace)
-        print(f"timeline: {options.trace} (open it in https://ui.perfetto.dev)", file=sys.stderr)
-    if options.json is not None:
-        text = json.dumps(report, indent=2)
-        if json_only:
-            print(text)
-        else:
-            Path(options.json).write_text(text + "\n", encoding="utf-8")
+    with _writing("log", options.log) as path:
+        if path is not None:
+            num_rows = log.write_parquet(path, machine=plan.machine.name, ranks=plan.ranks)
+            print(f"op log: {path} ({num_rows} rows)", file=sys.stderr)
+    with _writing("trace", options.trace) as path:
+        if path is not None:
+            write_trace(log, plan.machine, path)
+            print(f"timeline: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
+    text = json.dumps(report, indent=2)
+    if json_only:
+        print(text)
+    else:
+        with _writing("json", options.json) as path:
+            if path is not None:
+                Path(path).write_text(text + "\n", encoding="utf-8")
     return DONE
+
+
+@contextlib.contextmanager
+def _writing(option: str, path: str | None) -> Iterator[str | None]:
+    """Name the option in the error of a disk that filled up meanwhile, say."""
+    try:
+        yield path
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"--{option} {path}: cannot be written: {reason}") from None
