@@ -10,7 +10,7 @@ from triton.runtime import driver as triton_driver
 
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
-from kernbench.triton_backend.launcher import Launcher
+from kernbench.triton_backend.launcher import ENTERED, Launcher
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def activate(launcher: Launcher) -> Iterator[None]:
     Afterwards the driver that was active before is active again, also when there was none: Triton
     then still has to choose one, as if kernbench had never been there. Runs may be nested, or
     end in another order than they began in. A driver that the program itself made active inside
-    the run stays.
+    the run stays. Runs in several threads launch each to its own.
     """
     # Missing when the entry points were not read (TRITON_BACKENDS_IN_TREE=1, a source tree).
     backends.setdefault(BACKEND_NAME, Backend(KernbenchBackend, KernbenchDriver))
@@ -28,9 +28,11 @@ def activate(launcher: Launcher) -> Iterator[None]:
     # The public property would create a driver where none is wanted yet, and fail without a GPU.
     driver.previous = triton_driver._active
     triton_driver.set_active(driver)
+    token = ENTERED.set(launcher)
     try:
         yield
     finally:
+        ENTERED.reset(token)
         driver.utils.release()
         _remove(driver)
 

@@ -123,13 +123,15 @@ def _benchmark(
     """
     from triton.runtime import driver as triton_driver
 
+    from kernbench.triton_backend.launcher import active_launcher
+
     driver = triton_driver.active
     if not isinstance(driver, KernbenchDriver):
         result: float | list[float] = driver.get_benchmarker()(
             kernel_call, quantiles=quantiles, **options
         )
         return result
-    milliseconds = driver.launcher.benchmark_ms(kernel_call)
+    milliseconds = active_launcher().benchmark_ms(kernel_call)
     return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
 

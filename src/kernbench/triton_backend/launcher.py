@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from triton.runtime import driver as triton_driver
@@ -33,15 +34,19 @@ class Launcher(Protocol):
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
 
 
+# Triton has one active driver for the whole process; runs in several threads each have their own.
+ENTERED: ContextVar[Launcher | None] = ContextVar("kernbench_launcher", default=None)
+
+
 def active_launcher() -> Launcher:
-    """Return the run that is active now.
+    """Return the run that the calling code is inside of, or else the one that began last.
 
     Raises:
         UsageError: Triton's active driver belongs to no run.
     """
     driver = triton_driver.active
     if isinstance(driver, KernbenchDriver):
-        return driver.launcher
+        return ENTERED.get() or driver.launcher
     raise UsageError(
         f"a kernel compiled for kernbench was launched while {type(driver).__name__} is active; "
         "launch it inside `with kernbench.RuntimeContext(...)`"
