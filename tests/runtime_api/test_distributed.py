@@ -344,9 +344,32 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
     with pytest.raises(DeadlockError) as caught:
         on_ranks(2, body)
     text = str(caught.value)
-    assert "rank 0  recv of send #1 from rank 1 to rank 0, waits for rank 1" in text
+    assert "rank 0  recv #1 from rank 1, waits for rank 1" in text
     assert "rank 1  barrier #1 on group world, waits for rank 0" in text
     assert sorted(cleaned) == [0, 1]
+
+
+def test_a_send_and_a_receive_that_differ_are_named_as_such() -> None:
+    def body(torch, dist, rank: int) -> None:
+        if rank == 0:
+            dist.send(torch.ones(4), dst=1)
+        else:
+            dist.recv(torch.ones(5), src=0)
+
+    with pytest.raises(SpawnException) as caught:
+        on_ranks(2, body)
+    text = str(caught.value.errors[0])
+    assert "rank 0  send of (4,) float32" in text
+    assert "rank 1  recv of (5,) float32" in text
+
+
+def test_a_numpy_array_is_refused_by_name() -> None:
+    def body(torch, dist, rank: int) -> None:
+        dist.all_reduce(torch.ones(4).numpy())
+
+    with pytest.raises(SpawnException) as caught:
+        on_ranks(2, body)
+    assert "all_reduce takes tensors, but got ndarray" in str(caught.value.errors[0])
 
 
 def test_main_alone_waiting_for_a_message_is_a_deadlock() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -150,6 +152,64 @@ def test_times_are_the_same_with_and_without_data() -> None:
     assert run(True) == run(False)
 
 
+def test_the_bounds_of_a_view_are_those_of_the_memory_around_it(torch) -> None:
+    x, y = torch.ones(100, name="x"), torch.empty(128, name="y")
+    with pytest.raises(OutOfBoundsError) as caught:
+        add_one_unmasked[(1,)](x[40:], y, BLOCK=64)
+    text = str(caught.value)
+    assert "reads 4 bytes at x+240" in text
+    assert "the memory of x (60,) float32, a view, is bytes -160 to 240 from there" in text
+    add_one_unmasked[(1,)](x[:10], y, BLOCK=64)
+
+
+def test_a_grid_of_four_dimensions_is_refused_where_triton_would_drop_one(torch) -> None:
+    with pytest.raises(UsageError, match=r"at most 3 dimensions, but got \(1, 1, 1, 2\)"):
+        torch.launch("add", add_one, torch.ones(4), torch.ones(4), 4, BLOCK=4, grid=(1, 1, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"ranks": "two"}, "ranks must be at least 1, but got 'two'"),
+        ({"ranks": 0}, "ranks must be at least 1, but got 0"),
+        ({"data": "no"}, "data must be True or False, but got 'no'"),
+        ({"seed": 1.5}, "seed must be an integer, but got 1.5"),
+        ({"machine": 3}, "machine must be a preset's name"),
+    ],
+)
+def test_wrong_arguments_of_a_run_are_named(wrong, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        RuntimeContext(**wrong)
+
+
+def test_runs_in_threads_launch_each_to_its_own() -> None:
+    both_entered = threading.Barrier(2, timeout=30)
+
+    def run(value: float) -> tuple[list[float], int]:
+        with RuntimeContext("ahbm", ranks=2) as torch:
+            both_entered.wait()
+
+            def worker(rank: int) -> None:
+                torch.ahbm.set_device(rank)
+                x, y = torch.full((4,), value + rank), torch.empty(4)
+                add_one[(1,)](x, y, 4, BLOCK=4)
+                results.append(y.tolist()[0])
+
+            results: list[float] = []
+            torch.multiprocessing.spawn(worker, nprocs=2)
+            return sorted(results), torch.report()["kernels"][0]["launches"]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, [0.0, 10.0]))
+    assert found == [([1.0, 2.0], 2), ([11.0, 12.0], 2)]
+
+
+def test_what_the_torch_of_a_run_lacks_is_named_with_the_nearest_that_it_has(torch) -> None:
+    with pytest.raises(AttributeError, match="has no zeroes: did you mean zeros"):
+        torch.zeroes(3)
+    assert not hasattr(torch, "nn")
+
+
 @pytest.mark.adr("0024-D7")
 def test_a_read_outside_names_tensor_byte_program_line_and_rank(torch) -> None:
     x, y = torch.ones(100, name="x"), torch.empty(128, name="y")
@@ -158,7 +218,7 @@ def test_a_read_outside_names_tensor_byte_program_line_and_rank(torch) -> None:
     text = str(caught.value)
     assert text.startswith("tt.load at runtime_kernels.py:")
     assert "reads 4 bytes at x+400 (rank 0, kernel add_one_unmasked, program (1, 0, 0))" in text
-    assert text.endswith("but x (100,) float32 is 400 bytes from there; mask the load")
+    assert text.endswith("but x (100,) float32 is 400 bytes; mask the load")
     assert isinstance(caught.value, IndexError)
     assert not torch.ahbm.synchronize()
 

@@ -185,8 +185,9 @@ class Site:
         program = self.chunks.program(self.chunks.bounds[frame.chunk] + position)
         verb, op = ("writes", "store") if self.is_store else ("reads", "load")
         byte = int(where.reshape(-1)[flat])
+        name = buffer.label.partition(" ")[0]
         return OutOfBoundsError(
-            f"tt.{op} at {self.line} {verb} {self.itemsize} bytes at {buffer.label}{byte:+d} "
+            f"tt.{op} at {self.line} {verb} {self.itemsize} bytes at {name}{byte:+d} "
             f"(program {program}), but {buffer.label} is {buffer.size_bytes} bytes; mask the {op}"
         )
 

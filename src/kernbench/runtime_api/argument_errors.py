@@ -73,8 +73,13 @@ def bounds_error(
         )
     access, verb = ("tt.store", "writes") if found.is_store else ("tt.load", "reads")
     offset = f"{'+' if found.byte_offset >= 0 else '-'}{abs(found.byte_offset)}"
+    if before == 0 and after == tensor.nbytes:
+        held = f"{tensor.label} is {after} bytes"
+    else:
+        # What counts is the memory: a kernel may walk from a view into the tensor around it.
+        held = f"the memory of {tensor.label}, a view, is bytes {-before} to {after} from there"
     return OutOfBoundsError(
         f"{access} at {found.line} {verb} {found.access_bytes} bytes at {tensor.name}{offset} "
         f"(rank {state.rank}, kernel {plan.kernel.name}, program {tuple(found.program)}), but "
-        f"{tensor.label} is {after} bytes from there; mask the {access[3:]}"
+        f"{held}; mask the {access[3:]}"
     )

@@ -21,10 +21,12 @@ class Collective:
     the same group has ended.
     """
 
-    def __init__(self, run: Run, title: str, ranks: tuple[int, ...]) -> None:
+    def __init__(self, run: Run, title: str, ranks: tuple[int, ...], call: int = 0) -> None:
         self._run = run
         self.title = title
         """How errors name it, e.g. ``all_reduce #7 on group world``."""
+        self.call = call
+        """Between two ranks: how many of theirs came before, from 1 on."""
         self._ranks = ranks
         self._works: list[Work | None] = [None] * len(ranks)
         self._num_absent = len(ranks)
@@ -83,7 +85,7 @@ class Collective:
 
     def _refuse(self) -> None:
         works = self._arrived()
-        calls = [(f"  rank {work.rank}  {work.signature}", str(work.site)) for work in works]
+        calls = [(f"  rank {work.rank}  {work.asked()}", str(work.site)) for work in works]
         width = max(len(call) for call, _ in calls)
         text = "\n".join(
             [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -131,13 +132,19 @@ class RuntimeContext(Factories):
         state.last_launch = None
         try:
             with self._driver_of_this_run():
-                kernel[_as_grid(grid)](*args, **constexprs)
+                kernel[_as_grid(name, grid)](*args, **constexprs)
         except Exception:
             _explain_arguments(name, args)
             raise
         finally:
             state.launch_label = outer
         return state.last_launch
+
+    def __getattr__(self, name: str) -> Any:
+        close = difflib.get_close_matches(name, [*dir(type(self)), *vars(self)])
+        hint = f": did you mean {' or '.join(close)}?" if close else ""
+        text = f"the torch of a run is kernbench's own, and has no {name}{hint}"
+        raise AttributeError(text, name=name, obj=self)
 
     def copy_strided(self, source: Any, target: Any) -> None:
         """Copy between tensors of one shape and element type with any strides, by a kernel."""
@@ -168,13 +175,16 @@ class RuntimeContext(Factories):
         return stack
 
 
-def _as_grid(grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
+def _as_grid(name: str, grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
     if grid is None:
         return (1,)
     if callable(grid):
         found: Callable[..., Any] = grid
         return found
     if isinstance(grid, (list, tuple)):
+        if len(grid) > 3:
+            # Triton would not look at the fourth.
+            raise UsageError(f"launch {name}: a grid has at most 3 dimensions, but got {grid}")
         return tuple(grid)
     return (grid,)
 

@@ -60,7 +60,8 @@ class Distributed(Groups):
         algorithm: str = "auto",
     ) -> Work | None:
         """Combine a tensor over all ranks, in place; every rank ends with the same bits."""
-        signature = _signature("all_reduce", (tensor,), tensor.numel(), op, algorithm=algorithm)
+        num_elements = _numel("all_reduce", tensor)
+        signature = _signature("all_reduce", (tensor,), num_elements, op, algorithm=algorithm)
         return self._call(signature, group, (tensor,), (tensor,), async_op)
 
     def all_gather_into_tensor(
@@ -91,7 +92,7 @@ class Distributed(Groups):
     ) -> Work | None:
         """Put each rank's ``tensor`` into the tensor of ``tensor_list`` at its position."""
         outputs = _checked_list("all_gather", tensor_list, tensor, self.get_world_size(group))
-        num_elements = tensor.numel() * len(outputs)
+        num_elements = _numel("all_gather", tensor) * len(outputs)
         signature = _signature("all_gather", (tensor,), num_elements, algorithm=algorithm)
         return self._call(signature, group, (tensor,), outputs, async_op)
 
@@ -139,7 +140,7 @@ class Distributed(Groups):
         """Give the tensor of rank ``src`` (counted in the world) to all ranks of the group."""
         root = self.resolve(group).position(src)
         signature = _signature(
-            "broadcast", (tensor,), tensor.numel(), root=root, algorithm=algorithm
+            "broadcast", (tensor,), _numel("broadcast", tensor), root=root, algorithm=algorithm
         )
         return self._call(signature, group, (tensor,), (tensor,), async_op)
 
@@ -219,7 +220,7 @@ class Distributed(Groups):
         is_sender = what == "send"
         ends = (rank, peer) if is_sender else (peer, rank)
         key = (members, *ends, tag)
-        signature = _signature("send_recv", (tensor,), tensor.numel())
+        signature = _signature("send_recv", (tensor,), _numel(what, tensor))
         tensors = (tensor,)
         work = self._issue(signature, tensors if is_sender else (), () if is_sender else tensors)
         # The oldest meeting of the pair at which this side is still missing.
@@ -228,9 +229,11 @@ class Distributed(Groups):
         if meeting is None:
             call = self._pair_calls[key] = self._pair_calls.get(key, 0) + 1
             title = f"send #{call} from rank {ends[0]} to rank {ends[1]}"
-            meeting = Collective(self._run, title, ends)
+            meeting = Collective(self._run, title, ends, call)
             waiting.append(meeting)
-        work.called = meeting.title if is_sender else f"recv of {meeting.title}"
+        work.called = f"{what} #{meeting.call} {'to' if is_sender else 'from'} rank {peer}"
+        if tag:
+            work.called += f" with tag {tag}"
         self._arrive(meeting, 0 if is_sender else 1, work, key)
         if meeting.is_complete:
             waiting.remove(meeting)
@@ -308,7 +311,17 @@ def _signature(
     return Signature(op, shapes, dtype, reduce_op, root, algorithm, num_elements)
 
 
+def _numel(what: str, tensor: Tensor) -> int:
+    if not isinstance(tensor, Tensor):
+        raise UsageError(
+            f"{what} takes tensors, but got {type(tensor).__name__}; make one with torch.tensor"
+        )
+    return tensor.numel()
+
+
 def _check_numel(what: str, whole: Tensor, parts: int, part: Tensor) -> None:
+    _numel(what, whole)
+    _numel(what, part)
     if whole.numel() != parts * part.numel() or whole.dtype is not part.dtype:
         raise UsageError(
             f"{what} must hold {parts} x {part.numel()} elements of {part.dtype}, "
@@ -319,6 +332,8 @@ def _check_numel(what: str, whole: Tensor, parts: int, part: Tensor) -> None:
 def _checked_list(
     what: str, tensors: Sequence[Tensor], one: Tensor, world_size: int
 ) -> tuple[Tensor, ...]:
+    for tensor in (one, *tensors):
+        _numel(what, tensor)
     if len(tensors) != world_size:
         raise UsageError(
             f"{what}: the list has {len(tensors)} tensors, but the group has {world_size} ranks"

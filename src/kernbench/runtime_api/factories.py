@@ -81,11 +81,13 @@ class Factories(Run):
     def rand(self, *size: Any, **options: Any) -> Tensor:
         """Return numbers drawn evenly from [0, 1); see :meth:`manual_seed`."""
         tensor = self._allocate(as_shape(size), float32, **options)
+        _check_real("rand", tensor)
         return self._random(tensor, lambda generator: generator.random(tensor.shape, np.float32))
 
     def randn(self, *size: Any, **options: Any) -> Tensor:
         """Return numbers drawn from the standard normal distribution; see :meth:`manual_seed`."""
         tensor = self._allocate(as_shape(size), float32, **options)
+        _check_real("randn", tensor)
         return self._random(
             tensor, lambda generator: generator.standard_normal(tensor.shape, np.float32)
         )
@@ -111,7 +113,10 @@ class Factories(Run):
         """Return a tensor of numbers or nested lists; float64 becomes float32, as in torch."""
         if isinstance(values, Tensor):
             return values.clone()
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise UsageError(f"tensor: {error}") from None
         if array.dtype == np.float64 and not isinstance(values, (np.ndarray, np.generic)):
             array = array.astype(np.float32)
         return self.from_numpy(array, **options)
@@ -195,6 +200,11 @@ class Factories(Run):
         if self.has_data:
             elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
             tensor.buffer.adopt(elements)
+
+
+def _check_real(what: str, tensor: Tensor) -> None:
+    if not tensor.dtype.is_floating_point:
+        raise UsageError(f"{what} draws real numbers, not {tensor.dtype}; use randint for integers")
 
 
 def _like(other: Tensor, options: dict[str, Any]) -> dict[str, Any]:

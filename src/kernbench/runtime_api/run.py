@@ -28,8 +28,17 @@ class Run:
     def __init__(
         self, machine: str | Path | Machine, ranks: int | None, data: bool, seed: int
     ) -> None:
-        if ranks is not None and (isinstance(ranks, bool) or ranks < 1):
+        if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
+        if type(data) is not bool:
+            raise UsageError(f"data must be True or False, but got {data!r}")
+        if type(seed) is not int:
+            raise UsageError(f"seed must be an integer, but got {seed!r}")
+        if not isinstance(machine, (str, Path, Machine)):
+            raise UsageError(
+                "machine must be a preset's name, the path of a YAML file or a Machine, "
+                f"but got {machine!r}"
+            )
         self.machine = load_machine(machine, ranks)
         self.world_size = self.machine.num_sips if ranks is None else ranks
         """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""

@@ -111,6 +111,11 @@ class Work(Handle):
             for other, (start, end), written in self._spans
         )
 
+    def asked(self) -> str:
+        """Return the rank's call in words, for an error that compares it with the others'."""
+        side = self.called.partition(" ")[0]
+        return str(self.signature).replace("send_recv", side) if side else str(self.signature)
+
     def waits_for(self) -> tuple[int, ...]:
         return () if self.collective is None else self.collective.missing()
 

@@ -71,13 +71,13 @@ class Simulation:
         self._check_main()
         try:
             self.env.run(until=handle)
-        except RuntimeError as error:
+        except RuntimeError:
             # SimPy's only sign that the queue ran dry; errors of ranks and commands never
             # come this way (see Handle.error).
             if handle.callbacks is None or self.env.peek() != simpy.core.Infinity:
                 raise
             handle.callbacks.clear()
-            raise deadlock_error(self, handle) from error
+            raise deadlock_error(self, handle) from None
         if handle.callbacks is not None:
             # SimPy stopped in the middle of the handle's callbacks and put the rest in front.
             self.env.step()
