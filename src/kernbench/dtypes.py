@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -24,12 +25,12 @@ class DType:
     numpy: np.dtype[Any]
     aliases: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes per element in memory."""
         return self.numpy.itemsize
 
-    @property
+    @cached_property
     def is_floating_point(self) -> bool:
         return self.name.startswith(("float", "bfloat"))
 

@@ -57,6 +57,7 @@ class Machine:
     sip_overrides: Mapping[int, SipSpec]
     _topology: Topology | None
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    _sips: dict[int, SipSpec] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Machine({self.name}, {self.num_sips} SIPs, {self.topology})"
@@ -81,8 +82,12 @@ class Machine:
         Raises:
             UsageError: The machine has no such SIP.
         """
-        self._check_sip(sip_id)
-        return self.sip_overrides.get(sip_id, self.spec.sip)
+        # Asked several times per launch.
+        found = self._sips.get(sip_id)
+        if found is None:
+            self._check_sip(sip_id)
+            found = self._sips[sip_id] = self.sip_overrides.get(sip_id, self.spec.sip)
+        return found
 
     @cached_property
     def links(self) -> tuple[Link, ...]:

@@ -59,6 +59,17 @@ class Buffer:
             self._bytes = self.pool.take(self.size_bytes)
         return self._bytes
 
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether nothing has asked for the contents yet: they are zeros that nobody stored."""
+        return self._bytes is None
+
+    def bytes_to_overwrite(self) -> npt.NDArray[np.uint8]:
+        """Return the contents for a caller that writes every byte before anyone reads one."""
+        if self._bytes is None:
+            self._bytes = self.pool.take(self.size_bytes, zero=False)
+        return self._bytes
+
     def __del__(self) -> None:
         array, self._bytes = self._bytes, None
         # An array of ours (not adopted) that no view shows: this variable and the call see it.

@@ -13,7 +13,7 @@ MOST_KEPT = 256 << 20
 
 
 class BytePool:
-    """Zeroed arrays, made from returned ones of the same size where there are any.
+    """Arrays, made from returned ones of the same size where there are any.
 
     A program allocates the same results in every layer. Clearing used pages costs a tenth of what
     the operating system takes to provide new ones.
@@ -23,14 +23,15 @@ class BytePool:
         self._free: dict[int, list[Bytes]] = {}
         self._kept_bytes = 0
 
-    def take(self, size_bytes: int) -> Bytes:
-        """Return ``size_bytes`` zero bytes."""
+    def take(self, size_bytes: int, *, zero: bool = True) -> Bytes:
+        """Return ``size_bytes`` bytes: zeros, or without ``zero`` whatever there was."""
         same_size = self._free.get(size_bytes)
         if not same_size:
-            return np.zeros(size_bytes, dtype=np.uint8)
+            return np.zeros(size_bytes, np.uint8) if zero else np.empty(size_bytes, np.uint8)
         array = same_size.pop()
         self._kept_bytes -= size_bytes
-        array.fill(0)
+        if zero:
+            array.fill(0)
         return array
 
     def give(self, array: Bytes) -> None:

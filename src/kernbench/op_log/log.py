@@ -75,7 +75,7 @@ class Template:
     """Collectives: ``hbm_bytes`` by position in the group; empty where ranks share it evenly."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Instance:
     """One launch or collective: a template placed in virtual time.
 

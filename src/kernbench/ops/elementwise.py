@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import triton
@@ -16,8 +17,8 @@ import triton.language as tl
 from kernbench.dtypes import DType, bool_
 from kernbench.errors import UsageError
 from kernbench.ops import scalar_functions as fn
-from kernbench.ops.kernel import kernel, new_result, normal_dim
-from kernbench.ops.layout import broadcast_shape, broadcast_strides, build_walk
+from kernbench.ops.kernel import Memo, kernel, new_result, normal_dim, prepare
+from kernbench.ops.layout import Walk, broadcast_shape, broadcast_strides, build_walk
 from kernbench.ops.promotion import (
     as_number,
     compute_dtype,
@@ -30,6 +31,11 @@ from kernbench.ops.promotion import (
 from kernbench.runtime_api import Tensor
 
 Operand = Tensor | float | int | bool
+
+_PREPARED = Memo()
+"""Launches by function, dtypes and layouts, where all operands are tensors."""
+
+_ABSENT = (None, None, None)
 
 
 def _tensors(operands: Sequence[Operand]) -> list[Tensor]:
@@ -98,6 +104,14 @@ def run_elementwise(
         UsageError: The operands do not broadcast to the shape of ``out``.
     """
     tensors = _tensors(operands)
+    key = None
+    if len(tensors) == len(operands):
+        layouts = tuple([(t.shape, t.stride(), t.dtype) for t in tensors])
+        key = (id(function), compute, out.shape, out.stride(), out.dtype, layouts)
+        prepared = _PREPARED.get(key)
+        if prepared is not None:
+            prepared.launch(name, (out, *tensors, *_ABSENT[len(tensors) :]), out.context)
+            return out
     shape = tuple(out.shape)
     if broadcast_shape(shape, *(tuple(t.shape) for t in tensors)) != shape:
         listed = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
@@ -109,30 +123,49 @@ def run_elementwise(
         tuple(out.stride()),
         *(broadcast_strides(tuple(t.shape), tuple(t.stride()), shape) for t in tensors),
     )
-    slots: list[Operand | None] = [as_number(x) if is_number(x) else x for x in operands]
+    slots: list[Any] = [as_number(x) if is_number(x) else x for x in operands]
     slots += [None] * (3 - len(slots))
-    run = out.context.launch
-    constants = {"FUNCTION": function, "COMPUTE": compute_dtype(compute)}
+    plan = _plan(walk, slots)
+    constants = {"FUNCTION": function, "COMPUTE": compute_dtype(compute), **plan.blocks}
+    arguments = (out, *slots)
+    if key is None:
+        # What a number compiles to depends on its value.
+        out.context.launch(
+            name, plan.kernel, *arguments, *plan.numbers, grid=plan.grid, **constants
+        )
+    else:
+        prepared = prepare(plan.kernel, arguments, plan.numbers, plan.grid, constants)
+        _PREPARED.keep(key, prepared)
+        prepared.launch(name, arguments, out.context)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which of the two kernels runs, and all it is given behind its operands."""
+
+    kernel: Any
+    numbers: tuple[int, ...]
+    grid: tuple[int, ...]
+    blocks: dict[str, int]
+
+
+def _plan(walk: Walk, slots: list[Any]) -> _Plan:
     if walk.is_flat:
         n = math.prod(walk.shape)
         size = 1024 if n <= 1 << 16 else 4096
-        run(
-            name, elementwise_flat, out, *slots, n,
-            grid=(triton.cdiv(n, size),), BLOCK=size, **constants,
-        )  # fmt: skip
-        return out
+        return _Plan(elementwise_flat, (n,), (triton.cdiv(n, size),), {"BLOCK": size})
     walk = walk.padded()
     d0, d1, m, n = walk.shape
     block_m, block_n = (1, 1024) if m == 1 else (16, 64)
     out_strides, *strides = walk.strides
     per_slot = [(0,) * 4 if slot is None or is_number(slot) else strides.pop(0) for slot in slots]
-    run(
-        name, elementwise_strided, out, *slots, d1, m, n,
-        *out_strides, *(stride for own in per_slot for stride in own),
-        grid=(triton.cdiv(n, block_n), triton.cdiv(m, block_m), d0 * d1),
-        BLOCK_M=block_m, BLOCK_N=block_n, **constants,
-    )  # fmt: skip
-    return out
+    return _Plan(
+        elementwise_strided,
+        (d1, m, n, *out_strides, *(stride for own in per_slot for stride in own)),
+        (triton.cdiv(n, block_n), triton.cdiv(m, block_m), d0 * d1),
+        {"BLOCK_M": block_m, "BLOCK_N": block_n},
+    )
 
 
 def _binary(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import triton
@@ -26,13 +27,59 @@ def kernel(function: Any) -> Any:
     return triton.jit(do_not_specialize=runtime)(function)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A launch of which only the tensors are missing; it serves all of equal types and layouts.
+
+    Triton's ``kernel[grid](...)`` looks at every argument to find the compiled kernel. A program
+    asks for the same few launches again and again, so what it found is kept here.
+    """
+
+    compiled: Any
+    grid: tuple[int, ...]
+    rest: tuple[Any, ...]
+    """The arguments behind the tensors: numbers, then constants."""
+
+    def launch(self, name: str, tensors: tuple[Tensor | None, ...], context: Any) -> None:
+        """Launch it on the stream of the current rank."""
+        context.launch(name, self.compiled, *tensors, *self.rest, grid=self.grid)
+
+
+def prepare(
+    kernel: Any,
+    tensors: tuple[Tensor | None, ...],
+    numbers: tuple[int, ...],
+    grid: tuple[int, ...],
+    constants: dict[str, Any],
+    **options: Any,
+) -> Prepared:
+    """Return a launch of a kernel whose parameters are tensors, then numbers, then constants."""
+    compiled = kernel.warmup(*tensors, *numbers, grid=grid, **constants, **options)
+    names = kernel.arg_names[len(tensors) + len(numbers) :]
+    grid = (*grid, 1, 1)[:3]
+    return Prepared(compiled, grid, (*numbers, *(constants[name] for name in names)))
+
+
+class Memo(dict[Any, Any]):
+    """What was prepared, by all that decides it. Forgets everything rather than grow for ever."""
+
+    def keep(self, key: Any, value: Any) -> Any:
+        """Store ``value`` and return it."""
+        if len(self) >= _MOST_KEPT:
+            self.clear()
+        self[key] = value
+        return value
+
+
+_MOST_KEPT = 4096
+
+
 def new_result(shape: tuple[int, ...], dtype: DType, beside: Tensor) -> Tensor:
     """Return a tensor for a result, on the SIP of the operand ``beside``.
 
     It is laid over the SIP's cubes and PEs as that operand is, where the shapes agree.
     """
-    dp = beside.dp if tuple(beside.shape) == shape else None
-    return beside.context.empty(shape, dtype=dtype, dp=dp, device=beside.device)
+    return beside.context.empty_beside(beside, shape, dtype)
 
 
 def require_dims(what: str, tensor: Tensor, least: int) -> None:

@@ -66,6 +66,8 @@ def is_number(operand: Any) -> bool:
     Raises:
         UsageError: It is neither.
     """
+    if type(operand) is Tensor:
+        return False
     if isinstance(operand, (numbers.Real, np.bool_)):
         return True
     if hasattr(operand, "data_ptr"):

@@ -218,13 +218,13 @@ class StoreResult:
         into: Callable[..., Any],
         inputs: tuple[int, ...],
     ) -> None:
-        self._store, self._function, self._into = store, function, into
+        self.store, self._function, self._into = store, function, into
         self._inputs = inputs
 
     def __call__(self, frame: Frame) -> None:
         values = frame.values
         inputs = [values[slot] for slot in self._inputs]
-        store = self._store
+        store = self.store
         if not store.dynamic:
             site = store.site
             geometry = site.geometry(frame)

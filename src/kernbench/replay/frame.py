@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,7 @@ from kernbench.memory import Buffer
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PointerArg:
+class PointerArg(NamedTuple):
     """A pointer argument of a launch: ``offset_bytes`` into a buffer."""
 
     buffer: Buffer
@@ -32,10 +31,16 @@ class Frame:
 
     __slots__ = ("chunk", "iterations", "memory", "num_programs", "origin", "pointers", "values")
 
-    def __init__(self, pointers: dict[int, PointerArg]) -> None:
+    def __init__(
+        self,
+        pointers: Mapping[int, PointerArg],
+        memory: Mapping[int, Array],
+        origin: Mapping[int, int],
+    ) -> None:
         self.pointers = pointers
-        self.memory: dict[int, Array] = {p: arg.buffer.bytes for p, arg in pointers.items()}
-        self.origin: dict[int, int] = {p: arg.offset_bytes for p, arg in pointers.items()}
+        self.memory = memory
+        self.origin = origin
+        """The byte in its memory that each pointer points at."""
         self.values: list[Any] = []
         self.iterations: list[int] = []
         self.chunk = 0

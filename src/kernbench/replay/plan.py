@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +37,7 @@ from kernbench.dtypes import DType
 from kernbench.errors import UsageError
 from kernbench.replay.access import Load, Store, StoreResult
 from kernbench.replay.composite import composite_groups
+from kernbench.replay.coverage import only_stored, stored_ranges
 from kernbench.replay.elementwise import build_function, build_into
 from kernbench.replay.frame import Frame, PointerArg
 from kernbench.replay.gemm import build_gemm, build_gemm_into
@@ -64,10 +65,14 @@ class Plan:
         if composite:
             groups = [part for group in trace.groups for part in composite_groups(group)]
         self.groups = [_GroupPlan(group, trace) for group in groups]
+        self._only_stored = only_stored(trace)
+        self._stored: dict[int, tuple[int, int]] | None = None
 
     def run(self, params: Sequence[PointerArg | float | int | None]) -> None:
         """Execute the kernel on the buffers that ``params`` point into."""
         pointers: dict[int, PointerArg] = {}
+        memory: dict[int, Array] = {}
+        origin: dict[int, int] = {}
         for index in self.pointer_params:
             argument = params[index] if index < len(params) else None
             if not isinstance(argument, PointerArg):
@@ -76,10 +81,29 @@ class Plan:
                     f"a tensor, but got {argument!r}"
                 )
             pointers[index] = argument
-        frame = Frame(pointers)
+            buffer, origin[index] = argument
+            if buffer.is_unwritten and self._overwrites(index, argument, params):
+                memory[index] = buffer.bytes_to_overwrite()
+            else:
+                memory[index] = buffer.bytes
+        frame = Frame(pointers, memory, origin)
         with np.errstate(all="ignore"):
             for group in self.groups:
                 group.run(frame, params)
+
+    def _overwrites(self, param: int, argument: PointerArg, params: Sequence[Any]) -> bool:
+        """Return whether the kernel stores every byte of a buffer and reads none of it."""
+        if param not in self._only_stored:
+            return False
+        if self._stored is None:
+            self._stored = stored_ranges(
+                (store, group.chunks) for group in self.groups for store in group.stores()
+            )
+        buffer, offset = argument
+        if self._stored.get(param) != (-offset, buffer.size_bytes - offset):
+            return False
+        others = (params[index] for index in self.pointer_params if index != param)
+        return all(isinstance(other, PointerArg) and other.buffer is not buffer for other in others)
 
 
 class _GroupPlan:
@@ -112,6 +136,14 @@ class _GroupPlan:
             frame.num_programs = bounds[chunk + 1] - bounds[chunk]
             for step in steps:
                 step(frame)
+
+    def stores(self) -> Iterator[Store]:
+        """Yield the stores outside of loops."""
+        for step in self.steps:
+            if isinstance(step, StoreResult):
+                yield step.store
+            elif isinstance(step, Store):
+                yield step
 
     def _build_body(self, body: tuple[Command, ...], kept: frozenset[int]) -> list[Step]:
         steps: list[Step] = []

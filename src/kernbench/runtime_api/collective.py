@@ -81,7 +81,9 @@ class Collective:
 
     def _differ(self) -> bool:
         works = self._arrived()
-        return any(work.signature != works[0].signature for work in works)
+        first = works[0].signature
+        # Equal ones are mostly one object.
+        return any(work.signature is not first and work.signature != first for work in works)
 
     def _refuse(self) -> None:
         works = self._arrived()
@@ -119,7 +121,7 @@ class Collective:
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.
         if run.has_data:
-            run.replay_queue.push(self.title, build_record(schedule, signature, works))
+            run.replay_queue.push(lambda: self.title, build_record(schedule, signature, works))
         last = works[ends_ps.index(max(ends_ps))]
         last.callbacks.insert(
             0,

@@ -131,8 +131,11 @@ class RuntimeContext(Factories):
         outer, state.launch_label = state.launch_label, name
         state.last_launch = None
         try:
-            with self._driver_of_this_run():
+            if CURRENT.get() is self:
                 kernel[_as_grid(name, grid)](*args, **constexprs)
+            else:
+                with activate(self.launcher):
+                    kernel[_as_grid(name, grid)](*args, **constexprs)
         except Exception:
             _explain_arguments(name, args)
             raise
@@ -168,24 +171,20 @@ class RuntimeContext(Factories):
             time_ps=self.simulation.now_ps,
         )
 
-    def _driver_of_this_run(self) -> Any:
-        stack = ExitStack()
-        if CURRENT.get() is not self:
-            stack.enter_context(activate(self.launcher))
-        return stack
-
 
 def _as_grid(name: str, grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
+    if type(grid) is tuple:
+        if len(grid) > 3:
+            # Triton would not look at the fourth.
+            raise UsageError(f"launch {name}: a grid has at most 3 dimensions, but got {grid}")
+        return grid
     if grid is None:
         return (1,)
     if callable(grid):
         found: Callable[..., Any] = grid
         return found
     if isinstance(grid, (list, tuple)):
-        if len(grid) > 3:
-            # Triton would not look at the fourth.
-            raise UsageError(f"launch {name}: a grid has at most 3 dimensions, but got {grid}")
-        return tuple(grid)
+        return _as_grid(name, tuple(grid))
     return (grid,)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import RankFailedError, UnknownNameError, UsageError, nearest
@@ -26,6 +27,13 @@ class ReduceOp(StrEnum):
     PRODUCT = "prod"
     MAX = "max"
     MIN = "min"
+
+
+# "product" is torch's name, "prod" numpy's.
+_REDUCE_OPS = {
+    **{each.name.lower(): each.value for each in ReduceOp},
+    **{each.value: each.value for each in ReduceOp},
+}
 
 
 class group:  # noqa: N801 - torch's name
@@ -60,9 +68,11 @@ class Distributed(Groups):
         algorithm: str = "auto",
     ) -> Work | None:
         """Combine a tensor over all ranks, in place; every rank ends with the same bits."""
-        num_elements = _numel("all_reduce", tensor)
-        signature = _signature("all_reduce", (tensor,), num_elements, op, algorithm=algorithm)
-        return self._call(signature, group, (tensor,), (tensor,), async_op)
+        both = (tensor,)
+        signature = _signature(
+            "all_reduce", both, _numel("all_reduce", tensor), op, algorithm=algorithm
+        )
+        return self._call(signature, group, both, both, async_op)
 
     def all_gather_into_tensor(
         self,
@@ -298,17 +308,19 @@ def _signature(
     algorithm: str = "auto",
 ) -> Signature:
     if reduce_op != "":
-        # "product" is torch's name, "prod" numpy's.
-        known = {**{each.name.lower(): each for each in ReduceOp}, **{str(e): e for e in ReduceOp}}
         name = str(getattr(reduce_op, "value", reduce_op)).lower()
-        if name not in known:
+        if name not in _REDUCE_OPS:
             raise UnknownNameError(
                 f"{op}: unknown reduce op {reduce_op!r}: {nearest(name, ReduceOp)}"
             )
-        reduce_op = known[name].value
-    shapes = tuple(tensor.shape for tensor in tensors)
+        reduce_op = _REDUCE_OPS[name]
+    shapes = tuple([tensor.shape for tensor in tensors])
     dtype = tensors[0].dtype if tensors else None
-    return Signature(op, shapes, dtype, reduce_op, root, algorithm, num_elements)
+    return _same_signature(op, shapes, dtype, reduce_op, root, algorithm, num_elements)
+
+
+# The ranks of a group ask for equal ones, call after call.
+_same_signature = lru_cache(maxsize=1024)(Signature)
 
 
 def _numel(what: str, tensor: Tensor) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,16 @@ class Factories(Run):
     def empty(self, *size: Any, **options: Any) -> Tensor:
         """Return a tensor without writing it."""
         return self._allocate(as_shape(size), float32, **options)
+
+    def empty_beside(self, other: Tensor, shape: Ints, dtype: DType) -> Tensor:
+        """Return an unwritten tensor on the SIP of another, for what is computed from it.
+
+        It is laid over the SIP's cubes and PEs as the other is, where the shapes agree.
+        """
+        sip_id = other.buffer.sip_id
+        dp = other.dp if other.shape == shape else None
+        device = None if sip_id == self.rank_state.sip_id else sip_id
+        return self._allocate(shape, dtype, dp=dp, device=device)
 
     def zeros(self, *size: Any, **options: Any) -> Tensor:
         """Return a tensor of zeros."""
@@ -171,14 +182,19 @@ class Factories(Run):
         if dp is not None and not isinstance(dp, DPPolicy):
             raise UsageError(f"dp must be a DPPolicy, but got {dp!r}")
         name = name or self.next_tensor_name()
-        self.check_open(name)
-        sip_id = sip_of_device(device, self.rank_state.sip_id, self.machine.num_sips)
+        if self.ended:
+            self.check_open(name)
+        sip_id = self.rank_state.sip_id
+        if device is not None:
+            sip_id = sip_of_device(device, sip_id, self.machine.num_sips)
         if dp is not None:
             # A policy that the SIP cannot follow is refused here, not at some later launch.
             dp.resolve(self.machine.sip_at(sip_id))
-        size_bytes = math.prod(check_sizes(shape)) * element.itemsize
-        storage = Storage(self.memory(sip_id), size_bytes, f"{name} {shape} {element.name}")
-        return Tensor(self, storage, element, 0, shape, contiguous_strides(shape), dp, name)  # type: ignore[arg-type]
+        num_elements, strides, shown = _plain_layout(shape)
+        storage = Storage(
+            self.memory(sip_id), num_elements * element.itemsize, f"{name} {shown} {element.name}"
+        )
+        return Tensor(self, storage, element, 0, shape, strides, dp, name)  # type: ignore[arg-type]
 
     def _filled(self, tensor: Tensor, values: Any) -> Tensor:
         if values is not None:
@@ -200,6 +216,12 @@ class Factories(Run):
         if self.has_data:
             elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
             tensor.buffer.adopt(elements)
+
+
+@lru_cache(maxsize=4096)
+def _plain_layout(shape: Ints) -> tuple[int, Ints, str]:
+    """Return the elements of a fresh tensor, its strides, and its shape in words."""
+    return math.prod(check_sizes(shape)), contiguous_strides(shape), str(shape)
 
 
 def _check_real(what: str, tensor: Tensor) -> None:

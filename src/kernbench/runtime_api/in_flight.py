@@ -19,9 +19,9 @@ def byte_span(tensor: TensorBase) -> Span:
     start = tensor.offset * size
     if 0 in tensor.shape:
         return start, start
-    last = sum(
-        (count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    last = 0
+    for count, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (count - 1) * stride
     return start, start + (last + 1) * size
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.replay import PointerArg
@@ -70,8 +71,10 @@ class KernelLaunch(StreamCommand):
             tuple(self._addresses),
         )
         if run.has_data:
-            trace, params, engine = self._plan.trace, self._params, self._launcher.engine
-            run.replay_queue.push(self.describe(), lambda: engine.run(trace, params))
+            engine = self._launcher.engine
+            run.replay_queue.push(
+                self.describe, partial(engine.run, self._plan.trace, self._params)
+            )
             # A buffer keeps its last writer; that must not keep other buffers alive.
             self._params = []
 
@@ -96,7 +99,8 @@ class KernelLauncher:
             UsageError: It would race with a collective that was not waited for.
         """
         run = self.run
-        run.check_open(f"kernel {binary.name}")
+        if run.ended:
+            run.check_open(f"kernel {binary.name}")
         entry = self._entries.get(binary)
         if entry is None:
             entry = self._entries[binary] = KernelEntry(binary)

@@ -15,16 +15,16 @@ class ReplayQueue:
 
     def __init__(self, has_data: bool) -> None:
         self.has_data = has_data
-        self._pending: deque[tuple[str, Callable[[], None]]] = deque()
+        self._pending: deque[tuple[Callable[[], str], Callable[[], None]]] = deque()
         self._failed: Exception | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def push(self, label: str, record: Callable[[], None]) -> None:
-        """Put a completed command on record; ``label`` is how an error names it."""
+    def push(self, describe: Callable[[], str], record: Callable[[], None]) -> None:
+        """Put a completed command on record; ``describe`` gives how an error names it."""
         if self.has_data:
-            self._pending.append((label, record))
+            self._pending.append((describe, record))
 
     def drain(self) -> None:
         """Execute everything on record. With nothing on record this does nothing.
@@ -37,11 +37,11 @@ class ReplayQueue:
             raise self._failed
         pending = self._pending
         while pending:
-            label, record = pending.popleft()
+            describe, record = pending.popleft()
             try:
                 record()
             except Exception as error:
-                error.add_note(f"found when the data of {label} was computed")
+                error.add_note(f"found when the data of {describe()} was computed")
                 self._failed = error
                 pending.clear()
                 raise

@@ -24,7 +24,7 @@ def as_shape(sizes: Sequence[Any]) -> Ints:
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = sizes[0]
     try:
-        return tuple(operator.index(size) for size in sizes)
+        return tuple([operator.index(size) for size in sizes])
     except TypeError:
         raise UsageError(f"a shape must be integers, but got {tuple(sizes)}") from None
 

@@ -64,19 +64,22 @@ class Work(Handle):
         self.sip_id = state.sip_id
         self.signature = signature
         self.site = site
-        self.inputs = tuple(BufferView(tensor) for tensor in inputs)
-        self.outputs = tuple(BufferView(tensor) for tensor in outputs)
+        self.inputs = tuple([BufferView(tensor) for tensor in inputs])
+        in_place = inputs is outputs
+        self.outputs = self.inputs if in_place else tuple(map(BufferView, outputs))
         self.collective: Collective | None = None
         """Set on arrival."""
         self.called = ""
         """The rank's own name for it, where that is not the collective's title."""
         self.ready_ps = 0
         """When the rank's own stream had produced the inputs."""
-        self._spans: list[tuple[Buffer, Span, bool]] = [
-            *((tensor.buffer, byte_span(tensor), False) for tensor in inputs),
-            *((tensor.buffer, byte_span(tensor), True) for tensor in outputs),
+        spans: list[tuple[Buffer, Span, bool]] = [
+            (tensor.buffer, byte_span(tensor), True) for tensor in outputs
         ]
-        for buffer, _, _ in self._spans:
+        if not in_place:
+            spans += [(tensor.buffer, byte_span(tensor), False) for tensor in inputs]
+        self._spans = spans
+        for buffer, _, _ in spans:
             if self not in buffer.in_flight:
                 buffer.in_flight += (self,)
 

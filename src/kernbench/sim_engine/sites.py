@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +24,11 @@ class Site:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
 
 
+@cache
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE) and not file.startswith(_BENCHES)
+
+
 def user_site(frame: FrameType | None = None) -> Site:
     """Return the innermost line that is not kernbench's own, from ``frame`` or the caller on."""
     if frame is None:
@@ -30,7 +36,7 @@ def user_site(frame: FrameType | None = None) -> Site:
     outermost = frame
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE) or file.startswith(_BENCHES):
+        if not _is_ours(file):
             return Site(file, frame.f_lineno)
         outermost = frame
         frame = frame.f_back
