@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from kernbench.report import Peaks, Report
-from kernbench.report.table import print_report, verdict
+from kernbench.report.idle import IdleParts
+from kernbench.report.table import idle_line, print_report, verdict
 
 
 def report_of(num_ranks: int) -> Report:
@@ -57,7 +58,7 @@ def printed(report: Report, width: int) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
 @pytest.mark.parametrize("num_ranks", [1, 8, 64, 1024])
 def test_tables_fit_the_terminal_and_never_cut_a_number(width: int, num_ranks: int) -> None:
     text = printed(report_of(num_ranks), width)
@@ -67,6 +68,20 @@ def test_tables_fit_the_terminal_and_never_cut_a_number(width: int, num_ranks: i
     for number in ("61%", "1.20 GB", "100000", "43.2%", "12000", "4.29 GB", "1.00 ms"):
         assert number in text
     assert len(text.splitlines()) < 32
+
+
+def test_a_terminal_too_narrow_for_the_numbers_wraps_lines_and_cuts_none() -> None:
+    assert printed(report_of(4), 20) == printed(report_of(4), 50)
+
+
+def test_the_idle_line_names_the_causes_that_can_be_seen() -> None:
+    report = report_of(1)  # 21.0 of 123.4 us are idle
+    assert idle_line(report, IdleParts(12_340_000, 6_170_000)) == (
+        "idle 17%: 10% copies and fills, 5% launching, 2% waiting"
+    )
+    assert idle_line(report, IdleParts(20_978_000, 0)) == "idle 17%: 17% copies and fills"
+    report["per_rank"][0]["idle_ns"] = 0
+    assert idle_line(report, IdleParts(0, 0)) == ""
 
 
 def test_many_ranks_are_summed_up() -> None:

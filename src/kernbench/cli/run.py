@@ -21,7 +21,14 @@ from kernbench.cli.parameters import parameters_of, parse_parameters
 from kernbench.cli.progress import progress
 from kernbench.errors import MachineError, UnknownNameError, UsageError
 from kernbench.hardware import Machine, load_machine
-from kernbench.report import Report, format_ns, peaks_of, print_report, write_trace
+from kernbench.report import (
+    Report,
+    format_ns,
+    idle_parts,
+    peaks_of,
+    print_report,
+    write_trace,
+)
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
@@ -163,7 +170,8 @@ def _run(plan: _Plan, options: RunOptions) -> int:
         with progress(describe), context as torch:
             plan.bench.run(torch, **plan.params)
         report: Report = context.report()
-        print_report(report, peaks_of(plan.machine), Console(file=sys.stdout, highlight=False))
+        console = Console(file=sys.stdout, highlight=False)
+        print_report(report, peaks_of(plan.machine), console, idle_parts(log))
     with _writing("log", options.log) as path:
         if path is not None:
             num_rows = log.write_parquet(path, machine=plan.machine.name, ranks=plan.ranks)

@@ -1,5 +1,6 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
+from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.perfetto import write_trace
 from kernbench.report.summary import (
@@ -14,6 +15,7 @@ from kernbench.report.units import format_amount, format_ns
 
 __all__ = [
     "CollectiveReport",
+    "IdleParts",
     "KernelReport",
     "Peaks",
     "RankReport",
@@ -21,6 +23,7 @@ __all__ = [
     "build_report",
     "format_amount",
     "format_ns",
+    "idle_parts",
     "peaks_of",
     "print_report",
     "verdict",

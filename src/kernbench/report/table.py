@@ -11,27 +11,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kernbench.report.idle import IdleParts
 from kernbench.report.peaks import Peaks
 from kernbench.report.summary import RankReport, Report
 from kernbench.report.units import format_amount, format_ns, format_share
 
+LEAST_COLUMNS = 50
 WIDE_COLUMNS = 78
 """From this width on, tables show times beside shares."""
 SHOWN_RANKS = 8
 SHOWN_KERNELS = 12
 
 
-def print_report(report: Report, peaks: Peaks, console: Console) -> None:
-    """Print the tables of a run, as wide as the console allows, and the verdict last."""
+def print_report(
+    report: Report, peaks: Peaks, console: Console, idle: IdleParts | None = None
+) -> None:
+    """Print the tables of a run, as wide as the console allows, and the verdict last.
+
+    With ``idle``, a line below the ranks says what the idle time went to.
+    """
+    # Narrower ones wrap lines, which is better than numbers that are cut.
+    console.width = max(console.width, LEAST_COLUMNS)
     wide = console.width >= WIDE_COLUMNS
-    tables = [_rank_table(report, peaks, wide)]
-    if report["kernels"]:
-        tables.append(_kernel_table(report, wide))
-    if report["collectives"]:
-        tables.append(_collective_table(report, wide))
     console.print(Text(f"\nOn {report['machine']}:"))
-    for table in tables:
-        console.print(table, "")
+    console.print(_rank_table(report, peaks, wide))
+    if idle is not None and (text := idle_line(report, idle)):
+        console.print(Text(text))
+    if report["kernels"]:
+        console.print("", _kernel_table(report, wide), sep="\n")
+    if report["collectives"]:
+        console.print("", _collective_table(report, wide), sep="\n")
+    console.print()
     console.print(Text(verdict(report)))
 
 
@@ -52,6 +62,25 @@ def verdict(report: Report) -> str:
     }
     shares = ", ".join(f"{format_share(part, total)} {name}" for name, part in parts.items())
     return f"{head}; {shares}"
+
+
+def idle_line(report: Report, parts: IdleParts) -> str:
+    """Return what the idle time of all ranks went to, as shares of their time; empty if none."""
+    total_ns = sum(each["time_ns"] for each in report["per_rank"])
+    idle_ns = sum(each["idle_ns"] for each in report["per_rank"])
+    if not total_ns or idle_ns < 0.005 * total_ns:
+        return ""
+    causes = {
+        "copies and fills": parts.copies_ps / 1000,
+        "launching": parts.launches_ps / 1000,
+        "waiting": idle_ns - (parts.copies_ps + parts.launches_ps) / 1000,
+    }
+    shares = ", ".join(
+        f"{format_share(time_ns, total_ns)} {cause}"
+        for cause, time_ns in causes.items()
+        if time_ns >= 0.005 * total_ns
+    )
+    return f"idle {format_share(idle_ns, total_ns)}: {shares}"
 
 
 def _table(columns: Sequence[str], left: int = 1) -> Table:
@@ -115,7 +144,8 @@ def _cells(rank: RankReport, peaks: Peaks) -> _RankCells:
 
 def _rank_table(report: Report, peaks: Peaks, wide: bool) -> Table:
     exposed = "exposed comm" if wide else "comm"
-    table = _table(["rank", "time", "compute", exposed, "idle", "HBM", "of peak"])
+    of_peak = "of peak" if wide else "peak"
+    table = _table(["rank", "time", "compute", exposed, "idle", "HBM", of_peak])
     lines = [(str(each["rank"]), _cells(each, peaks)) for each in report["per_rank"]]
     hidden = len(lines) - SHOWN_RANKS // 2 if len(lines) > SHOWN_RANKS else 0
     for name, cells in lines[: len(lines) - hidden]:

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from kernbench.op_log import HostSpan, OpLog
+from kernbench.report import IdleParts, idle_parts
+from tests.logs import LogBuilder, kernel
+
+
+def test_idle_time_is_copies_that_nothing_hides_then_launches_that_nothing_hides() -> None:
+    builder = LogBuilder()
+    # A kernel hides the last 30 of a copy's 100; a fill follows alone.
+    builder.launch(kernel("load", 100, kind="copy"), 1, 1_000)
+    builder.launch(kernel("gemm", 200, kind="kernel"), 1, 1_070)
+    builder.launch(kernel("fill", 40, kind="fill"), 1, 1_270)
+    # 1_000 of the first launch are before any work; the second is hidden but for its last 90.
+    builder.log.host_spans += [
+        HostSpan(1, "launch", "load", 0, 1_000),
+        HostSpan(1, "launch", "gemm", 1_100, 1_400),
+        HostSpan(1, "wait", "gemm", 1_400, 1_900),
+    ]
+    assert idle_parts(builder.log) == IdleParts(copies_ps=70 + 40, launches_ps=1_000 + 90)
+
+
+def test_parts_are_summed_over_ranks_and_a_rank_without_work_has_its_launches() -> None:
+    builder = LogBuilder()
+    builder.launch(kernel("load", 100, kind="copy"), 2, 0)
+    builder.log.host_spans.append(HostSpan(0, "launch", "x", 5, 12))
+    assert idle_parts(builder.log) == IdleParts(copies_ps=100, launches_ps=7)
+
+
+def test_an_empty_run_has_no_idle_parts() -> None:
+    assert idle_parts(OpLog()) == IdleParts(0, 0)
