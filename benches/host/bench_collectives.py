@@ -8,12 +8,9 @@ class). The data side is timed in this process: 64 ranks with 64 x 1 024 float32
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from conftest import Goal, measured_in_a_process
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kernbench.collectives import build
@@ -24,16 +21,6 @@ from kernbench.sim_engine import Network
 NUM_RANKS = 1024
 NUM_ELEMENTS = 16 * 1024 * 1024
 
-MEASURED = """
-import json, time
-{body}
-with open("/proc/self/status") as status:
-    peak_kib = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-print(json.dumps(
-    {{"simulated_us": end_ps / 1e6, "cpu_s": time.process_time(), "peak_mb": peak_kib / 1e3}}
-))
-"""
-
 ON_LINKS = f"""
 from kernbench.collectives import build
 from kernbench.hardware import load_machine
@@ -41,6 +28,7 @@ from kernbench.sim_engine import Network
 network = Network(load_machine("ahbm:{NUM_RANKS}"))
 schedule = build("all_reduce", "ring", {NUM_RANKS}, {NUM_ELEMENTS}, 4)
 end_ps = max(network.run(schedule, tuple(range({NUM_RANKS})), (0,) * {NUM_RANKS}).ends_ps)
+found = {{"simulated_us": end_ps / 1e6}}
 """
 
 WHOLE_RUN = f"""
@@ -51,22 +39,19 @@ with kernbench.RuntimeContext(machine="ahbm:{NUM_RANKS}", ranks={NUM_RANKS}, dat
         torch.distributed.init_process_group()
         torch.distributed.all_reduce(torch.empty({NUM_ELEMENTS}, dtype="f32"))
     torch.multiprocessing.spawn(worker, args=(), nprocs={NUM_RANKS})
-    end_ps = 1000 * torch.report()["time_ns"]
+    found = {{"simulated_us": torch.report()["time_ns"] / 1e3}}
 """
 
 
 @pytest.mark.parametrize("body", [ON_LINKS, WHOLE_RUN], ids=["on_links", "whole_run"])
-def test_all_reduce_of_1024_ranks_in_a_process(body: str) -> None:
-    script = MEASURED.format(body=body)
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    print(
-        f"\n  simulated {found['simulated_us']:.1f} us in {found['cpu_s']:.2f} CPU-s, "
-        f"peak {found['peak_mb']:.0f} MB"
-    )
+def test_all_reduce_of_1024_ranks_in_a_process(
+    body: str, goal: Goal, request: pytest.FixtureRequest
+) -> None:
+    found = measured_in_a_process(body)
+    print(f"\n  simulated {found['simulated_us']:.1f} us")
+    what = f"all-reduce 64 MiB, {NUM_RANKS} ranks, {request.node.callspec.id.replace('_', ' ')}"
+    goal(f"{what}, CPU time", found["cpu_s"], 5, " s")
+    goal(f"{what}, peak memory", found["peak_mb"], 400, " MB")
 
 
 def test_all_reduce_of_1024_ranks_timed_anew(benchmark: BenchmarkFixture) -> None:
