@@ -99,7 +99,8 @@ def _read(name: str) -> tuple[str, str]:
         try:
             return path.read_text(encoding="utf-8"), str(path)
         except (OSError, UnicodeDecodeError) as error:
-            raise MachineError(f"{path}: cannot be read: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise MachineError(f"{path}: cannot be read: {reason}") from None
     raise UnknownNameError(f"unknown machine {name!r}: {nearest(name, known_machines())}")
 
 

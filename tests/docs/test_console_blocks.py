@@ -1,0 +1,103 @@
+"""The README and the guides are true: their files are written, their commands run and compared.
+
+A fenced block whose first line is ``# name.py`` or ``# name.yaml`` is that file; the ``$`` lines
+of a ``console`` block run in the folder that has the files, in order. Wall-clock times differ from
+run to run and are compared as ``N s``. After a change of a modeled number,
+``KERNBENCH_UPDATE_DOCS=1 pytest tests/docs`` writes the new output; read the difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kernbench.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.(?:py|yaml))\n")
+PLAIN = re.compile(r"kernbench (?P<kernbench>[^|;>&$]+?)( \| (?P<end>head|tail) -(?P<count>\d+))?")
+WALL_TIME = re.compile(r"simulated in [0-9.]+ s")
+# What `make demo` runs, once it has installed.
+MAKE_DEMO = "kernbench run tp_mlp --trace out/tp_mlp.trace.json"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    shown: list[str] = []
+
+    def replace(block: re.Match[str]) -> str:
+        body = block["body"]
+        named = FILE_NAME.match(body)
+        if named is not None:
+            (tmp_path / named["name"]).write_text(body, encoding="utf-8")
+        if block["kind"] != "console":
+            return block[0]
+        shown.append(body)
+        printed = f"```console\n{output_of(body, tmp_path)}```"
+        is_same = without_wall_times(printed) == without_wall_times(block[0])
+        return block[0] if is_same else printed
+
+    actual = BLOCK.sub(replace, text)
+    if os.environ.get("KERNBENCH_UPDATE_DOCS"):
+        page.write_text(actual, encoding="utf-8")
+        return
+    assert shown, "a page without a command belongs elsewhere"
+    assert actual == text
+
+
+def output_of(body: str, folder: Path) -> str:
+    """Return a console block as its commands print it now, 80 columns wide."""
+    lines: list[str] = []
+    for command in (line[2:] for line in body.splitlines() if line.startswith("$ ")):
+        done = MAKE_DEMO if command.partition("#")[0].strip() == "make demo" else command
+        plain = PLAIN.fullmatch(done)
+        printed = run_shell(done, folder) if plain is None else run_here(plain["kernbench"], folder)
+        shown = [line.rstrip() for line in printed.splitlines()]
+        if plain is not None and plain["end"]:
+            count = int(plain["count"])
+            shown = shown[:count] if plain["end"] == "head" else shown[-count:]
+        if shown and not shown[0]:
+            del shown[0]
+        lines += [f"$ {command}", *shown]
+    return "\n".join([*lines, ""])
+
+
+def run_here(arguments: str, folder: Path) -> str:
+    """Return what kernbench prints, without the second that a new process costs."""
+    path = list(sys.path)
+    with contextlib.chdir(folder):
+        result = CliRunner().invoke(app, shlex.split(arguments), env={"COLUMNS": "80"})
+    sys.path[:] = path
+    return result.output
+
+
+def run_shell(command: str, folder: Path) -> str:
+    """Return what a command prints, errors included."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.stdout
+
+
+def without_wall_times(text: str) -> str:
+    return WALL_TIME.sub("simulated in N s", text)
