@@ -261,7 +261,7 @@ def test_an_error_found_by_replay_is_raised_at_every_later_read() -> None:
 
     with RuntimeContext(ranks=1) as torch:
         x = torch.ones(3)
-        torch.replay_queue.push(lambda: "kernel k on SIP 0 (rank 0)", broken)
+        torch.replay_queue.push(torch.simulation.handle("kernel k on SIP 0 (rank 0)"), broken)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError) as caught:
                 x.numpy()

@@ -65,6 +65,10 @@ class Collective:
             rank for rank, work in zip(self._ranks, self._works, strict=True) if work is None
         )
 
+    def describe(self) -> str:
+        """Return how errors name it."""
+        return self.title
+
     def progress(self) -> str:
         """Return what it waits for."""
         missing = list(self.missing())
@@ -121,7 +125,7 @@ class Collective:
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.
         if run.has_data:
-            run.replay_queue.push(lambda: self.title, build_record(schedule, signature, works))
+            run.replay_queue.push(self, build_record(schedule, signature, works))
         last = works[ends_ps.index(max(ends_ps))]
         last.callbacks.insert(
             0,

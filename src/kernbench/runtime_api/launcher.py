@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,8 @@ class KernelLaunch(StreamCommand):
         launcher: KernelLauncher,
         plan: KernelPlan,
         policies: Policies,
-        addresses: list[int],
-        params: list[Any],
+        addresses: tuple[int, ...],
+        params: Sequence[Any],
         state: RankState,
         name: str,
     ) -> None:
@@ -68,15 +68,13 @@ class KernelLaunch(StreamCommand):
             (self.start_ps,),
             (self.end_ps,),
             f"sip{self._sip_id}",
-            tuple(self._addresses),
+            self._addresses,
         )
         if run.has_data:
-            engine = self._launcher.engine
-            run.replay_queue.push(
-                self.describe, partial(engine.run, self._plan.trace, self._params)
-            )
+            execute = self._launcher.execute
+            run.replay_queue.push(self, partial(execute, self._plan.trace, self._params))
             # A buffer keeps its last writer; that must not keep other buffers alive.
-            self._params = []
+            self._params = ()
 
     def describe(self) -> str:
         return f"kernel {self.label} on SIP {self._sip_id} (rank {self._rank})"
@@ -88,6 +86,8 @@ class KernelLauncher:
     def __init__(self, run: Run, engine: KernelEngine) -> None:
         self.run = run
         self.engine = engine
+        # Bound once: each record holds it.
+        self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
@@ -121,7 +121,7 @@ class KernelLauncher:
             self.template(plan, policies, state.sip_id, name)
         if not run.has_data:
             params = []
-        launch = KernelLaunch(self, plan, policies, addresses, params, state, name)
+        launch = KernelLaunch(self, plan, policies, tuple(addresses), params, state, name)
         run.pass_launch_time(name)
         for buffer in written:
             buffer.last_writer = launch

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
+
+
+class Described(Protocol):
+    """A command, as far as the queue knows it."""
+
+    def describe(self) -> str:
+        """Return how an error names it."""
 
 
 class ReplayQueue:
@@ -15,16 +23,16 @@ class ReplayQueue:
 
     def __init__(self, has_data: bool) -> None:
         self.has_data = has_data
-        self._pending: deque[tuple[Callable[[], str], Callable[[], None]]] = deque()
+        self._pending: deque[tuple[Described, Callable[[], None]]] = deque()
         self._failed: Exception | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def push(self, describe: Callable[[], str], record: Callable[[], None]) -> None:
-        """Put a completed command on record; ``describe`` gives how an error names it."""
+    def push(self, command: Described, record: Callable[[], None]) -> None:
+        """Put a completed command on record."""
         if self.has_data:
-            self._pending.append((describe, record))
+            self._pending.append((command, record))
 
     def drain(self) -> None:
         """Execute everything on record. With nothing on record this does nothing.
@@ -37,11 +45,11 @@ class ReplayQueue:
             raise self._failed
         pending = self._pending
         while pending:
-            describe, record = pending.popleft()
+            command, record = pending.popleft()
             try:
                 record()
             except Exception as error:
-                error.add_note(f"found when the data of {describe()} was computed")
+                error.add_note(f"found when the data of {command.describe()} was computed")
                 self._failed = error
                 pending.clear()
                 raise

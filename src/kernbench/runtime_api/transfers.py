@@ -51,7 +51,7 @@ class DeviceCommand(StreamCommand):
             self.addresses,
         )
         if self._record is not None:
-            self.context.replay_queue.push(self.describe, self._record)
+            self.context.replay_queue.push(self, self._record)
             # The buffers a record holds must not live as long as the handle.
             self._record = None
         self.target = None
