@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench import ops, tp
+from kernbench.errors import UsageError
 from kernbench.runtime_api import RuntimeContext
 
 RANKS = 4
@@ -42,7 +43,11 @@ def run(
     seed: int = 0,
 ) -> None:
     """Run the layers ``iterations`` times on all ranks and compare each rank with numpy."""
-    problem = make_problem(tokens, hidden, ffn, seed)
+    if min(tokens, hidden, ffn) < 1:
+        raise UsageError(
+            f"tokens, hidden and ffn must be at least 1, but got {tokens}, {hidden} and {ffn}"
+        )
+    problem = make_problem(tokens, hidden, ffn, seed, torch.has_data)
     expected_TH = reference(problem) if torch.has_data else None
     torch.multiprocessing.spawn(
         worker, args=(torch, problem, iterations, dtype, expected_TH), nprocs=torch.world_size
@@ -81,10 +86,12 @@ def worker(
         )
 
 
-def make_problem(tokens: int, hidden: int, ffn: int, seed: int) -> Problem:
+def make_problem(tokens: int, hidden: int, ffn: int, seed: int, has_data: bool = True) -> Problem:
     rng = np.random.default_rng(seed)
 
     def normal(*shape: int, scale: float = 1.0) -> Array:
+        if not has_data:
+            return np.broadcast_to(np.float32(0), shape)
         return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
 
     return Problem(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kernbench import ops, tp
 from kernbench.dtypes import as_dtype
 from kernbench.errors import KernbenchError
+from kernbench.runtime_api import RuntimeContext, SpawnException
 from kernbench.tp.sharding import column_parallel, extract, row_parallel
 
 WORLD_SIZES = (1, 2, 3, 4, 8)
@@ -367,3 +368,21 @@ def test_backward_hides_its_collectives_behind_matmuls(on_ranks, sequence_parall
     taken_ns = sum(row["time_ns"] for row in collectives)
     assert taken_ns > 0
     assert exposed_ns < taken_ns / 4
+
+
+def test_loading_without_data_takes_the_same_time_and_no_memory() -> None:
+    def load_ps(full: object, data: bool) -> int:
+        with RuntimeContext("ahbm", ranks=2, data=data) as torch:
+
+            def worker(rank: int) -> None:
+                torch.ahbm.set_device(rank)
+                torch.distributed.init_process_group()
+                tp.initialize_model_parallel(2)
+                tp.ColumnParallelLinear(64, 96, bias=False).load_full(full)
+
+            torch.multiprocessing.spawn(worker, nprocs=2)
+            return torch.simulation.now_ps
+
+    assert load_ps(np.ones((64, 96)), data=True) == load_ps(np.ones((64, 96)), data=False)
+    with pytest.raises(SpawnException, match="UsageError"):
+        load_ps(np.ones((96, 64)), data=False)

@@ -9,6 +9,7 @@ import pytest
 from triton.backends import backends
 from triton.runtime import driver
 
+from kernbench.errors import UsageError
 from kernbench.triton_backend import activate
 from kernbench.triton_backend.compiler import KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
@@ -170,3 +171,14 @@ def test_a_driver_that_the_program_chose_inside_the_run_stays(
     with activate(RecordingLauncher()):
         driver.set_active(chosen)
     assert driver._active is chosen
+
+
+def test_a_run_refuses_to_begin_while_triton_interprets_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with (
+        pytest.raises(UsageError, match="TRITON_INTERPRET is set"),
+        activate(RecordingLauncher()),
+    ):
+        pass

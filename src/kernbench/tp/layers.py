@@ -26,7 +26,13 @@ from kernbench.tp.mappings import (
     scatter_to_tensor_model_parallel_region,
 )
 from kernbench.tp.parallel_state import get_parallel_state
-from kernbench.tp.sharding import ShardSpec, column_parallel, extract, row_parallel
+from kernbench.tp.sharding import (
+    ShardSpec,
+    check_full_shape,
+    column_parallel,
+    extract,
+    row_parallel,
+)
 
 
 class BackwardError(KernbenchError, RuntimeError):
@@ -102,8 +108,14 @@ class ParallelLayer(ABC):
         return known
 
     def _load(self, target: Tensor, spec: ShardSpec, full: Any) -> None:
-        shard = extract(np.asarray(full), spec, get_parallel_state().tensor.rank)
-        target.copy_(shard.astype(self.dtype.numpy))
+        full = np.asarray(full)
+        if self._run.has_data:
+            shard = extract(full, spec, get_parallel_state().tensor.rank)
+            target.copy_(shard.astype(self.dtype.numpy))
+        else:
+            # The same copy; weights of any size take no host memory.
+            check_full_shape(full, spec)
+            target.copy_(np.broadcast_to(self.dtype.numpy.type(0), target.shape))
 
     def _take_saved(self) -> Tensor:
         """Return what forward kept, and forget it."""

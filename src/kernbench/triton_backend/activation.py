@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from triton import knobs
 from triton.backends import Backend, backends
 from triton.runtime import driver as triton_driver
 
+from kernbench.errors import UsageError
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import ENTERED, Launcher
@@ -21,7 +23,15 @@ def activate(launcher: Launcher) -> Iterator[None]:
     then still has to choose one, as if kernbench had never been there. Runs may be nested, or
     end in another order than they began in. A driver that the program itself made active inside
     the run stays. Runs in several threads launch each to its own.
+
+    Raises:
+        UsageError: Triton is told to interpret kernels, and would launch nothing.
     """
+    if knobs.runtime.interpret:
+        raise UsageError(
+            "TRITON_INTERPRET is set, so kernels would run in Triton's interpreter and not on the "
+            "simulated machine; unset it"
+        )
     # Missing when the entry points were not read (TRITON_BACKENDS_IN_TREE=1, a source tree).
     backends.setdefault(BACKEND_NAME, Backend(KernbenchBackend, KernbenchDriver))
     driver = KernbenchDriver(launcher)

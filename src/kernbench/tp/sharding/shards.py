@@ -189,11 +189,20 @@ def row_parallel(
     return ShardSpec((in_features, out_features), 0, tp_size, parts)
 
 
+def check_full_shape(full: Array, spec: ShardSpec) -> None:
+    """Refuse what is not the whole weight.
+
+    Raises:
+        UsageError: The shape is another one.
+    """
+    if full.shape != spec.shape:
+        raise UsageError(f"the full weight must have shape {spec.shape}, but got {full.shape}")
+
+
 def extract(full: Array, spec: ShardSpec, rank: int) -> Array:
     """Return a copy of the shard of ``full`` that ``rank`` holds."""
     check_rank(rank, spec.tp_size)
-    if full.shape != spec.shape:
-        raise UsageError(f"the full weight must have shape {spec.shape}, but got {full.shape}")
+    check_full_shape(full, spec)
     if spec.dim is None:
         return full.copy()
     pieces = [full[_along(spec.dim, block)] for block in spec.blocks(rank)]
