@@ -34,7 +34,7 @@ format: $(VENV)/dev.stamp ## format the code and sort its imports
 	$(BIN)/ruff check --fix .
 
 bench-host: $(VENV)/dev.stamp ## time the simulator itself (noisy: compare within one run)
-	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q
+	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q -rs
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release
 	PYTHON=$(PYTHON) tools/test_triton_versions.sh
