@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import kernbench
 from kernbench.cli.bench_file import shipped_folder
-from kernbench.errors import InternalError
+from kernbench.errors import InternalError, KernbenchError
 
 MOST_FRAMES = 6
 MOST_CAUSES = 4
@@ -119,6 +119,10 @@ def _block(error: BaseException) -> _Text:
         message = "\n".join([*filter(None, _one(before)), "then:", message])
     if isinstance(error, InternalError):
         where += "\nthis is a bug in kernbench; run again with --debug and report the traceback"
+    elif (line := _line_of_ours(error)) is not None:
+        where += (
+            f"\nraised at {line} of kernbench: a bug of ours if your call is right; see --debug"
+        )
     return _Text(message, where.lstrip("\n"))
 
 
@@ -149,6 +153,18 @@ def _headline(error: BaseException) -> str:
     if isinstance(error, AssertionError):
         return f"the bench's check failed: {text}" if text else "the bench's check failed"
     return f"{name}: {text}" if text else name
+
+
+def _line_of_ours(error: BaseException) -> str | None:
+    """Return the line of kernbench that raised what is none of its own errors, or None."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, KernbenchError) or not frames or is_users(frames[-1].filename):
+        return None
+    path = Path(frames[-1].filename).resolve()
+    package = Path(kernbench.__file__).resolve().parent
+    if not path.is_relative_to(package):
+        return None
+    return f"{path.relative_to(package)}:{frames[-1].lineno}"
 
 
 def is_users(filename: str) -> bool:
