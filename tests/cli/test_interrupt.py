@@ -19,6 +19,7 @@ def worker(rank, torch):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.adr("0011-D3")
 def test_ctrl_c_ends_a_run_with_one_line_and_status_130(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(BENCH)

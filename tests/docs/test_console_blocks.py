@@ -32,6 +32,7 @@ WALL_TIME = re.compile(r"simulated in [0-9.]+ s")
 MAKE_DEMO = "kernbench run tp_mlp --trace out/tp_mlp.trace.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")

@@ -183,6 +183,7 @@ def kernbench_run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [
@@ -206,6 +207,7 @@ def test_an_unknown_name_is_exit_2_with_the_nearest(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_bench_that_fails_its_check_is_exit_1_and_says_by_how_much(tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text(BENCH)
     done = kernbench_run("bench.py", "--param", "wrong=true", cwd=tmp_path)
@@ -216,6 +218,7 @@ def test_a_bench_that_fails_its_check_is_exit_1_and_says_by_how_much(tmp_path: P
     assert kernbench_run("bench.py", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_bench_shows_its_own_line_and_no_traceback_of_ours(tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text("def run(torch):\n    return torch.ones(4) @ undefined\n")
     done = kernbench_run("bench.py", cwd=tmp_path)

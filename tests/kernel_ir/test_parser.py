@@ -177,6 +177,7 @@ def mutated(draw: st.DrawFn) -> str:
     return result
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=5000)
 @given(mutated())
 def test_damaged_text_parses_or_is_refused_with_our_error(damaged: str) -> None:

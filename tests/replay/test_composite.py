@@ -63,6 +63,7 @@ def _run(
     return contents(args[2], c)
 
 
+@pytest.mark.slow
 @pytest.mark.adr("0005-D1")
 @pytest.mark.adr("0005-D4")
 @given(

@@ -129,6 +129,7 @@ work = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(work, st.integers(1, 200))
 def test_any_log_gives_a_valid_trace(

@@ -154,6 +154,7 @@ def test_a_dot_of_part_of_a_native_tile_costs_the_whole_tile(m: int, n: int, k: 
     assert dot(m, n, k) == dot(-(-m // 16) * 16, -(-n // 16) * 16, -(-k // 32) * 32)
 
 
+@pytest.mark.slow
 @pytest.mark.adr("0003-D3")
 @pytest.mark.adr("0007-D4")
 @settings(deadline=None)
@@ -165,6 +166,7 @@ def test_equal_programs_run_in_waves(programs: int, cubes: int, pes: int) -> Non
     assert time_of(all_of_them, machine) == one * -(-programs // (cubes * pes))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(programs=st.integers(1, 200), pes=st.integers(1, 16))
 def test_more_pes_are_never_slower_for_equal_programs(programs: int, pes: int) -> None:
@@ -232,6 +234,7 @@ def test_the_next_program_loads_while_one_computes() -> None:
     assert time_of(full) == alone
 
 
+@pytest.mark.slow
 @given(programs=st.integers(1, 70), elements=st.integers(1, 4096), resident=st.integers(1, 5))
 @settings(max_examples=40, deadline=None)
 def test_more_resident_programs_are_never_slower(

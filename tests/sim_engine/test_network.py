@@ -158,6 +158,7 @@ def collectives(
     return build(op, algorithm, n, size, 4, root), sips, starts
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @pytest.mark.adr("0008-D4")
 @given(st.data())
@@ -172,6 +173,7 @@ def test_times_are_those_of_the_reference(data: st.DataObject) -> None:
         assert found.template.duration_ps == max(found.ends_ps) - min(starts)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data())
 def test_both_ways_of_timing_agree_where_no_link_is_shared(data: st.DataObject) -> None:
@@ -358,6 +360,7 @@ def test_one_rank_or_no_steps_takes_no_time() -> None:
     assert all(len(column) == 0 for column in found.template.make_rows().values())
 
 
+@pytest.mark.slow
 @pytest.mark.adr("0008-D5")
 @settings(deadline=None)
 @given(st.data())
