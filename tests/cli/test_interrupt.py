@@ -25,11 +25,20 @@ def test_ctrl_c_ends_a_run_with_one_line_and_status_130(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(BENCH)
     command = [sys.executable, "-m", "kernbench", "run", "endless.py", "--ranks", "2"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts its background jobs with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130, err
     assert err == "interrupted\n"
