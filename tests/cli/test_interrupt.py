@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from kernbench.cli.interrupt import interruptible
 
 BENCH = """
 def run(torch):
@@ -42,3 +46,38 @@ def test_ctrl_c_ends_a_run_with_one_line_and_status_130(tmp_path: Path) -> None:
             process.kill()
     assert process.returncode == 130, err
     assert err == "interrupted\n"
+
+
+class InterruptedWhileDying:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+
+def die_and_work_on() -> None:
+    InterruptedWhileDying()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        pass
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            die_and_work_on()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -17,6 +17,7 @@ from kernbench.cli.failures import (
     is_interrupt,
     print_traceback,
 )
+from kernbench.cli.interrupt import interruptible
 from kernbench.cli.parameters import parameters_of, parse_parameters
 from kernbench.cli.progress import progress
 from kernbench.errors import MachineError, UnknownNameError, UsageError
@@ -92,7 +93,8 @@ def _guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> 
     With ``usage``, errors of the kinds that a wrong command line raises are just that.
     """
     try:
-        return action()
+        with interruptible():
+            return action()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

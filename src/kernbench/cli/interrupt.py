@@ -1,0 +1,43 @@
+"""Ctrl-C that is not lost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_RETRY_S = 0.001
+_SWALLOWING = frozenset({"__del__", "remove", "_remove"})
+"""Where Python only prints exceptions: finalizers, and the callbacks of weak references."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGINT inside the block, but never where it would be swallowed.
+
+    A program that makes and drops tensors spends much of its time in finalizers; an interrupt that
+    comes just then is raised a moment later. SIGINT that the parent process ignores stays ignored.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_name in _SWALLOWING:
+                signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+                return
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    alarm = signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, alarm)
