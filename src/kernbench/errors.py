@@ -43,6 +43,30 @@ class OutOfBoundsError(KernbenchError, IndexError):
     """A kernel touched memory outside its tensors; names tensor, byte, program and source line."""
 
 
+class UninitializedReadError(KernbenchError, ValueError):
+    """A command read bytes that nothing had written; found with ``check=True``."""
+
+
+class DataRaceError(KernbenchError, RuntimeError):
+    """Two accesses in no order touch the same bytes, and one writes; names both source lines."""
+
+
+class UndefinedValueError(KernbenchError, ValueError):
+    """A lane that a mask switched off was used; names the line that loaded it and the use."""
+
+
+class AddressOverflowError(KernbenchError, OverflowError):
+    """The 32-bit arithmetic of an address left its range; names the operation and its line."""
+
+
+class NonFiniteError(KernbenchError, FloatingPointError):
+    """A kernel made NaN or Inf out of finite numbers; found with ``check="nan"``."""
+
+
+class NonFiniteWarning(RuntimeWarning):
+    """A kernel made NaN or Inf out of finite numbers; said once per run with ``check=True``."""
+
+
 class OutOfMemoryError(KernbenchError, MemoryError):
     """HBM or TCM is exhausted; gives requested, free and capacity, and the largest live tensors."""
 

@@ -30,7 +30,16 @@ class Frame:
     that each loop is in.
     """
 
-    __slots__ = ("chunk", "iterations", "memory", "num_programs", "origin", "pointers", "values")
+    __slots__ = (
+        "chunk",
+        "iterations",
+        "memory",
+        "num_programs",
+        "origin",
+        "pointers",
+        "state",
+        "values",
+    )
 
     def __init__(self, pointers: dict[int, PointerArg]) -> None:
         self.pointers = pointers
@@ -40,6 +49,8 @@ class Frame:
         self.iterations: list[int] = []
         self.chunk = 0
         self.num_programs = 1
+        self.state: Any = None
+        """What a watch of the plan keeps for this launch."""
 
 
 def typed_view(memory: Array, dtype: np.dtype[Any], start: int, end: int) -> Array:

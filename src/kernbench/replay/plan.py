@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,13 +57,15 @@ _FREED_BYTES = 1 << 14
 class Plan:
     """A compiled trace. It holds no data and no address, and does not keep the trace alive."""
 
-    def __init__(self, trace: KernelTrace, *, composite: bool = True) -> None:
+    def __init__(
+        self, trace: KernelTrace, *, composite: bool = True, watch: Watch | None = None
+    ) -> None:
         self.name = trace.name
         self.pointer_params = _touched(trace)
         groups: Iterable[ProgramGroup] = trace.groups
         if composite:
             groups = [part for group in trace.groups for part in composite_groups(group)]
-        self.groups = [_GroupPlan(group, trace) for group in groups]
+        self.groups = [GroupPlan(group, trace, watch) for group in groups]
 
     def run(self, params: Sequence[PointerArg | float | int | None]) -> None:
         """Execute the kernel on the buffers that ``params`` point into."""
@@ -76,26 +78,50 @@ class Plan:
                     f"a tensor, but got {argument!r}"
                 )
             pointers[index] = argument
-        frame = Frame(pointers)
+        self.run_frame(Frame(pointers), params)
+
+    def run_frame(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
+        """Execute the kernel in a frame that was made for it."""
         with np.errstate(all="ignore"):
             for group in self.groups:
                 group.run(frame, params)
 
 
-class _GroupPlan:
+class Watch(Protocol):
+    """Looks on while a plan runs: steps of its own around those of every command.
+
+    A plan without one (the usual case) has no trace of this. With one, every command is a step of
+    its own, and every slot may have a *shadow*: a slot for what is known about its value, which
+    loops carry along with it.
+    """
+
+    def begin(self, group: GroupPlan) -> list[Step]:
+        """Return the steps at the start of every chunk."""
+
+    def before(self, group: GroupPlan, command: Command) -> list[Step]:
+        """Return the steps that run before those of a command."""
+
+    def after(self, group: GroupPlan, command: Command) -> list[Step]:
+        """Return the steps that run after those of a command."""
+
+
+class GroupPlan:
     """The steps of one program group, and how its programs are cut into chunks."""
 
-    def __init__(self, group: ProgramGroup, trace: KernelTrace) -> None:
+    def __init__(self, group: ProgramGroup, trace: KernelTrace, watch: Watch | None) -> None:
         self.chunks = _cut(group, trace.grid)
         self._hazards = Hazards(group.body)
         self._values: list[Any] = [None] * trace.num_slots
         self._params: list[tuple[int, Param]] = []
         self._slots: dict[Any, int] = {}
         self._sizes: dict[int, int] = {}
+        self._shadows: dict[int, int] = {}
+        self._watch = watch
         self._num_loops = 1 + max(
             (c.loop_id for c in walk(group.body) if isinstance(c, Loop)), default=-1
         )
-        self.steps = self._build_body(group.body, frozenset())
+        begin = [] if watch is None else watch.begin(self)
+        self.steps = [*begin, *self._build_body(group.body, frozenset())]
 
     def run(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
         values = self._values.copy()
@@ -115,13 +141,17 @@ class _GroupPlan:
 
     def _build_body(self, body: tuple[Command, ...], kept: frozenset[int]) -> list[Step]:
         steps: list[Step] = []
-        fused = _fusible(body, kept)
+        watch = self._watch
+        fused = _fusible(body, kept) if watch is None else frozenset[int]()
         for index, (command, freed) in enumerate(zip(body, freed_after(body, kept), strict=True)):
             if index in fused:
                 after = body[index + 1]
                 assert isinstance(command, Math | Gemm)
                 assert isinstance(after, DmaWrite)
                 steps += self._build_fused(command, after)
+            elif watch is not None:
+                before, after_it = watch.before(self, command), watch.after(self, command)
+                steps += [*before, *self._build(command), *after_it]
             elif index - 1 not in fused:
                 steps += self._build(command)
             sizes = {tile.slot: tile.size_bytes for tile in results(command)}
@@ -250,7 +280,11 @@ class _GroupPlan:
             before, yielded = self._fetch(carried.yielded)
             tail += before
             kept.add(yielded)
-            moves.append((init, carried.arg.slot, yielded, carried.result.slot))
+            move = (init, carried.arg.slot, yielded, carried.result.slot)
+            moves.append(move)
+            if self._watch is not None:
+                shadow_init, arg, shadow_yielded, result = map(self.shadow, move)
+                moves.append((shadow_init, arg, shadow_yielded, result))
         body = [*self._build_body(command.body, frozenset(kept)), *tail]
         return [*entry, looping(command.loop_id, command.trip_count, body, moves)]
 
@@ -284,6 +318,16 @@ class _GroupPlan:
             return [], self._slots[key]
         slot = self._new_slot(None)
         return [Materialise(operand.values, dims, dtype, slot, self.chunks)], slot
+
+    def fetch(self, operand: Operand) -> tuple[list[Step], int]:
+        """Return the slot that holds an operand, and the steps that fill it first."""
+        return self._fetch(operand)
+
+    def shadow(self, slot: int) -> int:
+        """Return the slot for what a watch knows about the value of ``slot``."""
+        if slot not in self._shadows:
+            self._shadows[slot] = self._new_slot(None)
+        return self._shadows[slot]
 
     def _new_slot(self, value: Any) -> int:
         self._values.append(value)
