@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
+from kernbench.runtime_api.host_tensor import HostMemory, HostTensor, is_host_tensor
 from kernbench.runtime_api.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -15,18 +16,22 @@ if TYPE_CHECKING:
 
 
 def pointer_argument(
-    run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState
-) -> Tensor:
+    run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState, host: HostMemory
+) -> Tensor | HostTensor:
     """Return the tensor behind a pointer argument that is not plainly one of this SIP.
+
+    One of another library, in host memory, is taken where it is and joins ``host``.
 
     Raises:
         BadPointerError: It is none of this run's on this SIP; names the argument.
     """
     # triton.reinterpret wraps the tensor.
     inner = getattr(given, "base", None)
-    tensor = inner if isinstance(inner, Tensor) else given
+    tensor = inner if isinstance(inner, Tensor) or is_host_tensor(inner) else given
     what = f"argument {kernel.param_names[index]} of kernel {kernel.name}"
     if not isinstance(tensor, Tensor):
+        if is_host_tensor(tensor):
+            return host.tensor(tensor, kernel.param_names[index], what)
         raise BadPointerError(
             f"{what} must be a tensor of this run, but got {type(given).__name__}; "
             "make one with torch.from_numpy or torch.tensor"
@@ -44,7 +49,11 @@ def pointer_argument(
 
 
 def check_race(
-    kernel: KernelEntry, index: int, tensor: Tensor, span: tuple[int, int], writes: bool
+    kernel: KernelEntry,
+    index: int,
+    tensor: Tensor | HostTensor,
+    span: tuple[int, int],
+    writes: bool,
 ) -> None:
     """Refuse a launch that touches bytes ``span`` of a buffer while a collective uses them.
 
@@ -60,7 +69,11 @@ def check_race(
 
 
 def bounds_error(
-    engine: KernelEngine, plan: KernelPlan, index: int, tensor: Tensor, state: RankState
+    engine: KernelEngine,
+    plan: KernelPlan,
+    index: int,
+    tensor: Tensor | HostTensor,
+    state: RankState,
 ) -> OutOfBoundsError:
     """Return the error of a launch that would leave a tensor's memory, with the first offender."""
     before = tensor._address - tensor.buffer.address
