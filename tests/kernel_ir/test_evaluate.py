@@ -369,7 +369,7 @@ def test_programs_that_a_long_mask_cuts_off_get_their_own_group() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ints", "op", "source"),
-    [("joins", {}, "tt.scan", "tl.cumsum"), ("atom", {1: 5}, "tt.atomic_rmw", "atomic_add")],
+    [("joins", {}, "tt.scan", "tl.cumsum")],
 )
 def test_an_unsupported_op_names_itself_the_kernel_and_the_line(
     name: str, ints: dict[int, int], op: str, source: str

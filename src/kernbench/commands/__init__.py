@@ -29,6 +29,7 @@ from kernbench.commands.separable import (
 from kernbench.commands.trace import (
     UNKNOWN_LINE,
     Access,
+    Atomic,
     Carried,
     Command,
     DmaRead,
@@ -51,6 +52,8 @@ from kernbench.commands.trace import (
     Space,
     Splat,
     Tile,
+    Transfer,
+    access_of,
     walk,
 )
 
@@ -58,6 +61,7 @@ __all__ = [
     "PROGRAM",
     "UNKNOWN_LINE",
     "Access",
+    "Atomic",
     "Carried",
     "Command",
     "Dims",
@@ -84,6 +88,8 @@ __all__ = [
     "Space",
     "Splat",
     "Tile",
+    "Transfer",
+    "access_of",
     "aligned",
     "axis_dim",
     "axis_of",

@@ -206,7 +206,10 @@ class Math:
     ``index`` of ``tt.split`` (0 or 1: which half of the last axis); ``rounding`` of
     ``tt.fp_to_fp``; ``propagate_nan`` of ``tt.clampf``; ``symbol`` of ``tt.extern_elementwise``.
     Shapes of ``tt.splat``, ``tt.broadcast``, ``tt.reshape``, ``tt.join`` and ``tt.cat`` are those
-    of ``dst``. Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``,
+    of ``dst``. ``tt.mx_decode`` stands for what ``tt.dot_scaled`` does to an operand: inputs are the
+    elements and their scales, ``attrs`` the name ``elements`` of their type, ``axis`` (the product's
+    inner one), ``packed_axis`` of 4-bit elements, and ``fast`` (a NaN scale need not make NaN).
+    Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``,
     ``arith.muli``, ``arith.addi`` and the shape operations, on ``int64`` bytes.
     """
 
@@ -225,6 +228,9 @@ class Reduce:
     ``combine`` is the region's op for the common cases (``arith.addf``, ``arith.maxnumf``, ...;
     ``argmax``, ``argmin`` for the two-input forms), else ``region``, with the scalar commands that
     combine two elements in ``region`` (over Tiles of shape ``()``).
+
+    With ``scan`` (``forward``, or ``reverse`` from the far end) it is ``tt.scan``: what is combined
+    so far is kept at every element, and destinations have the shape of their inputs.
     """
 
     dsts: tuple[Tile, ...]
@@ -233,6 +239,7 @@ class Reduce:
     axis: int
     line: SourceLine
     region: Region | None = None
+    scan: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,7 +276,30 @@ class Loop:
     line: SourceLine
 
 
-Command = DmaRead | DmaWrite | Gemm | Math | Reduce | Loop
+@dataclass(frozen=True, slots=True, eq=False)
+class Atomic:
+    """Read, change and write back each element where ``mask`` holds, none of it divisible.
+
+    ``kind`` is Triton's (``add``, ``fadd``, ``max``, ``min``, ``umax``, ``umin``, ``and``, ``or``,
+    ``xor``, ``exch``), or ``cas``, which writes ``value`` where the element is ``compare``. ``dst``
+    takes the elements as they were, 0 where the mask does not hold; it is None when nobody reads
+    it. Elements that several lanes or programs name are changed in program order.
+    """
+
+    dst: Tile | None
+    kind: str
+    access: Access
+    value: Operand
+    compare: Operand | None
+    mask: Mask
+    line: SourceLine
+    space: Space = Space.HBM
+
+
+Transfer = DmaRead | DmaWrite | Atomic
+"""The commands that touch memory."""
+
+Command = Transfer | Gemm | Math | Reduce | Loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,3 +352,10 @@ def walk(body: tuple[Command, ...]) -> Iterator[Command]:
         yield command
         if isinstance(command, Loop):
             yield from walk(command.body)
+
+
+def access_of(command: Transfer) -> Access:
+    """Return the addresses that a command touches."""
+    if isinstance(command, DmaRead):
+        return command.source
+    return command.dest if isinstance(command, DmaWrite) else command.access

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Access,
+    Atomic,
     Command,
     DmaRead,
     DmaWrite,
@@ -252,7 +253,10 @@ class _Merge:
 
     def _definition(self, operand: Operand) -> Command | None:
         for command in self._flat.commands:
-            if not isinstance(command, DmaWrite | Loop | Reduce) and command.dst is operand:
+            if (
+                not isinstance(command, DmaWrite | Atomic | Loop | Reduce)
+                and command.dst is operand
+            ):
                 return command
         return None
 

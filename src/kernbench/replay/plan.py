@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
+    Atomic,
     Command,
     DmaRead,
     DmaWrite,
@@ -29,6 +30,7 @@ from kernbench.commands import (
     Separable,
     Splat,
     Tile,
+    access_of,
     axis_dim,
     is_loop,
     walk,
@@ -36,6 +38,7 @@ from kernbench.commands import (
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
 from kernbench.replay.access import Load, Store, StoreResult
+from kernbench.replay.atomics import AtomicStep
 from kernbench.replay.composite import composite_groups
 from kernbench.replay.elementwise import build_function, build_into
 from kernbench.replay.frame import Frame, PointerArg
@@ -69,6 +72,14 @@ class Plan:
 
     def run(self, params: Sequence[PointerArg | float | int | None]) -> None:
         """Execute the kernel on the buffers that ``params`` point into."""
+        self.run_frame(Frame(self.pointers(params)), params)
+
+    def pointers(self, params: Sequence[PointerArg | float | int | None]) -> dict[int, PointerArg]:
+        """Return the pointers that the kernel reads or writes through, by parameter index.
+
+        Raises:
+            UsageError: One of them is no pointer.
+        """
         pointers: dict[int, PointerArg] = {}
         for index in self.pointer_params:
             argument = params[index] if index < len(params) else None
@@ -78,7 +89,7 @@ class Plan:
                     f"a tensor, but got {argument!r}"
                 )
             pointers[index] = argument
-        self.run_frame(Frame(pointers), params)
+        return pointers
 
     def run_frame(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
         """Execute the kernel in a frame that was made for it."""
@@ -175,6 +186,8 @@ class GroupPlan:
             before, slot = self._fetch(command.value)
             site = Site(command.dest, command.mask, command.line, self.chunks, is_store=True)
             return [*before, Store(site, slot)]
+        if isinstance(command, Atomic):
+            return self._build_atomic(command)
         if isinstance(command, Math):
             return self._build_math(command)
         if isinstance(command, Gemm):
@@ -193,6 +206,19 @@ class GroupPlan:
         before, slot = self._fetch(other)
         fill = _scalar(0, command.dst.dtype)
         return [*before, Load(site, command.dst.slot, slot, fill, hazards)]
+
+    def _build_atomic(self, command: Atomic) -> list[Step]:
+        before, value = self._fetch(command.value)
+        compare: int | None = None
+        if command.compare is not None:
+            steps, compare = self._fetch(command.compare)
+            before = [*before, *steps]
+        name = "atomic_cas" if command.kind == "cas" else "atomic_rmw"
+        site = Site(
+            command.access, command.mask, command.line, self.chunks, is_store=True, atomic=name
+        )
+        dst = None if command.dst is None else command.dst.slot
+        return [*before, AtomicStep(site, command.kind, value, compare, dst)]
 
     def _build_fused(self, command: Math | Gemm, after: DmaWrite) -> list[Step]:
         if isinstance(command, Math):
@@ -338,10 +364,8 @@ def _touched(trace: KernelTrace) -> tuple[int, ...]:
     """Return the pointer parameters that some command goes through."""
     touched = set[int]()
     for command in trace.commands():
-        if isinstance(command, DmaRead):
-            touched.add(command.source.param)
-        elif isinstance(command, DmaWrite):
-            touched.add(command.dest.param)
+        if isinstance(command, DmaRead | DmaWrite | Atomic):
+            touched.add(access_of(command).param)
     # An absolute address (-1) is refused where it is used.
     return tuple(sorted(touched - {-1}))
 

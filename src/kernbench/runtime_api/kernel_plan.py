@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.commands import DmaWrite, KernelTrace
+from kernbench.commands import Atomic, DmaWrite, KernelTrace, access_of
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ class KernelPlan:
         """By machine state; the launcher makes the keys."""
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {
-            command.dest.param for command in trace.commands() if isinstance(command, DmaWrite)
+            access_of(command).param
+            for command in trace.commands()
+            if isinstance(command, DmaWrite | Atomic)
         }
         # A store through an address made from an integer may go anywhere.
         anywhere = -1 in writes

@@ -1,14 +1,31 @@
 """What each TTIR operation does: a handler per operation, a file per dialect."""
 
-from kernbench.kernel_ir.ops import arith, cf, descriptors, math, reduce, scf, shapes, tt
+from kernbench.kernel_ir.ops import (
+    arith,
+    atomics,
+    cf,
+    descriptors,
+    lookup,
+    math,
+    mx,
+    reduce,
+    regions,
+    scf,
+    shapes,
+    tt,
+)
 from kernbench.kernel_ir.ops.registry import Handler, joined
 
 HANDLERS: dict[str, Handler] = joined(
     arith.DIALECT,
+    atomics.DIALECT,
     cf.DIALECT,
     descriptors.DIALECT,
     math.DIALECT,
+    lookup.DIALECT,
+    mx.DIALECT,
     reduce.DIALECT,
+    regions.DIALECT,
     scf.DIALECT,
     shapes.DIALECT,
     tt.DIALECT,

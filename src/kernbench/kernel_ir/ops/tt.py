@@ -119,7 +119,7 @@ def _ptr_to_int(run: Evaluator, op: Op) -> None:
 # -- memory -----------------------------------------------------------------------------------
 
 
-def _access(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
+def pointed_to(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
     """Return the addresses that operand 0 points to, and the lanes that a block pointer allows."""
     pointer = run.get(op.operands[0])
     if isinstance(pointer, Descriptor):
@@ -131,7 +131,7 @@ def _access(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
     return access, Predicate(pointer.shape)
 
 
-def _mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
+def read_mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
     if len(op.operands) <= index:
         return allowed
     held = run.get(op.operands[index])
@@ -147,8 +147,8 @@ def _mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
 
 @DIALECT.op("tt.load")
 def _load(run: Evaluator, op: Op) -> None:
-    access, allowed = _access(run, op)
-    mask = _mask(run, op, 1, allowed)
+    access, allowed = pointed_to(run, op)
+    mask = read_mask(run, op, 1, allowed)
     other: Any = run.operand(op, 2) if len(op.operands) > 2 else None
     if op.attrs.get("padding") == 2:
         other = Splat(float("nan"), access.shape, access.dtype)
@@ -159,8 +159,8 @@ def _load(run: Evaluator, op: Op) -> None:
 
 @DIALECT.op("tt.store")
 def _store(run: Evaluator, op: Op) -> None:
-    access, allowed = _access(run, op)
-    mask = _mask(run, op, 2, allowed)
+    access, allowed = pointed_to(run, op)
+    mask = read_mask(run, op, 2, allowed)
     run.commands.append(DmaWrite(access, run.operand(op, 1), mask, op.line))
 
 
