@@ -256,7 +256,7 @@ class _Parser(Cursor):
             if kind == "value":
                 operands.append(self.use(text))
             elif kind == "word":
-                self._word(text, attrs, words)
+                self._word(text, attrs, words, len(operands))
             elif text in ("{", "<{"):
                 self.at = at
                 attrs.update(self.attributes())
@@ -275,9 +275,12 @@ class _Parser(Cursor):
             types = (parse_type("i1"),)
         return self.build(first, names, name, operands, types, attrs)
 
-    def _word(self, word: str, attrs: dict[str, Any], words: list[str]) -> None:
-        """Read ``key = value``, ``flags<...>`` or a bare word."""
-        if self.accept("="):
+    def _word(self, word: str, attrs: dict[str, Any], words: list[str], place: int) -> None:
+        """Read ``key = value``, ``flags<...>`` or a bare word, before operand ``place``."""
+        if word == "scale":
+            # Of `tt.dot_scaled`: which operands are scales.
+            attrs["scales"] = (*attrs.get("scales", ()), place)
+        elif self.accept("="):
             attrs[word] = self.attribute_value()
         elif self.texts[self.at] == "<":
             first = self.at

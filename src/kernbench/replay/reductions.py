@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Reduce, Region, Splat, Tile
+from kernbench.commands import Math, MathClass, Reduce, Region, Splat, Tile
 from kernbench.errors import UnsupportedOpError
 from kernbench.replay.elementwise import build_function
 from kernbench.replay.halves import narrow, widen
+from kernbench.replay.scans import named_scan, region_scan
 from kernbench.replay.shapes import full, same_lead
 
 Array = npt.NDArray[Any]
@@ -46,7 +47,7 @@ _ARG: dict[str, Callable[..., Array]] = {"argmax": np.argmax, "argmin": np.argmi
 
 
 def build_reduction(command: Reduce) -> Reduction:
-    """Return the function that reduces the inputs along the command's axis.
+    """Return the function that reduces, or scans, the inputs along the command's axis.
 
     Raises:
         UnsupportedOpError: The combine has no name that is known and no region.
@@ -54,6 +55,8 @@ def build_reduction(command: Reduce) -> Reduction:
     axis = 1 + command.axis
     shape = command.inputs[0].shape
     combine = command.combine
+    if command.scan:
+        return _scan(command)
     if combine in _ARG:
         return _arg_reduction(_ARG[combine], axis, shape)
     if combine in _UNSIGNED:
@@ -63,6 +66,22 @@ def build_reduction(command: Reduce) -> Reduction:
     if command.region is not None:
         return _tree(command.region, axis, shape)
     raise UnsupportedOpError(f"tt.reduce with {combine!r} at {command.line} cannot run yet")
+
+
+def _scan(command: Reduce) -> Reduction:
+    named = named_scan(command)
+    if named is not None:
+        return named
+    region = command.region or _pair_region(command)
+    return region_scan(command, build_region(region))
+
+
+def _pair_region(command: Reduce) -> Region:
+    """Return a combine that has a name as a region."""
+    dst = command.dsts[0]
+    a, b, c = (Tile(slot, (), dst.dtype) for slot in (-1, -2, -3))
+    step = Math(c, command.combine, (a, b), MathClass.SIMPLE, command.line)
+    return Region((a, b), (step,), (c,))
 
 
 def _named(combine: str, axis: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Reduction:

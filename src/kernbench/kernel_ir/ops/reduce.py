@@ -1,11 +1,12 @@
-"""``tt.reduce``: the usual combining functions by name, any other as a small program."""
+"""``tt.reduce`` and ``tt.scan``: usual combines by name, any other as a small program."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Math, Reduce, Region
+from kernbench.commands import Reduce
 from kernbench.kernel_ir.ir import Block, Op, Value
+from kernbench.kernel_ir.ops.regions import build_region
 from kernbench.kernel_ir.ops.registry import Dialect
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _ORDER = {"ogt": "argmax", "sgt": "argmax", "ugt": "argmax"} | dict.fromkeys(
 )
 
 
-@DIALECT.op("tt.reduce")
+@DIALECT.op("tt.reduce", "tt.scan")
 def _reduce(run: Evaluator, op: Op) -> None:
     inputs = tuple(run.operand(op, index) for index in range(len(op.operands)))
     axis = op.attrs.get("axis")
@@ -47,9 +48,15 @@ def _reduce(run: Evaluator, op: Op) -> None:
         raise run.unsupported(op, f"axis {axis!r} of a tile of shape {inputs[0].shape}")
     block = op.regions[0].entry
     combine = named_combine(block)
-    region = None if combine else _region(run, op, block)
+    region = None if combine else build_region(run, op)
     dsts = tuple(run.result_tile(op, index) for index in range(len(op.results)))
-    run.commands.append(Reduce(dsts, combine or "region", inputs, axis, op.line, region))
+    scan = ""
+    if op.name == "tt.scan":
+        scan = "reverse" if op.attrs.get("reverse") else "forward"
+        if combine in ("argmax", "argmin"):
+            # Where a maximum stands so far is not where it stands in the end.
+            combine, region = None, build_region(run, op)
+    run.commands.append(Reduce(dsts, combine or "region", inputs, axis, op.line, region, scan))
     for result, dst in zip(op.results, dsts, strict=True):
         run.set(result, dst)
 
@@ -121,22 +128,3 @@ def _breaks_ties(
     equal = any(s and _compares(s, values) and _predicate(s) in ("oeq", "eq") for s in sides)
     lower = any(s and _compares(s, indices) and _predicate(s) in ("slt", "ult") for s in sides)
     return equal and lower
-
-
-def _region(run: Evaluator, op: Op, block: Block) -> Region:
-    """Evaluate the combining block on scalar tiles."""
-    args = []
-    for arg in block.args:
-        if arg.type.dtype is None:
-            raise run.unsupported(op, f"it combines values of type {arg.type}")
-        args.append(run.new_tile((), arg.type.dtype))
-    outer, run.commands = run.commands, []
-    try:
-        last = run.run_block(block, args)
-        commands = run.commands
-    finally:
-        run.commands = outer
-    if not all(isinstance(command, Math) for command in commands):
-        raise run.unsupported(op, "its combining function does more than arithmetic")
-    results = tuple(run.as_data(op, run.get(value), value.type) for value in last.operands)
-    return Region(tuple(args), tuple(c for c in commands if isinstance(c, Math)), results)
