@@ -111,6 +111,63 @@ def _run(
     raise typer.Exit(run_bench(options))
 
 
+@app.command("script", context_settings={"allow_interspersed_args": False})
+def _script(
+    script: Annotated[
+        str, typer.Argument(metavar="FILE", help="A Python program that launches Triton kernels.")
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What Triton's get_current_target() tells the program: cuda, hip; else kernbench.",
+        ),
+    ] = None,
+    data: Annotated[
+        bool, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of kernbench's own random numbers.")] = 0,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
+    ] = False,
+) -> None:
+    """Run a program written for a GPU, unmodified, on a machine; then show its launches.
+
+    Options of kernbench come before FILE, arguments of the program after it. Its PyTorch tensors
+    stay on the CPU and stand for the device's; triton.testing.do_bench gives modeled time.
+    """
+    from kernbench.cli.script import ScriptOptions, run_script
+
+    options = ScriptOptions(
+        script=script,
+        args=tuple(args or ()),
+        machine=machine,
+        target=target,
+        data=data,
+        seed=seed,
+        log=log,
+        trace=trace,
+        json=json,
+        debug=debug,
+    )
+    raise typer.Exit(run_script(options))
+
+
 @machines.command("list")
 def _list_machines() -> None:
     """List the machines, the numbers of SIPs that they come in, and what they are."""

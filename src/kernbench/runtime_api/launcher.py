@@ -15,6 +15,7 @@ from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine import StreamCommand
+from kernbench.triton_backend import DeviceRates
 
 if TYPE_CHECKING:
     from kernbench.memory import Buffer
@@ -143,6 +144,11 @@ class KernelLauncher:
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
         return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes
+
+    def device_rates(self) -> DeviceRates:
+        """Return the clock and the memory bandwidth of the current rank's SIP."""
+        sip = self.run.machine.sip_at(self.run.rank_state.sip_id)
+        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps))
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""

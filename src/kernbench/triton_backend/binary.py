@@ -31,13 +31,12 @@ class KernelBinary:
             TcmExhaustedError: ``triton.autotune`` takes it as "not this config".
         """
         if self.tcm.total_bytes > capacity_bytes:
-            largest = sorted(self.tcm.tiles, key=lambda t: -t.size_bytes * t.copies)[:5]
             raise TcmExhaustedError(
                 self.tcm.total_bytes,
                 capacity_bytes,
                 self.name,
                 self.num_stages,
-                tuple(_describe(tile) for tile in largest),
+                describe_largest(self.tcm),
             )
 
 
@@ -87,6 +86,12 @@ class TcmExhaustedError(OutOfMemoryError, OutOfResources):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[type[TcmExhaustedError], tuple[object, ...]]:
         return type(self), self.args
+
+
+def describe_largest(tcm: TcmUse) -> tuple[str, ...]:
+    """Return a line for each of the tiles that take most of the TCM, five at most."""
+    largest = sorted(tcm.tiles, key=lambda tile: -tile.total_bytes)[:5]
+    return tuple(_describe(tile) for tile in largest)
 
 
 def _describe(tile: TcmTile) -> str:

@@ -15,8 +15,9 @@ BACKEND_NAME = "kernbench"
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """One target for every machine: TTIR does not depend on the device it will run on."""
 
-PIPELINE_REVISION = 1
-"""Part of the key of Triton's disk cache: raise it whenever the passes or options below change."""
+PIPELINE_REVISION = 2
+"""Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
+below change, or what ``kernel_ir.tcm_use`` counts."""
 
 # In order. Triton drops passes between minor versions (block pointers went in 3.8), so one that
 # this Triton does not have is left out. Descriptors become pointers: one form of memory access.
@@ -65,6 +66,12 @@ class KernbenchOptions:
     instrumentation_mode: str = ""
     fpsan_homomorphic_casts: bool = False
     min_shared_mem: int | None = None
+    # AMD's: configs for its GPUs name them.
+    waves_per_eu: int = 0
+    matrix_instr_nonkdim: int = 0
+    kpack: int = 1
+    schedule_hint: str = "none"
+    allow_flush_denorm: bool = False
 
     def __post_init__(self) -> None:
         if self.num_warps <= 0 or self.num_warps & (self.num_warps - 1):
@@ -130,17 +137,23 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
     def _make_ttir(module: Any, metadata: dict[str, Any]) -> str:
         from triton._C.libtriton import ir, passes
 
+        from kernbench.kernel_ir import tcm_use
+        from kernbench.triton_backend.binary import describe_largest, read_module
+
         manager = ir.pass_manager(module.context)
         for group, name in _PASSES:
             add = getattr(getattr(passes, group), name, None)
             if add is not None:
                 add(manager)
         manager.run(module, "make_ttir")
-        # Triton compares "shared" with a device limit; TCM is checked at launch, by the machine
-        # that is then in use.
-        metadata["shared"] = 0
         metadata["name"] = module.get_entry_func_name()
-        return str(module)
+        ttir = str(module)
+        # Host code divides a GPU's shared memory by what a program takes of it, so "shared" is
+        # TCM. The machine that is then in use is compared with it at launch.
+        tcm = tcm_use(read_module(ttir), metadata["num_stages"])
+        metadata["shared"] = tcm.total_bytes
+        metadata["tcm_tiles"] = describe_largest(tcm)
+        return ttir
 
 
 # A method that a later Triton adds to its base class must not make this class abstract: Triton

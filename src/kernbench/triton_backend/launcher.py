@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import InternalError, UsageError
-from kernbench.triton_backend.binary import KernelBinary, build_binary
+from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
 from kernbench.triton_backend.driver import KernbenchDriver
 
 MAX_PROGRAMS = 2**31
 
 Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """The rates of one SIP that host code asks a driver for."""
+
+    clock_ghz: float
+    hbm_bytes_per_ns: float
 
 
 class Launcher(Protocol):
@@ -28,6 +37,9 @@ class Launcher(Protocol):
 
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
+
+    def device_rates(self) -> DeviceRates:
+        """Return the clock and the memory bandwidth of the current rank's SIP."""
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
@@ -60,6 +72,16 @@ class CompiledLauncher:
         self._num_stages: int = metadata.num_stages
         self._pick = build_argument_picker(src.signature)
         self._binary: KernelBinary | None = None
+        capacity_bytes = active_launcher().tcm_capacity_bytes()
+        if metadata.shared > capacity_bytes:
+            # Triton is about to compare the two itself, but cannot say what takes the bytes.
+            raise TcmExhaustedError(
+                metadata.shared,
+                capacity_bytes,
+                self._name,
+                self._num_stages,
+                tuple(metadata.tcm_tiles),
+            )
 
     def __call__(
         self,
