@@ -299,7 +299,34 @@ class Atomic:
 Transfer = DmaRead | DmaWrite | Atomic
 """The commands that touch memory."""
 
-Command = Transfer | Gemm | Math | Reduce | Loop
+Printed = Operand | Access
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Print:
+    """``tl.device_print``: what replay prints for every program. Takes no modeled time.
+
+    ``values`` are data, or pointers as :class:`Access`; ``signed`` says of each how its integers
+    are meant.
+    """
+
+    prefix: str
+    values: tuple[Printed, ...]
+    signed: tuple[bool, ...]
+    hex: bool
+    line: SourceLine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assert:
+    """``tl.device_assert``: ``condition`` must hold in every element. Takes no modeled time."""
+
+    condition: Operand
+    message: str
+    line: SourceLine
+
+
+Command = Transfer | Gemm | Math | Reduce | Loop | Print | Assert
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,6 +339,24 @@ class ProgramGroup:
 
     program_ids: npt.NDArray[np.int64]
     body: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOverflow:
+    """32-bit arithmetic that did not fit and became part of an address."""
+
+    op: str
+    line: SourceLine
+    value: int
+    """The exact result, which wrapped around."""
+    use: SourceLine
+    """Where it was added to a pointer."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.op} at {self.line} gives {self.value}, which does not fit into 32 bits and is "
+            f"added to a pointer at {self.use}; widen an operand with .to(tl.int64)"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -334,6 +379,8 @@ class KernelTrace:
     line: SourceLine
     pointer_params: tuple[int, ...]
     """Parameter indices that are pointers, rising."""
+    overflows: tuple[AddressOverflow, ...] = ()
+    """What wrapped around on the way to an address; with ``check`` that is an error."""
 
     @property
     def num_programs(self) -> int:

@@ -3,5 +3,13 @@
 from kernbench.replay.collective import run_collective
 from kernbench.replay.frame import PointerArg
 from kernbench.replay.run import run_kernel
+from kernbench.replay.sanitizer import Launched, Sanitizer, as_sanitizer
 
-__all__ = ["PointerArg", "run_collective", "run_kernel"]
+__all__ = [
+    "Launched",
+    "PointerArg",
+    "Sanitizer",
+    "as_sanitizer",
+    "run_collective",
+    "run_kernel",
+]

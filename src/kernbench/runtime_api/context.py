@@ -37,7 +37,9 @@ class RuntimeContext(Factories):
 
     ``machine`` is a preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine;
     ``ranks`` picks the size of a preset and is :attr:`world_size`. Without ``data`` only shapes
-    and time exist. ``seed`` decides all random numbers.
+    and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
+    unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
+    NaN that first appears, which is a warning (an error with ``check="nan"``).
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -71,9 +73,10 @@ class RuntimeContext(Factories):
         data: Any = True,
         seed: Any = 0,
         *,
+        check: Any = False,
         kernel_engine: KernelEngine | None = None,
     ) -> None:
-        super().__init__(machine, ranks, data, seed)
+        super().__init__(machine, ranks, data, seed, check)
         self.ahbm = Ahbm(self)
         self.distributed = Distributed(self)
         self.multiprocessing = Multiprocessing(self)

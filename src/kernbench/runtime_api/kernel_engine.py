@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
+    from kernbench.replay import Launched, Sanitizer
     from kernbench.triton_backend import KernelBinary
 
 Grid = tuple[int, int, int]
@@ -68,3 +69,9 @@ class KernelEngine:
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
         """Execute the kernel on data."""
         run_kernel(trace, params)
+
+    def run_checked(
+        self, trace: KernelTrace, params: Sequence[Any], sanitizer: Sanitizer, launched: Launched
+    ) -> None:
+        """Execute the kernel on data, and refuse what the sanitizer finds."""
+        sanitizer.run(trace, params, launched)

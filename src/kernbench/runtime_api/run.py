@@ -11,6 +11,7 @@ from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.memory import BytePool, DeviceMemory
 from kernbench.op_log import HostSpan, Instance, OpLog
+from kernbench.replay import as_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
 from kernbench.runtime_api.rank_state import RankState
@@ -26,7 +27,12 @@ class Run:
     """A machine at work. Everything that a run changes hangs on this object."""
 
     def __init__(
-        self, machine: str | Path | Machine, ranks: int | None, data: bool, seed: int
+        self,
+        machine: str | Path | Machine,
+        ranks: int | None,
+        data: bool,
+        seed: int,
+        check: object = False,
     ) -> None:
         if ranks is not None and (isinstance(ranks, bool) or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
@@ -35,6 +41,8 @@ class Run:
         """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
         self.has_data = data
         self.seed = seed
+        self.sanitizer = as_sanitizer(check)
+        """What looks for mistakes during replay, or None."""
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.replay_queue = ReplayQueue(data)
