@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernbench.commands import Atomic, DmaRead, DmaWrite
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
 from kernbench.runtime_api.host_tensor import HostMemory, HostTensor, is_host_tensor
 from kernbench.runtime_api.tensor import Tensor
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
     from kernbench.runtime_api.rank_state import RankState
     from kernbench.runtime_api.run import Run
+
+
+_WORDS = {
+    DmaRead: ("tt.load", "reads"),
+    DmaWrite: ("tt.store", "writes"),
+    Atomic: ("tt.atomic", "updates"),
+}
 
 
 def pointer_argument(
@@ -84,10 +92,16 @@ def bounds_error(
             f"kernel {plan.kernel.name} touches memory outside of {tensor.label} (rank "
             f"{state.rank}); mask the access"
         )
-    access, verb = ("tt.store", "writes") if found.is_store else ("tt.load", "reads")
+    access, verb = _WORDS[type(found.command)]
     offset = f"{'+' if found.byte_offset >= 0 else '-'}{abs(found.byte_offset)}"
     return OutOfBoundsError(
         f"{access} at {found.line} {verb} {found.access_bytes} bytes at {tensor.name}{offset} "
         f"(rank {state.rank}, kernel {plan.kernel.name}, program {tuple(found.program)}), but "
-        f"{tensor.label} is {after} bytes from there; mask the {access[3:]}"
+        f"{tensor.label} is {after} bytes from there; {_advice(plan, access)}"
     )
+
+
+def _advice(plan: KernelPlan, access: str) -> str:
+    if plan.trace.overflows:
+        return str(plan.trace.overflows[0])
+    return f"mask the {access[3:]}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernbench.replay import PointerArg
+from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.argument_errors import (
     bounds_error,
     check_race,
     pointer_argument,
 )
+from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
 from kernbench.runtime_api.tensor import Tensor
@@ -72,7 +73,15 @@ class KernelLaunch(StreamCommand):
         )
         if run.has_data:
             trace, params, engine = self._plan.trace, self._params, self._launcher.engine
-            run.replay_queue.push(self.describe(), lambda: engine.run(trace, params))
+            sanitizer = run.sanitizer
+            if sanitizer is None:
+                run.replay_queue.push(self.describe(), lambda: engine.run(trace, params))
+            else:
+                launched = Launched(self.label, self._rank)
+                run.replay_queue.push(
+                    self.describe(),
+                    lambda: engine.run_checked(trace, params, sanitizer, launched),
+                )
             # A buffer keeps its last writer; that must not keep other buffers alive.
             self._params = []
 
@@ -106,9 +115,13 @@ class KernelLauncher:
         if plan is None:
             plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
         state = run.rank_state
+        if run.sanitizer is not None:
+            label = state.launch_label or entry.name
+            run.sanitizer.check_launch(plan.trace, Launched(label, state.rank))
         addresses = [0] * len(args)
         params = list(args)
-        written, policies = self._bind(plan, state, addresses, params)
+        host = HostMemory(state.sip_id)
+        written, policies = self._bind(plan, state, addresses, params, host)
         name = state.launch_label or entry.name
         if run.probed_ps is not None:
             run.probed_ps += self.template(plan, policies, state.sip_id, name).duration_ps
@@ -124,6 +137,10 @@ class KernelLauncher:
             buffer.last_writer = launch
         state.last_launch = launch
         run.stream(state.sip_id).submit(launch)
+        if host:
+            # The other library reads its memory without asking anyone.
+            run.wait(launch)
+            run.replay_queue.drain()
 
     def template(self, plan: KernelPlan, policies: Policies, sip_id: int, name: str) -> Template:
         """Return the schedule for the state that the machine is in now."""
@@ -161,7 +178,12 @@ class KernelLauncher:
             run.probed_ps = outer
 
     def _bind(
-        self, plan: KernelPlan, state: RankState, addresses: list[int], params: list[Any]
+        self,
+        plan: KernelPlan,
+        state: RankState,
+        addresses: list[int],
+        params: list[Any],
+        host: HostMemory,
     ) -> tuple[list[Buffer], Policies]:
         """Check the tensors among ``params`` and put their buffers and addresses in their place.
 
@@ -177,7 +199,7 @@ class KernelLauncher:
                 or tensor.context is not run
                 or tensor.buffer.sip_id != state.sip_id
             ):
-                tensor = pointer_argument(run, plan.kernel, index, tensor, state)
+                tensor = pointer_argument(run, plan.kernel, index, tensor, state, host)
             buffer = tensor.buffer
             start = tensor._address - buffer.address
             if buffer.in_flight:
