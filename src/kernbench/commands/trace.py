@@ -226,8 +226,9 @@ class Reduce:
     """``tt.reduce`` along ``axis``: one destination per input.
 
     ``combine`` is the region's op for the common cases (``arith.addf``, ``arith.maxnumf``, ...;
-    ``argmax``, ``argmin`` for the two-input forms), else ``region``, with the scalar commands that
-    combine two elements in ``region`` (over Tiles of shape ``()``).
+    ``argmax`` and ``argmin`` for the two-input forms, ``argmaxu`` and ``argminu`` of unsigned
+    values), else ``region``, with the scalar commands that combine two elements in ``region`` (over
+    Tiles of shape ``()``).
 
     With ``scan`` (``forward``, or ``reverse`` from the far end) it is ``tt.scan``: what is combined
     so far is kept at every element, and destinations have the shape of their inputs.

@@ -16,6 +16,7 @@ from kernbench.commands import Math, MathClass, Reduce, Region, Splat, Tile
 from kernbench.errors import UnsupportedOpError
 from kernbench.replay.elementwise import build_function
 from kernbench.replay.halves import narrow, widen
+from kernbench.replay.operand_types import as_unsigned
 from kernbench.replay.scans import named_scan, region_scan
 from kernbench.replay.shapes import full, same_lead
 
@@ -43,7 +44,12 @@ _UNSIGNED: dict[str, Callable[..., Array]] = {
     "arith.maxui": np.maximum.reduce,
     "arith.minui": np.minimum.reduce,
 }
-_ARG: dict[str, Callable[..., Array]] = {"argmax": np.argmax, "argmin": np.argmin}
+_ARG: dict[str, Callable[..., Array]] = {
+    "argmax": np.argmax,
+    "argmin": np.argmin,
+    "argmaxu": np.argmax,
+    "argminu": np.argmin,
+}
 
 
 def build_reduction(command: Reduce) -> Reduction:
@@ -58,7 +64,7 @@ def build_reduction(command: Reduce) -> Reduction:
     if command.scan:
         return _scan(command)
     if combine in _ARG:
-        return _arg_reduction(_ARG[combine], axis, shape)
+        return _arg_reduction(combine, axis, shape)
     if combine in _UNSIGNED:
         return _unsigned(_UNSIGNED[combine], axis, shape)
     if combine in _NAMED:
@@ -104,12 +110,21 @@ def _unsigned(function: Callable[..., Array], axis: int, shape: tuple[int, ...])
     return reduced
 
 
-def _arg_reduction(find: Callable[..., Array], axis: int, shape: tuple[int, ...]) -> Reduction:
+def _arg_reduction(combine: str, axis: int, shape: tuple[int, ...]) -> Reduction:
+    find = _ARG[combine]
+    worst = -np.inf if combine == "argmax" else np.inf
+
+    def comparable(values: Array) -> Array:
+        if values.dtype.kind in "fV":
+            values = widen(values)
+            unordered = np.isnan(values)
+            # Triton's comparisons are ordered: NaN loses against every number.
+            return np.where(unordered, worst, values) if unordered.any() else values
+        return as_unsigned(values) if combine.endswith("u") else values
+
     def reduced(inputs: list[Array]) -> list[Array]:
         values, index = (full(array, shape) for array in inputs)
-        where = np.expand_dims(
-            find(widen(values) if values.dtype.kind in "fV" else values, axis=axis), axis
-        )
+        where = np.expand_dims(find(comparable(values), axis=axis), axis)
         best = np.take_along_axis(values, where, axis).squeeze(axis)
         if len(index) != len(where):
             index, where = same_lead((index, where))

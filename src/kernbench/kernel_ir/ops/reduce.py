@@ -35,9 +35,14 @@ NAMED = frozenset(
 )
 """Combining functions that ``Reduce.combine`` gives by name; each is associative and symmetric."""
 
-_ORDER = {"ogt": "argmax", "sgt": "argmax", "ugt": "argmax"} | dict.fromkeys(
-    ("olt", "slt", "ult"), "argmin"
-)
+_ORDER = {
+    ("arith.cmpf", "ogt"): "argmax",
+    ("arith.cmpi", "sgt"): "argmax",
+    ("arith.cmpi", "ugt"): "argmaxu",
+    ("arith.cmpf", "olt"): "argmin",
+    ("arith.cmpi", "slt"): "argmin",
+    ("arith.cmpi", "ult"): "argminu",
+}
 
 
 @DIALECT.op("tt.reduce", "tt.scan")
@@ -53,7 +58,7 @@ def _reduce(run: Evaluator, op: Op) -> None:
     scan = ""
     if op.name == "tt.scan":
         scan = "reverse" if op.attrs.get("reverse") else "forward"
-        if combine in ("argmax", "argmin"):
+        if len(inputs) > 1:
             # Where a maximum stands so far is not where it stands in the end.
             combine, region = None, build_region(run, op)
     run.commands.append(Reduce(dsts, combine or "region", inputs, axis, op.line, region, scan))
@@ -64,8 +69,8 @@ def _reduce(run: Evaluator, op: Op) -> None:
 def named_combine(block: Block) -> str | None:
     """Return the name of a block's combining function, or None if it has none.
 
-    The two-input forms are ``argmax`` and ``argmin``: the value that wins takes its index along,
-    and among equal values the lowest index wins.
+    The two-input forms are ``argmax`` and ``argmin`` (``argmaxu`` and ``argminu`` of unsigned
+    numbers): the value that wins takes its index along, and of equal values the lowest index wins.
     """
     *ops, last = block.ops
     if len(block.args) == 2 and len(ops) == 1:
@@ -104,7 +109,7 @@ def _arg_extreme(block: Block) -> str | None:
         tied, wins = ties[0], orders[0]
     if not _compares(wins, (a, b)):
         return None
-    name = _ORDER.get(_predicate(wins))
+    name = _ORDER.get((wins.name, _predicate(wins)))
     if tied is not None and not _breaks_ties(tied, made_by, (a, b), (index_a, index_b)):
         return None
     # Without a rule for ties Triton leaves the index open; the lowest is one of the right answers.
