@@ -78,6 +78,12 @@ def _run(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
+    ] = False,
+    check_nan: Annotated[
+        bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
     ] = False,
@@ -103,6 +109,7 @@ def _run(
         params=tuple(param or ()),
         data=data,
         seed=seed,
+        check="nan" if check_nan else check,
         log=log,
         trace=trace,
         json=json,
@@ -142,6 +149,12 @@ def _script(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
+    ] = False,
+    check_nan: Annotated[
+        bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
     ] = False,
@@ -160,6 +173,7 @@ def _script(
         target=target,
         data=data,
         seed=seed,
+        check="nan" if check_nan else check,
         log=log,
         trace=trace,
         json=json,

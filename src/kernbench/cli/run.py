@@ -32,6 +32,8 @@ class Outputs:
     log: str | None = None
     trace: str | None = None
     json: str | None = None
+    check: bool | str = False
+    """As ``RuntimeContext`` takes it."""
     debug: bool = False
 
 
@@ -155,7 +157,11 @@ def _run(plan: _Plan, options: RunOptions) -> int:
     from kernbench.runtime_api import RuntimeContext
 
     context = RuntimeContext(
-        machine=plan.machine, ranks=plan.ranks, data=options.data, seed=options.seed
+        machine=plan.machine,
+        ranks=plan.ranks,
+        data=options.data,
+        seed=options.seed,
+        check=options.check,
     )
 
     def work() -> int:

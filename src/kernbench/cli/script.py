@@ -42,7 +42,9 @@ def run_script(options: ScriptOptions) -> int:
         code = _compile(path)
         from kernbench.runtime_api import RuntimeContext
 
-        context = RuntimeContext(machine=machine, ranks=1, data=options.data, seed=options.seed)
+        context = RuntimeContext(
+            machine=machine, ranks=1, data=options.data, seed=options.seed, check=options.check
+        )
 
         def work() -> int:
             with torch_stands_in(properties_of(machine)), announced_target(options.target):

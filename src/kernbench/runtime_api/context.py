@@ -39,7 +39,8 @@ class RuntimeContext(Factories):
     ``ranks`` picks the size of a preset and is :attr:`world_size`. Without ``data`` only shapes
     and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
     unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
-    NaN that first appears, which is a warning (an error with ``check="nan"``).
+    NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
+    addresses are checked.
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -99,6 +100,10 @@ class RuntimeContext(Factories):
                 self.multiprocessing.join()
                 self.simulation.drain()
                 self.check_streams()
+                if self.sanitizer is not None and not self.replay_queue.has_failed:
+                    # What nobody has read may be wrong as well.
+                    self.replay_queue.drain()
+                self.replay_queue.let_speak()
         finally:
             self.ended = True
             for rank in self.simulation.ranks:

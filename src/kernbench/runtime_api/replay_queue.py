@@ -17,14 +17,29 @@ class ReplayQueue:
         self.has_data = has_data
         self._pending: deque[tuple[str, Callable[[], None]]] = deque()
         self._failed: Exception | None = None
+        self._speaks = False
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def push(self, label: str, record: Callable[[], None]) -> None:
-        """Put a completed command on record; ``label`` is how an error names it."""
+    @property
+    def has_failed(self) -> bool:
+        """Whether a record has raised; somebody was told then."""
+        return self._failed is not None
+
+    def push(self, label: str, record: Callable[[], None], *, speaks: bool = False) -> None:
+        """Put a completed command on record; ``label`` is how an error names it.
+
+        One that ``speaks`` prints or asserts: it is executed though nobody may read its data.
+        """
         if self.has_data:
             self._pending.append((label, record))
+            self._speaks |= speaks
+
+    def let_speak(self) -> None:
+        """Execute everything on record if something of it speaks."""
+        if self._speaks:
+            self.drain()
 
     def drain(self) -> None:
         """Execute everything on record. With nothing on record this does nothing.
@@ -35,6 +50,7 @@ class ReplayQueue:
         """
         if self._failed is not None:
             raise self._failed
+        self._speaks = False
         pending = self._pending
         while pending:
             label, record = pending.popleft()
