@@ -95,6 +95,10 @@ class CheckFailedError(KernbenchError, AssertionError):
     """A program's own check did not hold; says what differed and by how much."""
 
 
+class DeviceAssertError(KernbenchError, AssertionError):
+    """A ``tl.device_assert`` does not hold; names its message, line, program and element."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: the nearest known names, or all of a short list.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import kernbench
 from kernbench.cli.bench_file import shipped_folder
-from kernbench.errors import InternalError
+from kernbench.errors import DeviceAssertError, InternalError
 
 MOST_FRAMES = 6
 MOST_CAUSES = 4
@@ -109,7 +109,7 @@ def _one(error: BaseException) -> str:
 def _headline(error: BaseException) -> str:
     name = type(error).__name__
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    if isinstance(error, AssertionError):
+    if isinstance(error, AssertionError) and not isinstance(error, DeviceAssertError):
         return f"the bench's check failed: {text}" if text else "the bench's check failed"
     return f"{name}: {text}" if text else name
 

@@ -423,6 +423,19 @@ class _Parser(Cursor):
             attrs = self.attributes()
         return self.build(first, names, name, operands, types, attrs, (before, after))
 
+    def _op_tt_print(self, first: int, names: list[tuple[str, int]], name: str) -> Op:
+        literals = (self._literal("string", self.take("string")),)
+        attrs = {**self.attributes(), "literals": literals}
+        operands: list[Value] = []
+        if self.accept(":"):
+            while True:
+                operands.append(self.use(self.take("value")))
+                if not self.accept(","):
+                    break
+            self.expect(":")
+            self._result_types(name)
+        return self.build(first, names, name, operands, (), attrs)
+
     def _op_cf_br(self, first: int, names: list[tuple[str, int]], name: str) -> Op:
         return self.build(first, names, name, [], (), {}, (), (self._successor(),))
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Access,
+    Assert,
     Atomic,
     Command,
     DmaRead,
@@ -29,6 +30,7 @@ from kernbench.commands import (
     Operand,
     Param,
     Predicate,
+    Print,
     ProgramGroup,
     Reduce,
     Separable,
@@ -254,7 +256,7 @@ class _Merge:
     def _definition(self, operand: Operand) -> Command | None:
         for command in self._flat.commands:
             if (
-                not isinstance(command, DmaWrite | Atomic | Loop | Reduce)
+                not isinstance(command, DmaWrite | Atomic | Loop | Reduce | Print | Assert)
                 and command.dst is operand
             ):
                 return command

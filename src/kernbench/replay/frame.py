@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands import Print
 from kernbench.memory import Buffer
 
 Array = npt.NDArray[Any]
@@ -38,6 +39,7 @@ class Frame:
         "origin",
         "pointers",
         "state",
+        "printed",
         "values",
     )
 
@@ -48,6 +50,10 @@ class Frame:
         self.values: list[Any] = []
         self.iterations: list[int] = []
         self.chunk = 0
+        self.changed = True
+        """Whether an atomic has changed a byte, for whoever set it to False before."""
+        self.printed: list[tuple[Print, tuple[int, int, int], Array, list[Array]]] = []
+        """What ``tl.device_print`` was given so far: command, grid, program ids, values."""
         self.num_programs = 1
         self.state: Any = None
         """What a watch of the plan keeps for this launch."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.commands import (
+    Access,
+    Assert,
     Atomic,
     Command,
     DmaRead,
@@ -13,6 +15,7 @@ from kernbench.commands import (
     Loop,
     Math,
     Operand,
+    Print,
     Reduce,
     Tile,
     Transfer,
@@ -34,6 +37,12 @@ def operands(command: Command) -> Iterator[Operand]:
     elif isinstance(command, Loop):
         for carried in command.carried:
             yield from (carried.init, carried.yielded)
+    elif isinstance(command, Print):
+        for value in command.values:
+            if not isinstance(value, Access):
+                yield value
+    elif isinstance(command, Assert):
+        yield command.condition
     else:
         yield from command.inputs
 
@@ -58,7 +67,7 @@ def results(command: Command) -> tuple[Tile, ...]:
         return command.dsts
     if isinstance(command, Loop):
         return tuple(carried.result for carried in command.carried)
-    if isinstance(command, DmaWrite):
+    if isinstance(command, DmaWrite | Print | Assert):
         return ()
     return () if command.dst is None else (command.dst,)
 

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
+    Access,
+    Assert,
     Atomic,
     Command,
     DmaRead,
@@ -25,6 +27,7 @@ from kernbench.commands import (
     Operand,
     Param,
     Predicate,
+    Print,
     ProgramGroup,
     Reduce,
     Separable,
@@ -40,6 +43,7 @@ from kernbench.errors import UsageError
 from kernbench.replay.access import Load, Store, StoreResult
 from kernbench.replay.atomics import AtomicStep
 from kernbench.replay.composite import composite_groups
+from kernbench.replay.diagnostics import AssertStep, PrintStep, show_printed
 from kernbench.replay.elementwise import build_function, build_into
 from kernbench.replay.frame import Frame, PointerArg
 from kernbench.replay.gemm import build_gemm, build_gemm_into
@@ -93,9 +97,12 @@ class Plan:
 
     def run_frame(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
         """Execute the kernel in a frame that was made for it."""
-        with np.errstate(all="ignore"):
-            for group in self.groups:
-                group.run(frame, params)
+        try:
+            with np.errstate(all="ignore"):
+                for group in self.groups:
+                    group.run(frame, params)
+        finally:
+            show_printed(frame)
 
 
 class Watch(Protocol):
@@ -119,8 +126,23 @@ class Watch(Protocol):
 class GroupPlan:
     """The steps of one program group, and how its programs are cut into chunks."""
 
-    def __init__(self, group: ProgramGroup, trace: KernelTrace, watch: Watch | None) -> None:
-        self.chunks = _cut(group, trace.grid)
+    Where ``kept`` slots are to be read afterwards there is one chunk of all programs.
+    """
+
+    def __init__(
+        self,
+        group: ProgramGroup,
+        trace: KernelTrace,
+        watch: Watch | None,
+        kept: frozenset[int] | None = None,
+    ) -> None:
+        whole = (0, len(group.program_ids))
+        self.chunks = (
+            _cut(group, trace.grid)
+            if kept is None
+            else Chunks(whole, group.program_ids, trace.grid)
+        )
+        self._kernel = trace.name
         self._hazards = Hazards(group.body)
         self._values: list[Any] = [None] * trace.num_slots
         self._params: list[tuple[int, Param]] = []
@@ -202,8 +224,25 @@ class GroupPlan:
         other = command.other
         if other is None or isinstance(other, Splat):
             fill = _scalar(0 if other is None else other.value, command.dst.dtype)
+        if isinstance(command, Print):
+            return self._build_print(command)
+        if isinstance(command, Assert):
+            before, slot = self._fetch(command.condition)
+            return [*before, AssertStep(command, slot, self.chunks, self._kernel)]
             return [Load(site, command.dst.slot, None, fill, hazards)]
         before, slot = self._fetch(other)
+    def _build_print(self, command: Print) -> list[Step]:
+        steps: list[Step] = []
+        slots: list[int] = []
+        for value in command.values:
+            if isinstance(value, Access):
+                slots.append(-1)
+                continue
+            before, slot = self._fetch(value)
+            steps += before
+            slots.append(slot)
+        return [*steps, PrintStep(command, tuple(slots), self.chunks)]
+
         fill = _scalar(0, command.dst.dtype)
         return [*before, Load(site, command.dst.slot, slot, fill, hazards)]
 

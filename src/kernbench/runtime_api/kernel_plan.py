@@ -6,8 +6,9 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.commands import Atomic, DmaWrite, KernelTrace, access_of
-from kernbench.errors import UsageError
+from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
+from kernbench.errors import NeedsDataError, UsageError
+from kernbench.runtime_api.live_launch import LivePlan
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
@@ -29,6 +30,8 @@ class KernelPlan:
             for command in trace.commands()
             if isinstance(command, DmaWrite | Atomic)
         }
+        self.speaks = any(isinstance(command, Print | Assert) for command in trace.commands())
+        """Whether it prints or asserts, so that its data must be computed in any case."""
         # A store through an address made from an integer may go anywhere.
         anywhere = -1 in writes
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(

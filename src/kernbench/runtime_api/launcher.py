@@ -75,13 +75,18 @@ class KernelLaunch(StreamCommand):
             trace, params, engine = self._plan.trace, self._params, self._launcher.engine
             sanitizer = run.sanitizer
             if sanitizer is None:
-                run.replay_queue.push(self.describe(), lambda: engine.run(trace, params))
+                run.replay_queue.push(
+                    self.describe(),
+                    lambda: engine.run(trace, params),
+                    speaks=self._plan.speaks,
+                )
             else:
                 launched = Launched(self.label, self._rank)
                 run.replay_queue.push(
                     self.describe(),
                     lambda: engine.run_checked(trace, params, sanitizer, launched),
                 )
+                    speaks=self._plan.speaks,
             # A buffer keeps its last writer; that must not keep other buffers alive.
             self._params = []
 

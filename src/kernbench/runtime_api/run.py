@@ -146,6 +146,7 @@ class Run:
     def drain(self) -> None:
         """Let everything that is under way end, then replay it. Main only; twice is once.
 
+        self.replay_queue.let_speak()
         Raises:
             DeadlockError: Ranks wait for something that cannot come.
         """

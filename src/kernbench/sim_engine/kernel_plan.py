@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kernbench.commands import (
+    Assert,
     Atomic,
     Command,
     DmaRead,
@@ -21,6 +22,7 @@ from kernbench.commands import (
     MathClass,
     Operand,
     Predicate,
+    Print,
     Reduce,
     Tile,
 )
@@ -115,7 +117,7 @@ class _Builder:
                 found.append(self._loop(command, loops))
             elif isinstance(command, Math) and command.cost is MathClass.FREE:
                 self._view(command)
-            else:
+            elif not isinstance(command, Print | Assert):
                 found.append(self._step(command, loops))
         return tuple(found)
 

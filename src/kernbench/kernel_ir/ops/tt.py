@@ -211,6 +211,9 @@ def _extern(run: Evaluator, op: Op) -> None:
     run.math(op, inputs, cost, {"symbol": symbol})
 
 
-@DIALECT.op("tt.assert", "tt.print")
-def _diagnostics(run: Evaluator, op: Op) -> None:
-    """Skip what only speaks to the programmer of a debug build."""
+@DIALECT.op("tt.elementwise_inline_asm")
+def _inline_asm(run: Evaluator, op: Op) -> None:
+    text = str((op.attrs.get("literals") or ("",))[0])
+    raise run.unsupported(
+        op, f"assembly is for one GPU ({text[:40]!r}); write it in Triton, or as a libdevice call"
+    )
