@@ -278,8 +278,8 @@ def test_options_of_a_gpu_launch_are_taken(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_warps": 3}, "num_warps must be a power of two, but got 3"),
-        ({"num_warps": 0}, "num_warps must be a power of two, but got 0"),
+        ({"num_warps": 3}, "num_warps must be a power of 2, but got 3"),
+        ({"num_warps": 0}, "num_warps must be a power of 2, but got 0"),
         ({"num_stages": -1}, "num_stages must not be negative, but got -1"),
         ({"num_ctas": 2}, "num_ctas must be 1, but got 2"),
     ],
