@@ -35,6 +35,10 @@ class UnsupportedOpError(KernbenchError, NotImplementedError):
     """A TTIR operation that kernbench does not run yet; names the op, the kernel and the line."""
 
 
+class NeedsDataError(UnsupportedOpError):
+    """A kernel decides by data what it does next; names the operation, the kernel and the line."""
+
+
 class KernelParseError(KernbenchError, ValueError):
     """TTIR text that could not be read; names the line of the text."""
 
@@ -91,12 +95,12 @@ class RankFailedError(KernbenchError, RuntimeError):
     """Another rank ended while this one waited for it."""
 
 
-class CheckFailedError(KernbenchError, AssertionError):
-    """A program's own check did not hold; says what differed and by how much."""
-
-
 class DeviceAssertError(KernbenchError, AssertionError):
     """A ``tl.device_assert`` does not hold; names its message, line, program and element."""
+
+
+class CheckFailedError(KernbenchError, AssertionError):
+    """A program's own check did not hold; says what differed and by how much."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -157,6 +157,10 @@ class DeviceMemory:
             "was the tensor freed, or the pointer made in another run?"
         )
 
+    def live(self) -> list[Buffer]:
+        """Return all live buffers, in address order."""
+        return [self._buffers[start] for start in self._starts]
+
     def largest(self, count: int = 5) -> list[Buffer]:
         """Return the largest live buffers, largest first."""
         return sorted(self._buffers.values(), key=lambda b: (-b.size_bytes, b.address))[:count]

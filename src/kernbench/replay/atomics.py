@@ -66,9 +66,11 @@ class AtomicStep:
             compare = None
             if self.compare is not None:
                 compare = np.broadcast_to(values[self.compare], shape).reshape(-1)[on]
-            found = change(
-                self.kind, elements, places // site.itemsize, given, compare, old is not None
-            )
+            places //= site.itemsize
+            before = None if frame.changed else elements[places]
+            found = change(self.kind, elements, places, given, compare, old is not None)
+            if before is not None:
+                frame.changed = before.tobytes() != elements[places].tobytes()
             if old is not None:
                 old[on] = found
         if old is not None:

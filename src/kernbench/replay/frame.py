@@ -32,14 +32,15 @@ class Frame:
     """
 
     __slots__ = (
+        "changed",
         "chunk",
         "iterations",
         "memory",
         "num_programs",
         "origin",
         "pointers",
-        "state",
         "printed",
+        "state",
         "values",
     )
 
@@ -49,11 +50,11 @@ class Frame:
         self.origin: dict[int, int] = {p: arg.offset_bytes for p, arg in pointers.items()}
         self.values: list[Any] = []
         self.iterations: list[int] = []
-        self.chunk = 0
         self.changed = True
         """Whether an atomic has changed a byte, for whoever set it to False before."""
         self.printed: list[tuple[Print, tuple[int, int, int], Array, list[Array]]] = []
         """What ``tl.device_print`` was given so far: command, grid, program ids, values."""
+        self.chunk = 0
         self.num_programs = 1
         self.state: Any = None
         """What a watch of the plan keeps for this launch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -124,7 +124,7 @@ class Watch(Protocol):
 
 
 class GroupPlan:
-    """The steps of one program group, and how its programs are cut into chunks."""
+    """The steps of one program group, and how its programs are cut into chunks.
 
     Where ``kept`` slots are to be read afterwards there is one chunk of all programs.
     """
@@ -154,10 +154,18 @@ class GroupPlan:
             (c.loop_id for c in walk(group.body) if isinstance(c, Loop)), default=-1
         )
         begin = [] if watch is None else watch.begin(self)
-        self.steps = [*begin, *self._build_body(group.body, frozenset())]
+        self.steps = [*begin, *self._build_body(group.body, kept or frozenset())]
 
-    def run(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
+    def run(
+        self,
+        frame: Frame,
+        params: Sequence[PointerArg | float | int | None],
+        given: Mapping[int, Array] | None = None,
+    ) -> None:
+        """Run all chunks. ``given`` are values of slots that the group reads and does not make."""
         values = self._values.copy()
+        for slot, array in (given or {}).items():
+            values[slot] = array
         for slot, param in self._params:
             value = np.empty((1,) * (1 + len(param.shape)), param.dtype.numpy)
             value[...] = params[param.index]
@@ -216,21 +224,13 @@ class GroupPlan:
             return self._build_gemm(command)
         if isinstance(command, Reduce):
             return self._build_reduce(command)
-        return self._build_loop(command)
-
-    def _build_load(self, command: DmaRead) -> list[Step]:
-        site = Site(command.source, command.mask, command.line, self.chunks, is_store=False)
-        hazards = self._hazards.of(command)
-        other = command.other
-        if other is None or isinstance(other, Splat):
-            fill = _scalar(0 if other is None else other.value, command.dst.dtype)
         if isinstance(command, Print):
             return self._build_print(command)
         if isinstance(command, Assert):
             before, slot = self._fetch(command.condition)
             return [*before, AssertStep(command, slot, self.chunks, self._kernel)]
-            return [Load(site, command.dst.slot, None, fill, hazards)]
-        before, slot = self._fetch(other)
+        return self._build_loop(command)
+
     def _build_print(self, command: Print) -> list[Step]:
         steps: list[Step] = []
         slots: list[int] = []
@@ -243,6 +243,14 @@ class GroupPlan:
             slots.append(slot)
         return [*steps, PrintStep(command, tuple(slots), self.chunks)]
 
+    def _build_load(self, command: DmaRead) -> list[Step]:
+        site = Site(command.source, command.mask, command.line, self.chunks, is_store=False)
+        hazards = self._hazards.of(command)
+        other = command.other
+        if other is None or isinstance(other, Splat):
+            fill = _scalar(0 if other is None else other.value, command.dst.dtype)
+            return [Load(site, command.dst.slot, None, fill, hazards)]
+        before, slot = self._fetch(other)
         fill = _scalar(0, command.dst.dtype)
         return [*before, Load(site, command.dst.slot, slot, fill, hazards)]
 

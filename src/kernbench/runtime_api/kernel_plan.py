@@ -64,11 +64,17 @@ class KernelEntry:
         self.pick_ints: Callable[[tuple[Any, ...]], Any] = (
             operator.itemgetter(*self.int_params) if self.int_params else _nothing
         )
-        self.plans: dict[Any, KernelPlan] = {}
+        self.plans: dict[Any, KernelPlan | LivePlan] = {}
 
-    def build_plan(self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]) -> KernelPlan:
+    def build_plan(
+        self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]
+    ) -> KernelPlan | LivePlan:
         """Return the plan for a grid and arguments that were not met before."""
-        trace = engine.evaluate(self.binary, grid, self._ints(args))
+        ints = self._ints(args)
+        try:
+            trace = engine.evaluate(self.binary, grid, ints)
+        except NeedsDataError as reason:
+            return LivePlan(self, grid, ints, reason)
         return KernelPlan(engine, self, trace)
 
     def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:

@@ -14,6 +14,7 @@ from kernbench.runtime_api.argument_errors import (
 from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine import StreamCommand
 from kernbench.triton_backend import DeviceRates
@@ -85,8 +86,8 @@ class KernelLaunch(StreamCommand):
                 run.replay_queue.push(
                     self.describe(),
                     lambda: engine.run_checked(trace, params, sanitizer, launched),
-                )
                     speaks=self._plan.speaks,
+                )
             # A buffer keeps its last writer; that must not keep other buffers alive.
             self._params = []
 
@@ -120,6 +121,9 @@ class KernelLauncher:
         if plan is None:
             plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
         state = run.rank_state
+        if isinstance(plan, LivePlan):
+            self._launch_live(plan, state, args)
+            return
         if run.sanitizer is not None:
             label = state.launch_label or entry.name
             run.sanitizer.check_launch(plan.trace, Launched(label, state.rank))
@@ -147,10 +151,54 @@ class KernelLauncher:
             run.wait(launch)
             run.replay_queue.drain()
 
+    def _launch_live(self, plan: LivePlan, state: RankState, args: tuple[Any, ...]) -> None:
+        """Enqueue a kernel that decides by data.
+
+        Raises:
+            NoDataError: The run has none.
+        """
+        run = self.run
+        plan.check_data(run.has_data)
+        addresses, params = [0] * len(args), list(args)
+        host = HostMemory(state.sip_id)
+        written, policies = self._bind(plan, state, addresses, params, host)
+        reach = Reach(run, plan, state, params)
+        name = state.launch_label or plan.kernel.name
+        if run.probed_ps is not None:
+            run.probed_ps += self._probed_ps(plan, policies, params, reach, state, name)
+            return
+        launch = LiveLaunch(run, self.engine, plan, policies, addresses, params, reach, state, name)
+        run.pass_launch_time(name)
+        for buffer in (*written, *reach.written):
+            buffer.last_writer = launch
+        state.last_launch = launch
+        run.stream(state.sip_id).submit(launch)
+        if host:
+            run.wait(launch)
+
+    def _probed_ps(
+        self,
+        plan: LivePlan,
+        policies: Policies,
+        params: list[Any],
+        reach: Reach,
+        state: RankState,
+        name: str,
+    ) -> int:
+        """Return the duration of a kernel that decides by data, run on copies of its tensors."""
+        run = self.run
+        run.synchronize(state.sip_id)
+        run.replay_queue.drain()
+        scratch = Scratch(reach)
+        executed = self.engine.run_live(plan, scratch.params(params), scratch)
+        share = run.hbm_share(state.sip_id)
+        template = self.engine.schedule(executed.trace, state.sip_id, policies, share, name)
+        return template.duration_ps
+
     def template(self, plan: KernelPlan, policies: Policies, sip_id: int, name: str) -> Template:
         """Return the schedule for the state that the machine is in now."""
         run = self.run
-        share = run.network.hbm_share(sip_id, run.simulation.now_ps) if run.has_network else 0.0
+        share = run.hbm_share(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(run.machine.sip_at(sip_id)), share, name, policies)
         found = plan.templates.get(key)
@@ -184,7 +232,7 @@ class KernelLauncher:
 
     def _bind(
         self,
-        plan: KernelPlan,
+        plan: KernelPlan | LivePlan,
         state: RankState,
         addresses: list[int],
         params: list[Any],
@@ -208,8 +256,11 @@ class KernelLauncher:
             buffer = tensor.buffer
             start = tensor._address - buffer.address
             if buffer.in_flight:
-                check_race(plan.kernel, index, tensor, (start + low, start + high), writes)
+                is_live = isinstance(plan, LivePlan)
+                span = (0, buffer.size_bytes) if is_live else (start + low, start + high)
+                check_race(plan.kernel, index, tensor, span, writes)
             if start + low < 0 or start + high > buffer.size_bytes:
+                assert isinstance(plan, KernelPlan)
                 raise bounds_error(self.engine, plan, index, tensor, state)
             addresses[index] = tensor._address
             params[index] = PointerArg(buffer, start)

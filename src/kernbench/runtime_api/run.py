@@ -72,6 +72,10 @@ class Run:
         running = self.simulation.running
         return self._main_state if running is None else running.local
 
+    def hbm_share(self, sip_id: int) -> float:
+        """Return how much of a SIP's HBM bandwidth transfers in flight take now."""
+        return self.network.hbm_share(sip_id, self.simulation.now_ps) if self.has_network else 0.0
+
     def memory(self, sip_id: int) -> DeviceMemory:
         """Return the HBM of a SIP."""
         found = self._memories.get(sip_id)
@@ -142,11 +146,11 @@ class Run:
         tail = self.stream(sip_id).tail
         if tail is not None:
             self.wait(tail)
+        self.replay_queue.let_speak()
 
     def drain(self) -> None:
         """Let everything that is under way end, then replay it. Main only; twice is once.
 
-        self.replay_queue.let_speak()
         Raises:
             DeadlockError: Ranks wait for something that cannot come.
         """

@@ -16,14 +16,15 @@ from kernbench.kernel_ir.ops import (
     tt,
 )
 from kernbench.kernel_ir.ops.registry import Handler, joined
+from kernbench.kernel_ir.ops.scf import choose_both_ways, iterations_of
 
 HANDLERS: dict[str, Handler] = joined(
     arith.DIALECT,
     atomics.DIALECT,
     cf.DIALECT,
     descriptors.DIALECT,
-    math.DIALECT,
     diagnostics.DIALECT,
+    math.DIALECT,
     lookup.DIALECT,
     mx.DIALECT,
     reduce.DIALECT,
@@ -33,4 +34,4 @@ HANDLERS: dict[str, Handler] = joined(
     tt.DIALECT,
 )
 
-__all__ = ["HANDLERS", "Handler"]
+__all__ = ["HANDLERS", "Handler", "choose_both_ways", "iterations_of"]

@@ -23,6 +23,7 @@ from kernbench.dtypes import int64
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.descriptors import block_pointer_access
 from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.overflow import note_address
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Pointer
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def _addptr(run: Evaluator, op: Op) -> None:
     if not isinstance(pointer, Pointer) or dtype is None:
         raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
     if isinstance(offset, Separable):
+        note_address(run, op, op.operands[1])
         moved = pointer.offset + offset * uniform(dtype.itemsize)
         run.set(op.results[0], Pointer(pointer.param, moved, pointer.gather))
         return
@@ -104,16 +106,9 @@ def _int_to_ptr(run: Evaluator, op: Op) -> None:
 @DIALECT.op("tt.ptr_to_int")
 def _ptr_to_int(run: Evaluator, op: Op) -> None:
     value = run.get(op.operands[0])
-    if not isinstance(value, Pointer) or value.param != ABSOLUTE:
-        raise run.unsupported(op, "a kernel's trace does not know the addresses of its tensors")
-    if value.gather is None:
-        run.set(op.results[0], value.offset)
-    else:
-        known = run.known_as_data(value.offset, int64)
-        run.set(
-            op.results[0],
-            run.emit_math(op, "arith.addi", [value.gather, known], MathClass.SIMPLE),
-        )
+    if not isinstance(value, Pointer):
+        raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
+    run.set(op.results[0], run.address(op, value))
 
 
 # -- memory -----------------------------------------------------------------------------------
@@ -128,6 +123,7 @@ def pointed_to(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
     if not isinstance(pointer, Pointer) or dtype is None:
         raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
     access = Access(pointer.param, pointer.offset, dtype, pointer.gather)
+    run.check_reachable(op, access)
     return access, Predicate(pointer.shape)
 
 
