@@ -116,7 +116,7 @@ def test_compare_and_swap_lets_the_first_lane_win(
 
 
 def test_every_kind_of_triton_is_known() -> None:
-    assert {*INTEGERS, "fadd", "cas"} == KINDS
+    assert {*INTEGERS, "fadd", "cas", "load"} == KINDS
 
 
 @triton.jit

@@ -282,8 +282,8 @@ class Atomic:
     """Read, change and write back each element where ``mask`` holds, none of it divisible.
 
     ``kind`` is Triton's (``add``, ``fadd``, ``max``, ``min``, ``umax``, ``umin``, ``and``, ``or``,
-    ``xor``, ``exch``), or ``cas``, which writes ``value`` where the element is ``compare``. ``dst``
-    takes the elements as they were, 0 where the mask does not hold; it is None when nobody reads
+    ``xor``, ``exch``), or ``cas``, which writes ``value`` where the element is ``compare``, or
+    ``load``, which changes nothing. ``dst`` takes the elements as they were, 0 where the mask does not hold; it is None when nobody reads
     it. Elements that several lanes or programs name are changed in program order.
     """
 

@@ -4,7 +4,7 @@ from kernbench.kernel_ir.evaluate import Evaluator, evaluate
 from kernbench.kernel_ir.footprints import Footprint, OutOfBounds, footprints, out_of_bounds
 from kernbench.kernel_ir.integers import wrap
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
-from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, iterations_of
+from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
 from kernbench.kernel_ir.parser import parse_module
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.tcm import TcmTile, TcmUse, tcm_use
@@ -33,6 +33,7 @@ __all__ = [
     "UnrollLoops",
     "Value",
     "choose_both_ways",
+    "emit_load",
     "evaluate",
     "footprints",
     "iterations_of",

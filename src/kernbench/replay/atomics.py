@@ -32,7 +32,7 @@ _UFUNCS: dict[str, np.ufunc] = {
     "xor": np.bitwise_xor,
 }
 _UNSIGNED = ("umax", "umin")
-KINDS = frozenset({*_UFUNCS, "exch", "cas"})
+KINDS = frozenset({*_UFUNCS, "exch", "cas", "load"})
 """The atomics that replay knows."""
 
 
@@ -97,6 +97,8 @@ def change(
         compare = None if compare is None else np.ascontiguousarray(compare).view(bits)
     if len(places) == 0:
         return np.zeros(0, dtype) if reads else None
+    if kind == "load":
+        return elements[places]
     if kind == "cas":
         assert compare is not None
         return _compare_and_swap(elements, places, given, compare).view(dtype)

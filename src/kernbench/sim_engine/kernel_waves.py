@@ -117,7 +117,7 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     return Waves(groups, num_cubes, makespan)
 
 
-def _resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
+def resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
     """Return how many programs a PE can have in TCM at the same time, at least one."""
     most = sip.pe.resident_programs
     return max(1, min(most, sip.tcm_bytes // trace.tcm_bytes)) if trace.tcm_bytes else most
@@ -143,7 +143,7 @@ class _Group:
         num_pes: int,
     ) -> None:
         self.plan = build_program_plan(group.body, trace.num_slots)
-        self.in_flight = _resident_programs(trace, sip)
+        self.in_flight = resident_programs(trace, sip)
         self.several = trace.num_programs > num_pes
         self.model = CostModel(self.plan, sip, conditions)
         self.sip = sip
@@ -175,7 +175,8 @@ class _Group:
             for dim, trip in trips.items():
                 repeats *= 1 if dim in dims else trip
             shape = tuple(trips[dim] for dim in dims)
-            passes = 2 if isinstance(site.command, Atomic) else 1
+            is_load = not isinstance(site.command, Atomic) or site.command.kind == "load"
+            passes = 1 if is_load else 2
             copies = self.model.copies(site)
             found[site.index] = Traffic(dims, shape, moved, repeats, copies, passes)
         return tuple(found)

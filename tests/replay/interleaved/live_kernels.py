@@ -224,3 +224,40 @@ def _digits(value):
         value = value // 10
         count += 1
     return count
+
+
+@triton.jit
+def mailbox(flag, box, out):
+    pid = tl.program_id(0)
+    if pid == 0:
+        tl.atomic_poll(flag, tl.num_programs(0) - 1)
+        tl.store(out, tl.atomic_load(box))
+    else:
+        tl.atomic_store(box + pid, pid)
+        tl.atomic_add(box, pid)
+        tl.atomic_add(flag, 1)
+
+
+@triton.jit
+def poll_all(flags, out, B: tl.constexpr):
+    lane = tl.arange(0, B)
+    if tl.program_id(0) == 0:
+        tl.atomic_poll(flags + lane, lane)
+        tl.store(out + lane, 1)
+    else:
+        tl.atomic_add(flags + tl.program_id(0), tl.program_id(0))
+
+
+@triton.jit
+def poll_with_timeout(flag, out):
+    seen = tl.atomic_poll(flag, 1, timeout_ns=1000)
+    tl.store(out + tl.program_id(0), seen.to(tl.int32) + 5)
+    if tl.program_id(0) == 2:
+        tl.atomic_xchg(flag, 1)
+
+
+@triton.jit
+def talk(x):
+    pid = tl.program_id(0)
+    if tl.load(x + pid) > 0:
+        tl.device_print("loaded", pid)

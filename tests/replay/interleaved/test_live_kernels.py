@@ -193,6 +193,37 @@ def test_programs_that_wait_let_those_they_wait_for_go_on(device: LiveLauncher) 
     assert x.numpy().tolist() == [100 + 11 - i for i in range(12)]
 
 
+def test_a_poll_waits_for_what_others_add(device: LiveLauncher) -> None:
+    flag, box, out = device.zeros(1), device.zeros(6), device.zeros(1)
+    kernels.mailbox[(6,)](flag, box, out)
+    assert out.numpy()[0] == 1 + 2 + 3 + 4 + 5
+    assert box.numpy().tolist() == [15, 1, 2, 3, 4, 5]
+
+
+def test_a_poll_of_a_tile_waits_for_all_of_it(device: LiveLauncher) -> None:
+    flags, out = device.zeros(8), device.zeros(8)
+    kernels.poll_all[(8,)](flags, out, B=8)
+    assert out.numpy().tolist() == [1] * 8
+
+
+def test_a_poll_that_nobody_answers_is_a_deadlock(device: LiveLauncher) -> None:
+    with pytest.raises(DeadlockError, match=r"1 of 4 programs .*\n  at live_kernels.py:\d+"):
+        kernels.poll_all[(4,)](device.zeros(8), device.zeros(8), B=8)
+
+
+def test_a_poll_gives_up_when_nothing_happens_any_more(device: LiveLauncher) -> None:
+    flag, out = device.zeros(1), device.zeros(4)
+    kernels.poll_with_timeout[(4,)](flag, out)
+    assert set(out.numpy().tolist()) <= {5, 6}
+    assert flag.numpy()[0] == 1
+
+
+def test_programs_print_in_order(device: LiveLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+    kernels.talk[(4,)](device.tensor(np.array([1, 0, 1, 1], np.int32)))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("idx")[0] for line in lines] == [f"pid ({i}, 0, 0) " for i in (0, 2, 3)]
+
+
 @pytest.mark.adr("0031-D5")
 def test_two_runs_do_the_same_in_the_same_order() -> None:
     seen = []

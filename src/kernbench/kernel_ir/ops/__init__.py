@@ -15,6 +15,7 @@ from kernbench.kernel_ir.ops import (
     shapes,
     tt,
 )
+from kernbench.kernel_ir.ops.atomics import emit_load
 from kernbench.kernel_ir.ops.registry import Handler, joined
 from kernbench.kernel_ir.ops.scf import choose_both_ways, iterations_of
 
@@ -34,4 +35,4 @@ HANDLERS: dict[str, Handler] = joined(
     tt.DIALECT,
 )
 
-__all__ = ["HANDLERS", "Handler", "choose_both_ways", "iterations_of"]
+__all__ = ["HANDLERS", "Handler", "choose_both_ways", "emit_load", "iterations_of"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Atomic, Operand
+from kernbench.commands import Atomic, Operand, Splat, Tile
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.ops.tt import pointed_to, read_mask
@@ -33,6 +33,33 @@ def _read_modify_write(run: Evaluator, op: Op) -> None:
 @DIALECT.op("tt.atomic_cas")
 def _compare_and_swap(run: Evaluator, op: Op) -> None:
     _emit(run, op, "cas", run.operand(op, 2), run.operand(op, 1), 3)
+
+
+@DIALECT.op("tt.atomic_load")
+def _load(run: Evaluator, op: Op) -> None:
+    emit_load(run, op, 1)
+
+
+@DIALECT.op("tt.atomic_store")
+def _store(run: Evaluator, op: Op) -> None:
+    _emit(run, op, "exch", run.operand(op, 1), None, 2)
+
+
+@DIALECT.op("tt.atomic_poll")
+def _poll(run: Evaluator, op: Op) -> None:
+    raise run.needs_data(op, "it waits for memory to change")
+
+
+def emit_load(run: Evaluator, op: Op, mask_index: int) -> Tile:
+    """Emit a read of what atomics change; return its tile."""
+    access, allowed = pointed_to(run, op)
+    mask = read_mask(run, op, mask_index, allowed)
+    dst = run.new_tile(access.shape, access.dtype)
+    zero = Splat(0, access.shape, access.dtype)
+    run.commands.append(Atomic(dst, "load", access, zero, None, mask, op.line))
+    if op.results[0].type.dtype == access.dtype:
+        run.set(op.results[0], dst)
+    return dst
 
 
 def _kind(op: Op) -> str:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kernbench.commands import KernelTrace, ProgramGroup
 from kernbench.errors import DeadlockError
 from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
+from kernbench.replay.diagnostics import show_printed
 from kernbench.replay.frame import PointerArg
 from kernbench.replay.interleaved.memory import LaunchMemory, Params, Resolve
 from kernbench.replay.interleaved.strand import Strand
@@ -62,7 +63,10 @@ def run_interleaved(
         UnsupportedOpError: The kernel has an operation that is not supported.
     """
     launch = Launch(module, grid, ints, params, resolve, num_warps, num_stages)
-    launch.run()
+    try:
+        launch.run()
+    finally:
+        show_printed(launch.memory.frame)
     return Executed(launch.trace(), launch.memory.reached)
 
 
@@ -110,7 +114,11 @@ class Launch:
                 continue
             waiting.append(strand)
             if strand.stuck_at is not None and self.is_stuck():
-                raise self.deadlock()
+                patient = [each for each in waiting if each.may_give_up]
+                if not patient:
+                    raise self.deadlock()
+                # Nothing happens any more but that time passes.
+                patient[0].gives_up = True
 
     def is_stuck(self) -> bool:
         """Whether another turn of all strands would change nothing."""

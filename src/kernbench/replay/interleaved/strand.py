@@ -18,6 +18,7 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Access,
+    Atomic,
     Math,
     MathClass,
     Predicate,
@@ -41,6 +42,7 @@ from kernbench.kernel_ir import (
     UnrollLoops,
     Value,
     choose_both_ways,
+    emit_load,
     iterations_of,
     wrap,
 )
@@ -75,6 +77,8 @@ class Frame:
     """Of a call: the caller's values."""
     carried: tuple[Held, ...] = ()
     """What the last turn of the loop began with."""
+    is_polling: bool = False
+    """Whether the operation at the position has been tried in vain."""
     records: bool = False
     """Whether the recording is inside of a loop for this frame."""
 
@@ -114,6 +118,10 @@ class Strand(Evaluator):
         """The line of the loop that the strand last gave way in."""
         self._turn_began_at: int | None = None
         """The version of memory that the present turn of a loop began with."""
+        self.may_give_up = False
+        """Whether what it waits for has a timeout."""
+        self.gives_up = False
+        """Whether that has run out."""
         self._trying = 0
         self._free: list[int] = []
         self._prune_at = 256
@@ -235,6 +243,9 @@ class Strand(Evaluator):
             enter = _ENTER.get(op.name)
             if enter is not None:
                 enter(self, frame, op)
+            elif op.name == "tt.atomic_poll":
+                if self._poll(frame, op):
+                    return True
             else:
                 self._run_plain(frame, op)
         return False
@@ -372,6 +383,47 @@ class Strand(Evaluator):
             frame.records = True
             self.recording.enter_loop(op.line)
         return self._turn(frame, op, held)
+
+    def _poll(self, frame: Frame, op: Op) -> bool:
+        """Read what a poll waits for; return whether it has to wait.
+
+        Raises:
+            SplitPrograms: Some programs have to and some have not.
+        """
+        if not frame.is_polling:
+            frame.is_polling = True
+            self.recording.enter_loop(op.line)
+        emit_load(self, op, len(op.operands))
+        loaded = self.commands[-1]
+        assert isinstance(loaded, Atomic)
+        assert loaded.dst is not None
+        expected = self.operand(op, 1)
+        flags = self.emit_math(
+            op, "arith.cmpi", [loaded.dst, expected], MathClass.SIMPLE, bool_,
+            attrs={"predicate": "eq"},
+        )  # fmt: skip
+        commands = tuple(self.commands)
+        self.commands = []
+        commands = execute(self, op, commands)
+        seen = self.array(flags)
+        ready = seen.reshape(len(seen), -1).all(axis=1)
+        self.may_give_up = "timeout" in op.attrs.get("words", ())
+        if not self.gives_up and (ready != ready[0]).any():
+            raise SplitPrograms(ready)
+        self.recording.add(self.program_ids, commands, False)
+        self.recording.next_iteration()
+        if not ready[0] and not self.gives_up:
+            self.stuck_at = self.launch.memory.version
+            self.loop_line = op.line
+            self.polled, self._turn_began_at = False, None
+            return True
+        self.recording.leave_loop()
+        frame.is_polling = self.gives_up = self.may_give_up = False
+        self.stuck_at = None
+        result = op.results[0]
+        self.set(result, flags if flags.shape else as_known(seen))
+        frame.position += 1
+        return False
 
     # -- loops --------------------------------------------------------------------------------
 
