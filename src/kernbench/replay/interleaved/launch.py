@@ -16,11 +16,12 @@ from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
 from kernbench.replay.diagnostics import show_printed
 from kernbench.replay.frame import PointerArg
 from kernbench.replay.interleaved.memory import LaunchMemory, Params, Resolve
+from kernbench.replay.interleaved.merging import merge_groups
 from kernbench.replay.interleaved.strand import Strand
 
 Array = npt.NDArray[Any]
 
-_STRAND_ELEMENTS = 1 << 19
+_STRAND_ELEMENTS = 1 << 20
 """Elements of the largest tile, over all programs that begin as one strand."""
 _MOST_NAMED = 8
 
@@ -156,13 +157,12 @@ class Launch:
             )
             for strand in self.ended
         ]
-        groups.sort(key=lambda group: int(group.program_ids[0]))
         return KernelTrace(
             name=kernel.name,
             grid=self.grid,
             num_warps=self.num_warps,
             num_stages=self.num_stages,
-            groups=tuple(groups),
+            groups=merge_groups(groups),
             num_slots=1 + max((strand.num_slots for strand in self.ended), default=0),
             tcm_bytes=tcm_use(self.module, self.num_stages).total_bytes,
             line=kernel.line,

@@ -140,11 +140,14 @@ class _Builder:
 def _mark(node: Node) -> Any:
     if isinstance(node, Repeated):
         return (node.line, tuple((n, tuple(map(_mark, body))) for n, body in node.runs))
-    return (node.decisive, tuple(map(_look, node.commands)))
+    return (node.decisive, tuple(map(look, node.commands)))
 
 
-def _look(command: Command) -> Any:
-    """Return what two commands that cost the same have in common."""
+def look(command: Command, whole: bool = False) -> Any:
+    """Return what two commands that cost the same have in common.
+
+    Where the ``whole`` is compared, loops must have the same number as well.
+    """
     if isinstance(command, DmaRead | DmaWrite | Atomic):
         access = access_of(command)
         what: Any = (access.param, access.shape, access.dtype.name, access.gather is None)
@@ -154,7 +157,9 @@ def _look(command: Command) -> Any:
     if isinstance(command, Math):
         return (command.op, command.line, command.dst.shape, command.dst.dtype.name)
     if isinstance(command, Loop):
-        return (Loop, command.line, command.trip_count, tuple(map(_look, command.body)))
+        number = command.loop_id if whole else -1
+        body = tuple(look(each, whole) for each in command.body)
+        return (number, command.line, command.trip_count, body)
     return (type(command), command.line)
 
 

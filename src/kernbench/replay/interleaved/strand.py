@@ -406,7 +406,7 @@ class Strand(Evaluator):
         self.commands = []
         commands = execute(self, op, commands)
         seen = self.array(flags)
-        ready = seen.reshape(len(seen), -1).all(axis=1)
+        ready: Array = np.logical_and.reduce(seen.reshape(len(seen), -1), axis=1)
         self.may_give_up = "timeout" in op.attrs.get("words", ())
         if not self.gives_up and (ready != ready[0]).any():
             raise SplitPrograms(ready)
