@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 machines = typer.Typer(help="Show the machines that ship with kernbench.", no_args_is_help=True)
 app.add_typer(machines, name="machine")
+kernels = typer.Typer(help="Look into a kernel without running it on data.", no_args_is_help=True)
+app.add_typer(kernels, name="kernel")
 
 
 def main() -> None:
@@ -180,6 +182,53 @@ def _script(
         debug=debug,
     )
     raise typer.Exit(run_script(options))
+
+
+@kernels.command("show")
+def _show_kernel(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="FILE:NAME", help="A kernel that FILE launches; or a .ttir file."),
+    ],
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg", "-a", metavar="ARG", help="NAME=VALUE for a bench; else FILE's arguments."
+        ),
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
+    ] = None,
+    num_stages: Annotated[
+        int, typer.Option(min=1, help="Of a .ttir file: stages of its pipelined loops.")
+    ] = 3,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every distinct launch, not only the first.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
+    ] = False,
+) -> None:
+    """Show a kernel's TTIR, its commands, its TCM use and its modeled schedule.
+
+    FILE is a bench or any program that launches the kernel; it runs without data, up to the first
+    launch of the kernel.
+    """
+    from kernbench.cli.kernel_show import ShowOptions, show_kernel
+
+    options = ShowOptions(
+        what=what,
+        arguments=tuple(arg or ()),
+        machine=machine,
+        ranks=ranks,
+        num_stages=num_stages,
+        all=every,
+        debug=debug,
+    )
+    raise typer.Exit(show_kernel(options))
 
 
 @machines.command("list")

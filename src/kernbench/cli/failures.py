@@ -6,6 +6,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from bdb import BdbQuit
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,8 +70,8 @@ def format_ranks(ranks: list[int]) -> str:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether the failure is Ctrl-C, on whichever rank it arrived."""
-    return any(isinstance(leaf, KeyboardInterrupt) for _, leaf in root_causes(error))
+    """Return whether the user ended the run, by Ctrl-C or out of pdb, on whichever rank."""
+    return any(isinstance(leaf, KeyboardInterrupt | BdbQuit) for _, leaf in root_causes(error))
 
 
 def _block(error: BaseException) -> str:

@@ -36,10 +36,10 @@ def run_script(options: ScriptOptions) -> int:
         path = find_script(options.script)
         machine = load_machine(options.machine, 1)
         make_room(options)
-        from kernbench.triton_backend import announced_target, check_announced
+        from kernbench.triton_backend import check_announced
 
         check_announced(options.target)
-        code = _compile(path)
+        code = compile_program(path)
         from kernbench.runtime_api import RuntimeContext
 
         context = RuntimeContext(
@@ -47,8 +47,7 @@ def run_script(options: ScriptOptions) -> int:
         )
 
         def work() -> int:
-            with torch_stands_in(properties_of(machine)), announced_target(options.target):
-                return _run(path, code, options.args)
+            return run_program(path, code, options.args, machine, options.target)
 
         return guarded(lambda: run_and_report(context, options, work), options.debug)
 
@@ -86,15 +85,32 @@ def properties_of(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _compile(path: Path) -> CodeType:
+def compile_program(path: Path) -> CodeType:
+    """Return a program's code.
+
+    Raises:
+        UsageError: The file is no Python file.
+    """
     try:
         return compile(path.read_bytes(), str(path), "exec")
     except ValueError as error:
         raise UsageError(f"{path.name} is no Python file: {error}") from None
 
 
-def _run(path: Path, code: CodeType, args: tuple[str, ...]) -> int:
-    with as_main(path, args) as module:
+def run_program(
+    path: Path, code: CodeType, args: tuple[str, ...], machine: Machine, target: str | None = None
+) -> int:
+    """Run a program inside the active run and return its exit status.
+
+    ``target`` is what it hears of the target, if not the truth.
+    """
+    from kernbench.triton_backend import announced_target
+
+    with (
+        torch_stands_in(properties_of(machine)),
+        announced_target(target),
+        as_main(path, args) as module,
+    ):
         try:
             exec(code, module.__dict__)
         except SystemExit as end:

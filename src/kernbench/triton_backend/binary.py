@@ -23,6 +23,9 @@ class KernelBinary:
     signature: tuple[str, ...]
     """Triton's type of each parameter of the TTIR function, such as ``*fp16`` or ``i32``."""
     tcm: TcmUse
+    constants: tuple[tuple[str, str], ...]
+    """Name and value of each parameter that is gone in TTIR: ``tl.constexpr``, 1 and None."""
+    ttir: str
 
     def check_tcm(self, capacity_bytes: int) -> None:
         """Refuse a PE whose TCM does not hold the tiles of one program.
@@ -41,14 +44,21 @@ class KernelBinary:
 
 
 @functools.cache
-def build_binary(ttir: str, name: str, num_warps: int, num_stages: int) -> KernelBinary:
+def build_binary(
+    ttir: str,
+    name: str,
+    num_warps: int,
+    num_stages: int,
+    constants: tuple[tuple[str, str], ...] = (),
+) -> KernelBinary:
     """Return the binary of a TTIR text, the same object for the same arguments."""
     module = read_module(ttir)
     signature = tuple(
         f"{'*' if param.is_pointer else ''}{param.dtype.triton if param.dtype else param.type}"
         for param in module.kernel.params
     )
-    return KernelBinary(name, module, num_warps, num_stages, signature, tcm_use(module, num_stages))
+    tcm = tcm_use(module, num_stages)
+    return KernelBinary(name, module, num_warps, num_stages, signature, tcm, constants, ttir)
 
 
 @functools.cache

@@ -70,6 +70,7 @@ class CompiledLauncher:
         self._name: str = metadata.name
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
+        self._constants = named_constants(src)
         self._pick = build_argument_picker(src.signature)
         self._binary: KernelBinary | None = None
         capacity_bytes = active_launcher().tcm_capacity_bytes()
@@ -115,7 +116,7 @@ class CompiledLauncher:
 
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
-        binary = build_binary(text, self._name, self._num_warps, self._num_stages)
+        binary = build_binary(text, self._name, self._num_warps, self._num_stages, self._constants)
         if len(binary.signature) != num_args:
             raise InternalError(
                 f"kernel {self._name} has {len(binary.signature)} parameters in TTIR, but Triton's "
@@ -123,6 +124,21 @@ class CompiledLauncher:
             )
         self._binary = binary
         return binary
+
+
+def named_constants(src: Any) -> tuple[tuple[str, str], ...]:
+    """Return what a kernel's source was specialised to, as names and values.
+
+    A source that is TTIR text itself has none.
+    """
+    names = getattr(getattr(src, "fn", None), "arg_names", ())
+    found = []
+    for path, value in getattr(src, "constants", {}).items():
+        first, *rest = path if isinstance(path, tuple) else (path,)
+        name = names[first] if isinstance(first, int) and first < len(names) else str(first)
+        text = str(getattr(value, "value", value))
+        found.append((name + "".join(f"[{index}]" for index in rest), text))
+    return tuple(found)
 
 
 def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:
