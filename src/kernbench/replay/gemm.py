@@ -18,13 +18,10 @@ def build_gemm(command: Gemm) -> Callable[..., Array]:
     """Return the function from ``a``, ``b`` (and ``acc``) to ``a @ b + acc``.
 
     Floating point accumulates in float32 (float64 in itself), one BLAS call per pair of tiles, and
-    is rounded to the destination once. With ``tf32`` float32 factors are rounded to that format
-    first; ``tf32x3`` and the like, which make up for it, are computed as ``ieee``. Integers are
-    exact.
+    is rounded to the destination once. ``tf32`` is computed as ``ieee``. Integers are exact.
     """
     result = command.dst.dtype.numpy
     k = command.a.shape[-1]
-    factor = _factor(command)
     if result.kind in "iu":
         # Products of 8-bit integers sum exactly in float64 up to k = 2**39.
         def exact(a: Array, b: Array, acc: Array | None = None) -> Array:
@@ -35,7 +32,7 @@ def build_gemm(command: Gemm) -> Callable[..., Array]:
         return exact
 
     def accumulated(a: Array, b: Array, acc: Array | None = None) -> Array:
-        product = multiply(factor(a), factor(b), k)
+        product = multiply(widen(a), widen(b), k)
         if acc is not None:
             if product.shape == np.broadcast_shapes(product.shape, acc.shape):
                 product += widen(acc)
@@ -53,38 +50,14 @@ def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
 
     m, k = command.a.shape[-2:]
     n = command.b.shape[-1]
-    factor = _factor(command)
 
     def into(a: Array, b: Array, *, out: Array) -> None:
         if a.shape == (1, m, k) and b.shape == (1, k, n):
-            np.matmul(factor(a)[0], factor(b)[0], out=out[0])
+            np.matmul(widen(a)[0], widen(b)[0], out=out[0])
         else:
-            out[...] = multiply(factor(a), factor(b), k)
+            out[...] = multiply(widen(a), widen(b), k)
 
     return into
-
-
-def _factor(command: Gemm) -> Callable[[Array], Array]:
-    """Return what becomes of a factor before it is multiplied."""
-    if command.precision != "tf32":
-        return widen
-
-    def rounded(array: Array) -> Array:
-        return round_to_tf32(array) if array.dtype == np.float32 else widen(array)
-
-    return rounded
-
-
-def round_to_tf32(array: Array) -> Array:
-    """Return float32 numbers with 10 bits of mantissa, rounded to nearest, ties away from zero.
-
-    Source: PTX ISA, ``cvt.rna.tf32.f32``.
-    """
-    bits = array.view(np.uint32)
-    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-    # Infinity and NaN have no mantissa to round.
-    special = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
-    return np.where(special, array, rounded.view(np.float32))
 
 
 def multiply(a: Array, b: Array, k: int) -> Array:
