@@ -196,3 +196,12 @@ def test_a_tensor_that_a_collective_uses_is_refused() -> None:
             assert steps.tolist() == [0] * 8
 
         torch.multiprocessing.spawn(main, nprocs=2)
+
+
+def test_under_the_sanitizer_what_it_wrote_is_written() -> None:
+    with RuntimeContext(check=True) as torch:
+        x = torch.tensor([1, 2, 4], dtype=torch.int32)
+        steps, more = torch.empty(3, dtype=torch.int32), torch.empty(3, dtype=torch.int32)
+        kernels.collatz[(3,)](x, steps)
+        add_one[(1,)](steps, more, 3, BLOCK=4)
+        assert more.tolist() == [1, 2, 3]

@@ -136,6 +136,10 @@ class LiveLaunch(StreamCommand):
         reach, self._reach, self._params = self._reach, None, []
         run.replay_queue.drain()
         executed = self._engine.run_live(self._plan, params, reach)
+        written = [params[index] for index, _, _, writes in self._plan.pointers if writes]
+        for pointer in (*written, *executed.reached):
+            # Which bytes it wrote is not counted: from now on all of them pass as written.
+            pointer.buffer.written = None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         share = run.hbm_share(self._sip_id)
         self._template = self._engine.schedule(
