@@ -55,6 +55,7 @@ _TERMINATORS = frozenset(
 )
 _MAX_JUMPS = 100_000
 _MAX_CALLS = 100
+_MAX_EVALUATED = 1_000_000
 _LONG_MASK = 1 << 20
 
 
@@ -144,6 +145,7 @@ class Evaluator:
         """The loops that are being rolled around the current operation, by their dim."""
         self.commands: list[Command] = []
         self.call_depth = 0
+        self._num_evaluated = 0
         self.overflowed: dict[Op, int] = {}
         """Operations of 32 bits whose exact result does not fit, and one such result."""
         self.overflows: dict[tuple[Op, Op], AddressOverflow] = {}
@@ -299,6 +301,13 @@ class Evaluator:
     # -- control flow -------------------------------------------------------------------------
 
     def run_ops(self, ops: Sequence[Op]) -> None:
+        self._num_evaluated += len(ops)
+        if self._num_evaluated > _MAX_EVALUATED:
+            raise self.unsupported(
+                ops[0],
+                f"the kernel takes more than {_MAX_EVALUATED:,} operations to plan, as loops that "
+                "cannot be rolled are gone through one iteration after another; is a bound wrong?",
+            )
         for op in ops:
             handler = HANDLERS.get(op.name)
             if handler is None:

@@ -28,9 +28,11 @@ from kernbench.kernel_ir.lexer import Tokens, tokenize
 from kernbench.kernel_ir.literals import parse_number
 from kernbench.kernel_ir.locations import LocationTable
 from kernbench.kernel_ir.types import bool_like, parse_type, pointee
+from kernbench.kernel_ir.verify import verify
 
 _LOCATION_LINE = re.compile(r"^#loc\w*[ \t]*=[ \t]*loc\(.*$", re.MULTILINE)
 _MAX_NESTING = 64
+_MAX_RESULTS = 4096
 _UNTYPED = Type("?", (), None)
 
 _RESULT_RULES: dict[str, Callable[[list[Type]], Type]] = {
@@ -104,6 +106,7 @@ class _Parser(Cursor):
                 self.fail("expected a function")
         if in_module or not functions:
             self.fail("expected a function" if not functions else "expected '}'")
+        verify(functions)
         return Module(functions, self.text)
 
     def _skip_to_body(self) -> None:
@@ -218,14 +221,15 @@ class _Parser(Cursor):
     ) -> Op:
         """Read the op's location and define its results."""
         line = self.location()
+        for _, count in names:
+            if not 0 < count <= _MAX_RESULTS:
+                self.fail(f"expected a sound number of results, {count} is not", first)
         num_results = sum(count for _, count in names)
         if len(types) < num_results:
             # `%a, %b = tt.split %x : ... -> T` names the type that both results have.
             types += (types[-1] if types else _UNTYPED,) * (num_results - len(types))
         results: list[Value] = []
         for result, count in names:
-            if not 0 < count <= 4096:
-                self.fail(f"expected a sound number of results, {count} is not", first)
             for index in range(count):
                 type_ = types[len(results)]
                 results.append(self.define(result if count == 1 else f"{result}#{index}", type_))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DIALECT = Dialect()
 
 _MAX_ITERATIONS = 100_000
+_MAX_TRIPS = 1 << 22
 
 
 def iterations_of(run: Evaluator, op: Op) -> tuple[Separable, Separable, int]:
@@ -36,7 +37,14 @@ def iterations_of(run: Evaluator, op: Op) -> tuple[Separable, Separable, int]:
     span = high - low
     trips = integers.binary("arith.ceildivsi", span, step, 64)
     trips = integers.binary("arith.maxsi", trips, Separable(()), 64)
-    return low, step, run.uniform_integer(trips)
+    trip_count = run.uniform_integer(trips)
+    if trip_count > _MAX_TRIPS:
+        raise run.unsupported(
+            op,
+            f"it runs {trip_count:,} times in one program, but at most {_MAX_TRIPS:,} iterations "
+            "can be planned; is a bound wrong?",
+        )
+    return low, step, trip_count
 
 
 @DIALECT.op("scf.for")
