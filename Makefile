@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Run a second time, with every kernel under the sanitizer.
 CHECKED_TESTS := tests/ops tests/replay tests/runtime_api tests/tp tests/integration
 
-.PHONY: help demo test test-fast lint format bench-host test-triton-versions clean
+.PHONY: help demo test test-fast lint format bench-host test-triton-versions conformance clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -42,6 +42,9 @@ bench-host: $(VENV)/dev.stamp ## time the simulator itself (noisy: compare withi
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release
 	PYTHON=$(PYTHON) tools/test_triton_versions.sh
+
+conformance: ## run Triton's own tests: TRITON=clone [ARGS="--update -n 2"]; needs torch and scipy
+	$(BIN)/python tests/conformance/run_suite.py $(TRITON) $(ARGS)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
