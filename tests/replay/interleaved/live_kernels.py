@@ -261,3 +261,41 @@ def talk(x):
     pid = tl.program_id(0)
     if tl.load(x + pid) > 0:
         tl.device_print("loaded", pid)
+
+
+@triton.jit
+def paged(cache, table, out, pages, P: tl.constexpr, D: tl.constexpr):
+    """Rows of a cache that a table of pages finds, through a descriptor."""
+    row = tl.program_id(0)
+    rows = tl.make_tensor_descriptor(cache, [pages * P, D], [D, 1], [P, D])
+    total = tl.zeros((P, D), tl.float32)
+    for i in range(3):
+        page = tl.load(table + row * 3 + i)
+        if page >= 0:
+            total += rows.load([page * P, 0])
+    lane = tl.arange(0, P)[:, None] * D + tl.arange(0, D)[None, :]
+    tl.store(out + row * P * D + lane, total)
+
+
+@triton.jit
+def bounded_wait(flag, out, tries):
+    """Looks a number of times, and adds up what it waits for."""
+    pid = tl.program_id(0)
+    seen = 0
+    for _ in range(tries):
+        if seen == 0:
+            seen = tl.load(flag, volatile=True)
+    tl.store(out + pid, seen)
+    if pid == 3:
+        tl.atomic_xchg(flag, 7)
+
+
+@triton.jit
+def choose(x, y, out, B: tl.constexpr):
+    """A pointer that is chosen by data."""
+    lane = tl.arange(0, B)
+    value = tl.load(x + tl.program_id(0))
+    source = x
+    if value > 0:
+        source = y
+    tl.store(out + tl.program_id(0) * B + lane, tl.load(source + lane))

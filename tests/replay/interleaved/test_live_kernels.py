@@ -143,6 +143,24 @@ def test_a_called_function_may_decide_by_data(device: LiveLauncher) -> None:
     assert out.numpy().tolist() == [0, 1, 2, 2, 5]
 
 
+def test_a_descriptor_may_go_where_a_table_says(device: LiveLauncher) -> None:
+    cache = RNG.integers(-9, 9, (6, 8, 16)).astype(np.float32)
+    table = np.array([[0, 5, 2], [3, -1, 3], [-1, -1, -1], [5, 4, -1]], np.int32)
+    out = device.zeros(4, 8, 16, dtype=np.float32)
+    kernels.paged[(4,)](device.tensor(cache), device.tensor(table), out, 6, P=8, D=16)
+    padded = np.concatenate([cache, np.zeros((1, 8, 16), np.float32)])
+    np.testing.assert_array_equal(out.numpy(), padded[table].sum(axis=1))
+
+
+def test_a_pointer_may_be_chosen_by_data(device: LiveLauncher) -> None:
+    x = np.array([1, -1, 2, -2], np.float32)
+    y = np.array([5, 6, 7, 8], np.float32)
+    out = device.zeros(4, 4, dtype=np.float32)
+    kernels.choose[(4,)](device.tensor(x), device.tensor(y), out, B=4)
+    np.testing.assert_array_equal(out.numpy(), np.where(x[:, None] > 0, y, x))
+    assert written_params(device.binary.module) == {2}
+
+
 # -- programs that depend on each other -------------------------------------------------------
 
 
@@ -191,6 +209,14 @@ def test_programs_that_wait_let_those_they_wait_for_go_on(device: LiveLauncher) 
     flags, x = device.zeros(12), device.zeros(12)
     kernels.relay[(12,)](flags, x, 12)
     assert x.numpy().tolist() == [100 + 11 - i for i in range(12)]
+
+
+def test_a_bounded_wait_ends_and_lets_others_run(device: LiveLauncher) -> None:
+    flag, out = device.zeros(1), device.zeros(4)
+    kernels.bounded_wait[(4,)](flag, out, 5)
+    assert set(out.numpy().tolist()) <= {0, 7}
+    kernels.bounded_wait[(4,)](flag, out, 5)
+    assert out.numpy().tolist() == [7] * 4
 
 
 def test_a_poll_waits_for_what_others_add(device: LiveLauncher) -> None:
