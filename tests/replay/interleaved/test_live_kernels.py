@@ -22,6 +22,7 @@ from kernbench.errors import (
 )
 from kernbench.kernel_ir import evaluate, written_params
 from kernbench.replay import Executed, PointerArg, run_interleaved
+from kernbench.replay.interleaved import strand
 from kernbench.triton_backend import KernelBinary, activate
 from tests.replay.executing import ExecutingLauncher, Tensor
 from tests.replay.interleaved import live_kernels as kernels
@@ -300,6 +301,18 @@ def test_lanes_of_one_tile_may_go_to_other_tensors(device: LiveLauncher) -> None
     np.testing.assert_array_equal(out.numpy(), before[which, lane])
     before[which, lane] += 1
     np.testing.assert_array_equal(np.stack([each.numpy() for each in tensors]), before)
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 32 << 20])
+def test_dropping_values_after_their_last_use_changes_nothing(
+    device: LiveLauncher, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
+) -> None:
+    monkeypatch.setattr(strand, "_KEPT_BYTES", kept_bytes)
+    test_a_lock_lets_one_program_in_at_a_time(device, 37, 5, 16)
+    test_pointers_may_be_loaded(device)
+    test_a_called_function_may_decide_by_data(device)
+    test_the_last_program_sees_what_all_others_stored(device)
+    test_a_persistent_product_keeps_its_inner_loop_whole(device)
 
 
 # -- bad input --------------------------------------------------------------------------------

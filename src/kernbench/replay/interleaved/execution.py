@@ -72,7 +72,7 @@ def execute(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Comm
     copies = any(isinstance(each, DmaRead) for each in transfers)
     for slot in kept:
         value = frame.values[slot]
-        strand.data[slot] = Rows(value.copy() if copies and memory.shows(value) else value)
+        strand.keep(slot, value.copy() if copies and memory.shows(value) else value)
     frame.values = []
     return commands
 

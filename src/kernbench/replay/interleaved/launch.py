@@ -15,6 +15,7 @@ from kernbench.errors import DeadlockError
 from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
 from kernbench.replay.diagnostics import show_printed
 from kernbench.replay.frame import PointerArg
+from kernbench.replay.interleaved.liveness import Liveness
 from kernbench.replay.interleaved.memory import LaunchMemory, Params, Resolve
 from kernbench.replay.interleaved.merging import merge_groups
 from kernbench.replay.interleaved.strand import Strand
@@ -90,6 +91,7 @@ class Launch:
         self.num_warps = num_warps
         self.num_stages = num_stages
         self.memory = LaunchMemory(module.kernel.name, params, resolve)
+        self.liveness = Liveness(module)
         self.stepped: set[Op] = set()
         """Loops that cannot run as one command."""
         self.waiting = deque(self._first_strands())

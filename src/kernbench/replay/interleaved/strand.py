@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 _TERMINATORS = frozenset({"scf.yield", "scf.condition", "tt.return"})
+_KEPT_BYTES = 32 << 20
+"""New data after which a strand looks for what it does not need any more."""
 _MOST_ITERATIONS = 1 << 20
 """A loop that runs longer does not end, as far as anybody wants to wait."""
 
@@ -125,6 +127,8 @@ class Strand(Evaluator):
         self._trying = 0
         self._free: list[int] = []
         self._prune_at = 256
+        self._new_bytes = 0
+        self._most_bytes = _KEPT_BYTES
 
     def begin(self) -> None:
         """Enter the kernel."""
@@ -202,8 +206,17 @@ class Strand(Evaluator):
         """Return the data of a tile, ``[programs, *tile]``."""
         return self.data[tile.slot].array
 
+    def keep(self, slot: int, array: Array) -> None:
+        """Take an array as the data of a slot."""
+        self.data[slot] = Rows(array)
+        self._new_bytes += array.nbytes
+
     def _prune(self) -> None:
-        """Forget the data of tiles that no value names any more."""
+        """Forget values that nobody reads any more, and the data of tiles that no value names."""
+        for frame in self.frames:
+            for value, last in self.launch.liveness.last_uses(frame.block).items():
+                if last < frame.position:
+                    self._values.pop(value, None)
         used: set[int] = set()
         environments = [self._values, *(f.outer for f in self.frames if f.outer is not None)]
         for environment in environments:
@@ -215,6 +228,9 @@ class Strand(Evaluator):
         self.data = {slot: rows for slot, rows in self.data.items() if slot in used}
         self._free = [slot for slot in range(self.num_slots) if slot not in used]
         self._prune_at = 2 * len(used) + 256
+        self._new_bytes = 0
+        kept_bytes = sum(rows.size_bytes for rows in self.data.values())
+        self._most_bytes = max(_KEPT_BYTES, kept_bytes)
 
     # -- one operation after the other --------------------------------------------------------
 
@@ -268,9 +284,9 @@ class Strand(Evaluator):
             for result in op.results:
                 decisive |= self._take_as_known(result)
             self.recording.add(self.program_ids, commands, decisive)
-            if len(self.data) > self._prune_at:
-                self._prune()
         frame.position += 1
+        if len(self.data) > self._prune_at or self._new_bytes > self._most_bytes:
+            self._prune()
 
     def _take_as_known(self, result: Value) -> bool:
         held = self._values.get(result)

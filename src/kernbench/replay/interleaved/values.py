@@ -34,6 +34,11 @@ class Rows:
             self._array, self._picked = self._array[self._picked], None
         return self._array
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the array behind it, picked rows or not."""
+        return self._array.nbytes
+
     def take(self, positions: Array) -> Rows:
         """Return the rows of some of the programs."""
         if len(self._array) == 1 and self._picked is None:
