@@ -164,6 +164,7 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.cpu = SimpleNamespace(current_stream=lambda: "the stream of the CPU")
     torch.device = Device
     torch.Tensor = type("Tensor", (FakeTensor,), {})
+    torch.nn = SimpleNamespace(functional=SimpleNamespace(layer_norm=object()))
     torch.zeros = lambda *shape, **options: call(zeros, *shape, **options)
     torch.call = call
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -204,6 +205,7 @@ def test_pytorch_is_prepared_when_the_program_imports_it(
         "        def __enter__(self): pass\n        def __exit__(self, *_): pass\n"
         "class Tensor:\n    is_cuda = False\nclass cuda: pass\nclass cpu: pass\n"
         "class device: pass\n"
+        "class nn:\n    class functional:\n        layer_norm = None\n"
     )
     hooks = list(sys.meta_path)
     with torch_stands_in({"name": "a SIP"}):
