@@ -120,6 +120,7 @@ def test_an_unknown_combine_is_refused() -> None:
         reduce("math.median", np.zeros((1, 3), np.float32), axis=0)
 
 
+@pytest.mark.adr("0042-D2")
 @pytest.mark.parametrize(("combine", "expected"), [("argmax", 2), ("argmin", 1)])
 def test_nan_loses_against_every_number(combine: str, expected: int) -> None:
     x = np.array([[np.nan, 6, 8, np.nan]], np.float32)
@@ -127,6 +128,7 @@ def test_nan_loses_against_every_number(combine: str, expected: int) -> None:
     assert (value[0], index[0]) == (x[0, expected], expected)
 
 
+@pytest.mark.adr("0042-D2")
 @pytest.mark.parametrize(("combine", "expected"), [("argmaxu", 1), ("argminu", 0)])
 def test_unsigned_numbers_compare_as_such(combine: str, expected: int) -> None:
     x = np.array([[3, -1, 5]], np.int32)

@@ -74,6 +74,7 @@ def test_a_scan_keeps_what_is_combined_so_far(
     np.testing.assert_array_equal(out.numpy(), np.flip(expected, 1 + axis) if reverse else expected)
 
 
+@pytest.mark.adr("0042-D3")
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_of_pairs_keeps_the_order_of_its_operands(
     device: ExecutingLauncher, reverse: bool
@@ -212,6 +213,7 @@ def scaled_dot_kernel(a, a_scale, b, b_scale, out, M: tl.constexpr, N: tl.conste
 _FLOAT8 = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 
 
+@pytest.mark.adr("0042-D4")
 @pytest.mark.parametrize(("left", "right"), [("e2m1", "e4m3"), ("e5m2", "e2m1"), ("e4m3", "e4m3")])
 def test_a_block_scaled_product_is_that_of_the_decoded_numbers(
     device: ExecutingLauncher, left: str, right: str
@@ -240,6 +242,7 @@ def test_a_block_scaled_product_is_that_of_the_decoded_numbers(
     )
 
 
+@pytest.mark.adr("0042-D4")
 def test_a_scale_that_is_no_number_makes_its_block_none(device: ExecutingLauncher) -> None:
     ones = np.ones((1, 16, 32), ml_dtypes.float8_e5m2)
     a_scale = np.full((1, 16, 1), 127, np.uint8)

@@ -46,6 +46,7 @@ def e4b15(codes: np.ndarray) -> np.ndarray:
 CODES = np.arange(256, dtype=np.uint8)
 
 
+@pytest.mark.adr("0042-D6")
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_every_code_of_e4b15_is_its_number(device: ExecutingLauncher, dtype: type) -> None:
     out = device.tensor(np.zeros(256, dtype))
