@@ -60,10 +60,9 @@ class AccessCheck:
         if value is not None:
             self._check_value(frame, lanes, value)
         if touched is not None:
-            programs = self.lanes.programs(frame, lanes.positions)
             # Atomics race with plain writes only, as reads do.
             look = touched.write if self._is_plain_store else touched.read
-            found = look(lanes.where, programs, self._number, site.itemsize)
+            found = look(lanes.where, lanes.programs, self._number, site.itemsize)
             if found is not None:
                 raise self._race(frame, lanes, *found)
         if written is None:

@@ -14,7 +14,7 @@ from kernbench.replay.sites import Site
 
 Array = npt.NDArray[Any]
 
-_KEPT_BYTES = 16 << 20
+_KEPT_BYTES = 64 << 20
 
 
 class Lanes(NamedTuple):
@@ -24,6 +24,8 @@ class Lanes(NamedTuple):
     """First byte in the buffer."""
     positions: Array
     """Position in ``[programs of the chunk, *tile]``, flat."""
+    programs: Array
+    """Linear id of the program."""
 
 
 class LaneFinder:
@@ -51,7 +53,7 @@ class LaneFinder:
         size = len(frame.memory[site.param])
         if len(where) and (where.min() < 0 or where.max() + site.itemsize > size):
             raise site.out_of_bounds(frame)
-        return Lanes(where, relative.positions)
+        return Lanes(where, relative.positions, relative.programs)
 
     def _relative(self, frame: Frame) -> Lanes:
         """Return the lanes with bytes counted from where the parameter points."""
@@ -61,7 +63,7 @@ class LaneFinder:
         found = self._kept.get(key)
         if found is None:
             found = self._compute(frame)
-            size = found.where.nbytes + found.positions.nbytes
+            size = sum(array.nbytes for array in found)
             if self._kept_bytes + size <= _KEPT_BYTES:
                 self._kept[key] = found
                 self._kept_bytes += size
@@ -74,9 +76,14 @@ class LaneFinder:
         where = np.broadcast_to(offsets, shape).reshape(-1)
         where = where + (site.origin(frame) - frame.origin[site.param])
         if active.all():
-            return Lanes(where, np.arange(len(where)))
-        positions = np.flatnonzero(np.broadcast_to(active, shape))
-        return Lanes(where[positions], positions)
+            positions: Array = np.arange(len(where))
+        else:
+            positions = np.flatnonzero(np.broadcast_to(active, shape))
+            where = where[positions]
+        chunks = site.chunks
+        first, last = chunks.bounds[frame.chunk : frame.chunk + 2]
+        programs = chunks.program_ids[first:last][positions // self._per_program]
+        return Lanes(where, positions, programs)
 
     def active(self, frame: Frame) -> Array:
         """Return the activity of all lanes, ``[programs, *tile]`` with length 1 where constant."""
@@ -88,12 +95,6 @@ class LaneFinder:
     def positions_in_chunk(self, positions: Array) -> Array:
         """Return the programs of flat positions, counted from the chunk's first."""
         return positions // self._per_program
-
-    def programs(self, frame: Frame, positions: Array) -> Array:
-        """Return the linear ids of the programs that own flat positions."""
-        chunks = self.site.chunks
-        found = chunks.program_ids[chunks.bounds[frame.chunk] + positions // self._per_program]
-        return np.asarray(found)
 
     def program(self, frame: Frame, position: int) -> tuple[int, int, int]:
         """Return the grid coordinates of the program that owns a flat position."""
@@ -111,13 +112,28 @@ class LaneFinder:
 
 def mark_written(written: Array, where: Array, itemsize: int) -> None:
     """Count ``itemsize`` bytes at each of ``where`` as written."""
+    words = _words(written, where, itemsize)
+    if words is not None:
+        words[where // itemsize] = np.iinfo(words.dtype).max
+        return
     for byte in range(itemsize):
         written[where + byte] = 255
 
 
 def first_unwritten(written: Array, where: Array, itemsize: int) -> int | None:
     """Return the position of the first access to a byte that nobody wrote, or None."""
-    missing = np.zeros(len(where), np.bool_)
-    for byte in range(itemsize):
-        missing |= written[where + byte] == 0
+    words = _words(written, where, itemsize)
+    if words is not None:
+        missing = words[where // itemsize] != np.iinfo(words.dtype).max
+    else:
+        missing = np.zeros(len(where), np.bool_)
+        for byte in range(itemsize):
+            missing |= written[where + byte] == 0
     return int(np.argmax(missing)) if missing.any() else None
+
+
+def _words(written: Array, where: Array, itemsize: int) -> Array | None:
+    """Return the counts as whole elements, or None if accesses are not aligned to them."""
+    if len(written) % itemsize or (where % itemsize).any():
+        return None
+    return written.view(f"u{itemsize}")

@@ -22,8 +22,10 @@ class Touched:
     """
 
     def __init__(self, size_bytes: int, granule: int, num_sites: int) -> None:
-        self._granule = granule
+        self._shift = granule.bit_length() - 1
+        self._was_read = False
         self._num_sites = num_sites
+        # Granules divide an element's size, which is a power of two.
         length = -(-size_bytes // granule)
         self._writer: Array = np.zeros(length, np.int64)
         self._reader: Array = np.zeros(length, np.int64)
@@ -41,6 +43,7 @@ class Touched:
             found = self._conflict(self._writer[at], programs)
             if found is not None:
                 return found
+            self._was_read = True
             before = self._reader[at]
             self._reader[at] = codes
             several = (before < 0) | self._others(before, programs)
@@ -56,25 +59,29 @@ class Touched:
         codes = (programs + 1) * self._num_sites + site
         for at in self._granules(where, itemsize):
             found = self._conflict(self._writer[at], programs)
-            if found is None:
+            if found is None and self._was_read:
                 found = self._conflict(self._reader[at], programs)
             if found is not None:
                 return found
             self._writer[at] = codes
             # Several writers in this very access: the one that remains is the other.
-            found = self._conflict(self._writer[at], programs)
+            remains = self._writer[at]
+            found = None if (remains == codes).all() else self._conflict(remains, programs)
             if found is not None:
                 return found
         return None
 
     def _granules(self, where: Array, itemsize: int) -> list[Array]:
-        first = where // self._granule
-        return [first + step for step in range(max(itemsize // self._granule, 1))]
+        first = where >> self._shift if self._shift else where
+        count = max(itemsize >> self._shift, 1)
+        return [first + step if step else first for step in range(count)]
 
     def _others(self, entries: Array, programs: Array) -> Array:
         return np.asarray((entries > 0) & (entries // self._num_sites - 1 != programs))
 
     def _conflict(self, entries: Array, programs: Array) -> tuple[int, int, int] | None:
+        if not entries.any():
+            return None
         bad = self._others(entries, programs) | (entries < 0)
         if not bad.any():
             return None
