@@ -57,6 +57,8 @@ class RuntimeContext(Factories):
     float64 = double = dtypes.float64
     float8_e4m3fn = dtypes.float8_e4m3fn
     float8_e5m2 = dtypes.float8_e5m2
+    float8_e4m3fnuz = dtypes.float8_e4m3fnuz
+    float8_e5m2fnuz = dtypes.float8_e5m2fnuz
     bool = dtypes.bool_
     int8 = dtypes.int8
     int16 = short = dtypes.int16
@@ -194,4 +196,9 @@ def _explain_arguments(name: str, args: tuple[Any, ...]) -> None:
             raise UsageError(
                 f"argument {position} of launch {name} is a numpy array; "
                 "kernels take tensors, make one with torch.from_numpy"
+            )
+        if isinstance(arg, (list, dict, set, str, bytes, complex)):
+            raise UsageError(
+                f"argument {position} of launch {name} is a {type(arg).__name__}; kernels take "
+                "tensors, numbers and None, anything else must be a tl.constexpr"
             )
