@@ -33,7 +33,8 @@ def _between_floats(command: Math) -> Function:
     dtype = command.dst.dtype.numpy
     saturates = dtype.itemsize == 1
     towards_zero = command.attrs.get("rounding") == "rtz"
-    largest = widen(np.array(ml_dtypes.finfo(dtype).max)) if saturates else np.float32(np.inf)
+    info = ml_dtypes.finfo(dtype) if saturates else None  # type: ignore[no-untyped-call]
+    largest = np.float32(np.inf if info is None else info.max)
 
     def converted(x: Array) -> Array:
         wide = widen(x)

@@ -31,7 +31,7 @@ def clean(shadow: Array) -> Shadow:
 def build_math(command: Math) -> Propagate:
     """Return how the shadows of an operation's inputs make that of its result."""
     op = command.op
-    if op in ("tt.gather", "tt.histogram"):
+    if op in ("tt.gather", "tt.histogram", "tt.mx_decode"):
         return _gather if op == "tt.gather" else _whole(command)
     if op in SHAPE_OPS:
         return _moved(command)
@@ -150,7 +150,17 @@ def gemm_shadow(command: Gemm, shadows: Sequence[Shadow]) -> Shadow:
 
 
 def reduce_shadow(command: Reduce, shadows: Sequence[Shadow]) -> Shadow:
-    """Return the shadow of every result of a reduction."""
+    """Return the shadow of every result of a reduction, or of a scan."""
     axis = 1 + command.axis
     shape = command.inputs[0].shape
+    if command.scan:
+        return union([None if s is None else _scanned(full(s, shape), command) for s in shadows])
     return union([None if s is None else full(s, shape).max(axis=axis) for s in shadows])
+
+
+def _scanned(shadow: Array, command: Reduce) -> Array:
+    """Spread what is undefined to every element that is combined after it."""
+    axis = 1 + command.axis
+    if command.scan == "reverse":
+        return np.flip(np.maximum.accumulate(np.flip(shadow, axis), axis=axis), axis)
+    return np.maximum.accumulate(shadow, axis=axis)
