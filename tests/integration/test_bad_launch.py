@@ -113,6 +113,20 @@ def run(torch):
 """
 
 
+def test_a_numpy_array_in_a_plain_launch_is_told_what_to_do(tmp_path: Path) -> None:
+    plain = BENCH.replace("misspelled", "1.0")
+    plain = plain.replace("torch.ones(64)", "__import__('numpy').ones(64)")
+    (tmp_path / "bench.py").write_text(plain)
+    done = subprocess.run(
+        [sys.executable, "-m", "kernbench", "run", "bench.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "ndarray" in done.stderr
+    assert "torch.from_numpy" in done.stderr
+    assert "bench.py:11" in done.stderr
+
+
 def test_a_kernel_that_does_not_compile_shows_its_line_and_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text(BENCH)
     done = subprocess.run(

@@ -17,6 +17,9 @@ from kernbench.errors import DeviceAssertError, InternalError
 MOST_FRAMES = 6
 MOST_CAUSES = 4
 
+# Triton looks at the arguments of kernel[grid](...) before kernbench sees them.
+_TRITONS_WORDS = "failed to specialize argument of type"
+
 # A note that the runtime adds for tracebacks; here the rank is in the headline.
 _RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
 
@@ -91,6 +94,8 @@ def _block(error: BaseException) -> str:
 def _one(error: BaseException) -> str:
     notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
     lines = [_headline(error), *notes]
+    if isinstance(error, TypeError) and str(error).startswith(_TRITONS_WORDS):
+        lines.append("kernels take tensors and numbers; make one with torch.from_numpy")
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
     ]
