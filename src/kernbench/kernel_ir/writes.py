@@ -24,8 +24,8 @@ _WRITES = frozenset(
 def written_params(module: Module) -> frozenset[int]:
     """Return the parameters that some operation may write through.
 
-    :data:`ABSOLUTE` is among them if it may be any address. Pointers are followed from operands to results, through regions, branches and calls, without
-    asking which way is taken: never too few.
+    :data:`ABSOLUTE` is among them if it may be any address. Pointers are followed from operands to
+    results, through regions, branches and calls, without asking which way is taken: never too few.
     """
     found = _Origins(module)
     while found.passed_on():
