@@ -9,7 +9,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host test-triton-versions clean
+# Run a second time, with every kernel under the sanitizer.
+CHECKED_TESTS := tests/ops tests/replay tests/runtime_api tests/tp tests/integration
+
+.PHONY: help demo test test-fast lint format bench-host test-triton-versions test-tutorials conformance clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -19,6 +22,7 @@ demo: $(VENV)/run.stamp ## run the tensor-parallel MLP on four simulated devices
 
 test: $(VENV)/dev.stamp ## run the whole test suite
 	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 -q --check $(CHECKED_TESTS)
 
 test-fast: $(VENV)/dev.stamp ## run the tests that take seconds, not minutes
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
@@ -38,6 +42,15 @@ bench-host: $(VENV)/dev.stamp ## time the simulator itself (noisy: compare withi
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release
 	PYTHON=$(PYTHON) tools/test_triton_versions.sh
+
+conformance: ## run Triton's own tests: TRITON=clone [ARGS="--update -n 2"]; needs torch and scipy
+	$(BIN)/python tests/conformance/run_suite.py $(TRITON) $(ARGS)
+
+test-tutorials: $(VENV)/dev.stamp ## run Triton's tutorials of a checkout: TUTORIALS=.../python/tutorials
+	@test -d "$(TUTORIALS)" || { echo "set TUTORIALS to python/tutorials of a Triton checkout"; exit 2; }
+	$(PIP) install --quiet torch --index-url https://download.pytorch.org/whl/cpu
+	$(PIP) install --quiet matplotlib pandas tabulate
+	$(BIN)/python tools/run_tutorials.py $(TUTORIALS)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

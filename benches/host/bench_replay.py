@@ -27,7 +27,7 @@ from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory
 from kernbench.replay import PointerArg, run_kernel
-from kernbench.triton_backend import KernelBinary, activate
+from kernbench.triton_backend import DeviceRates, KernelBinary, activate
 
 RNG = np.random.default_rng(0)
 MEMORY = DeviceMemory(0, 1 << 36, has_data=True)
@@ -53,6 +53,9 @@ class Keeping:
 
     def tcm_capacity_bytes(self) -> int:
         return 1 << 40
+
+    def device_rates(self) -> DeviceRates:
+        return DeviceRates(clock_ghz=1.0, hbm_bytes_per_ns=1.0)
 
     def num_pes(self) -> int:
         return 1

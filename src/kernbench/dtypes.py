@@ -58,6 +58,8 @@ float32 = _dtype("float32", "f32", "fp32", np.float32, "float")
 float64 = _dtype("float64", "f64", "fp64", np.float64, "double")
 float8_e4m3fn = _dtype("float8_e4m3fn", "f8E4M3FN", "fp8e4nv", ml_dtypes.float8_e4m3fn, "fp8e4m3")
 float8_e5m2 = _dtype("float8_e5m2", "f8E5M2", "fp8e5", ml_dtypes.float8_e5m2, "fp8e5m2")
+float8_e4m3fnuz = _dtype("float8_e4m3fnuz", "f8E4M3FNUZ", "fp8e4b8", ml_dtypes.float8_e4m3fnuz)
+float8_e5m2fnuz = _dtype("float8_e5m2fnuz", "f8E5M2FNUZ", "fp8e5b16", ml_dtypes.float8_e5m2fnuz)
 bool_ = _dtype("bool", "i1", "i1", np.bool_)
 int8 = _dtype("int8", "i8", "i8", np.int8)
 int16 = _dtype("int16", "i16", "i16", np.int16, "short")
@@ -75,6 +77,8 @@ ALL: tuple[DType, ...] = (
     float64,
     float8_e4m3fn,
     float8_e5m2,
+    float8_e4m3fnuz,
+    float8_e5m2fnuz,
     bool_,
     int8,
     int16,

@@ -35,12 +35,40 @@ class UnsupportedOpError(KernbenchError, NotImplementedError):
     """A TTIR operation that kernbench does not run yet; names the op, the kernel and the line."""
 
 
+class NeedsDataError(UnsupportedOpError):
+    """A kernel decides by data what it does next; names the operation, the kernel and the line."""
+
+
 class KernelParseError(KernbenchError, ValueError):
     """TTIR text that could not be read; names the line of the text."""
 
 
 class OutOfBoundsError(KernbenchError, IndexError):
     """A kernel touched memory outside its tensors; names tensor, byte, program and source line."""
+
+
+class UninitializedReadError(KernbenchError, ValueError):
+    """A command read bytes that nothing had written; found with ``check=True``."""
+
+
+class DataRaceError(KernbenchError, RuntimeError):
+    """Two accesses in no order touch the same bytes, and one writes; names both source lines."""
+
+
+class UndefinedValueError(KernbenchError, ValueError):
+    """A lane that a mask switched off was used; names the line that loaded it and the use."""
+
+
+class AddressOverflowError(KernbenchError, OverflowError):
+    """The 32-bit arithmetic of an address left its range; names the operation and its line."""
+
+
+class NonFiniteError(KernbenchError, FloatingPointError):
+    """A kernel made NaN or Inf out of finite numbers; found with ``check="nan"``."""
+
+
+class NonFiniteWarning(RuntimeWarning):
+    """A kernel made NaN or Inf out of finite numbers; said once per run with ``check=True``."""
 
 
 class OutOfMemoryError(KernbenchError, MemoryError):
@@ -65,6 +93,10 @@ class DeadlockError(KernbenchError, RuntimeError):
 
 class RankFailedError(KernbenchError, RuntimeError):
     """Another rank ended while this one waited for it."""
+
+
+class DeviceAssertError(KernbenchError, AssertionError):
+    """A ``tl.device_assert`` does not hold; names its message, line, program and element."""
 
 
 class CheckFailedError(KernbenchError, AssertionError):

@@ -10,8 +10,9 @@ import numpy as np
 from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory
-from kernbench.replay import PointerArg, run_kernel
-from kernbench.triton_backend import KernelBinary
+from kernbench.replay import Launched, PointerArg, Sanitizer, run_kernel
+from kernbench.triton_backend import DeviceRates, KernelBinary
+from tests.checking import CHECKED
 
 
 class Tensor:
@@ -38,6 +39,7 @@ class Tensor:
 
 class ExecutingLauncher:
     def __init__(self) -> None:
+        self.sanitizer = Sanitizer() if CHECKED.get() else None
         self.memory = DeviceMemory(0, 1 << 36, has_data=True)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
@@ -56,11 +58,17 @@ class ExecutingLauncher:
             binary.module, grid, ints, num_warps=binary.num_warps, num_stages=binary.num_stages
         )
         params = [PointerArg(arg.buffer) if isinstance(arg, Tensor) else arg for arg in args]
-        run_kernel(trace, params)
+        if self.sanitizer is None:
+            run_kernel(trace, params)
+        else:
+            self.sanitizer.run(trace, params, Launched(binary.name))
         self.last = trace
 
     def tcm_capacity_bytes(self) -> int:
         return 1 << 40
+
+    def device_rates(self) -> DeviceRates:
+        return DeviceRates(clock_ghz=1.0, hbm_bytes_per_ns=1.0)
 
     def num_pes(self) -> int:
         return 24

@@ -275,3 +275,32 @@ def test_libdevice_functions_go_by_their_symbol() -> None:
 def test_an_unknown_operation_names_its_neighbours() -> None:
     with pytest.raises(UnsupportedOpError, match=r"did you mean .*arith\.addf"):
         apply("arith.adf", np.zeros(3, np.float32))
+
+
+@pytest.mark.adr("0042-D1")
+@pytest.mark.parametrize("dtype", ["fp8e4nv", "fp8e5", "fp8e4b8", "fp8e5b16"])
+def test_numbers_too_large_for_8_bits_become_the_largest(dtype: str) -> None:
+    numpy = as_dtype(dtype).numpy
+    largest = float(ml_dtypes.finfo(numpy).max)
+    x = np.array([1e6, -1e6, np.inf, -np.inf, np.nan, 1.0], np.float32)
+    found = as_f64(apply("tt.fp_to_fp", x, dtype=dtype, rounding="rtne"))
+    assert found[:4].tolist() == [largest, -largest, largest, -largest]
+    assert np.isnan(found[4])
+    assert found[5] == 1
+
+
+@pytest.mark.adr("0042-D1")
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "fp8e4nv", "fp8e5"])
+def test_towards_zero_is_the_nearest_number_of_no_larger_magnitude(dtype: str) -> None:
+    x = RNG.uniform(-400, 400, 2000).astype(np.float32)
+    found = as_f64(apply("tt.fp_to_fp", x, dtype=dtype, rounding="rtz"))
+    numpy = as_dtype(dtype).numpy
+    codes = np.arange(1 << 8 * numpy.itemsize, dtype=f"u{numpy.itemsize}").view(numpy)
+    numbers = as_f64(codes)
+    numbers = np.unique(np.abs(numbers[np.isfinite(numbers)]))
+    below = numbers[np.searchsorted(numbers, np.abs(x), side="right") - 1]
+    np.testing.assert_array_equal(found, np.copysign(below, x))
+    huge = np.array([3e38, -3e38, np.inf], np.float32)
+    if dtype == "f16":
+        kept = apply("tt.fp_to_fp", huge, dtype=dtype, rounding="rtz")
+        assert kept.tolist() == [65504, -65504, np.inf]

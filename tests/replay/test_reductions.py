@@ -118,3 +118,19 @@ def test_a_region_may_hold_constants() -> None:
 def test_an_unknown_combine_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match=r"math\.median"):
         reduce("math.median", np.zeros((1, 3), np.float32), axis=0)
+
+
+@pytest.mark.adr("0042-D2")
+@pytest.mark.parametrize(("combine", "expected"), [("argmax", 2), ("argmin", 1)])
+def test_nan_loses_against_every_number(combine: str, expected: int) -> None:
+    x = np.array([[np.nan, 6, 8, np.nan]], np.float32)
+    value, index = reduce(combine, x, np.arange(4, dtype=np.int32)[None], axis=0)
+    assert (value[0], index[0]) == (x[0, expected], expected)
+
+
+@pytest.mark.adr("0042-D2")
+@pytest.mark.parametrize(("combine", "expected"), [("argmaxu", 1), ("argminu", 0)])
+def test_unsigned_numbers_compare_as_such(combine: str, expected: int) -> None:
+    x = np.array([[3, -1, 5]], np.int32)
+    _, index = reduce(combine, x, np.arange(3, dtype=np.int32)[None], axis=0)
+    assert index[0] == expected

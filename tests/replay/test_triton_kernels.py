@@ -207,6 +207,7 @@ def attention_kernel(
     tl.store(at, out.to(out_ptr.dtype.element_ty), mask=rows[:, None] < T)
 
 
+@pytest.mark.adr("0042-D5")
 @pytest.mark.parametrize("length", [32, 50])
 def test_causal_flash_attention(device: ExecutingLauncher, length: int) -> None:
     q, k, v = (normal(3, length, 16) for _ in range(3))
@@ -452,3 +453,17 @@ def test_in_place_updates(device: ExecutingLauncher) -> None:
     on_device = device.tensor(x)
     in_place_kernel[(8,)](on_device, 1000, BLOCK=128)
     np.testing.assert_array_equal(on_device.numpy(), x * 2 + x)
+
+
+@triton.jit
+def constant_dot_kernel(out, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    a = tl.full((M, K), 1.0, tl.float32)
+    b = tl.full((K, N), 2.0, tl.float32)
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out + at, tl.dot(a, b))
+
+
+def test_a_product_of_constants_counts_the_whole_inner_axis(device: ExecutingLauncher) -> None:
+    out = device.tensor(np.zeros((16, 32), np.float32))
+    constant_dot_kernel[(1,)](out, 16, 32, 64)
+    assert (out.numpy() == 128).all()

@@ -71,6 +71,7 @@ def test_both_ways_take_the_same_time() -> None:
 
 
 @pytest.mark.adr("0024-D3")
+@pytest.mark.unchecked("reads an empty tensor")
 def test_a_launch_costs_host_time_and_does_not_block(torch) -> None:
     x, y = torch.empty(64), torch.empty(64)
     before = torch.simulation.now_ps
@@ -124,6 +125,7 @@ def test_kernels_that_follow_each_other_never_see_each_others_tcm() -> None:
 
 
 @pytest.mark.adr("0002-D2")
+@pytest.mark.unchecked("looks at when bytes are first allocated")
 def test_nothing_is_computed_until_somebody_reads(torch) -> None:
     x, y = torch.ones(64), torch.empty(64)
     add_one[(1,)](x, y, 64, BLOCK=64)
@@ -281,6 +283,7 @@ def test_what_is_no_kernel_is_refused(torch, kernel) -> None:
         torch.launch("k", kernel)
 
 
+@pytest.mark.unchecked("reads an empty tensor")
 def test_benchmarking_leaves_no_trace(torch) -> None:
     x, y = torch.ones(64), torch.empty(64)
     torch.drain()
@@ -318,6 +321,7 @@ def test_a_placement_that_the_sip_has_not_is_refused_when_the_tensor_is_made(tor
         torch.empty(4, dp=DPPolicy(num_cubes=99))
 
 
+@pytest.mark.unchecked("reads an empty tensor")
 def test_a_placement_on_fewer_cubes_is_slower(torch) -> None:
     def time_of(dp) -> int:
         x, y = (torch.empty(1 << 18, dp=dp) for _ in range(2))

@@ -7,6 +7,7 @@ from typing import Any
 
 from kernbench.dtypes import DType, as_dtype
 from kernbench.triton_backend import KernelBinary
+from kernbench.triton_backend.launcher import DeviceRates
 
 
 class Tensor:
@@ -40,6 +41,9 @@ class RecordingLauncher:
 
     def num_pes(self) -> int:
         return 24
+
+    def device_rates(self) -> DeviceRates:
+        return DeviceRates(clock_ghz=1.5, hbm_bytes_per_ns=2048.0)
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Say that the config with the most warps is the fastest; keep nothing of the launch."""

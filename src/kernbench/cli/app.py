@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 machines = typer.Typer(help="Show the machines that ship with kernbench.", no_args_is_help=True)
 app.add_typer(machines, name="machine")
+kernels = typer.Typer(help="Look into a kernel without running it on data.", no_args_is_help=True)
+app.add_typer(kernels, name="kernel")
 
 
 def main() -> None:
@@ -78,6 +80,12 @@ def _run(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
+    ] = False,
+    check_nan: Annotated[
+        bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
     ] = False,
@@ -103,12 +111,124 @@ def _run(
         params=tuple(param or ()),
         data=data,
         seed=seed,
+        check="nan" if check_nan else check,
         log=log,
         trace=trace,
         json=json,
         debug=debug,
     )
     raise typer.Exit(run_bench(options))
+
+
+@app.command("script", context_settings={"allow_interspersed_args": False})
+def _script(
+    script: Annotated[
+        str, typer.Argument(metavar="FILE", help="A Python program that launches Triton kernels.")
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What Triton's get_current_target() tells the program: cuda, hip; else kernbench.",
+        ),
+    ] = None,
+    data: Annotated[
+        bool, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of kernbench's own random numbers.")] = 0,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
+    ] = False,
+    check_nan: Annotated[
+        bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
+    ] = False,
+) -> None:
+    """Run a program written for a GPU, unmodified, on a machine; then show its launches.
+
+    Options of kernbench come before FILE, arguments of the program after it. Its PyTorch tensors
+    stay on the CPU and stand for the device's; triton.testing.do_bench gives modeled time.
+    """
+    from kernbench.cli.script import ScriptOptions, run_script
+
+    options = ScriptOptions(
+        script=script,
+        args=tuple(args or ()),
+        machine=machine,
+        target=target,
+        data=data,
+        seed=seed,
+        check="nan" if check_nan else check,
+        log=log,
+        trace=trace,
+        json=json,
+        debug=debug,
+    )
+    raise typer.Exit(run_script(options))
+
+
+@kernels.command("show")
+def _show_kernel(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="FILE:NAME", help="A kernel that FILE launches; or a .ttir file."),
+    ],
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg", "-a", metavar="ARG", help="NAME=VALUE for a bench; else FILE's arguments."
+        ),
+    ] = None,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
+    ] = None,
+    num_stages: Annotated[
+        int, typer.Option(min=1, help="Of a .ttir file: stages of its pipelined loops.")
+    ] = 3,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every distinct launch, not only the first.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
+    ] = False,
+) -> None:
+    """Show a kernel's TTIR, its commands, its TCM use and its modeled schedule.
+
+    FILE is a bench or any program that launches the kernel; it runs without data, up to the first
+    launch of the kernel.
+    """
+    from kernbench.cli.kernel_show import ShowOptions, show_kernel
+
+    options = ShowOptions(
+        what=what,
+        arguments=tuple(arg or ()),
+        machine=machine,
+        ranks=ranks,
+        num_stages=num_stages,
+        all=every,
+        debug=debug,
+    )
+    raise typer.Exit(show_kernel(options))
 
 
 @machines.command("list")

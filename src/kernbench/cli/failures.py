@@ -6,6 +6,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from bdb import BdbQuit
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import NamedTuple
 
 import kernbench
 from kernbench.cli.bench_file import shipped_folder
-from kernbench.errors import InternalError, KernbenchError
+from kernbench.errors import DeviceAssertError, InternalError, KernbenchError
 
 MOST_FRAMES = 6
 MOST_CAUSES = 4
+
+# Triton looks at the arguments of kernel[grid](...) before kernbench sees them.
+_TRITONS_WORDS = "failed to specialize argument of type"
 
 # A note that the runtime adds for tracebacks; here the rank is in the headline.
 _RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
@@ -78,8 +82,8 @@ def is_broken_pipe(error: BaseException) -> bool:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether the failure is Ctrl-C, on whichever rank it arrived."""
-    return any(isinstance(leaf, KeyboardInterrupt) for _, leaf in root_causes(error))
+    """Return whether the user ended the run, by Ctrl-C or out of pdb, on whichever rank."""
+    return any(isinstance(leaf, KeyboardInterrupt | BdbQuit) for _, leaf in root_causes(error))
 
 
 class _Text(NamedTuple):
@@ -143,6 +147,8 @@ def _one(error: BaseException) -> _Text:
         if frame.line:
             lines.append(f"    {frame.line}")
     notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
+    if isinstance(error, TypeError) and str(error).startswith(_TRITONS_WORDS):
+        notes.append("kernels take tensors and numbers; make one with torch.from_numpy")
     lines += [f"  {note}" for note in notes]
     return _Text(_headline(error), "\n".join(lines))
 
@@ -150,7 +156,7 @@ def _one(error: BaseException) -> _Text:
 def _headline(error: BaseException) -> str:
     name = type(error).__name__
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    if isinstance(error, AssertionError):
+    if isinstance(error, AssertionError) and not isinstance(error, DeviceAssertError):
         return f"the bench's check failed: {text}" if text else "the bench's check failed"
     return f"{name}: {text}" if text else name
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pdb
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 SHOWN_AFTER_S = 1.0
 _REFRESH_S = 0.2
@@ -16,7 +19,8 @@ _REFRESH_S = 0.2
 def progress(describe: Callable[[], str]) -> Iterator[None]:
     """Show ``describe()`` and the elapsed time while the block runs.
 
-    Only if stderr is a terminal, and only from :data:`SHOWN_AFTER_S` seconds on. The text is read
+    Only if stderr is a terminal, and only from :data:`SHOWN_AFTER_S` seconds on until the program
+    calls ``breakpoint()``. The text is read
     from another thread: ``describe`` must only look at plain values.
     """
     if not sys.stderr.isatty():
@@ -25,11 +29,29 @@ def progress(describe: Callable[[], str]) -> Iterator[None]:
     ended = threading.Event()
     thread = threading.Thread(target=_show, args=(describe, ended), daemon=True)
     thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join()
+
+    hook = sys.breakpointhook
+
+    def stop_for_debugger(*args: Any, **kwargs: Any) -> Any:
+        """Take the bar away for good: the terminal is the debugger's now."""
+        end()
+        sys.breakpointhook = hook
+        if hook is sys.__breakpointhook__ and "PYTHONBREAKPOINT" not in os.environ:
+            # Python's own hook would stop in its caller, which is this function.
+            return pdb.Pdb().set_trace(sys._getframe(1))
+        return hook(*args, **kwargs)
+
+    sys.breakpointhook = stop_for_debugger
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
+        if sys.breakpointhook is stop_for_debugger:
+            sys.breakpointhook = hook
+        end()
 
 
 def _show(describe: Callable[[], str], ended: threading.Event) -> None:

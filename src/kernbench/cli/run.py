@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernbench.cli.bench_file import Bench, load_bench
 from kernbench.cli.failures import (
@@ -31,12 +31,27 @@ from kernbench.report import (
     write_trace,
 )
 
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext
+
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """What is written about a run, and how much about a failure."""
+
+    log: str | None = None
+    trace: str | None = None
+    json: str | None = None
+    check: bool | str = False
+    """As ``RuntimeContext`` takes it."""
+    debug: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Outputs):
     """What ``kernbench run`` was given; see ``kernbench run --help``."""
 
     bench: str
@@ -45,10 +60,6 @@ class RunOptions:
     params: tuple[str, ...]
     data: bool
     seed: int
-    log: str | None
-    trace: str | None
-    json: str | None
-    debug: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +77,9 @@ def run_bench(options: RunOptions) -> int:
 
     def start() -> int:
         plan = _plan(options)
-        return _guarded(lambda: _run(plan, options), options.debug)
+        return guarded(lambda: _run(plan, options), options.debug)
 
-    return _guarded(start, options.debug, usage=True)
+    return guarded(start, options.debug, usage=True)
 
 
 def show_bench(given: str, debug: bool) -> int:
@@ -84,10 +95,10 @@ def show_bench(given: str, debug: bool) -> int:
         print("\n".join(lines).lstrip("\n"))
         return DONE
 
-    return _guarded(show, debug, usage=True)
+    return guarded(show, debug, usage=True)
 
 
-def _guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
+def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
     """Return the exit status of ``action``; say on stderr what went wrong.
 
     With ``usage``, errors of the kinds that a wrong command line raises are just that.
@@ -128,13 +139,22 @@ def _plan(options: RunOptions) -> _Plan:
     params = parse_parameters(options.params, parameters_of(bench.run), bench.name)
     ranks = bench.ranks if options.ranks is None else options.ranks
     machine = load_machine(options.machine, ranks)
+    make_room(options)
+    return _Plan(bench, machine, ranks, params)
+
+
+def make_room(options: Outputs) -> None:
+    """Make the folders of the files that a run will write.
+
+    Raises:
+        UsageError: There is no place for one of them.
+    """
     for name in ("log", "trace", "json"):
         given = getattr(options, name)
         if given is not None and given != STDOUT:
             _check_writable(name, Path(given))
         elif given == STDOUT and name != "json":
             raise UsageError(f"--{name} takes a file; only --json can go to stdout")
-    return _Plan(bench, machine, ranks, params)
 
 
 def _check_writable(option: str, path: Path) -> None:
@@ -155,32 +175,49 @@ def _check_writable(option: str, path: Path) -> None:
 
 
 def _run(plan: _Plan, options: RunOptions) -> int:
-    from rich.console import Console
-
     from kernbench.runtime_api import RuntimeContext
 
-    json_only = options.json == STDOUT
     context = RuntimeContext(
-        machine=plan.machine, ranks=plan.ranks, data=options.data, seed=options.seed
+        machine=plan.machine,
+        ranks=plan.ranks,
+        data=options.data,
+        seed=options.seed,
+        check=options.check,
     )
-    log = context.op_log
+
+    def work() -> int:
+        plan.bench.run(context, **plan.params)
+        return DONE
+
+    return run_and_report(context, options, work)
+
+
+def run_and_report(context: RuntimeContext, options: Outputs, work: Callable[[], int]) -> int:
+    """Do ``work`` inside a run, then print and write what is to be reported about the run.
+
+    Returns the exit status that ``work`` gives.
+    """
+    from rich.console import Console
+
+    json_only = options.json == STDOUT
+    log, machine = context.op_log, context.machine
 
     def describe() -> str:
         return f"{format_ns(context.simulation.now_ps / 1000)} simulated, {len(log)} launches"
 
     with contextlib.redirect_stdout(sys.stderr if json_only else sys.stdout):
-        with progress(describe), context as torch:
-            plan.bench.run(torch, **plan.params)
+        with progress(describe), context:
+            status = work()
         report: Report = context.report()
         console = Console(file=sys.stdout, highlight=False)
-        print_report(report, peaks_of(plan.machine), console, idle_parts(log))
+        print_report(report, peaks_of(machine), console, idle_parts(log))
     with _writing("log", options.log) as path:
         if path is not None:
-            num_rows = log.write_parquet(path, machine=plan.machine.name, ranks=plan.ranks)
+            num_rows = log.write_parquet(path, machine=machine.name, ranks=context.world_size)
             print(f"op log: {path} ({num_rows} rows)", file=sys.stderr)
     with _writing("trace", options.trace) as path:
         if path is not None:
-            write_trace(log, plan.machine, path)
+            write_trace(log, machine, path)
             print(f"timeline: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
     text = json.dumps(report, indent=2)
     if json_only:
@@ -189,7 +226,7 @@ def _run(plan: _Plan, options: RunOptions) -> int:
         with _writing("json", options.json) as path:
             if path is not None:
                 Path(path).write_text(text + "\n", encoding="utf-8")
-    return DONE
+    return status
 
 
 @contextlib.contextmanager

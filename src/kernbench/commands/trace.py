@@ -206,7 +206,10 @@ class Math:
     ``index`` of ``tt.split`` (0 or 1: which half of the last axis); ``rounding`` of
     ``tt.fp_to_fp``; ``propagate_nan`` of ``tt.clampf``; ``symbol`` of ``tt.extern_elementwise``.
     Shapes of ``tt.splat``, ``tt.broadcast``, ``tt.reshape``, ``tt.join`` and ``tt.cat`` are those
-    of ``dst``. Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``,
+    of ``dst``. ``tt.mx_decode`` stands for what ``tt.dot_scaled`` does to an operand: inputs are
+    the elements and their scales, ``attrs`` the name ``elements`` of their type, ``axis`` (the
+    product's inner one), ``packed_axis`` of 4-bit elements, and ``fast`` (a NaN scale need not make NaN).
+    Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``,
     ``arith.muli``, ``arith.addi`` and the shape operations, on ``int64`` bytes.
     """
 
@@ -223,8 +226,12 @@ class Reduce:
     """``tt.reduce`` along ``axis``: one destination per input.
 
     ``combine`` is the region's op for the common cases (``arith.addf``, ``arith.maxnumf``, ...;
-    ``argmax``, ``argmin`` for the two-input forms), else ``region``, with the scalar commands that
-    combine two elements in ``region`` (over Tiles of shape ``()``).
+    ``argmax`` and ``argmin`` for the two-input forms, ``argmaxu`` and ``argminu`` of unsigned
+    values), else ``region``, with the scalar commands that combine two elements in ``region`` (over
+    Tiles of shape ``()``).
+
+    With ``scan`` (``forward``, or ``reverse`` from the far end) it is ``tt.scan``: what is combined
+    so far is kept at every element, and destinations have the shape of their inputs.
     """
 
     dsts: tuple[Tile, ...]
@@ -233,6 +240,7 @@ class Reduce:
     axis: int
     line: SourceLine
     region: Region | None = None
+    scan: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,7 +277,57 @@ class Loop:
     line: SourceLine
 
 
-Command = DmaRead | DmaWrite | Gemm | Math | Reduce | Loop
+@dataclass(frozen=True, slots=True, eq=False)
+class Atomic:
+    """Read, change and write back each element where ``mask`` holds, none of it divisible.
+
+    ``kind`` is Triton's (``add``, ``fadd``, ``max``, ``min``, ``umax``, ``umin``, ``and``, ``or``,
+    ``xor``, ``exch``), or ``cas``, which writes ``value`` where the element is ``compare``, or
+    ``load``, which changes nothing. ``dst`` takes the elements as they were, 0 where the mask does
+    not hold; it is None when nobody reads it. Elements that several lanes or programs name are changed in program order.
+    """
+
+    dst: Tile | None
+    kind: str
+    access: Access
+    value: Operand
+    compare: Operand | None
+    mask: Mask
+    line: SourceLine
+    space: Space = Space.HBM
+
+
+Transfer = DmaRead | DmaWrite | Atomic
+"""The commands that touch memory."""
+
+Printed = Operand | Access
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Print:
+    """``tl.device_print``: what replay prints for every program. Takes no modeled time.
+
+    ``values`` are data, or pointers as :class:`Access`; ``signed`` says of each how its integers
+    are meant.
+    """
+
+    prefix: str
+    values: tuple[Printed, ...]
+    signed: tuple[bool, ...]
+    hex: bool
+    line: SourceLine
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assert:
+    """``tl.device_assert``: ``condition`` must hold in every element. Takes no modeled time."""
+
+    condition: Operand
+    message: str
+    line: SourceLine
+
+
+Command = Transfer | Gemm | Math | Reduce | Loop | Print | Assert
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,6 +340,24 @@ class ProgramGroup:
 
     program_ids: npt.NDArray[np.int64]
     body: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOverflow:
+    """32-bit arithmetic that did not fit and became part of an address."""
+
+    op: str
+    line: SourceLine
+    value: int
+    """The exact result, which wrapped around."""
+    use: SourceLine
+    """Where it was added to a pointer."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.op} at {self.line} gives {self.value}, which does not fit into 32 bits and is "
+            f"added to a pointer at {self.use}; widen an operand with .to(tl.int64)"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -304,6 +380,8 @@ class KernelTrace:
     line: SourceLine
     pointer_params: tuple[int, ...]
     """Parameter indices that are pointers, rising."""
+    overflows: tuple[AddressOverflow, ...] = ()
+    """What wrapped around on the way to an address; with ``check`` that is an error."""
 
     @property
     def num_programs(self) -> int:
@@ -322,3 +400,10 @@ def walk(body: tuple[Command, ...]) -> Iterator[Command]:
         yield command
         if isinstance(command, Loop):
             yield from walk(command.body)
+
+
+def access_of(command: Transfer) -> Access:
+    """Return the addresses that a command touches."""
+    if isinstance(command, DmaRead):
+        return command.source
+    return command.dest if isinstance(command, DmaWrite) else command.access

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
+    Access,
+    AddressOverflow,
     Command,
     KernelTrace,
     MaskTile,
@@ -34,12 +36,12 @@ from kernbench.commands import (
     uniform,
 )
 from kernbench.dtypes import DType, bool_, int64
-from kernbench.errors import InternalError, UnsupportedOpError, UsageError, nearest
+from kernbench.errors import InternalError, NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Region, Type, Value
 from kernbench.kernel_ir.ops import HANDLERS
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.tcm import tcm_use
-from kernbench.kernel_ir.values import Held, Pointer, to_operand
+from kernbench.kernel_ir.values import ABSOLUTE, Held, Pointer, to_operand
 
 _TERMINATORS = frozenset(
     {
@@ -53,6 +55,7 @@ _TERMINATORS = frozenset(
 )
 _MAX_JUMPS = 100_000
 _MAX_CALLS = 100
+_MAX_EVALUATED = 1_000_000
 _LONG_MASK = 1 << 20
 
 
@@ -72,6 +75,7 @@ def evaluate(
     Raises:
         UnsupportedOpError: The kernel needs something that is not supported; names the operation,
             the kernel and the source line.
+        NeedsDataError: What the kernel does depends on data, or on where its tensors lie.
     """
     kernel = module.kernel
     if len(grid) != 3 or any(size < 0 for size in grid):
@@ -79,6 +83,7 @@ def evaluate(
     num_programs = grid[0] * grid[1] * grid[2]
     pending = [(np.arange(num_programs, dtype=np.int64), frozenset[Op]())] if num_programs else []
     groups: list[ProgramGroup] = []
+    overflows: dict[tuple[Op, Op], AddressOverflow] = {}
     num_slots = num_loops = 0
     while pending:
         program_ids, unrolled = pending.pop()
@@ -99,6 +104,7 @@ def evaluate(
             pending.append((program_ids, unrolled | unroll.loops))
         else:
             groups.append(ProgramGroup(program_ids, body))
+            overflows.update(run.overflows)
             num_slots, num_loops = run.num_slots, run.num_loops
     groups.sort(key=lambda group: int(group.program_ids[0]))
     return KernelTrace(
@@ -111,6 +117,7 @@ def evaluate(
         tcm_bytes=tcm_use(module, num_stages).total_bytes,
         line=kernel.line,
         pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
+        overflows=tuple(overflows.values()),
     )
 
 
@@ -138,6 +145,11 @@ class Evaluator:
         """The loops that are being rolled around the current operation, by their dim."""
         self.commands: list[Command] = []
         self.call_depth = 0
+        self._num_evaluated = 0
+        self.overflowed: dict[Op, int] = {}
+        """Operations of 32 bits whose exact result does not fit, and one such result."""
+        self.overflows: dict[tuple[Op, Op], AddressOverflow] = {}
+        """Those that became part of an address: by the operation and where it was added."""
         self._values: dict[Value, Held] = {}
 
     def run(self, ints: Mapping[int, int]) -> tuple[Command, ...]:
@@ -184,7 +196,7 @@ class Evaluator:
         """Return an operand that must be an integer known to phase 1."""
         held = self.get(op.operands[index])
         if not isinstance(held, Separable):
-            raise self.unsupported(op, f"operand {index} depends on data")
+            raise self.needs_data(op, f"operand {index} depends on data")
         return held
 
     def operand(self, op: Op, index: int) -> Operand:
@@ -193,12 +205,41 @@ class Evaluator:
         return self.as_data(op, self.get(value), value.type)
 
     def as_data(self, op: Op, held: Held, type_: Type) -> Operand:
-        if isinstance(held, Pointer) or type_.is_descriptor or type_.is_pointer:
+        if isinstance(held, Pointer):
+            return to_operand(self.address(op, held), int64)
+        if type_.is_descriptor or type_.is_pointer:
             raise self.unsupported(op, "a pointer is used as data")
         if type_.dtype is None:
             raise self.unsupported(op, f"a value has type {type_}")
         assert isinstance(held, Separable | Predicate | Operand)
         return to_operand(held, type_.dtype)
+
+    def address(self, op: Op, pointer: Pointer) -> Separable | Tile:
+        """Return a pointer as the number that it is.
+
+        Raises:
+            NeedsDataError: It points into a tensor: where that lies, only a launch knows.
+        """
+        if pointer.param != ABSOLUTE:
+            raise self.needs_data(op, "it depends on where a tensor lies")
+        if pointer.gather is None:
+            return pointer.offset
+        known = self.known_as_data(pointer.offset, int64)
+        return self.emit_math(op, "arith.addi", [pointer.gather, known], MathClass.SIMPLE)
+
+    def check_reachable(self, op: Op, access: Access) -> None:
+        """Refuse an access that only a launch can place.
+
+        Raises:
+            NeedsDataError: Its address was made from an integer.
+        """
+        if access.param == ABSOLUTE:
+            raise self.needs_data(op, "its address was made from an integer")
+
+    @staticmethod
+    def dtype_of(value: Operand) -> DType:
+        """Return the element type of data."""
+        return _dtype(value)
 
     def new_tile(self, shape: tuple[int, ...], dtype: DType) -> Tile:
         self.num_slots += 1
@@ -207,9 +248,9 @@ class Evaluator:
     def result_tile(self, op: Op, index: int = 0) -> Tile:
         """Return a new tile of the type of one of the op's results."""
         type_ = op.results[index].type
-        if type_.dtype is None or type_.is_pointer or type_.is_descriptor:
+        if type_.dtype is None or type_.is_descriptor:
             raise self.unsupported(op, f"its result has type {type_}")
-        return self.new_tile(type_.shape, type_.dtype)
+        return self.new_tile(type_.shape, int64 if type_.is_pointer else type_.dtype)
 
     def math(
         self,
@@ -260,6 +301,13 @@ class Evaluator:
     # -- control flow -------------------------------------------------------------------------
 
     def run_ops(self, ops: Sequence[Op]) -> None:
+        self._num_evaluated += len(ops)
+        if self._num_evaluated > _MAX_EVALUATED:
+            raise self.unsupported(
+                ops[0],
+                f"the kernel takes more than {_MAX_EVALUATED:,} operations to plan, as loops that "
+                "cannot be rolled are gone through one iteration after another; is a bound wrong?",
+            )
         for op in ops:
             handler = HANDLERS.get(op.name)
             if handler is None:
@@ -305,13 +353,19 @@ class Evaluator:
             f"kernel {self.module.kernel.name} jumps more than {_MAX_JUMPS} times: does it end?"
         )
 
-    def call(self, op: Op, name: str) -> list[Held]:
-        """Run a function of the module on the op's operands."""
+    def callee(self, op: Op, depth: int) -> Function:
+        """Return the function that a ``tt.call`` runs, with ``depth`` calls around it."""
+        name = str((op.attrs.get("literals") or ("",))[0]).removeprefix("@").strip('"')
         function = self.module.functions.get(name)
         if function is None:
             raise self.unsupported(op, nearest(name, self.module.functions))
-        if self.call_depth >= _MAX_CALLS:
+        if depth >= _MAX_CALLS:
             raise self.unsupported(op, f"{name} calls itself more than {_MAX_CALLS} times")
+        return function
+
+    def call(self, op: Op) -> list[Held]:
+        """Run a function of the module on the op's operands."""
+        function = self.callee(op, self.call_depth)
         self.call_depth += 1
         # A function may be on the stack twice: its values are put back afterwards.
         saved = dict(self._values)
@@ -326,7 +380,7 @@ class Evaluator:
         Raises:
             SplitPrograms: It differs between programs.
             UnrollLoops: It differs between iterations of a rolled loop.
-            UnsupportedOpError: It depends on data.
+            NeedsDataError: It depends on data.
         """
         held = self.get(value)
         if isinstance(held, Predicate):
@@ -337,7 +391,7 @@ class Evaluator:
             raise SplitPrograms(held.dense(dims))
         if isinstance(held, Splat):
             return bool(held.value)
-        raise self.unsupported(op, "its condition depends on data")
+        raise self.needs_data(op, "its condition depends on data")
 
     def uniform_integer(self, value: Separable) -> int:
         """Return an integer that steers control flow; raises as :meth:`decide`."""
@@ -388,10 +442,15 @@ class Evaluator:
         return programs(values).trimmed()
 
     def unsupported(self, op: Op, reason: str) -> UnsupportedOpError:
+        return UnsupportedOpError(f"{self.place(op)} is not supported: {reason}")
+
+    def needs_data(self, op: Op, reason: str) -> NeedsDataError:
+        return NeedsDataError(f"{self.place(op)} needs data: {reason}")
+
+    def place(self, op: Op) -> str:
+        """Return how errors name an operation, its kernel and its line."""
         where = f"at {op.line}" if op.line.file else f"(line {op.text_line} of the TTIR text)"
-        return UnsupportedOpError(
-            f"{op.name} in kernel {self.module.kernel.name} {where} is not supported: {reason}"
-        )
+        return f"{op.name} in kernel {self.module.kernel.name} {where}"
 
 
 def _dtype(value: Operand) -> DType:
@@ -408,12 +467,14 @@ class Attempt:
     def __enter__(self) -> Attempt:
         run = self.evaluator
         self._before = run.commands, run.num_slots, run.num_loops, dict(run.open_loops)
+        self._overflows = dict(run.overflowed), dict(run.overflows)
         run.commands = self.commands
         return self
 
     def __exit__(self, *_: object) -> None:
         run = self.evaluator
         run.commands, run.num_slots, run.num_loops, run.open_loops = self._before
+        run.overflowed, run.overflows = self._overflows
 
 
 _NOTHING = Op("scf.yield", (), (), {}, (), None, 0)  # type: ignore[arg-type]

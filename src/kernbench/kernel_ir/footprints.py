@@ -20,6 +20,7 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Access,
+    Atomic,
     Command,
     Dims,
     DmaRead,
@@ -30,6 +31,8 @@ from kernbench.commands import (
     ProgramGroup,
     Separable,
     SourceLine,
+    Transfer,
+    access_of,
     aligned,
     is_axis,
     is_loop,
@@ -63,7 +66,7 @@ class Footprint:
 class OutOfBounds:
     """The first access of a trace that leaves its tensor."""
 
-    command: DmaRead | DmaWrite
+    command: Transfer
     line: SourceLine
     byte_offset: int
     program: tuple[int, int, int]
@@ -102,14 +105,12 @@ def _footprints(trace: KernelTrace) -> Iterator[Footprint]:
         yield Footprint(param, low, high, param not in incomplete)
 
 
-def accesses(group: ProgramGroup) -> Iterator[tuple[DmaRead | DmaWrite, Access, Mask]]:
-    """Yield every load and store of a group, in order."""
+def accesses(group: ProgramGroup) -> Iterator[tuple[Transfer, Access, Mask]]:
+    """Yield every load, store and atomic of a group, in order."""
     command: Command
     for command in walk(group.body):
-        if isinstance(command, DmaRead):
-            yield command, command.source, command.mask
-        elif isinstance(command, DmaWrite):
-            yield command, command.dest, command.mask
+        if isinstance(command, DmaRead | DmaWrite | Atomic):
+            yield command, access_of(command), command.mask
 
 
 def touched(access: Access, mask: Predicate) -> tuple[int, int] | None:
@@ -222,7 +223,7 @@ def out_of_bounds(
 def _first(
     trace: KernelTrace,
     group: ProgramGroup,
-    command: DmaRead | DmaWrite,
+    command: Transfer,
     access: Access,
     mask: Predicate,
     size_before: int,
@@ -250,7 +251,7 @@ def _first(
         byte_offset,
         (linear % x, linear // x % y, linear // (x * y)),
         access.dtype.itemsize,
-        isinstance(command, DmaWrite),
+        not isinstance(command, DmaRead),
     )
 
 

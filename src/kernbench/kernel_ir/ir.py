@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kernbench.commands import SourceLine
@@ -148,3 +149,17 @@ class Module:
             if function.is_public:
                 return function
         return next(iter(self.functions.values()))
+
+    @cached_property
+    def used_values(self) -> frozenset[Value]:
+        """Every value that some operation reads."""
+        used: set[Value] = set()
+        pending = [function.body for function in self.functions.values()]
+        while pending:
+            for block in pending.pop().blocks:
+                for op in block.ops:
+                    used.update(op.operands)
+                    for successor in op.successors:
+                        used.update(successor.operands)
+                    pending += op.regions
+        return frozenset(used)

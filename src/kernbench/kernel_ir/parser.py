@@ -28,9 +28,11 @@ from kernbench.kernel_ir.lexer import Tokens, tokenize
 from kernbench.kernel_ir.literals import parse_number
 from kernbench.kernel_ir.locations import LocationTable
 from kernbench.kernel_ir.types import bool_like, parse_type, pointee
+from kernbench.kernel_ir.verify import verify
 
 _LOCATION_LINE = re.compile(r"^#loc\w*[ \t]*=[ \t]*loc\(.*$", re.MULTILINE)
 _MAX_NESTING = 64
+_MAX_RESULTS = 4096
 _UNTYPED = Type("?", (), None)
 
 _RESULT_RULES: dict[str, Callable[[list[Type]], Type]] = {
@@ -104,6 +106,7 @@ class _Parser(Cursor):
                 self.fail("expected a function")
         if in_module or not functions:
             self.fail("expected a function" if not functions else "expected '}'")
+        verify(functions)
         return Module(functions, self.text)
 
     def _skip_to_body(self) -> None:
@@ -218,14 +221,15 @@ class _Parser(Cursor):
     ) -> Op:
         """Read the op's location and define its results."""
         line = self.location()
+        for _, count in names:
+            if not 0 < count <= _MAX_RESULTS:
+                self.fail(f"expected a sound number of results, {count} is not", first)
         num_results = sum(count for _, count in names)
         if len(types) < num_results:
             # `%a, %b = tt.split %x : ... -> T` names the type that both results have.
             types += (types[-1] if types else _UNTYPED,) * (num_results - len(types))
         results: list[Value] = []
         for result, count in names:
-            if not 0 < count <= 4096:
-                self.fail(f"expected a sound number of results, {count} is not", first)
             for index in range(count):
                 type_ = types[len(results)]
                 results.append(self.define(result if count == 1 else f"{result}#{index}", type_))
@@ -256,7 +260,7 @@ class _Parser(Cursor):
             if kind == "value":
                 operands.append(self.use(text))
             elif kind == "word":
-                self._word(text, attrs, words)
+                self._word(text, attrs, words, len(operands))
             elif text in ("{", "<{"):
                 self.at = at
                 attrs.update(self.attributes())
@@ -275,9 +279,12 @@ class _Parser(Cursor):
             types = (parse_type("i1"),)
         return self.build(first, names, name, operands, types, attrs)
 
-    def _word(self, word: str, attrs: dict[str, Any], words: list[str]) -> None:
-        """Read ``key = value``, ``flags<...>`` or a bare word."""
-        if self.accept("="):
+    def _word(self, word: str, attrs: dict[str, Any], words: list[str], place: int) -> None:
+        """Read ``key = value``, ``flags<...>`` or a bare word, before operand ``place``."""
+        if word == "scale":
+            # Of `tt.dot_scaled`: which operands are scales.
+            attrs["scales"] = (*attrs.get("scales", ()), place)
+        elif self.accept("="):
             attrs[word] = self.attribute_value()
         elif self.texts[self.at] == "<":
             first = self.at
@@ -419,6 +426,19 @@ class _Parser(Cursor):
         if self.accept("attributes") or self.texts[self.at] == "{":
             attrs = self.attributes()
         return self.build(first, names, name, operands, types, attrs, (before, after))
+
+    def _op_tt_print(self, first: int, names: list[tuple[str, int]], name: str) -> Op:
+        literals = (self._literal("string", self.take("string")),)
+        attrs = {**self.attributes(), "literals": literals}
+        operands: list[Value] = []
+        if self.accept(":"):
+            while True:
+                operands.append(self.use(self.take("value")))
+                if not self.accept(","):
+                    break
+            self.expect(":")
+            self._result_types(name)
+        return self.build(first, names, name, operands, (), attrs)
 
     def _op_cf_br(self, first: int, names: list[tuple[str, int]], name: str) -> Op:
         return self.build(first, names, name, [], (), {}, (), (self._successor(),))

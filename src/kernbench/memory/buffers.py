@@ -20,6 +20,8 @@ from kernbench.memory.byte_pool import BytePool
 
 ALIGNMENT_BYTES = 256
 _SIP_SHIFT = 42
+POISON = 0xFF
+"""What every byte of unwritten memory holds under the sanitizer: NaN in all float types."""
 
 
 def sip_base(sip_id: int) -> int:
@@ -49,6 +51,8 @@ class Buffer:
     """The runtime's handle of the newest command that writes here, or None."""
     in_flight: tuple[Any, ...] = ()
     """The runtime's collectives that use the buffer and that nobody has waited for yet."""
+    written: npt.NDArray[np.uint8] | None = None
+    """Per byte 255 where something was written and else 0; None where nobody keeps count."""
     pool: BytePool = field(default_factory=BytePool, repr=False)
     _bytes: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
 
@@ -79,6 +83,11 @@ class Buffer:
     def adopt(self, elements: npt.NDArray[Any]) -> None:
         """Take a contiguous array over as the contents of a fresh buffer, without a copy."""
         self._bytes = elements.reshape(-1).view(np.uint8)
+
+    def poison(self) -> None:
+        """Fill a fresh buffer with :data:`POISON` and keep count of the bytes that are written."""
+        self._bytes = np.full(self.size_bytes, POISON, np.uint8)
+        self.written = np.zeros(self.size_bytes, np.uint8)
 
     @property
     def end(self) -> int:
@@ -158,6 +167,10 @@ class DeviceMemory:
             f"address {address:#x} belongs to no live tensor of SIP {self.sip_id}; "
             "was the tensor freed, or the pointer made in another run?"
         )
+
+    def live(self) -> list[Buffer]:
+        """Return all live buffers, in address order."""
+        return [self._buffers[start] for start in self._starts]
 
     def largest(self, count: int = 5) -> list[Buffer]:
         """Return the largest live buffers, largest first."""

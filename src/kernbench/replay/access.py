@@ -109,7 +109,7 @@ class Load:
     def _gathered(self, frame: Frame) -> Array:
         site = self.site
         offsets, active = site.dense(frame)
-        where, low, high = _checked(site, frame, offsets, active)
+        where, low, high = checked_bytes(site, frame, offsets, active)
         other = self.fill if self.other is None else frame.values[self.other]
         shape = np.broadcast_shapes(offsets.shape, active.shape, np.shape(other))
         value: Array = np.empty(shape, site.dtype)
@@ -195,7 +195,7 @@ class Store:
         if self.rows is not None and self._scatter_rows(frame, value, self.rows):
             return
         offsets, active = site.dense(frame)
-        where, low, high = _checked(site, frame, offsets, active)
+        where, low, high = checked_bytes(site, frame, offsets, active)
         if high == low:
             return
         shape = (frame.num_programs, *site.access.shape)
@@ -245,7 +245,9 @@ def _cut(value: Array, where: tuple[slice, ...]) -> Array:
     return value[where]
 
 
-def _checked(site: Site, frame: Frame, offsets: Array, active: Array) -> tuple[Array, int, int]:
+def checked_bytes(
+    site: Site, frame: Frame, offsets: Array, active: Array
+) -> tuple[Array, int, int]:
     """Return bytes in the buffer and the range of the active ones, which is inside the buffer."""
     where = offsets + site.origin(frame)
     if active.all():

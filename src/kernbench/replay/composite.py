@@ -17,6 +17,8 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Access,
+    Assert,
+    Atomic,
     Command,
     DmaRead,
     DmaWrite,
@@ -28,6 +30,7 @@ from kernbench.commands import (
     Operand,
     Param,
     Predicate,
+    Print,
     ProgramGroup,
     Reduce,
     Separable,
@@ -252,7 +255,10 @@ class _Merge:
 
     def _definition(self, operand: Operand) -> Command | None:
         for command in self._flat.commands:
-            if not isinstance(command, DmaWrite | Loop | Reduce) and command.dst is operand:
+            if (
+                not isinstance(command, DmaWrite | Atomic | Loop | Reduce | Print | Assert)
+                and command.dst is operand
+            ):
                 return command
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +24,41 @@ def _convert(command: Math) -> Function:
     if is_narrow(dtype_of(command.inputs[0])) and result == np.float32:
         return widen
     return lambda x: x.astype(result)
+
+
+def _between_floats(command: Math) -> Function:
+    """``tt.fp_to_fp``: with a rounding mode, and 8-bit formats saturate."""
+    if not is_special(command):
+        return _convert(command)
+    dtype = command.dst.dtype.numpy
+    saturates = dtype.itemsize == 1
+    towards_zero = command.attrs.get("rounding") == "rtz"
+    info = ml_dtypes.finfo(dtype) if saturates else None  # type: ignore[no-untyped-call]
+    largest = np.float32(np.inf if info is None else info.max)
+
+    def converted(x: Array) -> Array:
+        wide = widen(x)
+        if saturates:
+            # Source: PTX ISA, cvt.satfinite, the only way to these formats. NaN stays NaN.
+            wide = np.clip(wide, -largest, largest)
+        rounded = narrow(wide, dtype)
+        return _stepped_back(rounded, wide) if towards_zero else rounded
+
+    return converted
+
+
+def is_special(command: Math) -> bool:
+    """Return whether a ``tt.fp_to_fp`` does more than round to nearest."""
+    narrows = command.dst.dtype.itemsize < dtype_of(command.inputs[0]).itemsize
+    return command.dst.dtype.itemsize == 1 or (narrows and command.attrs.get("rounding") == "rtz")
+
+
+def _stepped_back(rounded: Array, exact: Array) -> Array:
+    """Return the numbers whose magnitude was rounded up one step nearer to zero."""
+    too_large = np.abs(rounded.astype(exact.dtype)) > np.abs(exact)
+    # Sign and magnitude: one less is one step towards zero, from infinity too.
+    bits = rounded.view(f"u{rounded.dtype.itemsize}")
+    return np.asarray((bits - too_large.astype(bits.dtype)).view(rounded.dtype))
 
 
 def _from_unsigned(command: Math) -> Function:
@@ -64,7 +100,7 @@ def _bitcast(command: Math) -> Function:
 CONVERSIONS: dict[str, Callable[[Math], Function]] = {
     "arith.extf": _convert,
     "arith.truncf": _convert,
-    "tt.fp_to_fp": _convert,
+    "tt.fp_to_fp": _between_floats,
     "arith.sitofp": _convert,
     "arith.uitofp": _from_unsigned,
     "arith.fptosi": _float_to_signed,

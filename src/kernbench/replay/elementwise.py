@@ -18,7 +18,7 @@ from kernbench.commands import Math
 from kernbench.dtypes import DType
 from kernbench.errors import UnsupportedOpError, nearest
 from kernbench.replay.comparisons import build_float_comparison, build_integer_comparison
-from kernbench.replay.conversions import CONVERSIONS
+from kernbench.replay.conversions import CONVERSIONS, is_special
 from kernbench.replay.floats import FLOAT
 from kernbench.replay.halves import convert_into, narrow, widen
 from kernbench.replay.integers import UNSIGNED, add_int, ceil_div, div_c
@@ -57,6 +57,8 @@ def build_into(command: Math) -> Callable[..., Any] | None:
     """
     op, dst = command.op, command.dst.dtype
     if op in ("arith.extf", "arith.truncf", "tt.fp_to_fp") and command.inputs[0].shape:
+        if op == "tt.fp_to_fp" and is_special(command):
+            return None
         return _cast_into
     function = FLOAT.get(op) or _PLAIN.get(op)
     if is_narrow(dst) and op in FLOAT:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands import Print
 from kernbench.memory import Buffer
 
 Array = npt.NDArray[Any]
@@ -29,13 +29,24 @@ class Frame:
     that each loop is in.
     """
 
-    __slots__ = ("chunk", "iterations", "memory", "num_programs", "origin", "pointers", "values")
+    __slots__ = (
+        "changed",
+        "chunk",
+        "iterations",
+        "memory",
+        "num_programs",
+        "origin",
+        "pointers",
+        "printed",
+        "state",
+        "values",
+    )
 
     def __init__(
         self,
-        pointers: Mapping[int, PointerArg],
-        memory: Mapping[int, Array],
-        origin: Mapping[int, int],
+        pointers: dict[int, PointerArg],
+        memory: dict[int, Array],
+        origin: dict[int, int],
     ) -> None:
         self.pointers = pointers
         self.memory = memory
@@ -43,8 +54,23 @@ class Frame:
         """The byte in its memory that each pointer points at."""
         self.values: list[Any] = []
         self.iterations: list[int] = []
+        self.changed = True
+        """Whether an atomic has changed a byte, for whoever set it to False before."""
+        self.printed: list[tuple[Print, tuple[int, int, int], Array, list[Array]]] = []
+        """What ``tl.device_print`` was given so far: command, grid, program ids, values."""
         self.chunk = 0
         self.num_programs = 1
+        self.state: Any = None
+        """What a watch of the plan keeps for this launch."""
+
+    @classmethod
+    def on(cls, pointers: dict[int, PointerArg]) -> Frame:
+        """Return a frame on the contents of the buffers that ``pointers`` point into."""
+        return cls(
+            pointers,
+            {param: pointer.buffer.bytes for param, pointer in pointers.items()},
+            {param: pointer.offset_bytes for param, pointer in pointers.items()},
+        )
 
 
 def typed_view(memory: Array, dtype: np.dtype[Any], start: int, end: int) -> Array:

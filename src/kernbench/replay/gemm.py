@@ -21,17 +21,18 @@ def build_gemm(command: Gemm) -> Callable[..., Array]:
     is rounded to the destination once. ``tf32`` is computed as ``ieee``. Integers are exact.
     """
     result = command.dst.dtype.numpy
+    k = command.a.shape[-1]
     if result.kind in "iu":
         # Products of 8-bit integers sum exactly in float64 up to k = 2**39.
         def exact(a: Array, b: Array, acc: Array | None = None) -> Array:
-            product = multiply(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+            product = multiply(a.astype(np.float64), b.astype(np.float64), k).astype(np.int64)
             product = product.astype(result)
             return product if acc is None else product + acc
 
         return exact
 
     def accumulated(a: Array, b: Array, acc: Array | None = None) -> Array:
-        product = multiply(widen(a), widen(b))
+        product = multiply(widen(a), widen(b), k)
         if acc is not None:
             if product.shape == np.broadcast_shapes(product.shape, acc.shape):
                 product += widen(acc)
@@ -47,18 +48,23 @@ def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
     if command.dst.dtype.numpy != np.float32:
         return None
 
+    m, k = command.a.shape[-2:]
+    n = command.b.shape[-1]
+
     def into(a: Array, b: Array, *, out: Array) -> None:
-        if a.ndim == 3 and len(a) == len(b) == 1 and a.shape[-1] == b.shape[-2]:
+        if a.shape == (1, m, k) and b.shape == (1, k, n):
             np.matmul(widen(a)[0], widen(b)[0], out=out[0])
         else:
-            out[...] = multiply(widen(a), widen(b))
+            out[...] = multiply(widen(a), widen(b), k)
 
     return into
 
 
-def multiply(a: Array, b: Array) -> Array:
-    """Return ``a @ b`` for values whose axes may have length 1 where all elements are the same."""
-    k = max(a.shape[-1], b.shape[-2])
+def multiply(a: Array, b: Array, k: int) -> Array:
+    """Return ``a @ b`` over an inner axis of length ``k``.
+
+    An axis may have length 1 where all elements are the same; so may the result's.
+    """
     if a.shape[-1] != k:
         a = np.broadcast_to(a, (*a.shape[:-1], k))
     if b.shape[-2] != k:

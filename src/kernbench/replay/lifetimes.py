@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.commands import (
+    Access,
+    Assert,
+    Atomic,
     Command,
     DmaRead,
     DmaWrite,
@@ -12,8 +15,11 @@ from kernbench.commands import (
     Loop,
     Math,
     Operand,
+    Print,
     Reduce,
     Tile,
+    Transfer,
+    access_of,
 )
 from kernbench.replay.shapes import VIEW_OPS
 
@@ -22,19 +28,8 @@ Body = tuple[Command, ...]
 
 def operands(command: Command) -> Iterator[Operand]:
     """Yield what a command reads itself; a loop reads what it carries in and out."""
-    if isinstance(command, DmaRead):
-        if command.source.gather is not None:
-            yield command.source.gather
-        if isinstance(command.mask, Tile):
-            yield command.mask
-        if command.other is not None:
-            yield command.other
-    elif isinstance(command, DmaWrite):
-        yield command.value
-        if command.dest.gather is not None:
-            yield command.dest.gather
-        if isinstance(command.mask, Tile):
-            yield command.mask
+    if isinstance(command, DmaRead | DmaWrite | Atomic):
+        yield from _moved(command)
     elif isinstance(command, Gemm):
         yield from (command.a, command.b)
         if command.acc is not None:
@@ -42,8 +37,28 @@ def operands(command: Command) -> Iterator[Operand]:
     elif isinstance(command, Loop):
         for carried in command.carried:
             yield from (carried.init, carried.yielded)
+    elif isinstance(command, Print):
+        for value in command.values:
+            if not isinstance(value, Access):
+                yield value
+    elif isinstance(command, Assert):
+        yield command.condition
     else:
         yield from command.inputs
+
+
+def _moved(command: Transfer) -> Iterator[Operand]:
+    if isinstance(command, DmaWrite | Atomic):
+        yield command.value
+    if isinstance(command, Atomic) and command.compare is not None:
+        yield command.compare
+    access = access_of(command)
+    if access.gather is not None:
+        yield access.gather
+    if isinstance(command.mask, Tile):
+        yield command.mask
+    if isinstance(command, DmaRead) and command.other is not None:
+        yield command.other
 
 
 def results(command: Command) -> tuple[Tile, ...]:
@@ -52,7 +67,9 @@ def results(command: Command) -> tuple[Tile, ...]:
         return command.dsts
     if isinstance(command, Loop):
         return tuple(carried.result for carried in command.carried)
-    return () if isinstance(command, DmaWrite) else (command.dst,)
+    if isinstance(command, DmaWrite | Print | Assert):
+        return ()
+    return () if command.dst is None else (command.dst,)
 
 
 def reads(command: Command) -> Iterator[int]:
@@ -122,8 +139,8 @@ class Hazards:
                         self._last[carried.yielded.slot] = _FOREVER
                 position = self._number(command.body, position, inner) + 1
                 self._ends[command.loop_id] = position
-            if isinstance(command, DmaWrite):
-                self._stores.append((here, command.dest.param))
+            if isinstance(command, DmaWrite | Atomic):
+                self._stores.append((here, access_of(command).param))
             for tile in results(command):
                 self._defined[tile.slot] = (here, loops)
             for operand in operands(command):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
+    Access,
+    Assert,
+    Atomic,
     Command,
     DmaRead,
     DmaWrite,
@@ -24,11 +27,13 @@ from kernbench.commands import (
     Operand,
     Param,
     Predicate,
+    Print,
     ProgramGroup,
     Reduce,
     Separable,
     Splat,
     Tile,
+    access_of,
     axis_dim,
     is_loop,
     walk,
@@ -36,8 +41,10 @@ from kernbench.commands import (
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
 from kernbench.replay.access import Load, Store, StoreResult
+from kernbench.replay.atomics import AtomicStep
 from kernbench.replay.composite import composite_groups
 from kernbench.replay.coverage import only_stored, stored_ranges
+from kernbench.replay.diagnostics import AssertStep, PrintStep, show_printed
 from kernbench.replay.elementwise import build_function, build_into
 from kernbench.replay.frame import Frame, PointerArg
 from kernbench.replay.gemm import build_gemm, build_gemm_into
@@ -58,21 +65,38 @@ _FREED_BYTES = 1 << 14
 class Plan:
     """A compiled trace. It holds no data and no address, and does not keep the trace alive."""
 
-    def __init__(self, trace: KernelTrace, *, composite: bool = True) -> None:
+    def __init__(
+        self, trace: KernelTrace, *, composite: bool = True, watch: Watch | None = None
+    ) -> None:
         self.name = trace.name
         self.pointer_params = _touched(trace)
         groups: Iterable[ProgramGroup] = trace.groups
         if composite:
             groups = [part for group in trace.groups for part in composite_groups(group)]
-        self.groups = [_GroupPlan(group, trace) for group in groups]
-        self._only_stored = only_stored(trace)
+        self.groups = [GroupPlan(group, trace, watch) for group in groups]
+        self._only_stored = frozenset[int]() if watch is not None else only_stored(trace)
         self._stored: dict[int, tuple[int, int]] | None = None
 
     def run(self, params: Sequence[PointerArg | float | int | None]) -> None:
         """Execute the kernel on the buffers that ``params`` point into."""
-        pointers: dict[int, PointerArg] = {}
+        pointers = self.pointers(params)
         memory: dict[int, Array] = {}
         origin: dict[int, int] = {}
+        for index, argument in pointers.items():
+            buffer, origin[index] = argument
+            if buffer.is_unwritten and self._overwrites(index, argument, params):
+                memory[index] = buffer.bytes_to_overwrite()
+            else:
+                memory[index] = buffer.bytes
+        self.run_frame(Frame(pointers, memory, origin), params)
+
+    def pointers(self, params: Sequence[PointerArg | float | int | None]) -> dict[int, PointerArg]:
+        """Return the pointers that the kernel reads or writes through, by parameter index.
+
+        Raises:
+            UsageError: One of them is no pointer.
+        """
+        pointers: dict[int, PointerArg] = {}
         for index in self.pointer_params:
             argument = params[index] if index < len(params) else None
             if not isinstance(argument, PointerArg):
@@ -81,15 +105,16 @@ class Plan:
                     f"a tensor, but got {argument!r}"
                 )
             pointers[index] = argument
-            buffer, origin[index] = argument
-            if buffer.is_unwritten and self._overwrites(index, argument, params):
-                memory[index] = buffer.bytes_to_overwrite()
-            else:
-                memory[index] = buffer.bytes
-        frame = Frame(pointers, memory, origin)
-        with np.errstate(all="ignore"):
-            for group in self.groups:
-                group.run(frame, params)
+        return pointers
+
+    def run_frame(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
+        """Execute the kernel in a frame that was made for it."""
+        try:
+            with np.errstate(all="ignore"):
+                for group in self.groups:
+                    group.run(frame, params)
+        finally:
+            show_printed(frame)
 
     def _overwrites(self, param: int, argument: PointerArg, params: Sequence[Any]) -> bool:
         """Return whether the kernel stores every byte of a buffer and reads none of it."""
@@ -106,23 +131,67 @@ class Plan:
         return all(isinstance(other, PointerArg) and other.buffer is not buffer for other in others)
 
 
-class _GroupPlan:
-    """The steps of one program group, and how its programs are cut into chunks."""
+class Watch(Protocol):
+    """Looks on while a plan runs: steps of its own around those of every command.
 
-    def __init__(self, group: ProgramGroup, trace: KernelTrace) -> None:
-        self.chunks = _cut(group, trace.grid)
+    A plan without one (the usual case) has no trace of this. With one, every command is a step of
+    its own, and every slot may have a *shadow*: a slot for what is known about its value, which
+    loops carry along with it.
+    """
+
+    def begin(self, group: GroupPlan) -> list[Step]:
+        """Return the steps at the start of every chunk."""
+
+    def before(self, group: GroupPlan, command: Command) -> list[Step]:
+        """Return the steps that run before those of a command."""
+
+    def after(self, group: GroupPlan, command: Command) -> list[Step]:
+        """Return the steps that run after those of a command."""
+
+
+class GroupPlan:
+    """The steps of one program group, and how its programs are cut into chunks.
+
+    Where ``kept`` slots are to be read afterwards there is one chunk of all programs.
+    """
+
+    def __init__(
+        self,
+        group: ProgramGroup,
+        trace: KernelTrace,
+        watch: Watch | None,
+        kept: frozenset[int] | None = None,
+    ) -> None:
+        whole = (0, len(group.program_ids))
+        self.chunks = (
+            _cut(group, trace.grid)
+            if kept is None
+            else Chunks(whole, group.program_ids, trace.grid)
+        )
+        self._kernel = trace.name
         self._hazards = Hazards(group.body)
         self._values: list[Any] = [None] * trace.num_slots
         self._params: list[tuple[int, Param]] = []
         self._slots: dict[Any, int] = {}
         self._sizes: dict[int, int] = {}
+        self._shadows: dict[int, int] = {}
+        self._watch = watch
         self._num_loops = 1 + max(
             (c.loop_id for c in walk(group.body) if isinstance(c, Loop)), default=-1
         )
-        self.steps = self._build_body(group.body, frozenset())
+        begin = [] if watch is None else watch.begin(self)
+        self.steps = [*begin, *self._build_body(group.body, kept or frozenset())]
 
-    def run(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
+    def run(
+        self,
+        frame: Frame,
+        params: Sequence[PointerArg | float | int | None],
+        given: Mapping[int, Array] | None = None,
+    ) -> None:
+        """Run all chunks. ``given`` are values of slots that the group reads and does not make."""
         values = self._values.copy()
+        for slot, array in (given or {}).items():
+            values[slot] = array
         for slot, param in self._params:
             value = np.empty((1,) * (1 + len(param.shape)), param.dtype.numpy)
             value[...] = params[param.index]
@@ -147,13 +216,17 @@ class _GroupPlan:
 
     def _build_body(self, body: tuple[Command, ...], kept: frozenset[int]) -> list[Step]:
         steps: list[Step] = []
-        fused = _fusible(body, kept)
+        watch = self._watch
+        fused = _fusible(body, kept) if watch is None else frozenset[int]()
         for index, (command, freed) in enumerate(zip(body, freed_after(body, kept), strict=True)):
             if index in fused:
                 after = body[index + 1]
                 assert isinstance(command, Math | Gemm)
                 assert isinstance(after, DmaWrite)
                 steps += self._build_fused(command, after)
+            elif watch is not None:
+                before, after_it = watch.before(self, command), watch.after(self, command)
+                steps += [*before, *self._build(command), *after_it]
             elif index - 1 not in fused:
                 steps += self._build(command)
             sizes = {tile.slot: tile.size_bytes for tile in results(command)}
@@ -177,13 +250,32 @@ class _GroupPlan:
             before, slot = self._fetch(command.value)
             site = Site(command.dest, command.mask, command.line, self.chunks, is_store=True)
             return [*before, Store(site, slot)]
+        if isinstance(command, Atomic):
+            return self._build_atomic(command)
         if isinstance(command, Math):
             return self._build_math(command)
         if isinstance(command, Gemm):
             return self._build_gemm(command)
         if isinstance(command, Reduce):
             return self._build_reduce(command)
+        if isinstance(command, Print):
+            return self._build_print(command)
+        if isinstance(command, Assert):
+            before, slot = self._fetch(command.condition)
+            return [*before, AssertStep(command, slot, self.chunks, self._kernel)]
         return self._build_loop(command)
+
+    def _build_print(self, command: Print) -> list[Step]:
+        steps: list[Step] = []
+        slots: list[int] = []
+        for value in command.values:
+            if isinstance(value, Access):
+                slots.append(-1)
+                continue
+            before, slot = self._fetch(value)
+            steps += before
+            slots.append(slot)
+        return [*steps, PrintStep(command, tuple(slots), self.chunks)]
 
     def _build_load(self, command: DmaRead) -> list[Step]:
         site = Site(command.source, command.mask, command.line, self.chunks, is_store=False)
@@ -195,6 +287,19 @@ class _GroupPlan:
         before, slot = self._fetch(other)
         fill = _scalar(0, command.dst.dtype)
         return [*before, Load(site, command.dst.slot, slot, fill, hazards)]
+
+    def _build_atomic(self, command: Atomic) -> list[Step]:
+        before, value = self._fetch(command.value)
+        compare: int | None = None
+        if command.compare is not None:
+            steps, compare = self._fetch(command.compare)
+            before = [*before, *steps]
+        name = "atomic_cas" if command.kind == "cas" else "atomic_rmw"
+        site = Site(
+            command.access, command.mask, command.line, self.chunks, is_store=True, atomic=name
+        )
+        dst = None if command.dst is None else command.dst.slot
+        return [*before, AtomicStep(site, command.kind, value, compare, dst)]
 
     def _build_fused(self, command: Math | Gemm, after: DmaWrite) -> list[Step]:
         if isinstance(command, Math):
@@ -282,7 +387,11 @@ class _GroupPlan:
             before, yielded = self._fetch(carried.yielded)
             tail += before
             kept.add(yielded)
-            moves.append((init, carried.arg.slot, yielded, carried.result.slot))
+            move = (init, carried.arg.slot, yielded, carried.result.slot)
+            moves.append(move)
+            if self._watch is not None:
+                shadow_init, arg, shadow_yielded, result = map(self.shadow, move)
+                moves.append((shadow_init, arg, shadow_yielded, result))
         body = [*self._build_body(command.body, frozenset(kept)), *tail]
         return [*entry, looping(command.loop_id, command.trip_count, body, moves)]
 
@@ -317,6 +426,16 @@ class _GroupPlan:
         slot = self._new_slot(None)
         return [Materialise(operand.values, dims, dtype, slot, self.chunks)], slot
 
+    def fetch(self, operand: Operand) -> tuple[list[Step], int]:
+        """Return the slot that holds an operand, and the steps that fill it first."""
+        return self._fetch(operand)
+
+    def shadow(self, slot: int) -> int:
+        """Return the slot for what a watch knows about the value of ``slot``."""
+        if slot not in self._shadows:
+            self._shadows[slot] = self._new_slot(None)
+        return self._shadows[slot]
+
     def _new_slot(self, value: Any) -> int:
         self._values.append(value)
         return len(self._values) - 1
@@ -326,10 +445,8 @@ def _touched(trace: KernelTrace) -> tuple[int, ...]:
     """Return the pointer parameters that some command goes through."""
     touched = set[int]()
     for command in trace.commands():
-        if isinstance(command, DmaRead):
-            touched.add(command.source.param)
-        elif isinstance(command, DmaWrite):
-            touched.add(command.dest.param)
+        if isinstance(command, DmaRead | DmaWrite | Atomic):
+            touched.add(access_of(command).param)
     # An absolute address (-1) is refused where it is used.
     return tuple(sorted(touched - {-1}))
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Reduce, Region, Splat, Tile
+from kernbench.commands import Math, MathClass, Reduce, Region, Splat, Tile
 from kernbench.errors import UnsupportedOpError
 from kernbench.replay.elementwise import build_function
 from kernbench.replay.halves import narrow, widen
+from kernbench.replay.operand_types import as_unsigned
+from kernbench.replay.scans import named_scan, region_scan
 from kernbench.replay.shapes import full, same_lead
 
 Array = npt.NDArray[Any]
@@ -42,11 +44,16 @@ _UNSIGNED: dict[str, Callable[..., Array]] = {
     "arith.maxui": np.maximum.reduce,
     "arith.minui": np.minimum.reduce,
 }
-_ARG: dict[str, Callable[..., Array]] = {"argmax": np.argmax, "argmin": np.argmin}
+_ARG: dict[str, Callable[..., Array]] = {
+    "argmax": np.argmax,
+    "argmin": np.argmin,
+    "argmaxu": np.argmax,
+    "argminu": np.argmin,
+}
 
 
 def build_reduction(command: Reduce) -> Reduction:
-    """Return the function that reduces the inputs along the command's axis.
+    """Return the function that reduces, or scans, the inputs along the command's axis.
 
     Raises:
         UnsupportedOpError: The combine has no name that is known and no region.
@@ -54,8 +61,10 @@ def build_reduction(command: Reduce) -> Reduction:
     axis = 1 + command.axis
     shape = command.inputs[0].shape
     combine = command.combine
+    if command.scan:
+        return _scan(command)
     if combine in _ARG:
-        return _arg_reduction(_ARG[combine], axis, shape)
+        return _arg_reduction(combine, axis, shape)
     if combine in _UNSIGNED:
         return _unsigned(_UNSIGNED[combine], axis, shape)
     if combine in _NAMED:
@@ -63,6 +72,22 @@ def build_reduction(command: Reduce) -> Reduction:
     if command.region is not None:
         return _tree(command.region, axis, shape)
     raise UnsupportedOpError(f"tt.reduce with {combine!r} at {command.line} cannot run yet")
+
+
+def _scan(command: Reduce) -> Reduction:
+    named = named_scan(command)
+    if named is not None:
+        return named
+    region = command.region or _pair_region(command)
+    return region_scan(command, build_region(region))
+
+
+def _pair_region(command: Reduce) -> Region:
+    """Return a combine that has a name as a region."""
+    dst = command.dsts[0]
+    a, b, c = (Tile(slot, (), dst.dtype) for slot in (-1, -2, -3))
+    step = Math(c, command.combine, (a, b), MathClass.SIMPLE, command.line)
+    return Region((a, b), (step,), (c,))
 
 
 def _named(combine: str, axis: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Reduction:
@@ -85,12 +110,21 @@ def _unsigned(function: Callable[..., Array], axis: int, shape: tuple[int, ...])
     return reduced
 
 
-def _arg_reduction(find: Callable[..., Array], axis: int, shape: tuple[int, ...]) -> Reduction:
+def _arg_reduction(combine: str, axis: int, shape: tuple[int, ...]) -> Reduction:
+    find = _ARG[combine]
+    worst = -np.inf if combine == "argmax" else np.inf
+
+    def comparable(values: Array) -> Array:
+        if values.dtype.kind in "fV":
+            values = widen(values)
+            unordered = np.isnan(values)
+            # Triton's comparisons are ordered: NaN loses against every number.
+            return np.where(unordered, worst, values) if unordered.any() else values
+        return as_unsigned(values) if combine.endswith("u") else values
+
     def reduced(inputs: list[Array]) -> list[Array]:
         values, index = (full(array, shape) for array in inputs)
-        where = np.expand_dims(
-            find(widen(values) if values.dtype.kind in "fV" else values, axis=axis), axis
-        )
+        where = np.expand_dims(find(comparable(values), axis=axis), axis)
         best = np.take_along_axis(values, where, axis).squeeze(axis)
         if len(index) != len(where):
             index, where = same_lead((index, where))

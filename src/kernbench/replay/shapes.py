@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Math
+from kernbench.replay.mx import build_decode
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
@@ -64,7 +65,7 @@ def _trans(command: Math) -> Function:
 
 def _join(command: Math) -> Function:
     source = command.inputs[0].shape
-    return lambda a, b: np.stack([full(x, source) for x in same_lead((a, b))], axis=-1)
+    return lambda *parts: np.stack([full(x, source) for x in same_lead(parts)], axis=-1)
 
 
 def _split(command: Math) -> Function:
@@ -125,6 +126,7 @@ SHAPE_OPS: dict[str, Callable[[Math], Function]] = {
     "tt.cat": _cat,
     "tt.gather": _gather,
     "tt.histogram": _histogram,
+    "tt.mx_decode": build_decode,
 }
 
 VIEW_OPS = frozenset(

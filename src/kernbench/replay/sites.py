@@ -52,7 +52,14 @@ class Site:
     """One access of a trace: finds the geometry for the chunk and iterations of a frame."""
 
     def __init__(
-        self, access: Access, mask: Mask, line: SourceLine, chunks: Chunks, *, is_store: bool
+        self,
+        access: Access,
+        mask: Mask,
+        line: SourceLine,
+        chunks: Chunks,
+        *,
+        is_store: bool,
+        atomic: str = "",
     ) -> None:
         if access.param < 0:
             raise UnsupportedOpError(
@@ -61,6 +68,7 @@ class Site:
             )
         self.access, self.mask, self.line, self.chunks = access, mask, line, chunks
         self.is_store = is_store
+        self.atomic = atomic
         self.param = access.param
         self.dtype = access.dtype.numpy
         self.itemsize = access.dtype.itemsize
@@ -183,13 +191,30 @@ class Site:
         flat = int(np.argmax(outside))
         position = flat // max(int(np.prod(self.access.shape, dtype=np.int64)), 1)
         program = self.chunks.program(self.chunks.bounds[frame.chunk] + position)
-        verb, op = ("writes", "store") if self.is_store else ("reads", "load")
         byte = int(where.reshape(-1)[flat])
         name = buffer.label.partition(" ")[0]
         return OutOfBoundsError(
-            f"tt.{op} at {self.line} {verb} {self.itemsize} bytes at {name}{byte:+d} "
-            f"(program {program}), but {buffer.label} is {buffer.size_bytes} bytes; mask the {op}"
+            f"tt.{self.op} at {self.line} {self.verb} {self.itemsize} bytes at {name}{byte:+d} "
+            f"(program {program}), but {buffer.label} is {buffer.size_bytes} bytes; mask the "
+            f"{self.op}"
         )
+
+    def misaligned(self) -> UnsupportedOpError:
+        """Return the error of an atomic on bytes that are no whole elements of the tensor."""
+        return UnsupportedOpError(
+            f"tt.{self.op} at {self.line} {self.verb} {self.itemsize} bytes at addresses that are "
+            f"no multiple of {self.itemsize}; align the tensor"
+        )
+
+    @property
+    def op(self) -> str:
+        """How errors name the access."""
+        return self.atomic or ("store" if self.is_store else "load")
+
+    @property
+    def verb(self) -> str:
+        """What errors say that it does."""
+        return "updates" if self.atomic else "writes" if self.is_store else "reads"
 
 
 def at_frame(tensor: Tensor, frame: Frame, chunks: Chunks) -> Tensor:

@@ -11,7 +11,7 @@ from kernbench.report.summary import (
     build_report,
 )
 from kernbench.report.table import print_report, verdict
-from kernbench.report.units import format_amount, format_ns
+from kernbench.report.units import format_amount, format_ns, format_share
 
 __all__ = [
     "CollectiveReport",
@@ -23,6 +23,7 @@ __all__ = [
     "build_report",
     "format_amount",
     "format_ns",
+    "format_share",
     "idle_parts",
     "peaks_of",
     "print_report",

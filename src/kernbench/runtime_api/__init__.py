@@ -4,6 +4,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.current import current_context
 from kernbench.runtime_api.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.host_read import HOST_READS
+from kernbench.runtime_api.kernel_engine import KernelEngine
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.run import Run
@@ -13,6 +14,7 @@ from kernbench.runtime_api.work import Work
 __all__ = [
     "HOST_READS",
     "Distributed",
+    "KernelEngine",
     "ProcessGroup",
     "ReduceOp",
     "Run",

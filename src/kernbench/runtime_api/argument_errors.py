@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernbench.commands import Atomic, DmaRead, DmaWrite
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
+from kernbench.runtime_api.host_tensor import HostMemory, HostTensor, is_host_tensor
 from kernbench.runtime_api.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -14,19 +16,30 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
 
 
+_WORDS = {
+    DmaRead: ("tt.load", "reads"),
+    DmaWrite: ("tt.store", "writes"),
+    Atomic: ("tt.atomic", "updates"),
+}
+
+
 def pointer_argument(
-    run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState
-) -> Tensor:
+    run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState, host: HostMemory
+) -> Tensor | HostTensor:
     """Return the tensor behind a pointer argument that is not plainly one of this SIP.
+
+    One of another library, in host memory, is taken where it is and joins ``host``.
 
     Raises:
         BadPointerError: It is none of this run's on this SIP; names the argument.
     """
     # triton.reinterpret wraps the tensor.
     inner = getattr(given, "base", None)
-    tensor = inner if isinstance(inner, Tensor) else given
+    tensor = inner if isinstance(inner, Tensor) or is_host_tensor(inner) else given
     what = f"argument {kernel.param_names[index]} of kernel {kernel.name}"
     if not isinstance(tensor, Tensor):
+        if is_host_tensor(tensor):
+            return host.tensor(tensor, kernel.param_names[index], what)
         raise BadPointerError(
             f"{what} must be a tensor of this run, but got {type(given).__name__}; "
             "make one with torch.from_numpy or torch.tensor"
@@ -44,7 +57,11 @@ def pointer_argument(
 
 
 def check_race(
-    kernel: KernelEntry, index: int, tensor: Tensor, span: tuple[int, int], writes: bool
+    kernel: KernelEntry,
+    index: int,
+    tensor: Tensor | HostTensor,
+    span: tuple[int, int],
+    writes: bool,
 ) -> None:
     """Refuse a launch that touches bytes ``span`` of a buffer while a collective uses them.
 
@@ -60,7 +77,11 @@ def check_race(
 
 
 def bounds_error(
-    engine: KernelEngine, plan: KernelPlan, index: int, tensor: Tensor, state: RankState
+    engine: KernelEngine,
+    plan: KernelPlan,
+    index: int,
+    tensor: Tensor | HostTensor,
+    state: RankState,
 ) -> OutOfBoundsError:
     """Return the error of a launch that would leave a tensor's memory, with the first offender."""
     before = tensor._address - tensor.buffer.address
@@ -71,7 +92,7 @@ def bounds_error(
             f"kernel {plan.kernel.name} touches memory outside of {tensor.label} (rank "
             f"{state.rank}); mask the access"
         )
-    access, verb = ("tt.store", "writes") if found.is_store else ("tt.load", "reads")
+    access, verb = _WORDS[type(found.command)]
     offset = f"{'+' if found.byte_offset >= 0 else '-'}{abs(found.byte_offset)}"
     if before == 0 and after == tensor.nbytes:
         held = f"{tensor.label} is {after} bytes"
@@ -81,5 +102,11 @@ def bounds_error(
     return OutOfBoundsError(
         f"{access} at {found.line} {verb} {found.access_bytes} bytes at {tensor.name}{offset} "
         f"(rank {state.rank}, kernel {plan.kernel.name}, program {tuple(found.program)}), but "
-        f"{held}; mask the {access[3:]}"
+        f"{held}; {_advice(plan, access)}"
     )
+
+
+def _advice(plan: KernelPlan, access: str) -> str:
+    if plan.trace.overflows:
+        return str(plan.trace.overflows[0])
+    return f"mask the {access[3:]}"

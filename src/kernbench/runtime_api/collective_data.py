@@ -18,58 +18,90 @@ if TYPE_CHECKING:
 def build_record(
     schedule: Schedule, signature: Signature, works: Sequence[Work]
 ) -> Callable[[], None]:
-    """Return the function that runs the collective on data; it holds buffers, not tensors."""
+    """Return the function that runs the collective on data; it holds buffers, not tensors.
+
+    Where a buffer counts what was written, the same steps then run on those counts: an element of
+    the result was written if all elements that it is made of were.
+    """
     inputs = [work.inputs for work in works]
     outputs = [work.outputs for work in works]
     reduce_op = signature.reduce_op or "sum"
-    op = signature.op
+    run_on = _RUN_ON.get(signature.op, _in_place)
+    views = [view for each in (*inputs, *outputs) for view in each]
 
-    def run_in_place() -> None:
-        views = outputs if op != "send_recv" else [inputs[0], outputs[1]]
-        run_collective(schedule, reduce_op, [view.array().reshape(-1) for (view,) in views])
+    def run() -> None:
+        run_on(schedule, reduce_op, inputs, outputs, BufferView.array)
+        if any(view.is_counted for view in views):
+            for view in views:
+                view.count()
+            run_on(schedule, "band", inputs, outputs, BufferView.written)
 
-    def run_all_gather() -> None:
-        arrays = []
-        for position, (given, taken) in enumerate(zip(inputs, outputs, strict=True)):
-            array = _joined(taken, copy=False)
-            _chunk(schedule, array, position)[:] = given[0].array().reshape(-1)
-            arrays.append(array)
-        run_collective(schedule, reduce_op, arrays)
-        for taken, array in zip(outputs, arrays, strict=True):
-            if len(taken) > 1:
-                _spread(array, taken)
-
-    def run_reduce_scatter() -> None:
-        arrays = [_joined(given, copy=True) for given in inputs]
-        run_collective(schedule, reduce_op, arrays)
-        for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
-            taken[0].array().reshape(-1)[:] = _chunk(schedule, array, position)
-
-    return {
-        "all_gather": run_all_gather,
-        "reduce_scatter": run_reduce_scatter,
-        "barrier": _nothing,
-    }.get(op, run_in_place)
+    return run
 
 
-def _nothing() -> None:
+Views = Sequence[tuple[BufferView, ...]]
+"""Of every rank."""
+Shown = Callable[[BufferView], Array]
+"""What a collective runs on: the elements, or which of them were written."""
+
+
+def _in_place(schedule: Schedule, reduce_op: str, _: Views, outputs: Views, shown: Shown) -> None:
+    run_collective(schedule, reduce_op, [shown(view).reshape(-1) for (view,) in outputs])
+
+
+def _send(schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown) -> None:
+    _in_place(schedule, reduce_op, inputs, [inputs[0], outputs[1]], shown)
+
+
+def _all_gather(
+    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
+) -> None:
+    arrays = []
+    for position, (given, taken) in enumerate(zip(inputs, outputs, strict=True)):
+        array = _joined(taken, shown, copy=False)
+        _chunk(schedule, array, position)[:] = shown(given[0]).reshape(-1)
+        arrays.append(array)
+    run_collective(schedule, reduce_op, arrays)
+    for taken, array in zip(outputs, arrays, strict=True):
+        if len(taken) > 1:
+            _spread(array, taken, shown)
+
+
+def _reduce_scatter(
+    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
+) -> None:
+    arrays = [_joined(given, shown, copy=True) for given in inputs]
+    run_collective(schedule, reduce_op, arrays)
+    for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
+        shown(taken[0]).reshape(-1)[:] = _chunk(schedule, array, position)
+
+
+def _nothing(*_: object) -> None:
     """A barrier moves no data."""
+
+
+_RUN_ON: dict[str, Callable[..., None]] = {
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "barrier": _nothing,
+    "send_recv": _send,
+}
 
 
 def _chunk(schedule: Schedule, array: Array, position: int) -> Array:
     return array[schedule.chunk_bounds[position] : schedule.chunk_bounds[position + 1]]
 
 
-def _joined(views: tuple[BufferView, ...], copy: bool) -> Array:
+def _joined(views: tuple[BufferView, ...], shown: Shown, copy: bool) -> Array:
     if len(views) == 1:
-        array = views[0].array().reshape(-1)
+        array = shown(views[0]).reshape(-1)
         return array.copy() if copy else array
-    return np.concatenate([view.array().reshape(-1) for view in views])
+    return np.concatenate([shown(view).reshape(-1) for view in views])
 
 
-def _spread(array: Array, views: tuple[BufferView, ...]) -> None:
+def _spread(array: Array, views: tuple[BufferView, ...], shown: Shown) -> None:
     start = 0
     for view in views:
-        target = view.array().reshape(-1)
+        target = shown(view).reshape(-1)
         target[:] = array[start : start + len(target)]
         start += len(target)

@@ -38,7 +38,10 @@ class RuntimeContext(Factories):
 
     ``machine`` is a preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine;
     ``ranks`` picks the size of a preset and is :attr:`world_size`. Without ``data`` only shapes
-    and time exist. ``seed`` decides all random numbers.
+    and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
+    unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
+    NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
+    addresses are checked.
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -55,6 +58,8 @@ class RuntimeContext(Factories):
     float64 = double = dtypes.float64
     float8_e4m3fn = dtypes.float8_e4m3fn
     float8_e5m2 = dtypes.float8_e5m2
+    float8_e4m3fnuz = dtypes.float8_e4m3fnuz
+    float8_e5m2fnuz = dtypes.float8_e5m2fnuz
     bool = dtypes.bool_
     int8 = dtypes.int8
     int16 = short = dtypes.int16
@@ -72,9 +77,10 @@ class RuntimeContext(Factories):
         data: Any = True,
         seed: Any = 0,
         *,
+        check: Any = False,
         kernel_engine: KernelEngine | None = None,
     ) -> None:
-        super().__init__(machine, ranks, data, seed)
+        super().__init__(machine, ranks, data, seed, check)
         self.ahbm = Ahbm(self)
         self.distributed = Distributed(self)
         self.multiprocessing = Multiprocessing(self)
@@ -97,6 +103,10 @@ class RuntimeContext(Factories):
                 self.multiprocessing.join()
                 self.simulation.drain()
                 self.check_streams()
+                if self.sanitizer is not None and not self.replay_queue.has_failed:
+                    # What nobody has read may be wrong as well.
+                    self.replay_queue.drain()
+                self.replay_queue.let_speak()
         finally:
             self.ended = True
             for rank in self.simulation.ranks:
@@ -195,4 +205,9 @@ def _explain_arguments(name: str, args: tuple[Any, ...]) -> None:
             raise UsageError(
                 f"argument {position} of launch {name} is a numpy array; "
                 "kernels take tensors, make one with torch.from_numpy"
+            )
+        if isinstance(arg, (list, dict, set, str, bytes, complex)):
+            raise UsageError(
+                f"argument {position} of launch {name} is a {type(arg).__name__}; kernels take "
+                "tensors, numbers and None, anything else must be a tl.constexpr"
             )

@@ -28,12 +28,16 @@ class Factories(Run):
 
     The bytes of a new tensor are written at once, since no command can refer to them yet; what
     that costs on the device is a command on its stream: a fill over HBM, or a copy over the host
-    link where the elements come from the host. ``empty`` costs nothing and holds zeros.
+    link where the elements come from the host. ``empty`` costs nothing and holds zeros (with
+    ``check``, poison: bytes of 255, NaN in every float type).
     """
 
     def empty(self, *size: Any, **options: Any) -> Tensor:
-        """Return a tensor without writing it."""
-        return self._allocate(as_shape(size), float32, **options)
+        """Return a tensor without writing it: zeros, but under the sanitizer poison."""
+        tensor = self._allocate(as_shape(size), float32, **options)
+        if self.sanitizer is not None and self.has_data:
+            tensor.buffer.poison()
+        return tensor
 
     def empty_beside(self, other: Tensor, shape: Ints, dtype: DType) -> Tensor:
         """Return an unwritten tensor on the SIP of another, for what is computed from it.

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
-from kernbench.replay import run_kernel
+from kernbench.replay import run_interleaved, run_kernel
 from kernbench.sim_engine import Conditions, schedule_kernel
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
+    from kernbench.replay import Executed, Launched, Resolve, Sanitizer
+    from kernbench.runtime_api.live_launch import LivePlan
     from kernbench.triton_backend import KernelBinary
 
 Grid = tuple[int, int, int]
@@ -65,6 +67,25 @@ class KernelEngine:
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
 
+    def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
+        """Execute a kernel that decides by data; return what it did."""
+        binary = plan.kernel.binary
+        return run_interleaved(
+            binary.module,
+            plan.grid,
+            plan.ints,
+            params,
+            resolve,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+        )
+
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
         """Execute the kernel on data."""
         run_kernel(trace, params)
+
+    def run_checked(
+        self, trace: KernelTrace, params: Sequence[Any], sanitizer: Sanitizer, launched: Launched
+    ) -> None:
+        """Execute the kernel on data, and refuse what the sanitizer finds."""
+        sanitizer.run(trace, params, launched)

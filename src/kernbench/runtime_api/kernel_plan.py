@@ -6,8 +6,9 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.commands import DmaWrite, KernelTrace
-from kernbench.errors import UsageError
+from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
+from kernbench.errors import NeedsDataError, UsageError
+from kernbench.runtime_api.live_launch import LivePlan
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
@@ -25,8 +26,12 @@ class KernelPlan:
         """By machine state; the launcher makes the keys."""
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {
-            command.dest.param for command in trace.commands() if isinstance(command, DmaWrite)
+            access_of(command).param
+            for command in trace.commands()
+            if isinstance(command, DmaWrite | Atomic)
         }
+        self.speaks = any(isinstance(command, Print | Assert) for command in trace.commands())
+        """Whether it prints or asserts, so that its data must be computed in any case."""
         # A store through an address made from an integer may go anywhere.
         anywhere = -1 in writes
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
@@ -59,11 +64,17 @@ class KernelEntry:
         self.pick_ints: Callable[[tuple[Any, ...]], Any] = (
             operator.itemgetter(*self.int_params) if self.int_params else _nothing
         )
-        self.plans: dict[Any, KernelPlan] = {}
+        self.plans: dict[Any, KernelPlan | LivePlan] = {}
 
-    def build_plan(self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]) -> KernelPlan:
+    def build_plan(
+        self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]
+    ) -> KernelPlan | LivePlan:
         """Return the plan for a grid and arguments that were not met before."""
-        trace = engine.evaluate(self.binary, grid, self._ints(args))
+        ints = self._ints(args)
+        try:
+            trace = engine.evaluate(self.binary, grid, ints)
+        except NeedsDataError as reason:
+            return LivePlan(self, grid, ints, reason)
         return KernelPlan(engine, self, trace)
 
     def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:

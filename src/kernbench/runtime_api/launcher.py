@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernbench.replay import PointerArg
+from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.argument_errors import (
     bounds_error,
     check_race,
     pointer_argument,
 )
+from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine import StreamCommand
+from kernbench.triton_backend import DeviceRates
 
 if TYPE_CHECKING:
     from kernbench.memory import Buffer
@@ -71,8 +74,14 @@ class KernelLaunch(StreamCommand):
             self._addresses,
         )
         if run.has_data:
-            execute = self._launcher.execute
-            run.replay_queue.push(self, partial(execute, self._plan.trace, self._params))
+            launcher, trace, params = self._launcher, self._plan.trace, self._params
+            sanitizer = run.sanitizer
+            if sanitizer is None:
+                record = partial(launcher.execute, trace, params)
+            else:
+                launched = Launched(self.label, self._rank)
+                record = partial(launcher.engine.run_checked, trace, params, sanitizer, launched)
+            run.replay_queue.push(self, record, speaks=self._plan.speaks)
             # A buffer keeps its last writer; that must not keep other buffers alive.
             self._params = ()
 
@@ -109,9 +118,16 @@ class KernelLauncher:
         if plan is None:
             plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
         state = run.rank_state
+        if isinstance(plan, LivePlan):
+            self._launch_live(plan, state, args)
+            return
+        if run.sanitizer is not None:
+            label = state.launch_label or entry.name
+            run.sanitizer.check_launch(plan.trace, Launched(label, state.rank))
         addresses = [0] * len(args)
         params = list(args)
-        written, policies = self._bind(plan, state, addresses, params)
+        host = HostMemory(state.sip_id)
+        written, policies = self._bind(plan, state, addresses, params, host)
         name = state.launch_label or entry.name
         if run.probed_ps is not None:
             run.probed_ps += self.template(plan, policies, state.sip_id, name).duration_ps
@@ -127,11 +143,59 @@ class KernelLauncher:
             buffer.last_writer = launch
         state.last_launch = launch
         run.stream(state.sip_id).submit(launch)
+        if host:
+            # The other library reads its memory without asking anyone.
+            run.wait(launch)
+            run.replay_queue.drain()
+
+    def _launch_live(self, plan: LivePlan, state: RankState, args: tuple[Any, ...]) -> None:
+        """Enqueue a kernel that decides by data.
+
+        Raises:
+            NoDataError: The run has none.
+        """
+        run = self.run
+        plan.check_data(run.has_data)
+        addresses, params = [0] * len(args), list(args)
+        host = HostMemory(state.sip_id)
+        written, policies = self._bind(plan, state, addresses, params, host)
+        reach = Reach(run, plan, state, params)
+        name = state.launch_label or plan.kernel.name
+        if run.probed_ps is not None:
+            run.probed_ps += self._probed_ps(plan, policies, params, reach, state, name)
+            return
+        launch = LiveLaunch(run, self.engine, plan, policies, addresses, params, reach, state, name)
+        run.pass_launch_time(name)
+        for buffer in (*written, *reach.written):
+            buffer.last_writer = launch
+        state.last_launch = launch
+        run.stream(state.sip_id).submit(launch)
+        if host:
+            run.wait(launch)
+
+    def _probed_ps(
+        self,
+        plan: LivePlan,
+        policies: Policies,
+        params: list[Any],
+        reach: Reach,
+        state: RankState,
+        name: str,
+    ) -> int:
+        """Return the duration of a kernel that decides by data, run on copies of its tensors."""
+        run = self.run
+        run.synchronize(state.sip_id)
+        run.replay_queue.drain()
+        scratch = Scratch(reach)
+        executed = self.engine.run_live(plan, scratch.params(params), scratch)
+        share = run.hbm_share(state.sip_id)
+        template = self.engine.schedule(executed.trace, state.sip_id, policies, share, name)
+        return template.duration_ps
 
     def template(self, plan: KernelPlan, policies: Policies, sip_id: int, name: str) -> Template:
         """Return the schedule for the state that the machine is in now."""
         run = self.run
-        share = run.network.hbm_share(sip_id, run.simulation.now_ps) if run.has_network else 0.0
+        share = run.hbm_share(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(run.machine.sip_at(sip_id)), share, name, policies)
         found = plan.templates.get(key)
@@ -148,6 +212,11 @@ class KernelLauncher:
         """Return how many PEs the current rank's SIP has."""
         return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes
 
+    def device_rates(self) -> DeviceRates:
+        """Return the clock and the memory bandwidth of the current rank's SIP."""
+        sip = self.run.machine.sip_at(self.run.rank_state.sip_id)
+        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps))
+
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""
         run = self.run
@@ -159,7 +228,12 @@ class KernelLauncher:
             run.probed_ps = outer
 
     def _bind(
-        self, plan: KernelPlan, state: RankState, addresses: list[int], params: list[Any]
+        self,
+        plan: KernelPlan | LivePlan,
+        state: RankState,
+        addresses: list[int],
+        params: list[Any],
+        host: HostMemory,
     ) -> tuple[list[Buffer], Policies]:
         """Check the tensors among ``params`` and put their buffers and addresses in their place.
 
@@ -175,12 +249,15 @@ class KernelLauncher:
                 or tensor.context is not run
                 or tensor.buffer.sip_id != state.sip_id
             ):
-                tensor = pointer_argument(run, plan.kernel, index, tensor, state)
+                tensor = pointer_argument(run, plan.kernel, index, tensor, state, host)
             buffer = tensor.buffer
             start = tensor._address - buffer.address
             if buffer.in_flight:
-                check_race(plan.kernel, index, tensor, (start + low, start + high), writes)
+                is_live = isinstance(plan, LivePlan)
+                span = (0, buffer.size_bytes) if is_live else (start + low, start + high)
+                check_race(plan.kernel, index, tensor, span, writes)
             if start + low < 0 or start + high > buffer.size_bytes:
+                assert isinstance(plan, KernelPlan)
                 raise bounds_error(self.engine, plan, index, tensor, state)
             addresses[index] = tensor._address
             params[index] = PointerArg(buffer, start)

@@ -25,14 +25,31 @@ class ReplayQueue:
         self.has_data = has_data
         self._pending: deque[tuple[Described, Callable[[], None]]] = deque()
         self._failed: Exception | None = None
+        self._speaks = False
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def push(self, command: Described, record: Callable[[], None]) -> None:
-        """Put a completed command on record."""
+    @property
+    def has_failed(self) -> bool:
+        """Whether a record has raised; somebody was told then."""
+        return self._failed is not None
+
+    def push(
+        self, command: Described, record: Callable[[], None], *, speaks: bool = False
+    ) -> None:
+        """Put a completed command on record.
+
+        One that ``speaks`` prints or asserts: it is executed though nobody may read its data.
+        """
         if self.has_data:
             self._pending.append((command, record))
+            self._speaks |= speaks
+
+    def let_speak(self) -> None:
+        """Execute everything on record if something of it speaks."""
+        if self._speaks:
+            self.drain()
 
     def drain(self) -> None:
         """Execute everything on record. With nothing on record this does nothing.
@@ -43,6 +60,7 @@ class ReplayQueue:
         """
         if self._failed is not None:
             raise self._failed
+        self._speaks = False
         pending = self._pending
         while pending:
             command, record = pending.popleft()

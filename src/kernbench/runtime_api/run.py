@@ -11,6 +11,7 @@ from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.memory import BytePool, DeviceMemory
 from kernbench.op_log import HostSpan, Instance, OpLog
+from kernbench.replay import as_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
 from kernbench.runtime_api.rank_state import RankState
@@ -26,7 +27,12 @@ class Run:
     """A machine at work. Everything that a run changes hangs on this object."""
 
     def __init__(
-        self, machine: str | Path | Machine, ranks: int | None, data: bool, seed: int
+        self,
+        machine: str | Path | Machine,
+        ranks: int | None,
+        data: bool,
+        seed: int,
+        check: object = False,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
@@ -44,6 +50,8 @@ class Run:
         """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
         self.has_data = data
         self.seed = seed
+        self.sanitizer = as_sanitizer(check)
+        """What looks for mistakes during replay, or None."""
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.replay_queue = ReplayQueue(data)
@@ -72,6 +80,10 @@ class Run:
         """The state of the rank whose code runs now; main's outside of ``spawn``."""
         running = self.simulation.running
         return self._main_state if running is None else running.local
+
+    def hbm_share(self, sip_id: int) -> float:
+        """Return how much of a SIP's HBM bandwidth transfers in flight take now."""
+        return self.network.hbm_share(sip_id, self.simulation.now_ps) if self.has_network else 0.0
 
     def memory(self, sip_id: int) -> DeviceMemory:
         """Return the HBM of a SIP."""
@@ -143,6 +155,7 @@ class Run:
         tail = self.stream(sip_id).tail
         if tail is not None:
             self.wait(tail)
+        self.replay_queue.let_speak()
 
     def drain(self) -> None:
         """Let everything that is under way end, then replay it. Main only; twice is once.

@@ -70,6 +70,31 @@ class BufferView:
         """Return the elements as a writable array."""
         return device_array(self.buffer, self.dtype, self.offset, self.shape, self.strides)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the buffer counts which of its bytes were written."""
+        return self.buffer.written is not None
+
+    def count(self) -> None:
+        """Let the buffer count from now on; all of it was written so far."""
+        if self.buffer.written is None:
+            self.buffer.written = np.full(self.buffer.size_bytes, 255, np.uint8)
+
+    def written(self) -> Array:
+        """Return, in place of the elements, numbers of all ones where they were written.
+
+        The buffer must count.
+        """
+        assert self.buffer.written is not None
+        size = self.dtype.itemsize
+        return np.ndarray(
+            self.shape,
+            f"u{size}",
+            buffer=self.buffer.written.data,
+            offset=self.offset * size,
+            strides=tuple(stride * size for stride in self.strides),
+        )
+
 
 def as_elements(values: Array, dtype: DType) -> Array:
     """Return a contiguous copy of ``values`` in ``dtype``; what is too large becomes inf."""

@@ -157,6 +157,8 @@ def _write_record(target: TensorWrites, values: Array) -> Callable[[], None]:
 
     def write() -> None:
         view.array()[...] = values
+        if view.is_counted:
+            view.written()[...] = np.iinfo(view.written().dtype).max
 
     return write
 
@@ -166,6 +168,10 @@ def _copy_record(target: TensorWrites, source: TensorWrites) -> Callable[[], Non
 
     def copy() -> None:
         to_view.array()[...] = from_view.array()
+        if to_view.is_counted or from_view.is_counted:
+            to_view.count()
+            from_view.count()
+            to_view.written()[...] = from_view.written()
 
     return copy
 

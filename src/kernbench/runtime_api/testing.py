@@ -20,6 +20,8 @@ _TOLERANCES = {
     "float64": (1e-7, 1e-7),
     "float8_e4m3fn": (1.25e-1, 1e-5),
     "float8_e5m2": (2.5e-1, 1e-5),
+    "float8_e4m3fnuz": (1.25e-1, 1e-5),
+    "float8_e5m2fnuz": (2.5e-1, 1e-5),
 }
 
 

@@ -3,6 +3,12 @@
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.kernel_outline import (
+    CommandSpan,
+    KernelOutline,
+    ProgramOutline,
+    outline_kernel,
+)
 from kernbench.sim_engine.kernel_schedule import schedule_kernel
 from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
@@ -11,9 +17,12 @@ from kernbench.sim_engine.sites import Site, user_site
 from kernbench.sim_engine.stream import Stream, StreamCommand
 
 __all__ = [
+    "CommandSpan",
     "Conditions",
     "Handle",
+    "KernelOutline",
     "Network",
+    "ProgramOutline",
     "Rank",
     "Simulation",
     "Site",
@@ -23,6 +32,7 @@ __all__ = [
     "Transferred",
     "listed",
     "microseconds",
+    "outline_kernel",
     "schedule_kernel",
     "user_site",
     "wait_line",

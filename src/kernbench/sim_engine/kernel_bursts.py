@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import PROGRAM, Access, DmaRead, DmaWrite, Predicate, axis_dim, is_axis
+from kernbench.commands import (
+    PROGRAM,
+    Access,
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    Predicate,
+    access_of,
+    axis_dim,
+    is_axis,
+)
 from kernbench.sim_engine.kernel_plan import CommandSite
 
 Array = npt.NDArray[Any]
@@ -31,10 +41,6 @@ class Touched:
     """Elements where the mask holds: what crosses the PE's port."""
     burst_bytes: int
     """The bursts that hold them: what HBM moves."""
-
-
-def access_of(command: DmaRead | DmaWrite) -> Access:
-    return command.source if isinstance(command, DmaRead) else command.dest
 
 
 def weights(dim: int, length: int) -> Array:
@@ -76,7 +82,7 @@ def pattern_fingerprints(site: CommandSite, count: int) -> Array:
     Where the tile lies does not count, only how its elements lie to each other.
     """
     command = site.command
-    assert isinstance(command, DmaRead | DmaWrite)
+    assert isinstance(command, DmaRead | DmaWrite | Atomic)
     total = np.zeros(count, dtype=np.int64)
     for dims, array in access_of(command).offset.terms.items():
         if dims and dims[0] == PROGRAM and is_axis(dims[-1]):
@@ -95,7 +101,7 @@ def touched(site: CommandSite, program: int, burst_bytes: int) -> tuple[Dims, li
     their iterations, the innermost fastest.
     """
     command = site.command
-    assert isinstance(command, DmaRead | DmaWrite)
+    assert isinstance(command, DmaRead | DmaWrite | Atomic)
     access = access_of(command)
     offset = access.offset.at(PROGRAM, program)
     mask = command.mask.at(PROGRAM, program) if isinstance(command.mask, Predicate) else None

@@ -13,12 +13,22 @@ from fractions import Fraction
 
 import numpy as np
 
-from kernbench.commands import DmaRead, DmaWrite, Gemm, Math, MathClass, Operand, Reduce
+from kernbench.commands import (
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    Gemm,
+    Math,
+    MathClass,
+    Operand,
+    Reduce,
+    access_of,
+)
 from kernbench.dtypes import DType
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
 from kernbench.policy import Placement
 from kernbench.sim_engine.conditions import Conditions
-from kernbench.sim_engine.kernel_bursts import Dims, Touched, access_of
+from kernbench.sim_engine.kernel_bursts import Dims, Touched
 from kernbench.sim_engine.kernel_pipeline import Cost, SiteTimes
 from kernbench.sim_engine.kernel_plan import CommandSite, ProgramPlan
 
@@ -45,6 +55,8 @@ class Traffic:
     """How often one program runs each entry of ``touched``."""
     copies: int = 1
     """How many copies of the tensor each byte goes to: a write to a replicated one goes to all."""
+    passes: int = 1
+    """How often HBM moves each burst: an atomic reads it and writes it back."""
 
     @property
     def useful_bytes(self) -> int:
@@ -65,6 +77,8 @@ class Sharing:
     """Programs of this group in the wave."""
     missed: tuple[int, ...]
     """By DMA site: how many tiles of the wave's ``members`` come from HBM, not from the cache."""
+    conflicts: tuple[int, ...] = ()
+    """By site: how many of the members change the same elements; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,10 +105,10 @@ class CostModel:
 
     def copies(self, site: CommandSite) -> int:
         """Return how many copies a DMA command's bytes go to."""
-        return self._place(site).copies if isinstance(site.command, DmaWrite) else 1
+        return self._place(site).copies if isinstance(site.command, DmaWrite | Atomic) else 1
 
     def _place(self, site: CommandSite) -> Placement:
-        assert isinstance(site.command, DmaRead | DmaWrite)
+        assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
         return self.placements.get(access_of(site.command).param, self.spread)
 
     def program(self, traffic: Sequence[Traffic | None], sharing: Sharing) -> ProgramCosts:
@@ -131,7 +145,7 @@ class CostModel:
         remote = place.remote_fraction
         if moved.copies > 1:
             remote = Fraction(moved.copies - 1)
-        hbm = self._hbm_ps_per_byte(place, sharing.active) * missed * moved.copies
+        hbm = self._hbm_ps_per_byte(place, sharing.active) * missed * moved.copies * moved.passes
         cache = Fraction(0)
         if sip.cache is not None:
             cache = ps_per_byte(sip.cache.bandwidth_gbps) * sharing.active
@@ -142,12 +156,17 @@ class CostModel:
         shared = max(hbm, cache, between)
         port = ps_per_byte(sip.pe.dma_port_gbps)
         issue = sip.cycles_ps(sip.pe.dma_issue_cycles)
+        turns = Fraction(0)
+        if sharing.conflicts:
+            # Programs that change the same elements take turns at the HBM that holds them.
+            one_cube = ps_per_byte(sip.cube_hbm_gbps * self.hbm_share)
+            turns = one_cube * moved.passes * (sharing.conflicts[site.index] - 1)
         known: dict[Touched, int] = {}
         costs = []
         for each in moved.touched:
             if each not in known:
                 slowest = max(port * each.useful_bytes, shared * each.burst_bytes)
-                known[each] = issue + ceil_ps(slowest)
+                known[each] = issue + ceil_ps(slowest + turns * each.burst_bytes)
             costs.append(known[each])
         total = moved.burst_bytes
         shares = (ceil_ps(hbm * total), ceil_ps(cache * total), ceil_ps(between * total))

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kernbench.commands import (
+    Assert,
+    Atomic,
     Command,
     DmaRead,
     DmaWrite,
@@ -20,6 +22,7 @@ from kernbench.commands import (
     MathClass,
     Operand,
     Predicate,
+    Print,
     Reduce,
     Tile,
 )
@@ -28,7 +31,7 @@ QUEUES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
 """The in-order queues of a PE, in the order of ``Step.queue``."""
 
 Slots = tuple[int, ...]
-SiteCommand = DmaRead | DmaWrite | Gemm | Math | Reduce
+SiteCommand = DmaRead | DmaWrite | Atomic | Gemm | Math | Reduce
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +117,7 @@ class _Builder:
                 found.append(self._loop(command, loops))
             elif isinstance(command, Math) and command.cost is MathClass.FREE:
                 self._view(command)
-            else:
+            elif not isinstance(command, Print | Assert):
                 found.append(self._step(command, loops))
         return tuple(found)
 
@@ -141,6 +144,10 @@ class _Builder:
         elif isinstance(command, DmaWrite):
             queue, kind, gather = 3, "dma_write", command.dest.gather
             reads, writes = self._slots((command.value, command.mask, gather)), ()
+        elif isinstance(command, Atomic):
+            queue, kind, gather = 3, "atomic", command.access.gather
+            reads = self._slots((command.value, command.compare, command.mask, gather))
+            writes = () if command.dst is None else (command.dst.slot,)
         elif isinstance(command, Gemm):
             queue, kind = 1, "gemm"
             reads = self._slots((command.a, command.b, command.acc))

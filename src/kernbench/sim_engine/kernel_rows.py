@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import DmaRead, DmaWrite, Gemm, Space
-from kernbench.sim_engine.kernel_bursts import access_of
+from kernbench.commands import Atomic, DmaRead, DmaWrite, Gemm, Space, access_of
 from kernbench.sim_engine.kernel_plan import QUEUES, CommandSite
 from kernbench.sim_engine.kernel_waves import Segment, Waves
 
@@ -92,4 +91,7 @@ def _row(site: CommandSite, segment: Segment, front_end_ps: int, num_cubes: int)
         row.update(src_space=str(command.space), src_param=access_of(command).param)
     elif isinstance(command, DmaWrite):
         row.update(dst_space=str(command.space), dst_param=access_of(command).param)
+    elif isinstance(command, Atomic):
+        row.update(src_space=str(command.space), dst_space=str(command.space))
+        row.update(src_param=access_of(command).param, dst_param=access_of(command).param)
     return row

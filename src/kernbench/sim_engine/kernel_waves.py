@@ -18,11 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import DmaRead, DmaWrite, KernelTrace, ProgramGroup
+from kernbench.commands import (
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    KernelTrace,
+    ProgramGroup,
+    access_of,
+)
 from kernbench.hardware import SipSpec
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_bursts import (
-    access_of,
     pattern_fingerprints,
     program_fingerprints,
     touched,
@@ -71,7 +77,7 @@ class Segment:
         for site, moved in enumerate(self.traffic):
             if moved is None:
                 continue
-            burst_bytes = moved.burst_bytes * self.count * moved.copies
+            burst_bytes = moved.burst_bytes * self.count * moved.copies * moved.passes
             missed = self.sharing.missed[site]
             total += -(-burst_bytes * missed // self.sharing.members)
         return total
@@ -111,7 +117,7 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     return Waves(groups, num_cubes, makespan)
 
 
-def _resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
+def resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
     """Return how many programs a PE can have in TCM at the same time, at least one."""
     most = sip.pe.resident_programs
     return max(1, min(most, sip.tcm_bytes // trace.tcm_bytes)) if trace.tcm_bytes else most
@@ -137,7 +143,7 @@ class _Group:
         num_pes: int,
     ) -> None:
         self.plan = build_program_plan(group.body, trace.num_slots)
-        self.in_flight = _resident_programs(trace, sip)
+        self.in_flight = resident_programs(trace, sip)
         self.several = trace.num_programs > num_pes
         self.model = CostModel(self.plan, sip, conditions)
         self.sip = sip
@@ -146,7 +152,9 @@ class _Group:
         self.waves_used, self.wave_index = np.unique(self.wave_of, return_inverse=True)
         self.members = np.bincount(self.wave_index)
         self.active = np.minimum(num_pes, trace.num_programs - self.waves_used * num_pes)
-        self.dma = [s for s in self.plan.sites if isinstance(s.command, DmaRead | DmaWrite)]
+        self.dma = [
+            s for s in self.plan.sites if isinstance(s.command, DmaRead | DmaWrite | Atomic)
+        ]
         self.class_of, self.traffic = self._classes()
 
     def _classes(self) -> tuple[Array, list[tuple[Traffic | None, ...]]]:
@@ -167,18 +175,27 @@ class _Group:
             for dim, trip in trips.items():
                 repeats *= 1 if dim in dims else trip
             shape = tuple(trips[dim] for dim in dims)
-            found[site.index] = Traffic(dims, shape, moved, repeats, self.model.copies(site))
+            is_load = not isinstance(site.command, Atomic) or site.command.kind == "load"
+            passes = 1 if is_load else 2
+            copies = self.model.copies(site)
+            found[site.index] = Traffic(dims, shape, moved, repeats, copies, passes)
         return tuple(found)
 
     def waves(self) -> GroupWaves:
-        missed = self._missed()
+        missed, conflicts = self._missed(), self._conflicts()
         num_classes = len(self.traffic)
         pairs = self.wave_index * num_classes + self.class_of
         order = np.argsort(pairs, kind="stable")
         found, starts = np.unique(pairs[order], return_index=True)
         wave_at, class_at = np.divmod(found, num_classes)
         keys = np.column_stack(
-            [class_at, self.active[wave_at], self.members[wave_at], missed[wave_at]]
+            [
+                class_at,
+                self.active[wave_at],
+                self.members[wave_at],
+                missed[wave_at],
+                conflicts[wave_at],
+            ]
         )
         known: dict[tuple[int, ...], tuple[Sharing, Timed]] = {}
         segments = []
@@ -197,8 +214,9 @@ class _Group:
         return GroupWaves(self.plan, segments)
 
     def _time(self, key: tuple[int, ...]) -> tuple[Sharing, Timed]:
-        which, active, members, *missed = key
-        sharing = Sharing(active, members, tuple(missed))
+        which, active, members, *rest = key
+        num_sites = len(self.plan.sites)
+        sharing = Sharing(active, members, tuple(rest[:num_sites]), tuple(rest[num_sites:]))
         costs = self.model.program(self.traffic[which], sharing)
         pipeline = run_pipeline(self.plan, costs.times)
         duration = interval = max(pipeline.end_ps, costs.least_ps)
@@ -232,6 +250,29 @@ class _Group:
                 waves = np.unique(self.wave_index * distinct + tiles) // distinct
             missed[:, site] = np.bincount(waves, minlength=len(self.members))
         return missed
+
+    def _conflicts(self) -> Array:
+        """Return, by wave and site, how many programs change the same elements by an atomic.
+
+        Addresses that depend on data are taken as distinct. Has no columns without atomics.
+        """
+        atomics = {
+            site.index: site.command.access
+            for site in self.plan.sites
+            if isinstance(site.command, Atomic)
+        }
+        width = len(self.plan.sites) if atomics else 0
+        conflicts = np.ones((len(self.members), width), dtype=np.int64)
+        for index, access in atomics.items():
+            if access.gather is not None:
+                continue
+            marks = program_fingerprints(access, len(self.ids))
+            _, tiles = np.unique(marks, return_inverse=True)
+            distinct = int(tiles.max()) + 1
+            per_wave = np.unique(self.wave_index * distinct + tiles.reshape(-1)) // distinct
+            targets = np.bincount(per_wave, minlength=len(self.members))
+            conflicts[:, index] = -(-self.members // targets)
+        return conflicts
 
     def _shared_tiles(self) -> list[tuple[int, int, Array]]:
         """Return (bytes of all distinct tiles, site, tile of each program) of the shared reads."""

@@ -15,17 +15,28 @@ from typing import TYPE_CHECKING, Any
 import triton  # noqa: F401
 
 if TYPE_CHECKING:
-    from kernbench.triton_backend.activation import activate
+    from kernbench.triton_backend.activation import activate, announced_target, check_announced
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError
-    from kernbench.triton_backend.launcher import Launcher
+    from kernbench.triton_backend.launcher import DeviceRates, Launcher
 
-__all__ = ["KernelBinary", "Launcher", "TcmExhaustedError", "activate"]
+__all__ = [
+    "DeviceRates",
+    "KernelBinary",
+    "Launcher",
+    "TcmExhaustedError",
+    "activate",
+    "announced_target",
+    "check_announced",
+]
 
 _HOME = {
+    "DeviceRates": "launcher",
     "KernelBinary": "binary",
     "Launcher": "launcher",
     "TcmExhaustedError": "binary",
     "activate": "activation",
+    "announced_target": "activation",
+    "check_announced": "activation",
 }
 
 

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 from triton import knobs
 from triton.backends import Backend, backends
+from triton.backends.compiler import GPUTarget
 from triton.runtime import driver as triton_driver
 
-from kernbench.errors import UsageError
+from kernbench.errors import UsageError, nearest
+from kernbench.triton_backend import benchmarking
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import ENTERED, Launcher
@@ -39,12 +41,52 @@ def activate(launcher: Launcher) -> Iterator[None]:
     driver.previous = triton_driver._active
     triton_driver.set_active(driver)
     token = ENTERED.set(launcher)
+    benchmarking.install()
     try:
         yield
     finally:
         ENTERED.reset(token)
         driver.utils.release()
         _remove(driver)
+        if not isinstance(triton_driver._active, KernbenchDriver):
+            benchmarking.remove()
+
+
+_ANNOUNCED = {
+    "cuda": GPUTarget("cuda", 80, 32),
+    "hip": GPUTarget("hip", "gfx942", 64),
+}
+
+
+def check_announced(backend: str | None) -> None:
+    """Refuse a target that :func:`announced_target` cannot announce.
+
+    Raises:
+        UsageError: No GPU of that name is known.
+    """
+    if backend is not None and backend not in _ANNOUNCED:
+        raise UsageError(f"unknown target {backend!r}: {nearest(backend, _ANNOUNCED)}")
+
+
+@contextmanager
+def announced_target(backend: str | None) -> Iterator[None]:
+    """Let programs that ask the active run for its target hear of a GPU's; None changes nothing.
+
+    Triton itself goes on compiling for kernbench.
+
+    Raises:
+        UsageError: No GPU of that name is known, or no run is active.
+    """
+    check_announced(backend)
+    driver = triton_driver._active
+    if not isinstance(driver, KernbenchDriver):
+        raise UsageError("a target can be announced only inside a run")
+    before = driver.announced
+    driver.announced = before if backend is None else _ANNOUNCED[backend]
+    try:
+        yield
+    finally:
+        driver.announced = before
 
 
 def _remove(driver: KernbenchDriver) -> None:

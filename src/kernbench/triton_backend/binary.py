@@ -23,6 +23,9 @@ class KernelBinary:
     signature: tuple[str, ...]
     """Triton's type of each parameter of the TTIR function, such as ``*fp16`` or ``i32``."""
     tcm: TcmUse
+    constants: tuple[tuple[str, str], ...]
+    """Name and value of each parameter that is gone in TTIR: ``tl.constexpr``, 1 and None."""
+    ttir: str
 
     def check_tcm(self, capacity_bytes: int) -> None:
         """Refuse a PE whose TCM does not hold the tiles of one program.
@@ -31,25 +34,31 @@ class KernelBinary:
             TcmExhaustedError: ``triton.autotune`` takes it as "not this config".
         """
         if self.tcm.total_bytes > capacity_bytes:
-            largest = sorted(self.tcm.tiles, key=lambda t: -t.size_bytes * t.copies)[:5]
             raise TcmExhaustedError(
                 self.tcm.total_bytes,
                 capacity_bytes,
                 self.name,
                 self.num_stages,
-                tuple(_describe(tile) for tile in largest),
+                describe_largest(self.tcm),
             )
 
 
 @functools.cache
-def build_binary(ttir: str, name: str, num_warps: int, num_stages: int) -> KernelBinary:
+def build_binary(
+    ttir: str,
+    name: str,
+    num_warps: int,
+    num_stages: int,
+    constants: tuple[tuple[str, str], ...] = (),
+) -> KernelBinary:
     """Return the binary of a TTIR text, the same object for the same arguments."""
     module = read_module(ttir)
     signature = tuple(
         f"{'*' if param.is_pointer else ''}{param.dtype.triton if param.dtype else param.type}"
         for param in module.kernel.params
     )
-    return KernelBinary(name, module, num_warps, num_stages, signature, tcm_use(module, num_stages))
+    tcm = tcm_use(module, num_stages)
+    return KernelBinary(name, module, num_warps, num_stages, signature, tcm, constants, ttir)
 
 
 @functools.cache
@@ -87,6 +96,12 @@ class TcmExhaustedError(OutOfMemoryError, OutOfResources):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[type[TcmExhaustedError], tuple[object, ...]]:
         return type(self), self.args
+
+
+def describe_largest(tcm: TcmUse) -> tuple[str, ...]:
+    """Return a line for each of the tiles that take most of the TCM, five at most."""
+    largest = sorted(tcm.tiles, key=lambda tile: -tile.total_bytes)[:5]
+    return tuple(_describe(tile) for tile in largest)
 
 
 def _describe(tile: TcmTile) -> str:

@@ -15,8 +15,9 @@ BACKEND_NAME = "kernbench"
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """One target for every machine: TTIR does not depend on the device it will run on."""
 
-PIPELINE_REVISION = 1
-"""Part of the key of Triton's disk cache: raise it whenever the passes or options below change."""
+PIPELINE_REVISION = 3
+"""Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
+below change, or what ``kernel_ir.tcm_use`` counts."""
 
 # In order. Triton drops passes between minor versions (block pointers went in 3.8), so one that
 # this Triton does not have is left out. Descriptors become pointers: one form of memory access.
@@ -31,6 +32,10 @@ _PASSES = (
     ("common", "add_symbol_dce"),
     ("ttir", "add_loop_unroll"),
 )
+
+
+class BadOptionError(UsageError, AssertionError):
+    """A launch option that no machine has."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,7 @@ class KernbenchOptions:
     enable_fp_fusion: bool = True
     launch_cooperative_grid: bool = False
     launch_pdl: bool = False
-    # fp8e4b15 is missing: Triton converts it with inline PTX.
-    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5")
+    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5", "fp8e4b8", "fp8e5b16", "fp8e4b15")
     deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
     default_dot_input_precision: str = "ieee"
     allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
@@ -65,10 +69,17 @@ class KernbenchOptions:
     instrumentation_mode: str = ""
     fpsan_homomorphic_casts: bool = False
     min_shared_mem: int | None = None
+    # AMD's: configs for its GPUs name them.
+    waves_per_eu: int = 0
+    matrix_instr_nonkdim: int = 0
+    kpack: int = 1
+    schedule_hint: str = "none"
+    allow_flush_denorm: bool = False
 
     def __post_init__(self) -> None:
         if self.num_warps <= 0 or self.num_warps & (self.num_warps - 1):
-            raise UsageError(f"num_warps must be a power of two, but got {self.num_warps}")
+            # Triton's own backends assert it, in these words.
+            raise BadOptionError(f"num_warps must be a power of 2, but got {self.num_warps}")
         if self.num_stages < 0:
             raise UsageError(f"num_stages must not be negative, but got {self.num_stages}")
         if self.num_ctas != 1:
@@ -84,7 +95,8 @@ class KernbenchOptions:
 class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no types
     """Compiles a kernel to TTIR text. Stateless; Triton makes one per target."""
 
-    binary_ext = "ttir"
+    binary_ext = BACKEND_NAME
+    """Not ``ttir``: the last stage comes as bytes, and tools expect ``asm["ttir"]`` to be text."""
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
@@ -107,7 +119,12 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         """Nothing to load: the dialects of TTIR are Triton's own."""
 
     def get_codegen_implementation(self, options: KernbenchOptions) -> dict[str, Any]:
-        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+        from kernbench.triton_backend.float8 import convert_custom_types
+
+        return {
+            "min_dot_size": lambda lhs, rhs: (1, 1, 1),
+            "convert_custom_types": convert_custom_types,
+        }
 
     def get_module_map(self) -> dict[str, Any]:
         """Return the libdevice that ``tl.extra.libdevice`` stands for: CUDA's, for its symbols."""
@@ -125,10 +142,14 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
                 f"kernbench compiles kernels of @triton.jit, but this one is written in {language}"
             )
         stages["ttir"] = self._make_ttir
+        stages[self.binary_ext] = lambda text, metadata: text
 
     @staticmethod
     def _make_ttir(module: Any, metadata: dict[str, Any]) -> str:
         from triton._C.libtriton import ir, passes
+
+        from kernbench.kernel_ir import tcm_use
+        from kernbench.triton_backend.binary import describe_largest, read_module
 
         manager = ir.pass_manager(module.context)
         for group, name in _PASSES:
@@ -136,11 +157,14 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
             if add is not None:
                 add(manager)
         manager.run(module, "make_ttir")
-        # Triton compares "shared" with a device limit; TCM is checked at launch, by the machine
-        # that is then in use.
-        metadata["shared"] = 0
         metadata["name"] = module.get_entry_func_name()
-        return str(module)
+        ttir = str(module)
+        # Host code divides a GPU's shared memory by what a program takes of it, so "shared" is
+        # TCM. The machine that is then in use is compared with it at launch.
+        tcm = tcm_use(read_module(ttir), metadata["num_stages"])
+        metadata["shared"] = tcm.total_bytes
+        metadata["tcm_tiles"] = describe_largest(tcm)
+        return ttir
 
 
 # A method that a later Triton adds to its base class must not make this class abstract: Triton

@@ -17,6 +17,13 @@ DEVICE_KEY = "kernbench"
 for a GPU is never met here; one key for all SIPs, so a kernel compiles once."""
 
 
+_NUM_REGS = 32
+"""What a kernel says it needs per thread. A PE has no registers; host code that divides a GPU's
+register file by this gets an ordinary occupancy."""
+
+_HBM_BUS_BITS = 1024
+
+
 class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
     """Stands for all devices of one run. Made by ``activate``, never by Triton itself."""
 
@@ -28,6 +35,10 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         self.utils = _BinaryLoader()
         self.previous: Any = None
         """The driver, or None, that was active when this one took over."""
+        self.has_warned = False
+        """Whether the program heard that what it timed launches nothing."""
+        self.announced: Any = None
+        """The target that programs are told, if it is not kernbench's own."""
 
     @staticmethod
     def is_active() -> bool:
@@ -40,6 +51,11 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
     def get_current_target(self) -> Any:
         from kernbench.triton_backend.compiler import TARGET
 
+        if self.announced is not None:
+            asking = str(sys._getframe(1).f_globals.get("__name__"))
+            # Triton chooses the compiler by the answer, a program only its own way.
+            if asking.split(".")[0] != "triton":
+                return self.announced
         return TARGET
 
     def get_current_device(self) -> str:
@@ -52,20 +68,47 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         """Return 0: a launch always goes to the stream of the SIP that its rank is bound to."""
         return 0
 
-    def get_active_torch_device(self) -> None:
-        """Return None: kernbench tensors live on no device of PyTorch's."""
+    def get_active_torch_device(self) -> Any:
+        """Return PyTorch's CPU, whose tensors stand for the device's, or None without PyTorch.
+
+        Only a program that has imported PyTorch can do something with the answer.
+        """
+        torch = sys.modules.get("torch")
+        return None if torch is None else torch.device("cpu")
 
     def get_device_interface(self) -> Any:
-        from kernbench.errors import UsageError
+        return _DeviceInterface
 
-        raise UsageError(
-            "triton.testing.do_bench repeats a kernel until a GPU's clock is steady; modeled time "
-            "needs one launch: leave do_bench out of triton.autotune, and read the time of a "
-            "kernel from torch.report()"
-        )
+    def get_empty_cache_for_benchmark(self) -> None:
+        """Return None: every modeled launch starts with a cold cache."""
+
+    def clear_cache(self, cache: Any) -> None:
+        """Nothing to clear, see above."""
 
     def get_benchmarker(self) -> Callable[..., float | list[float]]:
         return _benchmark
+
+
+class _DeviceInterface:
+    """What Triton takes for ``torch.cuda``: enough to ask for a device, but no clock."""
+
+    @staticmethod
+    def current_device() -> str:
+        return DEVICE_KEY
+
+    @staticmethod
+    def synchronize() -> None:
+        """Nothing to wait for: who reads a tensor waits for it."""
+
+    @staticmethod
+    def Event(**options: Any) -> Any:  # noqa: N802 - the name in torch.cuda
+        from kernbench.errors import UsageError
+
+        raise UsageError(
+            "an event of a GPU measures no modeled time; call triton.testing.do_bench by that "
+            "name (one that was imported from triton.testing before the run began is Triton's "
+            "own), or read the times of kernels from the report"
+        )
 
 
 class _BinaryLoader:
@@ -82,7 +125,7 @@ class _BinaryLoader:
         holder = sys._getframe(1).f_locals.get("self")
         if hasattr(holder, "module"):
             self._holders.append(weakref.ref(holder))
-        return name, ttir, 0, 0, 1 << 31
+        return name, ttir, _NUM_REGS, 0, 1 << 31
 
     def release(self) -> None:
         """Make the kernels loaded in this run forget it; the next run loads them again.
@@ -105,11 +148,18 @@ class _BinaryLoader:
         from kernbench.triton_backend.launcher import active_launcher
 
         launcher = active_launcher()
+        rates = launcher.device_rates()
+        # Triton's get_dram_gbps multiplies clock, width and two edges.
+        hbm_khz = rates.hbm_bytes_per_ns * 8e6 / 2 / _HBM_BUS_BITS
         return {
             "max_shared_mem": launcher.tcm_capacity_bytes(),
             "multiprocessor_count": launcher.num_pes(),
             "max_num_regs": 65536,
+            "max_threads_per_sm": 2048,
             "warpSize": 32,
+            "sm_clock_rate": round(rates.clock_ghz * 1e6),
+            "mem_clock_rate": round(hbm_khz),
+            "mem_bus_width": _HBM_BUS_BITS,
         }
 
 

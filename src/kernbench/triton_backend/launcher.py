@@ -5,17 +5,26 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import InternalError, UsageError
-from kernbench.triton_backend.binary import KernelBinary, build_binary
+from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
 from kernbench.triton_backend.driver import KernbenchDriver
 
 MAX_PROGRAMS = 2**31
 
 Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """The rates of one SIP that host code asks a driver for."""
+
+    clock_ghz: float
+    hbm_bytes_per_ns: float
 
 
 class Launcher(Protocol):
@@ -29,6 +38,9 @@ class Launcher(Protocol):
 
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
+
+    def device_rates(self) -> DeviceRates:
+        """Return the clock and the memory bandwidth of the current rank's SIP."""
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
@@ -63,8 +75,19 @@ class CompiledLauncher:
         self._name: str = metadata.name
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
+        self._constants = named_constants(src)
         self._pick = build_argument_picker(src.signature)
         self._binary: KernelBinary | None = None
+        capacity_bytes = active_launcher().tcm_capacity_bytes()
+        if metadata.shared > capacity_bytes:
+            # Triton is about to compare the two itself, but cannot say what takes the bytes.
+            raise TcmExhaustedError(
+                metadata.shared,
+                capacity_bytes,
+                self._name,
+                self._num_stages,
+                tuple(metadata.tcm_tiles),
+            )
 
     def __call__(
         self,
@@ -98,7 +121,7 @@ class CompiledLauncher:
 
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
-        binary = build_binary(text, self._name, self._num_warps, self._num_stages)
+        binary = build_binary(text, self._name, self._num_warps, self._num_stages, self._constants)
         if len(binary.signature) != num_args:
             raise InternalError(
                 f"kernel {self._name} has {len(binary.signature)} parameters in TTIR, but Triton's "
@@ -106,6 +129,21 @@ class CompiledLauncher:
             )
         self._binary = binary
         return binary
+
+
+def named_constants(src: Any) -> tuple[tuple[str, str], ...]:
+    """Return what a kernel's source was specialised to, as names and values.
+
+    A source that is TTIR text itself has none.
+    """
+    names = getattr(getattr(src, "fn", None), "arg_names", ())
+    found = []
+    for path, value in getattr(src, "constants", {}).items():
+        first, *rest = path if isinstance(path, tuple) else (path,)
+        name = names[first] if isinstance(first, int) and first < len(names) else str(first)
+        text = str(getattr(value, "value", value))
+        found.append((name + "".join(f"[{index}]" for index in rest), text))
+    return tuple(found)
 
 
 def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:

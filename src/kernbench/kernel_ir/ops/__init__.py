@@ -1,17 +1,38 @@
 """What each TTIR operation does: a handler per operation, a file per dialect."""
 
-from kernbench.kernel_ir.ops import arith, cf, descriptors, math, reduce, scf, shapes, tt
+from kernbench.kernel_ir.ops import (
+    arith,
+    atomics,
+    cf,
+    descriptors,
+    diagnostics,
+    lookup,
+    math,
+    mx,
+    reduce,
+    regions,
+    scf,
+    shapes,
+    tt,
+)
+from kernbench.kernel_ir.ops.atomics import emit_load
 from kernbench.kernel_ir.ops.registry import Handler, joined
+from kernbench.kernel_ir.ops.scf import choose_both_ways, iterations_of
 
 HANDLERS: dict[str, Handler] = joined(
     arith.DIALECT,
+    atomics.DIALECT,
     cf.DIALECT,
     descriptors.DIALECT,
+    diagnostics.DIALECT,
     math.DIALECT,
+    lookup.DIALECT,
+    mx.DIALECT,
     reduce.DIALECT,
+    regions.DIALECT,
     scf.DIALECT,
     shapes.DIALECT,
     tt.DIALECT,
 )
 
-__all__ = ["HANDLERS", "Handler"]
+__all__ = ["HANDLERS", "Handler", "choose_both_ways", "emit_load", "iterations_of"]

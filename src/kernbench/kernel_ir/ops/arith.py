@@ -21,6 +21,7 @@ from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.literals import dense, scalar
 from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.overflow import note_overflow
 from kernbench.kernel_ir.values import Held, Pointer
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def _binary(run: Evaluator, op: Op) -> None:
     try:
         if isinstance(a, Separable) and isinstance(b, Separable):
             result: Held = integers.binary(op.name, a, b, type_.bits)
+            note_overflow(run, op, a, b)
         elif (
             isinstance(a, Predicate)
             and isinstance(b, Predicate)
@@ -151,9 +153,10 @@ def _compare_integers(run: Evaluator, op: Op) -> None:
     a, b = run.get(op.operands[0]), run.get(op.operands[1])
     if isinstance(a, Pointer) and isinstance(b, Pointer):
         same_base = a.param == b.param and a.gather is None and b.gather is None
-        if not same_base:
-            raise run.unsupported(op, "it compares pointers of different tensors")
-        a, b = a.offset, b.offset
+        if same_base:
+            a, b = a.offset, b.offset
+        else:
+            a, b = run.address(op, a), run.address(op, b)
     try:
         if isinstance(a, Separable) and isinstance(b, Separable):
             bits = 64 if op.operands[0].type.is_pointer else op.operands[0].type.bits

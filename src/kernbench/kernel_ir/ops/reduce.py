@@ -1,11 +1,12 @@
-"""``tt.reduce``: the usual combining functions by name, any other as a small program."""
+"""``tt.reduce`` and ``tt.scan``: usual combines by name, any other as a small program."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Math, Reduce, Region
+from kernbench.commands import Reduce
 from kernbench.kernel_ir.ir import Block, Op, Value
+from kernbench.kernel_ir.ops.regions import build_region
 from kernbench.kernel_ir.ops.registry import Dialect
 
 if TYPE_CHECKING:
@@ -34,12 +35,17 @@ NAMED = frozenset(
 )
 """Combining functions that ``Reduce.combine`` gives by name; each is associative and symmetric."""
 
-_ORDER = {"ogt": "argmax", "sgt": "argmax", "ugt": "argmax"} | dict.fromkeys(
-    ("olt", "slt", "ult"), "argmin"
-)
+_ORDER = {
+    ("arith.cmpf", "ogt"): "argmax",
+    ("arith.cmpi", "sgt"): "argmax",
+    ("arith.cmpi", "ugt"): "argmaxu",
+    ("arith.cmpf", "olt"): "argmin",
+    ("arith.cmpi", "slt"): "argmin",
+    ("arith.cmpi", "ult"): "argminu",
+}
 
 
-@DIALECT.op("tt.reduce")
+@DIALECT.op("tt.reduce", "tt.scan")
 def _reduce(run: Evaluator, op: Op) -> None:
     inputs = tuple(run.operand(op, index) for index in range(len(op.operands)))
     axis = op.attrs.get("axis")
@@ -47,9 +53,15 @@ def _reduce(run: Evaluator, op: Op) -> None:
         raise run.unsupported(op, f"axis {axis!r} of a tile of shape {inputs[0].shape}")
     block = op.regions[0].entry
     combine = named_combine(block)
-    region = None if combine else _region(run, op, block)
+    region = None if combine else build_region(run, op)
     dsts = tuple(run.result_tile(op, index) for index in range(len(op.results)))
-    run.commands.append(Reduce(dsts, combine or "region", inputs, axis, op.line, region))
+    scan = ""
+    if op.name == "tt.scan":
+        scan = "reverse" if op.attrs.get("reverse") else "forward"
+        if len(inputs) > 1:
+            # Where a maximum stands so far is not where it stands in the end.
+            combine, region = None, build_region(run, op)
+    run.commands.append(Reduce(dsts, combine or "region", inputs, axis, op.line, region, scan))
     for result, dst in zip(op.results, dsts, strict=True):
         run.set(result, dst)
 
@@ -57,8 +69,8 @@ def _reduce(run: Evaluator, op: Op) -> None:
 def named_combine(block: Block) -> str | None:
     """Return the name of a block's combining function, or None if it has none.
 
-    The two-input forms are ``argmax`` and ``argmin``: the value that wins takes its index along,
-    and among equal values the lowest index wins.
+    The two-input forms are ``argmax`` and ``argmin`` (``argmaxu`` and ``argminu`` of unsigned
+    numbers): the value that wins takes its index along, and of equal values the lowest index wins.
     """
     *ops, last = block.ops
     if len(block.args) == 2 and len(ops) == 1:
@@ -97,7 +109,7 @@ def _arg_extreme(block: Block) -> str | None:
         tied, wins = ties[0], orders[0]
     if not _compares(wins, (a, b)):
         return None
-    name = _ORDER.get(_predicate(wins))
+    name = _ORDER.get((wins.name, _predicate(wins)))
     if tied is not None and not _breaks_ties(tied, made_by, (a, b), (index_a, index_b)):
         return None
     # Without a rule for ties Triton leaves the index open; the lowest is one of the right answers.
@@ -121,22 +133,3 @@ def _breaks_ties(
     equal = any(s and _compares(s, values) and _predicate(s) in ("oeq", "eq") for s in sides)
     lower = any(s and _compares(s, indices) and _predicate(s) in ("slt", "ult") for s in sides)
     return equal and lower
-
-
-def _region(run: Evaluator, op: Op, block: Block) -> Region:
-    """Evaluate the combining block on scalar tiles."""
-    args = []
-    for arg in block.args:
-        if arg.type.dtype is None:
-            raise run.unsupported(op, f"it combines values of type {arg.type}")
-        args.append(run.new_tile((), arg.type.dtype))
-    outer, run.commands = run.commands, []
-    try:
-        last = run.run_block(block, args)
-        commands = run.commands
-    finally:
-        run.commands = outer
-    if not all(isinstance(command, Math) for command in commands):
-        raise run.unsupported(op, "its combining function does more than arithmetic")
-    results = tuple(run.as_data(op, run.get(value), value.type) for value in last.operands)
-    return Region(tuple(args), tuple(c for c in commands if isinstance(c, Math)), results)

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 DIALECT = Dialect()
 
 _MAX_ITERATIONS = 100_000
+_MAX_TRIPS = 1 << 22
 
 
-@DIALECT.op("scf.for")
-def _for(run: Evaluator, op: Op) -> None:
+def iterations_of(run: Evaluator, op: Op) -> tuple[Separable, Separable, int]:
+    """Return the start, the step and the trip count of an ``scf.for``."""
     bounds = [run.get(value) for value in op.operands[:3]]
     if not all(isinstance(bound, Separable) for bound in bounds):
-        raise run.unsupported(op, "its bounds depend on data")
+        raise run.needs_data(op, "its bounds depend on data")
     low, high, step = (run.integer(op, index) for index in range(3))
     bits = op.operands[0].type.bits
     if op.attrs.get("unsigned"):
@@ -37,6 +38,18 @@ def _for(run: Evaluator, op: Op) -> None:
     trips = integers.binary("arith.ceildivsi", span, step, 64)
     trips = integers.binary("arith.maxsi", trips, Separable(()), 64)
     trip_count = run.uniform_integer(trips)
+    if trip_count > _MAX_TRIPS:
+        raise run.unsupported(
+            op,
+            f"it runs {trip_count:,} times in one program, but at most {_MAX_TRIPS:,} iterations "
+            "can be planned; is a bound wrong?",
+        )
+    return low, step, trip_count
+
+
+@DIALECT.op("scf.for")
+def _for(run: Evaluator, op: Op) -> None:
+    low, step, trip_count = iterations_of(run, op)
     inits = [run.get(value) for value in op.operands[3:]]
     if trip_count == 0:
         results = inits
@@ -52,7 +65,7 @@ def _for(run: Evaluator, op: Op) -> None:
 def _if(run: Evaluator, op: Op) -> None:
     condition = run.get(op.operands[0])
     if isinstance(condition, Predicate) and not condition.is_uniform:
-        chosen = _both_ways(run, op, condition)
+        chosen = choose_both_ways(run, op, condition)
         if chosen is not None:
             for result, held in zip(op.results, chosen, strict=True):
                 run.set(result, held)
@@ -64,7 +77,7 @@ def _if(run: Evaluator, op: Op) -> None:
             run.set(result, held)
 
 
-def _both_ways(run: Evaluator, op: Op, condition: Predicate) -> list[Held] | None:
+def choose_both_ways(run: Evaluator, op: Op, condition: Predicate) -> list[Held] | None:
     """Evaluate both regions and select, if they only compute integers; else return None.
 
     So a bound or an offset that is chosen per program or per iteration needs no group of its own.
@@ -118,6 +131,5 @@ def _while(run: Evaluator, op: Op) -> None:
 
 @DIALECT.op("tt.call")
 def _call(run: Evaluator, op: Op) -> None:
-    callee = str((op.attrs.get("literals") or ("",))[0]).removeprefix("@").strip('"')
-    for result, held in zip(op.results, run.call(op, callee), strict=True):
+    for result, held in zip(op.results, run.call(op), strict=True):
         run.set(result, held)

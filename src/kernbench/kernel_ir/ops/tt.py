@@ -23,6 +23,7 @@ from kernbench.dtypes import int64
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.descriptors import block_pointer_access
 from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.overflow import note_address
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Pointer
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def _addptr(run: Evaluator, op: Op) -> None:
     if not isinstance(pointer, Pointer) or dtype is None:
         raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
     if isinstance(offset, Separable):
+        note_address(run, op, op.operands[1])
         moved = pointer.offset + offset * uniform(dtype.itemsize)
         run.set(op.results[0], Pointer(pointer.param, moved, pointer.gather))
         return
@@ -104,22 +106,15 @@ def _int_to_ptr(run: Evaluator, op: Op) -> None:
 @DIALECT.op("tt.ptr_to_int")
 def _ptr_to_int(run: Evaluator, op: Op) -> None:
     value = run.get(op.operands[0])
-    if not isinstance(value, Pointer) or value.param != ABSOLUTE:
-        raise run.unsupported(op, "a kernel's trace does not know the addresses of its tensors")
-    if value.gather is None:
-        run.set(op.results[0], value.offset)
-    else:
-        known = run.known_as_data(value.offset, int64)
-        run.set(
-            op.results[0],
-            run.emit_math(op, "arith.addi", [value.gather, known], MathClass.SIMPLE),
-        )
+    if not isinstance(value, Pointer):
+        raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
+    run.set(op.results[0], run.address(op, value))
 
 
 # -- memory -----------------------------------------------------------------------------------
 
 
-def _access(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
+def pointed_to(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
     """Return the addresses that operand 0 points to, and the lanes that a block pointer allows."""
     pointer = run.get(op.operands[0])
     if isinstance(pointer, Descriptor):
@@ -128,10 +123,11 @@ def _access(run: Evaluator, op: Op) -> tuple[Access, Predicate]:
     if not isinstance(pointer, Pointer) or dtype is None:
         raise run.unsupported(op, f"a pointer of type {op.operands[0].type}")
     access = Access(pointer.param, pointer.offset, dtype, pointer.gather)
+    run.check_reachable(op, access)
     return access, Predicate(pointer.shape)
 
 
-def _mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
+def read_mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
     if len(op.operands) <= index:
         return allowed
     held = run.get(op.operands[index])
@@ -147,8 +143,8 @@ def _mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
 
 @DIALECT.op("tt.load")
 def _load(run: Evaluator, op: Op) -> None:
-    access, allowed = _access(run, op)
-    mask = _mask(run, op, 1, allowed)
+    access, allowed = pointed_to(run, op)
+    mask = read_mask(run, op, 1, allowed)
     other: Any = run.operand(op, 2) if len(op.operands) > 2 else None
     if op.attrs.get("padding") == 2:
         other = Splat(float("nan"), access.shape, access.dtype)
@@ -159,8 +155,8 @@ def _load(run: Evaluator, op: Op) -> None:
 
 @DIALECT.op("tt.store")
 def _store(run: Evaluator, op: Op) -> None:
-    access, allowed = _access(run, op)
-    mask = _mask(run, op, 2, allowed)
+    access, allowed = pointed_to(run, op)
+    mask = read_mask(run, op, 2, allowed)
     run.commands.append(DmaWrite(access, run.operand(op, 1), mask, op.line))
 
 
@@ -211,6 +207,9 @@ def _extern(run: Evaluator, op: Op) -> None:
     run.math(op, inputs, cost, {"symbol": symbol})
 
 
-@DIALECT.op("tt.assert", "tt.print")
-def _diagnostics(run: Evaluator, op: Op) -> None:
-    """Skip what only speaks to the programmer of a debug build."""
+@DIALECT.op("tt.elementwise_inline_asm")
+def _inline_asm(run: Evaluator, op: Op) -> None:
+    text = str((op.attrs.get("literals") or ("",))[0])
+    raise run.unsupported(
+        op, f"assembly is for one GPU ({text[:40]!r}); write it in Triton, or as a libdevice call"
+    )

@@ -1,0 +1,136 @@
+"""``kernbench script``: a program that knows nothing of kernbench, on a machine (ADR-0050)."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from kernbench.cli.run import DONE, FAILED, Outputs, guarded, make_room, run_and_report
+from kernbench.cli.torch_stand_in import torch_stands_in
+from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.hardware import Machine, load_machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOptions(Outputs):
+    """What ``kernbench script`` was given; see ``kernbench script --help``."""
+
+    script: str
+    args: tuple[str, ...]
+    machine: str
+    target: str | None
+    data: bool
+    seed: int
+
+
+def run_script(options: ScriptOptions) -> int:
+    """Run a program as ``python FILE ARGS`` would, report, and return its exit status."""
+
+    def start() -> int:
+        path = find_script(options.script)
+        machine = load_machine(options.machine, 1)
+        make_room(options)
+        from kernbench.triton_backend import check_announced
+
+        check_announced(options.target)
+        code = compile_program(path)
+        from kernbench.runtime_api import RuntimeContext
+
+        context = RuntimeContext(
+            machine=machine, ranks=1, data=options.data, seed=options.seed, check=options.check
+        )
+
+        def work() -> int:
+            return run_program(path, code, options.args, machine, options.target)
+
+        return guarded(lambda: run_and_report(context, options, work), options.debug)
+
+    return guarded(start, options.debug, usage=True)
+
+
+def find_script(given: str) -> Path:
+    """Return the path of a program.
+
+    Raises:
+        UnknownNameError: There is no such file.
+        UsageError: It is a folder.
+    """
+    path = Path(given)
+    if path.is_dir():
+        raise UsageError(f"{given} is a folder; name a Python file in it")
+    if not path.is_file():
+        if not path.parent.is_dir():
+            raise UnknownNameError(f"no script {given}: there is no folder {path.parent}")
+        found = sorted(each.name for each in path.parent.glob("*.py"))
+        raise UnknownNameError(f"no script {given}: {nearest(path.name, found)}")
+    return path.absolute()
+
+
+def properties_of(machine: Machine) -> dict[str, Any]:
+    """Return what ``torch.cuda.get_device_properties`` says about a SIP of a machine."""
+    sip = machine.sip
+    return {
+        "name": f"{machine.name} (simulated)",
+        "multi_processor_count": sip.num_pes,
+        "total_memory": sip.hbm_bytes,
+        "shared_memory_per_block_optin": sip.tcm_bytes,
+        "warp_size": 32,
+        "max_threads_per_multi_processor": 2048,
+    }
+
+
+def compile_program(path: Path) -> CodeType:
+    """Return a program's code.
+
+    Raises:
+        UsageError: The file is no Python file.
+    """
+    try:
+        return compile(path.read_bytes(), str(path), "exec")
+    except ValueError as error:
+        raise UsageError(f"{path.name} is no Python file: {error}") from None
+
+
+def run_program(
+    path: Path, code: CodeType, args: tuple[str, ...], machine: Machine, target: str | None = None
+) -> int:
+    """Run a program inside the active run and return its exit status.
+
+    ``target`` is what it hears of the target, if not the truth.
+    """
+    from kernbench.triton_backend import announced_target
+
+    with (
+        torch_stands_in(properties_of(machine)),
+        announced_target(target),
+        as_main(path, args) as module,
+    ):
+        try:
+            exec(code, module.__dict__)
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                return end.code or DONE
+            print(end.code, file=sys.stderr)
+            return FAILED
+    return DONE
+
+
+@contextmanager
+def as_main(path: Path, args: tuple[str, ...] = ()) -> Iterator[ModuleType]:
+    """Give a program the surroundings of ``python FILE ARGS``: module, arguments, import path."""
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=str(path), __builtins__=builtins)
+    before = sys.modules["__main__"], sys.argv, sys.path[:]
+    sys.modules["__main__"] = module
+    sys.argv = [str(path), *args]
+    sys.path.insert(0, str(path.parent))
+    try:
+        yield module
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before

@@ -1,0 +1,142 @@
+"""PyTorch's CPU as the device of a script: what host code asks of ``torch.cuda`` has an answer.
+
+``kernbench script`` runs programs written for a GPU. Their kernels run on the simulated device;
+their tensors lie in host memory. So ``device="cuda"`` makes a CPU tensor, such a tensor says that
+it is on the GPU, and the questions about the GPU are answered from the machine. Nothing here
+imports PyTorch: it waits for the program to do so.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+CAPABILITY = (8, 0)
+"""The CUDA capability that programs see: an architecture whose features all of Triton has."""
+
+
+@contextmanager
+def torch_stands_in(properties: Mapping[str, Any]) -> Iterator[None]:
+    """Let PyTorch answer for the device while the block runs, from its import on.
+
+    ``properties`` are those of ``torch.cuda.get_device_properties``.
+    """
+    with ExitStack() as undo:
+
+        def prepare(torch: ModuleType) -> None:
+            _prepare(torch, properties, undo)
+
+        loaded = sys.modules.get("torch")
+        if loaded is None:
+            finder = _AfterImport("torch", prepare)
+            sys.meta_path.insert(0, finder)
+            undo.callback(finder.leave)
+        else:
+            prepare(loaded)
+        yield
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds nothing itself; runs ``then`` when the module has been imported by the others."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def leave(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        self.leave()
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def execute_and_prepare(module: ModuleType) -> None:
+                del loader.exec_module  # the class's own again
+                execute(module)
+                self._then(module)
+
+            loader.exec_module = execute_and_prepare  # type: ignore[method-assign]
+        return spec
+
+
+def _prepare(torch: Any, properties: Mapping[str, Any], undo: ExitStack) -> None:
+    described = SimpleNamespace(**properties, major=CAPABILITY[0], minor=CAPABILITY[1])
+    answers: dict[str, Callable[..., Any]] = {
+        "get_device_properties": lambda device=None: described,
+        "get_device_capability": lambda device=None: CAPABILITY,
+        "get_device_name": lambda device=None: described.name,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: None,
+        "current_stream": lambda device=None: torch.cpu.current_stream(),
+        "set_stream": lambda stream: None,
+        "empty_cache": lambda: None,
+    }
+    for name, answer in answers.items():
+        _replace(undo, torch.cuda, name, answer)
+    if not hasattr(torch.cpu, "set_stream"):
+        _replace(undo, torch.cpu, "set_stream", lambda stream: None)
+    _replace(undo, torch.Tensor, "is_cuda", property(lambda tensor: True))
+    mode = _device_mode(torch)
+    mode.__enter__()
+    undo.callback(mode.__exit__, None, None, None)
+
+
+def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of its own; undone, an inherited one shows again."""
+    missing = object()
+    before = vars(owner).get(name, missing)
+    setattr(owner, name, value)
+    if before is missing:
+        undo.callback(delattr, owner, name)
+    else:
+        undo.callback(setattr, owner, name, before)
+
+
+def _device_mode(torch: Any) -> Any:
+    """Return the mode in which PyTorch's functions make CPU tensors for a GPU's device."""
+
+    def to_host(value: Any) -> Any:
+        if isinstance(value, str) and value.split(":")[0] == "cuda":
+            return "cpu"
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return torch.device("cpu")
+        return value
+
+    # A GPU sums these in float32 and rounds once. The CPU's gradients of half-precision weights are
+    # summed in half precision, 0.1 away for a thousand rows: nothing to compare a kernel with.
+    summed_wide = {torch.nn.functional.layer_norm}
+
+    def widened(value: Any) -> Any:
+        return value.float() if isinstance(value, torch.Tensor) else value
+
+    class OnHost(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            kwargs = dict(kwargs or {})
+            if func is torch.Tensor.cuda:
+                return args[0]
+            if "device" in kwargs:
+                kwargs["device"] = to_host(kwargs["device"])
+            if func is torch.Tensor.to:
+                args = (args[0], *map(to_host, args[1:]))
+            if func in summed_wide and args[0].dtype in (torch.float16, torch.bfloat16):
+                result = func(*map(widened, args), **{k: widened(v) for k, v in kwargs.items()})
+                return result.to(args[0].dtype)
+            return func(*args, **kwargs)
+
+    return OnHost()

@@ -1,0 +1,55 @@
+"""What speaks to the programmer: ``tl.device_print`` and ``tl.device_assert``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kernbench.commands import Access, Assert, Predicate, Print, Printed
+from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.values import Pointer
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+
+_ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
+
+
+def _text(op: Op) -> str:
+    """Return the quoted text that the operation carries, without MLIR's escapes."""
+    literals = op.attrs.get("literals") or ("",)
+    raw = str(literals[0]).encode()
+    found = _ESCAPE.sub(lambda m: m[1] if m[1] == b"\\" else bytes.fromhex(m[1].decode()), raw)
+    return found.decode(errors="replace")
+
+
+@DIALECT.op("tt.print")
+def _print(run: Evaluator, op: Op) -> None:
+    signed = op.attrs.get("isSigned") or ()
+    values: list[Printed] = []
+    for index, operand in enumerate(op.operands):
+        held = run.get(operand)
+        if isinstance(held, Pointer):
+            if operand.type.dtype is None:
+                raise run.unsupported(op, f"a pointer of type {operand.type}")
+            values.append(Access(held.param, held.offset, operand.type.dtype, held.gather))
+        else:
+            values.append(run.operand(op, index))
+    if len(signed) != len(values):
+        raise run.unsupported(op, f"{len(values)} values, but isSigned has {len(signed)}")
+    is_signed = tuple(bool(each) for each in signed)
+    run.commands.append(
+        Print(_text(op), tuple(values), is_signed, bool(op.attrs.get("hex")), op.line)
+    )
+
+
+@DIALECT.op("tt.assert")
+def _assert(run: Evaluator, op: Op) -> None:
+    held = run.get(op.operands[0])
+    if isinstance(held, Predicate) and held.is_uniform and held.is_true:
+        return
+    run.commands.append(Assert(run.operand(op, 0), _text(op), op.line))

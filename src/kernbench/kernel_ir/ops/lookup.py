@@ -1,0 +1,29 @@
+"""``tt.gather`` and ``tt.histogram``: elements chosen, and counted, by what they hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.commands import MathClass
+from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.ops.registry import Dialect
+
+if TYPE_CHECKING:
+    from kernbench.kernel_ir.evaluate import Evaluator
+
+DIALECT = Dialect()
+
+
+@DIALECT.op("tt.gather")
+def _gather(run: Evaluator, op: Op) -> None:
+    source, indices = run.operand(op, 0), run.operand(op, 1)
+    axis = op.attrs.get("axis")
+    if not isinstance(axis, int) or not 0 <= axis < len(source.shape):
+        raise run.unsupported(op, f"axis {axis!r} of a tile of shape {source.shape}")
+    run.math(op, [source, indices], MathClass.SIMPLE, {"axis": axis})
+
+
+@DIALECT.op("tt.histogram")
+def _histogram(run: Evaluator, op: Op) -> None:
+    inputs = [run.operand(op, index) for index in range(len(op.operands))]
+    run.math(op, inputs, MathClass.REDUCE)

@@ -1,0 +1,197 @@
+"""A launch whose programs decide by data: strands in turn, until all have returned."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import KernelTrace, ProgramGroup
+from kernbench.errors import DeadlockError
+from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
+from kernbench.replay.diagnostics import show_printed
+from kernbench.replay.frame import PointerArg
+from kernbench.replay.interleaved.liveness import Liveness
+from kernbench.replay.interleaved.memory import LaunchMemory, Params, Resolve
+from kernbench.replay.interleaved.merging import merge_groups
+from kernbench.replay.interleaved.strand import Strand
+
+Array = npt.NDArray[Any]
+
+_STRAND_ELEMENTS = 1 << 20
+"""Elements of the largest tile, over all programs that begin as one strand."""
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executed:
+    """What a launch did. Its data is in memory already."""
+
+    trace: KernelTrace
+    """For the scheduler: every strand's commands, with the trip counts that it had."""
+    reached: tuple[PointerArg, ...]
+    """What pointers in memory led to; the trace numbers them after the kernel's parameters."""
+
+
+def run_interleaved(
+    module: Module,
+    grid: tuple[int, int, int],
+    ints: Mapping[int, int],
+    params: Params,
+    resolve: Resolve,
+    *,
+    num_warps: int,
+    num_stages: int,
+) -> Executed:
+    """Run a kernel on data, programs taking turns where they wait for each other (ADR-0031).
+
+    Args:
+        module: The kernel.
+        grid: Its programs.
+        ints: The value of every integer parameter, by index.
+        params: One per parameter: a :class:`PointerArg`, a float, or None where it is in ``ints``.
+        resolve: Gives the buffer behind an address that the kernel has loaded.
+        num_warps: As the launch says; only passed on to the trace.
+        num_stages: As the launch says.
+
+    Raises:
+        DeadlockError: Programs wait for something that no program does.
+        OutOfBoundsError: An access leaves its tensor.
+        BadPointerError: A loaded pointer belongs to no tensor.
+        UnsupportedOpError: The kernel has an operation that is not supported.
+    """
+    launch = Launch(module, grid, ints, params, resolve, num_warps, num_stages)
+    try:
+        launch.run()
+    finally:
+        show_printed(launch.memory.frame)
+    return Executed(launch.trace(), launch.memory.reached)
+
+
+class Launch:
+    """All strands of one launch, and what they share."""
+
+    def __init__(
+        self,
+        module: Module,
+        grid: tuple[int, int, int],
+        ints: Mapping[int, int],
+        params: Params,
+        resolve: Resolve,
+        num_warps: int,
+        num_stages: int,
+    ) -> None:
+        self.module = module
+        self.grid = grid
+        self.ints = ints
+        self.num_warps = num_warps
+        self.num_stages = num_stages
+        self.memory = LaunchMemory(module.kernel.name, params, resolve)
+        self.liveness = Liveness(module)
+        self.stepped: set[Op] = set()
+        """Loops that cannot run as one command."""
+        self.waiting = deque(self._first_strands())
+        """Strands in the order of their turns."""
+        self.ended: list[Strand] = []
+
+    def run(self) -> None:
+        """Give strands their turns until all have ended.
+
+        The order is fixed: by program at the start and where a strand is split, and whoever reads
+        memory in a loop goes to the end of the line with every iteration.
+        """
+        waiting = self.waiting
+        while waiting:
+            strand = waiting.popleft()
+            try:
+                goes_on = strand.advance()
+            except SplitPrograms as split:
+                waiting.extendleft(reversed(strand.split(split.labels)))
+                continue
+            if not goes_on:
+                self.ended.append(strand)
+                continue
+            waiting.append(strand)
+            if strand.stuck_at is not None and self.is_stuck():
+                patient = [each for each in waiting if each.may_give_up]
+                if not patient:
+                    raise self.deadlock()
+                # Nothing happens any more but that time passes.
+                patient[0].gives_up = True
+
+    def is_stuck(self) -> bool:
+        """Whether another turn of all strands would change nothing."""
+        version = self.memory.version
+        return all(strand.stuck_at == version for strand in self.waiting)
+
+    def deadlock(self) -> DeadlockError:
+        """Return the error that names who waits where."""
+        by_line: dict[str, list[int]] = {}
+        for strand in self.waiting:
+            by_line.setdefault(str(strand.loop_line), []).extend(strand.program_ids.tolist())
+        count = sum(map(len, by_line.values()))
+        lines = [
+            f"kernel {self.module.kernel.name} cannot end: {count} of "
+            f"{self.grid[0] * self.grid[1] * self.grid[2]} programs wait in loops for memory that "
+            "no program changes any more"
+        ]
+        for line, ids in sorted(by_line.items()):
+            named = ", ".join(str(self.coordinates(i)) for i in sorted(ids)[:_MOST_NAMED])
+            more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
+            lines.append(f"  at {line}: {'program' if len(ids) == 1 else 'programs'} {named}{more}")
+        return DeadlockError("\n".join(lines))
+
+    def coordinates(self, program_id: int) -> tuple[int, int, int]:
+        """Return a program's place in the grid."""
+        x, y, _ = self.grid
+        return program_id % x, program_id // x % y, program_id // (x * y)
+
+    def trace(self) -> KernelTrace:
+        """Return what all strands did."""
+        kernel = self.module.kernel
+        groups = [
+            ProgramGroup(
+                strand.program_ids, strand.recording.body(strand.program_ids, strand.num_loops)
+            )
+            for strand in self.ended
+        ]
+        return KernelTrace(
+            name=kernel.name,
+            grid=self.grid,
+            num_warps=self.num_warps,
+            num_stages=self.num_stages,
+            groups=merge_groups(groups),
+            num_slots=1 + max((strand.num_slots for strand in self.ended), default=0),
+            tcm_bytes=tcm_use(self.module, self.num_stages).total_bytes,
+            line=kernel.line,
+            pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
+        )
+
+    def _first_strands(self) -> list[Strand]:
+        x, y, z = self.grid
+        count = x * y * z
+        length = max(_STRAND_ELEMENTS // _largest_tile(self.module), 1)
+        strands = []
+        for start in range(0, count, length):
+            ids = np.arange(start, min(start + length, count), dtype=np.int64)
+            strand = Strand(self, ids)
+            strand.begin()
+            strands.append(strand)
+        return strands
+
+
+def _largest_tile(module: Module) -> int:
+    """Return the most elements that a value of the module has."""
+    most = 1
+    pending: list[Region] = [function.body for function in module.functions.values()]
+    while pending:
+        for block in pending.pop().blocks:
+            for op in block.ops:
+                pending += op.regions
+                for result in op.results:
+                    most = max(most, int(np.prod(result.type.shape, dtype=np.int64)))
+    return most

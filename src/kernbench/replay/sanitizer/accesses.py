@@ -1,0 +1,182 @@
+"""The steps that look at every load and store of a watched plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.errors import (
+    AddressOverflowError,
+    DataRaceError,
+    UndefinedValueError,
+    UninitializedReadError,
+)
+from kernbench.replay.frame import Frame
+from kernbench.replay.sanitizer.lanes import LaneFinder, Lanes, first_unwritten, mark_written
+from kernbench.replay.sanitizer.launch import LaunchState, element, written_of
+from kernbench.replay.sanitizer.non_finite import check_stored, note_read
+from kernbench.replay.sanitizer.origins import Origins
+from kernbench.replay.sanitizer.shadows import IDS, Shadow, clean
+from kernbench.replay.sites import Site
+
+Array = npt.NDArray[Any]
+
+
+class AccessCheck:
+    """The step before a load or a store: addresses, bounds, races and unwritten memory."""
+
+    def __init__(
+        self,
+        site: Site,
+        sites: list[Site],
+        origins: Origins,
+        mask: int,
+        gather: int,
+        value: int,
+    ) -> None:
+        self.site, self.lanes = site, LaneFinder(site)
+        self._is_plain_store = site.is_store and not site.atomic
+        self._sites, self._number = sites, len(sites)
+        sites.append(site)
+        self._origins = origins
+        self._mask, self._gather, self._value = mask, gather, value
+        """Slots of shadows; a slot that always holds None where there is nothing to look at."""
+
+    def __call__(self, frame: Frame) -> None:
+        site, values = self.site, frame.values
+        state: LaunchState = frame.state
+        buffer = self.lanes.buffer(frame)
+        self._check_mask(frame, values[self._mask])
+        touched = state.touched.get(id(buffer))
+        written = written_of(buffer)
+        gather, value = values[self._gather], values[self._value]
+        if touched is None and written is None and gather is None and value is None:
+            return
+        if gather is not None:
+            self._check_addresses(frame, gather)
+        lanes = self.lanes.find(frame)
+        if value is not None:
+            self._check_value(frame, lanes, value)
+        if touched is not None:
+            # Atomics race with plain writes only, as reads do.
+            look = touched.write if self._is_plain_store else touched.read
+            found = look(lanes.where, lanes.programs, self._number, site.itemsize)
+            if found is not None:
+                raise self._race(frame, lanes, *found)
+        if written is None:
+            return
+        if self._is_plain_store:
+            mark_written(written, lanes.where, site.itemsize)
+            return
+        missing = first_unwritten(written, lanes.where, site.itemsize)
+        if missing is not None:
+            place = element(buffer, int(lanes.where[missing]), site.itemsize)
+            here = self._here(frame, int(lanes.positions[missing]))
+            raise UninitializedReadError(
+                f"{here} {site.verb} {site.itemsize} bytes at {place}, which nothing "
+                "has written; initialise the tensor or mask the access"
+            )
+
+    def _here(self, frame: Frame, position: int) -> str:
+        state: LaunchState = frame.state
+        program = self.lanes.program(frame, position)
+        return f"{_name(self.site)} ({state.launched}, program {program})"
+
+    def _check_mask(self, frame: Frame, shadow: Shadow) -> None:
+        if shadow is None:
+            return
+        shadow = self._origins.undefined(np.broadcast_to(shadow, self._shape(frame)).reshape(-1))
+        if shadow.any():
+            at = int(np.argmax(shadow != 0))
+            raise UndefinedValueError(
+                f"{self._here(frame, at)} is masked by an undefined value: it comes from "
+                f"{self._origins[int(shadow[at])]}; give that load an other= or combine the masks"
+            )
+
+    def _check_addresses(self, frame: Frame, shadow: Array) -> None:
+        """Refuse an address that is undefined or overflowed, before anything follows it."""
+        full = np.broadcast_to(shadow, self._shape(frame))
+        bad = np.where(np.broadcast_to(self.lanes.active(frame), full.shape), full, 0).reshape(-1)
+        if not bad.any():
+            return
+        at = int(np.argmax(bad != 0))
+        origin = self._origins[int(bad[at])]
+        if origin.overflowed:
+            raise AddressOverflowError(
+                f"{self._here(frame, at)} uses an address whose 32-bit offset overflowed in "
+                f"{origin}; widen an operand with .to(tl.int64)"
+            )
+        raise UndefinedValueError(
+            f"{self._here(frame, at)} uses an undefined address: it comes from {origin}; "
+            "give that load an other= or mask this access too"
+        )
+
+    def _check_value(self, frame: Frame, lanes: Lanes, shadow: Array) -> None:
+        bad = self._origins.undefined(self.lanes.pick(shadow, frame, lanes.positions))
+        if not bad.any():
+            return
+        at = int(np.argmax(bad != 0))
+        buffer = self.lanes.buffer(frame)
+        raise UndefinedValueError(
+            f"{self._here(frame, int(lanes.positions[at]))} stores an undefined value to "
+            f"{element(buffer, int(lanes.where[at]), self.site.itemsize)}: it comes from "
+            f"{self._origins[int(bad[at])]}; give that load an other= or mask this store too"
+        )
+
+    def _race(self, frame: Frame, lanes: Lanes, at: int, program: int, site: int) -> DataRaceError:
+        place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)
+        if program < 0:
+            other = f"several other programs of the launch read in {_name(self._sites[site])}"
+        else:
+            x, y, _ = self.site.chunks.grid
+            coordinates = (program % x, program // x % y, program // (x * y))
+            other = f"program {coordinates} {self._sites[site].verb} in {_name(self._sites[site])}"
+        here = self._here(frame, int(lanes.positions[at]))
+        return DataRaceError(
+            f"{here} {self.site.verb} {place}, which {other}; "
+            "programs of a launch run in no order: use an atomic, or give each its own place"
+        )
+
+    def _shape(self, frame: Frame) -> tuple[int, ...]:
+        return (frame.num_programs, *self.site.access.shape)
+
+
+class LoadShadow:
+    """The step after a load: which lanes are undefined, and whether NaN or Inf came in."""
+
+    def __init__(
+        self, lanes: LaneFinder, slot: int, target: int, origin: int | None, other: int
+    ) -> None:
+        self._lanes, self._slot, self._target = lanes, slot, target
+        self._origin, self._other = origin, other
+        """The number of masked-off lanes, or None and the slot of the shadow of ``other=``."""
+
+    def __call__(self, frame: Frame) -> None:
+        frame.values[self._target] = self._shadow(frame)
+        note_read(frame, frame.values[self._slot], self._lanes)
+
+    def _shadow(self, frame: Frame) -> Shadow:
+        other = frame.values[self._other]
+        if self._origin is None and other is None:
+            return None
+        active = self._lanes.active(frame)
+        if active.all():
+            return None
+        masked_off: Any = self._origin if other is None else other
+        return clean(np.where(active, 0, masked_off).astype(IDS))
+
+
+class StoreNonFinite:
+    """The step before a store that looks for NaN and Inf which the launch made."""
+
+    def __init__(self, check: AccessCheck, value: int, names: list[str]) -> None:
+        self._check, self._value, self._names = check, value, names
+
+    def __call__(self, frame: Frame) -> None:
+        check_stored(frame, frame.values[self._value], self._check.lanes, self._names)
+
+
+def _name(site: Site) -> str:
+    return f"tt.{site.op} at {site.line}"

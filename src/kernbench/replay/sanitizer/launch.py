@@ -1,0 +1,59 @@
+"""What the sanitizer knows about one launch while it runs, and how its errors name things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.memory import Buffer
+from kernbench.replay.sanitizer.races import Touched
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Whose launch it is, as errors say it."""
+
+    kernel: str
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"kernel {self.kernel}, rank {self.rank}"
+
+
+class LaunchState:
+    """The state of one launch; a new one for every launch."""
+
+    def __init__(
+        self,
+        launched: Launched,
+        touched: dict[int, Touched],
+        on_non_finite: Callable[[str], None] | None,
+    ) -> None:
+        self.launched = launched
+        self.touched = touched
+        """By the identity of a buffer that the launch writes to."""
+        self.on_non_finite = on_non_finite
+        """Who hears of the first NaN; None once somebody has, or if nobody wants to."""
+        self.has_read_non_finite: Array = np.zeros(1, np.bool_)
+        """Per program of the chunk: whether it has read NaN or Inf."""
+        self.first_site: Array = np.zeros(1, np.int64)
+        """Per program of the chunk: the command that made NaN first, from 1; 0 for none."""
+
+
+def written_of(buffer: Buffer) -> Array | None:
+    """Return the buffer's count of written bytes, which is given up once all of them are."""
+    written = buffer.written
+    if written is not None and written.all():
+        buffer.written = written = None
+    return written
+
+
+def element(buffer: Buffer, byte: int, itemsize: int) -> str:
+    """Return how errors name a place: ``x (4,) float32+8 (element 2)``."""
+    return f"{buffer.label}{byte:+d} (element {byte // itemsize})"

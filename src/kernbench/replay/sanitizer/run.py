@@ -1,0 +1,109 @@
+"""Runs launches under the sanitizer: what a run keeps, and the plans of its traces."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernbench.commands import KernelTrace
+from kernbench.errors import AddressOverflowError, NonFiniteError, NonFiniteWarning, UsageError
+from kernbench.replay.composite import composite_groups
+from kernbench.replay.frame import Frame, PointerArg
+from kernbench.replay.plan import Plan
+from kernbench.replay.run import run_kernel
+from kernbench.replay.sanitizer.launch import Launched, LaunchState
+from kernbench.replay.sanitizer.watch import SanitizerWatch
+
+# A memo, not state: a function of the trace alone that dies with it.
+_PLANS: weakref.WeakKeyDictionary[KernelTrace, _Checked] = weakref.WeakKeyDictionary()
+
+
+class _Checked:
+    """A trace's plan with the sanitizer's steps in it."""
+
+    def __init__(self, trace: KernelTrace) -> None:
+        self.watch = SanitizerWatch(trace)
+        self.plan = Plan(trace, composite=False, watch=self.watch)
+        self.is_composite = any(composite_groups(group) != [group] for group in trace.groups)
+        """Whether the plan without checks merges programs, so that sums have another order."""
+
+
+class Sanitizer:
+    """Executes launches with every check; one per run.
+
+    NaN and Inf that first appear are a warning, or with ``non_finite_is_error`` an error; they
+    are reported once.
+    """
+
+    def __init__(self, *, non_finite_is_error: bool = False) -> None:
+        self._non_finite_is_error = non_finite_is_error
+        self._has_reported = False
+
+    def check_launch(self, trace: KernelTrace, launched: Launched) -> None:
+        """Refuse what is wrong with a launch whatever its data.
+
+        Raises:
+            AddressOverflowError: An offset of 32 bits wraps around.
+        """
+        if trace.overflows:
+            raise AddressOverflowError(f"{trace.overflows[0]} ({launched})")
+
+    def run(
+        self,
+        trace: KernelTrace,
+        params: Sequence[PointerArg | float | int | None],
+        launched: Launched,
+    ) -> None:
+        """Execute a trace as :func:`kernbench.replay.run_kernel` does, to the same bits.
+
+        Raises:
+            OutOfBoundsError, UninitializedReadError, DataRaceError, UndefinedValueError,
+            AddressOverflowError, NonFiniteError: What the kernel does wrong, with its line.
+        """
+        checked = _PLANS.get(trace)
+        if checked is None:
+            checked = _PLANS[trace] = _Checked(trace)
+        pointers = checked.plan.pointers(params)
+        # A product of merged programs sums in another order. So that a check never changes a
+        # number, the checked execution is undone there and the usual one follows.
+        undo = []
+        if checked.is_composite:
+            buffers = {id(b): b for b in (pointers[p].buffer for p in checked.watch.written)}
+            undo = [(buffer, buffer.bytes.copy()) for buffer in buffers.values()]
+        frame = Frame.on(pointers)
+        wants_non_finite = not self._has_reported and all(
+            not isinstance(param, float) or math.isfinite(param) for param in params
+        )
+        frame.state = LaunchState(
+            launched,
+            checked.watch.touched(pointers),
+            self._report_non_finite if wants_non_finite else None,
+        )
+        checked.plan.run_frame(frame, params)
+        if checked.is_composite:
+            for buffer, before in undo:
+                np.copyto(buffer.bytes, before)
+            run_kernel(trace, params)
+
+    def _report_non_finite(self, text: str) -> None:
+        self._has_reported = True
+        if self._non_finite_is_error:
+            raise NonFiniteError(text)
+        warnings.warn(f"{text} (said once per run)", NonFiniteWarning, stacklevel=2)
+
+
+def as_sanitizer(check: object) -> Sanitizer | None:
+    """Return what ``check=`` asks for: False nothing, True all checks, "nan" NaN as an error too.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    if check is False or check is None:
+        return None
+    if check is True or check == "nan":
+        return Sanitizer(non_finite_is_error=check == "nan")
+    raise UsageError(f'check must be True, False or "nan", but got {check!r}')

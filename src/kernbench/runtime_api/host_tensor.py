@@ -1,0 +1,87 @@
+"""Arguments that are no tensors of a run: another library's, in host memory (ADR-0040).
+
+A kernel reads and writes their memory where it is. Nothing of the library is imported: what counts
+is ``data_ptr()``, ``device`` and ``untyped_storage()``, which a PyTorch tensor has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from kernbench.errors import BadPointerError
+from kernbench.memory import Buffer
+
+
+class HostTensor:
+    """One such argument during a launch: as much of a tensor as a launch asks for."""
+
+    __slots__ = ("_address", "buffer", "dp", "label", "name")
+
+    def __init__(self, address: int, buffer: Buffer, name: str) -> None:
+        self._address = address
+        self.buffer = buffer
+        self.name = name
+        self.label = buffer.label
+        self.dp = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage: a view of it has no size of its own here."""
+        return self.buffer.size_bytes
+
+
+class HostMemory:
+    """The host memory that one launch reaches: one buffer per storage, however many views."""
+
+    __slots__ = ("_buffers", "_sip_id")
+
+    def __init__(self, sip_id: int) -> None:
+        self._sip_id = sip_id
+        self._buffers: dict[tuple[int, int], Buffer] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._buffers)
+
+    def tensor(self, given: Any, name: str, what: str) -> HostTensor:
+        """Return ``given`` as an argument; ``name`` is the parameter's, ``what`` begins an error.
+
+        Raises:
+            BadPointerError: It lies on a device.
+        """
+        kind = getattr(getattr(given, "device", None), "type", "cpu")
+        if kind != "cpu":
+            raise BadPointerError(
+                f"{what} lies on device {given.device}, which a simulated SIP cannot reach; "
+                "use .cpu() or make a tensor of this run"
+            )
+        address = int(given.data_ptr())
+        start, size_bytes = _memory_of(given, address)
+        buffer = self._buffers.get((start, size_bytes))
+        if buffer is None:
+            shape = tuple(getattr(given, "shape", ()))
+            label = f"{name} {shape} {str(getattr(given, 'dtype', '')).removeprefix('torch.')}"
+            buffer = Buffer(start, size_bytes, self._sip_id, label, has_data=True)
+            if size_bytes:
+                memory = (ctypes.c_uint8 * size_bytes).from_address(start)
+                buffer.adopt(np.ndarray((size_bytes,), np.uint8, memoryview(memory)))
+            self._buffers[start, size_bytes] = buffer
+        return HostTensor(address, buffer, name)
+
+
+def is_host_tensor(given: Any) -> bool:
+    """Return whether an argument looks like a tensor of another library: memory and its size."""
+    return callable(getattr(given, "data_ptr", None)) and (
+        hasattr(given, "untyped_storage") or isinstance(getattr(given, "nbytes", None), int)
+    )
+
+
+def _memory_of(given: Any, address: int) -> tuple[int, int]:
+    """Return the first byte of a tensor's storage and the storage's length."""
+    storage = getattr(given, "untyped_storage", None)
+    if storage is None:
+        return address, int(given.nbytes)
+    memory = storage()
+    return int(memory.data_ptr()), int(memory.nbytes())

@@ -1,0 +1,162 @@
+"""Launches of kernels that decide by data: a data-dependence barrier (ADR-0031).
+
+What such a kernel does is known only when its data is. So when the launch starts in virtual time,
+everything that has completed until then is replayed, the kernel is run on data, and what it did is
+scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernbench.errors import BadPointerError, NeedsDataError, NoDataError
+from kernbench.kernel_ir import ABSOLUTE, written_params
+from kernbench.memory import Buffer, sip_of
+from kernbench.replay import PointerArg
+from kernbench.sim_engine import StreamCommand
+
+if TYPE_CHECKING:
+    from kernbench.op_log import Template
+    from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
+    from kernbench.runtime_api.kernel_plan import KernelEntry
+    from kernbench.runtime_api.rank_state import RankState
+    from kernbench.runtime_api.run import Run
+
+
+class LivePlan:
+    """A kernel, a grid and integers whose trace only data can tell."""
+
+    def __init__(
+        self, kernel: KernelEntry, grid: Grid, ints: Mapping[int, int], reason: NeedsDataError
+    ) -> None:
+        self.kernel = kernel
+        self.grid = grid
+        self.ints = ints
+        self.reason = reason
+        written = written_params(kernel.binary.module)
+        self.writes_anywhere = ABSOLUTE in written
+        self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
+            (index, 0, 0, index in written or self.writes_anywhere)
+            for index in kernel.pointer_params
+        )
+        """As ``KernelPlan.pointers``; which bytes are touched is not known."""
+
+    def check_data(self, has_data: bool) -> None:
+        """Refuse to run without data.
+
+        Raises:
+            NoDataError: There is none; names the operation and the line that need it.
+        """
+        if not has_data:
+            raise NoDataError(
+                f"{self.reason}; but this run has none (data=False, --no-data): run it with data, "
+                "or guard the launch with `if torch.has_data:`"
+            ) from self.reason
+
+
+class Reach:
+    """The buffers that a launch can come to through addresses in memory."""
+
+    def __init__(self, run: Run, plan: LivePlan, state: RankState, params: list[Any]) -> None:
+        self._run = run
+        self._known = [each.buffer for each in params if isinstance(each, PointerArg)]
+        self.written: list[Buffer] = []
+        if plan.writes_anywhere:
+            # What the program frees before the launch starts is still there for it.
+            self.written = run.memory(state.sip_id).live()
+            self._known += self.written
+
+    def __call__(self, address: int) -> Buffer:
+        for buffer in self._known:
+            if buffer.address <= address < buffer.end:
+                return buffer
+        sip_id = sip_of(address)
+        if not 0 <= sip_id < self._run.machine.num_sips:
+            raise BadPointerError(f"address {address:#x} belongs to no SIP of this machine")
+        return self._run.memory(sip_id).find(address)
+
+
+class Scratch:
+    """Copies of buffers, for a launch that must leave no trace: a benchmark's."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._copies: dict[int, Buffer] = {}
+
+    def __call__(self, address: int) -> Buffer:
+        return self.copy(self._reach(address))
+
+    def copy(self, buffer: Buffer) -> Buffer:
+        found = self._copies.get(buffer.address)
+        if found is None:
+            found = Buffer(buffer.address, buffer.size_bytes, buffer.sip_id, buffer.label, True)
+            found.bytes[:] = buffer.bytes
+            self._copies[buffer.address] = found
+        return found
+
+    def params(self, params: list[Any]) -> list[Any]:
+        """Return the parameters of a launch, on copies."""
+        return [
+            PointerArg(self.copy(each.buffer), each.offset_bytes)
+            if isinstance(each, PointerArg)
+            else each
+            for each in params
+        ]
+
+
+class LiveLaunch(StreamCommand):
+    """One launch that is run on data, and scheduled, when it starts."""
+
+    def __init__(
+        self,
+        run: Run,
+        engine: KernelEngine,
+        plan: LivePlan,
+        policies: Policies,
+        addresses: list[int],
+        params: list[Any],
+        reach: Reach,
+        state: RankState,
+        name: str,
+    ) -> None:
+        super().__init__(run.simulation.env, name)
+        self._run, self._engine, self._plan = run, engine, plan
+        self._policies = policies
+        self._addresses = addresses
+        self._params = params
+        self._reach: Reach | None = reach
+        self._rank = state.rank
+        self._sip_id = state.sip_id
+        self._template: Template | None = None
+
+    def begin(self) -> int:
+        run, params = self._run, self._params
+        assert self._reach is not None
+        reach, self._reach, self._params = self._reach, None, []
+        run.replay_queue.drain()
+        executed = self._engine.run_live(self._plan, params, reach)
+        written = [params[index] for index, _, _, writes in self._plan.pointers if writes]
+        for pointer in (*written, *executed.reached):
+            # Which bytes it wrote is not counted: from now on all of them pass as written.
+            pointer.buffer.written = None
+        self._addresses += [pointer.buffer.address for pointer in executed.reached]
+        share = run.hbm_share(self._sip_id)
+        self._template = self._engine.schedule(
+            executed.trace, self._sip_id, self._policies, share, self.label
+        )
+        return self._template.duration_ps
+
+    def finish(self) -> None:
+        self._run.log(
+            self._template,
+            (self._rank,),
+            (self._sip_id,),
+            (self.start_ps,),
+            (self.end_ps,),
+            f"sip{self._sip_id}",
+            tuple(self._addresses),
+        )
+
+    def describe(self) -> str:
+        return f"kernel {self.label} on SIP {self._sip_id} (rank {self._rank})"

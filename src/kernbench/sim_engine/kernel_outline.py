@@ -1,0 +1,95 @@
+"""The schedule of a launch in outline: one program of each sort, and the waves they run in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.commands import Engine, KernelTrace, SourceLine
+from kernbench.hardware import Machine
+from kernbench.sim_engine.conditions import Conditions
+from kernbench.sim_engine.kernel_plan import QUEUES
+from kernbench.sim_engine.kernel_waves import GroupWaves, Segment, build_waves, resident_programs
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpan:
+    """When one command of the kernel's text runs in one program, from the program's start on."""
+
+    engine: Engine
+    kind: str
+    line: SourceLine
+    count: int
+    """How often the program runs it."""
+    start_ps: int
+    """Of its first run."""
+    end_ps: int
+    """Of its last run."""
+    busy_ps: int
+    """How long it takes its engine, all runs together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOutline:
+    """The first program of a group, which stands for the programs that take the same path."""
+
+    program_id: int
+    num_programs: int
+    duration_ps: int
+    spans: tuple[CommandSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOutline:
+    """A launch on one SIP, without the host's launch and the device's front end."""
+
+    programs: tuple[ProgramOutline, ...]
+    num_pes: int
+    num_waves: int
+    resident_programs: int
+    """How many programs a PE has in TCM at the same time, at most."""
+    makespan_ps: int
+
+
+def outline_kernel(
+    trace: KernelTrace, machine: Machine, sip_id: int, conditions: Conditions | None = None
+) -> KernelOutline:
+    """Return the outline of the schedule that ``schedule_kernel`` gives."""
+    sip = machine.sip_at(sip_id)
+    waves = build_waves(trace, sip, conditions or Conditions())
+    used = {segment.wave for group in waves.groups for segment in group.segments}
+    return KernelOutline(
+        programs=tuple(_outline(group) for group in waves.groups),
+        num_pes=sip.num_pes,
+        num_waves=len(used),
+        resident_programs=resident_programs(trace, sip),
+        makespan_ps=waves.makespan_ps,
+    )
+
+
+def _outline(group: GroupWaves) -> ProgramOutline:
+    first = min(group.segments, key=_first_program)
+    timed = first.timed
+    pipeline = timed.pipeline
+    # As in the op log: a program that a shared resource holds up is slowed down evenly.
+    slow, plain = timed.duration_ps, max(pipeline.end_ps, 1)
+    spans = tuple(
+        CommandSpan(
+            engine=QUEUES[site.queue],
+            kind=site.kind,
+            line=site.command.line,
+            count=site.count,
+            start_ps=pipeline.first_start_ps[site.index] * slow // plain,
+            end_ps=-(-pipeline.last_end_ps[site.index] * slow // plain),
+            busy_ps=timed.costs.busy_ps[site.index],
+        )
+        for site in group.plan.sites
+        if pipeline.first_start_ps[site.index] >= 0
+    )
+    num_programs = sum(segment.count for segment in group.segments)
+    return ProgramOutline(_first_program(first), num_programs, timed.duration_ps, spans)
+
+
+def _first_program(segment: Segment) -> int:
+    return int(np.min(segment.program_ids))

@@ -1,0 +1,63 @@
+"""``kernbench run --check``: the sanitizer from the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def shift(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at + 1, mask=at + 1 < n, other=0.0)
+    tl.store(x_ptr + at, x / x, mask=at < n)
+
+
+def run(torch, programs: int = 2, value: float = 1.0):
+    x = torch.full((128,), value, name="x")
+    shift[(programs,)](x, 128, BLOCK=128 // programs)
+"""
+
+
+def kernbench_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "bench.py").write_text(BENCH)
+    return subprocess.run(
+        [sys.executable, "-m", "kernbench", "run", "bench.py", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.adr("0020-D1")
+def test_a_race_that_nobody_reads_is_found_with_check_only(tmp_path: Path) -> None:
+    assert kernbench_run(tmp_path).returncode == 0
+    found = kernbench_run(tmp_path, "--check")
+    assert found.returncode == 1
+    assert "DataRaceError" in found.stderr
+    assert "bench.py:10" in found.stderr
+    assert "bench.py:9" in found.stderr
+    assert "rank 0" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert "src/kernbench" not in found.stderr
+    assert kernbench_run(tmp_path, "--check", "-p", "programs=1").returncode == 0
+
+
+def test_the_first_nan_is_a_warning_or_an_error(tmp_path: Path) -> None:
+    arguments = ("-p", "programs=1", "-p", "value=0")
+    warned = kernbench_run(tmp_path, "--check", *arguments)
+    assert warned.returncode == 0
+    assert "NonFiniteWarning" in warned.stderr
+    failed = kernbench_run(tmp_path, "--check-nan", *arguments)
+    assert failed.returncode == 1
+    assert "NonFiniteError" in failed.stderr
+    assert "arith.divf at bench.py:10" in failed.stderr

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernbench.cli.app import app
+from kernbench.cli.torch_stand_in import torch_stands_in
+
+Run = Callable[..., tuple[int, str, str]]
+
+PROGRAM = """
+import sys
+import triton
+import triton.language as tl
+from beside import SCALE
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+TARGET = triton.runtime.driver.active.get_current_target()
+
+@triton.jit
+def fill(out, n, value, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + offsets, offsets * value, mask=offsets < n)
+
+def main(arguments):
+    from kernbench.runtime_api import current_context
+
+    out = current_context().zeros(100)
+    launch = lambda: fill[(4,)](out, 100, SCALE, BLOCK=32)
+    ms = triton.testing.do_bench(launch)
+    assert out.tolist() == [0] * 100, "timing must not touch data"
+    launch()
+    assert out.tolist() == [SCALE * i for i in range(100)]
+    print(f"{DEVICE=} {TARGET.backend=} {arguments=} {ms=:.6f}")
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    if "--exit" in sys.argv:
+        sys.exit(sys.argv[-1])
+    if "--status" in sys.argv:
+        sys.exit(int(sys.argv[-1]))
+    if "--raise" in sys.argv:
+        raise LookupError("nothing there")
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERNBENCH_DEBUG", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "beside.py").write_text("SCALE = 3\n")
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as status:
+            app(["script", *arguments])
+        out, err = capsys.readouterr()
+        return int(status.value.code or 0), out, err
+
+    return call
+
+
+@pytest.mark.adr("0050-D4")
+def test_a_program_runs_as_main_and_its_launches_are_reported(run: Run) -> None:
+    before = sys.modules["__main__"], sys.argv, list(sys.path)
+    status, out, err = run("program.py", "--size", "3", "-v")
+    assert (status, err) == (0, "")
+    assert "arguments=['--size', '3', '-v']" in out
+    assert "TARGET.backend='kernbench'" in out
+    assert "fill" in out.split("kernel", 1)[1], "the report comes after what the program prints"
+    assert (sys.modules["__main__"], sys.argv, sys.path) == before
+
+
+@pytest.mark.adr("0050-D5")
+@pytest.mark.parametrize("target", ["cuda", "hip"])
+def test_a_program_may_hear_of_a_gpu_while_triton_compiles_for_kernbench(
+    run: Run, target: str
+) -> None:
+    status, out, _ = run("--target", target, "program.py")
+    assert status == 0
+    assert f"TARGET.backend='{target}'" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "said"),
+    [
+        (["program.py", "--status", "3"], 3, ""),
+        (["program.py", "--exit", "enough of this"], 1, "enough of this\n"),
+        (["program.py", "--raise"], 1, "error: LookupError: nothing there\n  program.py:"),
+        (["progam.py"], 2, "error: no script progam.py: did you mean program.py"),
+        (["elsewhere/program.py"], 2, "there is no folder elsewhere"),
+        (["."], 2, "error: . is a folder; name a Python file in it"),
+        (["--target", "cdua", "program.py"], 2, "unknown target 'cdua': did you mean cuda"),
+        (["--machine", "ahmb", "program.py"], 2, "did you mean ahbm"),
+        (["--json", "-", "program.py", "--status", "0"], 0, "fill"),
+    ],
+)
+def test_the_exit_status_says_how_a_program_ended(
+    run: Run, arguments: list[str], expected: int, said: str
+) -> None:
+    status, _, err = run(*arguments)
+    assert status == expected, err
+    assert said in err
+
+
+def test_a_file_that_is_no_python_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_bytes(b"\x00\x01")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    for name in ("data.py", "broken.py"):
+        status, _, err = run(name)
+        assert status != 0
+        assert name in err or "null bytes" in err
+
+
+class FakeTensor:
+    """As much of a PyTorch tensor as host code asks for."""
+
+    def cuda(self) -> FakeTensor:
+        raise AssertionError("there is no GPU")
+
+    def to(self, *args: Any) -> tuple[Any, ...]:
+        return args
+
+    @property
+    def is_cuda(self) -> bool:
+        return False
+
+
+class Device:
+    def __init__(self, name: str) -> None:
+        self.type = name
+
+
+@pytest.fixture
+def fake_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module in PyTorch's place, with its one mode for all functions."""
+    torch: Any = ModuleType("torch")
+    modes: list[Any] = []
+
+    class Mode:
+        def __enter__(self) -> None:
+            modes.append(self)
+
+        def __exit__(self, *_: object) -> None:
+            modes.remove(self)
+
+    def call(func: Any, *args: Any, **kwargs: Any) -> Any:
+        if modes:
+            return modes[-1].__torch_function__(func, (), args, kwargs)
+        return func(*args, **kwargs)
+
+    def zeros(*shape: int, device: Any = None) -> Any:
+        return shape, device
+
+    torch.overrides = SimpleNamespace(TorchFunctionMode=Mode)
+    torch.cuda = SimpleNamespace(get_device_properties=lambda device: "of a real GPU")
+    torch.cpu = SimpleNamespace(current_stream=lambda: "the stream of the CPU")
+    torch.device = Device
+    torch.Tensor = type("Tensor", (FakeTensor,), {})
+    torch.nn = SimpleNamespace(functional=SimpleNamespace(layer_norm=object()))
+    torch.zeros = lambda *shape, **options: call(zeros, *shape, **options)
+    torch.call = call
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    yield torch
+    assert not modes, "a mode was left on"
+
+
+@pytest.mark.adr("0050-D6")
+def test_the_cpu_of_pytorch_stands_for_the_device(fake_torch: Any) -> None:
+    tensor = fake_torch.Tensor()
+    with torch_stands_in({"name": "a SIP", "multi_processor_count": 24}):
+        assert fake_torch.zeros(2, device="cuda") == ((2,), "cpu")
+        assert fake_torch.zeros(2, device="cuda:1") == ((2,), "cpu")
+        assert fake_torch.zeros(2, device="meta") == ((2,), "meta")
+        assert fake_torch.zeros(2, device=fake_torch.device("cuda"))[1].type == "cpu"
+        assert fake_torch.call(fake_torch.Tensor.cuda, tensor) is tensor
+        assert fake_torch.call(fake_torch.Tensor.to, tensor, "cuda", 3) == ("cpu", 3)
+        assert tensor.is_cuda
+        assert fake_torch.cuda.get_device_properties("cuda").multi_processor_count == 24
+        assert fake_torch.cuda.get_device_name() == "a SIP"
+        assert fake_torch.cuda.get_device_capability() >= (8, 0)
+        assert fake_torch.cuda.current_stream() == "the stream of the CPU"
+        fake_torch.cpu.set_stream(None)
+        fake_torch.cuda.synchronize()
+    assert not tensor.is_cuda
+    assert fake_torch.cuda.get_device_properties(0) == "of a real GPU"
+    assert set(vars(fake_torch.cpu)) == {"current_stream"}
+    assert fake_torch.zeros(2, device="cuda") == ((2,), "cuda")
+
+
+def test_pytorch_is_prepared_when_the_program_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    (tmp_path / "torch.py").write_text(
+        "class overrides:\n    class TorchFunctionMode:\n"
+        "        def __enter__(self): pass\n        def __exit__(self, *_): pass\n"
+        "class Tensor:\n    is_cuda = False\nclass cuda: pass\nclass cpu: pass\n"
+        "class device: pass\n"
+        "class nn:\n    class functional:\n        layer_norm = None\n"
+    )
+    hooks = list(sys.meta_path)
+    with torch_stands_in({"name": "a SIP"}):
+        assert "torch" not in sys.modules, "only the program imports PyTorch"
+        import torch
+
+        assert torch.Tensor().is_cuda is True
+    assert torch.Tensor().is_cuda is False
+    assert sys.meta_path == hooks
+    monkeypatch.delitem(sys.modules, "torch")
+    with torch_stands_in({}):
+        pass
+    assert sys.meta_path == hooks

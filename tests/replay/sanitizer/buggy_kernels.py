@@ -1,0 +1,152 @@
+"""Kernels with a mistake that a constexpr puts in, so that each has a twin without it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gather(table_ptr, index_ptr, out_ptr, n, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < n
+    index = tl.load(index_ptr + at, mask=mask, other=0)
+    if BUG:
+        index += n
+    tl.store(out_ptr + at, tl.load(table_ptr + index, mask=mask), mask=mask)
+
+
+@triton.jit
+def fill(out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, at.to(tl.float32), mask=at < n)
+
+
+@triton.jit
+def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def neighbour(x_ptr, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    """Every program adds to its block; with the bug it also reads the first of the next one."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    if BUG:
+        x += tl.load(x_ptr + (tl.program_id(0) + 1) % tl.num_programs(0) * BLOCK)
+    tl.store(x_ptr + at, x)
+
+
+@triton.jit
+def total(x_ptr, out_ptr, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    part = tl.sum(tl.load(x_ptr + at))
+    if BUG:
+        tl.store(out_ptr, tl.load(out_ptr) + part)
+    else:
+        tl.atomic_add(out_ptr, part)
+
+
+@triton.jit
+def same_place(x_ptr, out_ptr, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    part = tl.sum(tl.load(x_ptr + pid * BLOCK + tl.arange(0, BLOCK)))
+    tl.store(out_ptr + (pid // 2 if BUG else pid), part)
+
+
+@triton.jit
+def row_sum(x_ptr, out_ptr, n, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    if BUG:
+        x = tl.load(x_ptr + tl.program_id(0) * n + at, mask=at < n)
+    else:
+        x = tl.load(x_ptr + tl.program_id(0) * n + at, mask=at < n, other=0.0)
+    tl.store(out_ptr + tl.program_id(0), tl.sum(x * 2))
+
+
+@triton.jit
+def unmasked_store(x_ptr, out_ptr, n, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n) + 1
+    if not BUG:
+        x = tl.where(at < n, x, 0.0)
+    tl.store(out_ptr + at, x)
+
+
+@triton.jit
+def undefined_mask(x_ptr, out_ptr, n, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    mask = x > 0
+    if not BUG:
+        mask &= at < n
+    tl.store(out_ptr + at, at.to(tl.float32), mask=mask)
+
+
+@triton.jit
+def undefined_address(x_ptr, out_ptr, n, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    index = tl.load(x_ptr + at, mask=at < n)
+    if BUG:
+        tl.store(out_ptr + index, 1.0)
+    else:
+        tl.store(out_ptr + index, 1.0, mask=at < n)
+
+
+@triton.jit
+def dot_rows(a_ptr, b_ptr, out_ptr, m, k, BUG: tl.constexpr, B: tl.constexpr):
+    """Rows past m are masked without other=, which is fine; columns past k are not."""
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    if BUG:
+        a = tl.load(a_ptr + i * k + j, mask=(i < m) & (j < k))
+    else:
+        a = tl.load(a_ptr + i * k + j, mask=(i < m) & (j < k), other=0.0)
+        a = tl.where(j < k, a, 0.0)
+    b = tl.load(b_ptr + i * B + j, mask=i < k, other=0.0)
+    tl.store(out_ptr + i * B + j, tl.dot(a, b), mask=i < m)
+
+
+@triton.jit
+def carried(x_ptr, out_ptr, n, rounds, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    """A sum over rounds whose lanes past n are undefined from the first round on."""
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for r in range(rounds):
+        acc += tl.load(x_ptr + r * n + at, mask=at < n)
+    if BUG:
+        tl.store(out_ptr + at, acc)
+    else:
+        tl.store(out_ptr + at, acc, mask=at < n)
+
+
+@triton.jit
+def far_row(x_ptr, index_ptr, out_ptr, stride, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows by data: row * stride leaves 32 bits; wrapped around it is inside the tensor again."""
+    at = tl.arange(0, BLOCK)
+    row = tl.load(index_ptr + at)
+    if BUG:
+        offset = row * stride
+    else:
+        offset = (row * stride) & 7
+    tl.store(out_ptr + at, tl.load(x_ptr + offset))
+
+
+@triton.jit
+def far_block(x_ptr, out_ptr, stride, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) + 2
+    if BUG:
+        offset = row * stride
+    else:
+        offset = (row * stride) & 7
+    tl.store(out_ptr + at, tl.load(x_ptr + offset + at))
+
+
+@triton.jit
+def ratio(x_ptr, out_ptr, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    bottom = x if BUG else x + 1
+    y = x / bottom
+    tl.store(out_ptr + at, y * 2)

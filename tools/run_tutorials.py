@@ -1,0 +1,103 @@
+"""Run Triton's own tutorials 01 to 09 from a checkout, unmodified, and say which pass.
+
+    python tools/run_tutorials.py PATH_TO/triton/python/tutorials [--only 03] [--timeout 900]
+
+Needs PyTorch (its CPU), and for some tutorials pandas, matplotlib and tabulate. The exit status is
+the number of tutorials that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# What a tutorial is run with: only the launch differs, never the file.
+OPTIONS = {
+    "07": ["--target", "cuda"],  # refuses to go on without a vendor's name
+}
+CALLED = {
+    # These end in benchmarks that no CPU of PyTorch's gets through: their own checks are called.
+    "06": "test_op(1, 2, 128, 64, True, False, 'bwd', 'triton-fp16')\n"
+    "test_op(1, 2, 1024, 64, False, False, 'bwd', 'triton-fp16')",
+    "09": "validate(32, 32, 32, torch.float16)\nvalidate(512, 512, 512, torch.float16)",
+}
+CALLING = """
+import pathlib, sys
+path = pathlib.Path({path!r})
+names = {{"__name__": "tutorial", "__file__": str(path)}}
+sys.path.insert(0, str(path.parent))
+exec(compile(path.read_bytes(), str(path), "exec"), names)
+exec({calls!r}, names)
+"""
+
+
+def main() -> int:
+    """Run the tutorials and return how many failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="python/tutorials of a Triton checkout")
+    parser.add_argument("--only", metavar="NN", action="append", help="one of 01 to 09; repeatable")
+    parser.add_argument("--timeout", type=int, default=900, metavar="S", help="for each")
+    options = parser.parse_args()
+    files = sorted(options.folder.glob("0[1-9]-*.py"))
+    if options.only:
+        files = [path for path in files if path.name[:2] in options.only]
+    if not files:
+        parser.error(f"there are no such tutorials in {options.folder}")
+    failed = 0
+    for path in files:
+        started_s = time.monotonic()
+        reason = run(path.resolve(), options.timeout)
+        failed += bool(reason)
+        verdict = f"FAILED  {reason}" if reason else "passed"
+        how = "its own checks" if path.name[:2] in CALLED else "all of it"
+        print(
+            f"{path.name:<32} {time.monotonic() - started_s:6.0f} s  {how:<14} {verdict}",
+            flush=True,
+        )
+    print(f"{len(files) - failed} of {len(files)} passed")
+    return failed
+
+
+def run(path: Path, timeout_s: int) -> str:
+    """Return why a tutorial failed, or nothing."""
+    number = path.name[:2]
+    with tempfile.TemporaryDirectory() as folder:
+        program = path
+        if number in CALLED:
+            program = Path(folder) / f"calling_{number}.py"
+            program.write_text(CALLING.format(path=str(path), calls=CALLED[number]))
+        try:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "kernbench",
+                    "script",
+                    *OPTIONS.get(number, []),
+                    str(program),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_s,
+                # Without a display, plots go nowhere.
+                env={**os.environ, "MPLBACKEND": "Agg"},
+                cwd=folder,
+            )
+        except subprocess.TimeoutExpired:
+            return f"not done after {timeout_s} s"
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
+        return (lines or done.stderr.splitlines() or ["no message"])[-1][:300]
+    if "❌" in done.stdout:
+        return "it says itself that numbers differ"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
