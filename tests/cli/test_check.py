@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.cli.bench_file import known_benches
+
 BENCH = """
 import triton
 import triton.language as tl
@@ -61,3 +63,17 @@ def test_the_first_nan_is_a_warning_or_an_error(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert "NonFiniteError" in failed.stderr
     assert "arith.divf at bench.py:10" in failed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", known_benches())
+def test_shipped_benches_are_clean_under_check(bench: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kernbench", "run", bench, "--check-nan"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

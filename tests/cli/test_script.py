@@ -128,6 +128,9 @@ class FakeTensor:
     def to(self, *args: Any) -> tuple[Any, ...]:
         return args
 
+    def data_ptr(self) -> int:
+        return 4096
+
     @property
     def is_cuda(self) -> bool:
         return False
@@ -175,13 +178,16 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.adr("0050-D6")
 def test_the_cpu_of_pytorch_stands_for_the_device(fake_torch: Any) -> None:
     tensor = fake_torch.Tensor()
-    with torch_stands_in({"name": "a SIP", "multi_processor_count": 24}):
+    asked: list[Any] = []
+    with torch_stands_in({"name": "a SIP", "multi_processor_count": 24}, asked.append):
         assert fake_torch.zeros(2, device="cuda") == ((2,), "cpu")
         assert fake_torch.zeros(2, device="cuda:1") == ((2,), "cpu")
         assert fake_torch.zeros(2, device="meta") == ((2,), "meta")
         assert fake_torch.zeros(2, device=fake_torch.device("cuda"))[1].type == "cpu"
         assert fake_torch.call(fake_torch.Tensor.cuda, tensor) is tensor
         assert fake_torch.call(fake_torch.Tensor.to, tensor, "cuda", 3) == ("cpu", 3)
+        assert fake_torch.call(fake_torch.Tensor.data_ptr, tensor) == 4096
+        assert asked == [tensor]
         assert tensor.is_cuda
         assert fake_torch.cuda.get_device_properties("cuda").multi_processor_count == 24
         assert fake_torch.cuda.get_device_name() == "a SIP"
@@ -208,7 +214,7 @@ def test_pytorch_is_prepared_when_the_program_imports_it(
         "class nn:\n    class functional:\n        layer_norm = None\n"
     )
     hooks = list(sys.meta_path)
-    with torch_stands_in({"name": "a SIP"}):
+    with torch_stands_in({"name": "a SIP"}, [].append):
         assert "torch" not in sys.modules, "only the program imports PyTorch"
         import torch
 
@@ -216,6 +222,6 @@ def test_pytorch_is_prepared_when_the_program_imports_it(
     assert torch.Tensor().is_cuda is False
     assert sys.meta_path == hooks
     monkeypatch.delitem(sys.modules, "torch")
-    with torch_stands_in({}):
+    with torch_stands_in({}, [].append):
         pass
     assert sys.meta_path == hooks

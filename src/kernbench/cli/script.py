@@ -104,10 +104,11 @@ def run_program(
 
     ``target`` is what it hears of the target, if not the truth.
     """
+    from kernbench.runtime_api import current_context
     from kernbench.triton_backend import announced_target
 
     with (
-        torch_stands_in(properties_of(machine)),
+        torch_stands_in(properties_of(machine), current_context().lent.lend),
         announced_target(target),
         as_main(path, args) as module,
     ):

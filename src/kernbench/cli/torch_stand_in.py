@@ -22,15 +22,16 @@ CAPABILITY = (8, 0)
 
 
 @contextmanager
-def torch_stands_in(properties: Mapping[str, Any]) -> Iterator[None]:
+def torch_stands_in(properties: Mapping[str, Any], lend: Callable[[Any], None]) -> Iterator[None]:
     """Let PyTorch answer for the device while the block runs, from its import on.
 
-    ``properties`` are those of ``torch.cuda.get_device_properties``.
+    ``properties`` are those of ``torch.cuda.get_device_properties``; ``lend`` is given each tensor
+    whose address the program asks for, which may reach a kernel in a table of addresses.
     """
     with ExitStack() as undo:
 
         def prepare(torch: ModuleType) -> None:
-            _prepare(torch, properties, undo)
+            _prepare(torch, properties, lend, undo)
 
         loaded = sys.modules.get("torch")
         if loaded is None:
@@ -72,7 +73,9 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _prepare(torch: Any, properties: Mapping[str, Any], undo: ExitStack) -> None:
+def _prepare(
+    torch: Any, properties: Mapping[str, Any], lend: Callable[[Any], None], undo: ExitStack
+) -> None:
     described = SimpleNamespace(**properties, major=CAPABILITY[0], minor=CAPABILITY[1])
     answers: dict[str, Callable[..., Any]] = {
         "get_device_properties": lambda device=None: described,
@@ -90,7 +93,7 @@ def _prepare(torch: Any, properties: Mapping[str, Any], undo: ExitStack) -> None
     if not hasattr(torch.cpu, "set_stream"):
         _replace(undo, torch.cpu, "set_stream", lambda stream: None)
     _replace(undo, torch.Tensor, "is_cuda", property(lambda tensor: True))
-    mode = _device_mode(torch)
+    mode = _device_mode(torch, lend)
     mode.__enter__()
     undo.callback(mode.__exit__, None, None, None)
 
@@ -106,7 +109,7 @@ def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
         undo.callback(setattr, owner, name, before)
 
 
-def _device_mode(torch: Any) -> Any:
+def _device_mode(torch: Any, lend: Callable[[Any], None]) -> Any:
     """Return the mode in which PyTorch's functions make CPU tensors for a GPU's device."""
 
     def to_host(value: Any) -> Any:
@@ -130,6 +133,8 @@ def _device_mode(torch: Any) -> Any:
             kwargs = dict(kwargs or {})
             if func is torch.Tensor.cuda:
                 return args[0]
+            if func is torch.Tensor.data_ptr:
+                lend(args[0])
             if "device" in kwargs:
                 kwargs["device"] = to_host(kwargs["device"])
             if func is torch.Tensor.to:

@@ -208,9 +208,9 @@ class Math:
     Shapes of ``tt.splat``, ``tt.broadcast``, ``tt.reshape``, ``tt.join`` and ``tt.cat`` are those
     of ``dst``. ``tt.mx_decode`` stands for what ``tt.dot_scaled`` does to an operand: inputs are
     the elements and their scales, ``attrs`` the name ``elements`` of their type, ``axis`` (the
-    product's inner one), ``packed_axis`` of 4-bit elements, and ``fast`` (a NaN scale need not make NaN).
-    Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``,
-    ``arith.muli``, ``arith.addi`` and the shape operations, on ``int64`` bytes.
+    product's inner one), ``packed_axis`` of 4-bit elements, and ``fast`` (a NaN scale need not make
+    NaN). Address arithmetic on data (``Access.gather``) is made of ``arith.extsi``, ``arith.muli``,
+    ``arith.addi`` and the shape operations, on ``int64`` bytes.
     """
 
     dst: Tile
@@ -284,7 +284,8 @@ class Atomic:
     ``kind`` is Triton's (``add``, ``fadd``, ``max``, ``min``, ``umax``, ``umin``, ``and``, ``or``,
     ``xor``, ``exch``), or ``cas``, which writes ``value`` where the element is ``compare``, or
     ``load``, which changes nothing. ``dst`` takes the elements as they were, 0 where the mask does
-    not hold; it is None when nobody reads it. Elements that several lanes or programs name are changed in program order.
+    not hold; it is None when nobody reads it. Elements that several lanes or programs name are
+    changed in program order.
     """
 
     dst: Tile | None

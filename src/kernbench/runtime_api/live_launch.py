@@ -60,6 +60,7 @@ class Reach:
 
     def __init__(self, run: Run, plan: LivePlan, state: RankState, params: list[Any]) -> None:
         self._run = run
+        self._sip_id = state.sip_id
         self._known = [each.buffer for each in params if isinstance(each, PointerArg)]
         self.written: list[Buffer] = []
         if plan.writes_anywhere:
@@ -71,6 +72,10 @@ class Reach:
         for buffer in self._known:
             if buffer.address <= address < buffer.end:
                 return buffer
+        lent = self._run.lent.find(address, self._sip_id)
+        if lent is not None:
+            self._known.append(lent)
+            return lent
         sip_id = sip_of(address)
         if not 0 <= sip_id < self._run.machine.num_sips:
             raise BadPointerError(f"address {address:#x} belongs to no SIP of this machine")

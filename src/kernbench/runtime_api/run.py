@@ -14,6 +14,7 @@ from kernbench.op_log import HostSpan, Instance, OpLog
 from kernbench.replay import as_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
+from kernbench.runtime_api.lent_memory import LentMemory
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
 from kernbench.sim_engine import Handle, Network, Simulation, Stream
@@ -56,6 +57,8 @@ class Run:
         self.op_log = OpLog()
         self.replay_queue = ReplayQueue(data)
         self.transfers = TransferTemplates(self.machine)
+        self.lent = LentMemory()
+        """Host tensors that kernels may reach through addresses in memory."""
         self.started_s = time.perf_counter()
         self.ended = False
         self.probed_ps: int | None = None
