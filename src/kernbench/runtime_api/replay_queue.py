@@ -35,9 +35,7 @@ class ReplayQueue:
         """Whether a record has raised; somebody was told then."""
         return self._failed is not None
 
-    def push(
-        self, command: Described, record: Callable[[], None], *, speaks: bool = False
-    ) -> None:
+    def push(self, command: Described, record: Callable[[], None], *, speaks: bool = False) -> None:
         """Put a completed command on record.
 
         One that ``speaks`` prints or asserts: it is executed though nobody may read its data.
