@@ -7,6 +7,29 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+EXPLAINED: tuple[tuple[str, str], ...] = (
+    (r"Unknown key: '(ttgir|llir|ptx)'", "reads the IR of a later stage; kernbench ends at TTIR"),
+    (
+        r"not compiled with CUDA|pin_memory|NoneType.*and 'int'|DID NOT RAISE ValueError",
+        "asks PyTorch for a GPU, or expects that a CPU tensor is refused",
+    ),
+    (
+        r"too many indices for tensor of rank|Block pointers have been removed|CompileTimeAssert",
+        "the test is older than the installed Triton, whose front end refuses it",
+    ),
+    (
+        r"Tensor-likes are not close",
+        "one element whose terms nearly cancel: PyTorch's 16-bit product, or float32 sums in "
+        "another order, differ by more than the test allows",
+    ),
+    (
+        r"assert None is not None",
+        "expects a compilation, but clears the kernel cache of PyTorch's device and not of ours",
+    ),
+    (r"scf\.|cf\.cond_br|needs data", "control flow that depends on data"),
+)
+"""What an error text means, for the page's readers."""
+
 
 class Outcome(NamedTuple):
     """What became of one test case."""
@@ -56,7 +79,8 @@ def _by_reason(outcomes: Mapping[str, Outcome], wanted: str) -> list[str]:
             functions[general(reason)][test.partition("[")[0]] += 1
     lines = []
     for reason, count in sorted(functions.items(), key=lambda item: -item[1].total()):
-        lines.append(f"- {count.total()} x {_code(reason)}")
+        why = next((text for pattern, text in EXPLAINED if re.search(pattern, reason)), "")
+        lines.append(f"- {count.total()} x {_code(reason)}{': ' if why else ''}{why}")
         lines += [f"  - `{function}`: {number}" for function, number in sorted(count.items())]
     return lines
 
@@ -69,7 +93,7 @@ def general(reason: str) -> str:
     """
     reason = re.sub(r"0x[0-9a-f]+", "N", reason)
     reason = re.sub(r"/tmp/\S+/", "", reason)
-    return re.sub(r"(?<![A-Za-z_])-?\d+(\.\d+)?(e[+-]?\d+)?(?![A-Za-z_])", "N", reason)
+    return re.sub(r"(?<![A-Za-z_\d])-?\d+(\.\d+)?(e[+-]?\d+)?(?![A-Za-z_])", "N", reason)
 
 
 def _code(reason: str) -> str:

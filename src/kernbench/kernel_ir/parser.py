@@ -27,7 +27,7 @@ from kernbench.kernel_ir.ir import (
 from kernbench.kernel_ir.lexer import Tokens, tokenize
 from kernbench.kernel_ir.literals import parse_number
 from kernbench.kernel_ir.locations import LocationTable
-from kernbench.kernel_ir.types import bool_like, parse_type, pointee
+from kernbench.kernel_ir.types import bool_like, element_of, parse_type, pointee
 from kernbench.kernel_ir.verify import verify
 
 _LOCATION_LINE = re.compile(r"^#loc\w*[ \t]*=[ \t]*loc\(.*$", re.MULTILINE)
@@ -39,6 +39,7 @@ _RESULT_RULES: dict[str, Callable[[list[Type]], Type]] = {
     "arith.cmpi": lambda types: bool_like(types[0]),
     "arith.cmpf": lambda types: bool_like(types[0]),
     "tt.load": lambda types: pointee(types[0]),
+    "tt.unsplat": lambda types: element_of(types[0]),
     "arith.select": lambda types: types[-1],
     "tt.make_tensor_ptr": lambda types: types[-1],
     "tt.make_tensor_descriptor": lambda types: types[-1],

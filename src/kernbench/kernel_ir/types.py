@@ -51,6 +51,14 @@ def bool_like(type_: Type) -> Type:
     return with_dtype(type_, bool_)
 
 
+def element_of(type_: Type) -> Type:
+    """Return the type of one element of a tensor."""
+    if type_.dtype is None:
+        return type_
+    text = f"!tt.ptr<{type_.dtype.mlir}>" if type_.is_pointer else type_.dtype.mlir
+    return Type(text, (), type_.dtype, type_.is_pointer)
+
+
 def pointee(type_: Type) -> Type:
     """Return the type that a load through ``type_`` has."""
     return type_ if type_.dtype is None else with_dtype(type_, type_.dtype)
