@@ -113,14 +113,14 @@ def changed(machine: Machine, **links: object) -> Machine:
     spec = machine.spec.model_copy(
         update={"links": type(machine.spec.links)(**{**machine.spec.links.model_dump(), **links})}
     )
-    return build_machine(spec, machine.num_sips, "test", machine.mesh_rows_cols)
+    return build_machine(spec, machine.num_sips, "test", machine.shape)
 
 
 def hbm_of(machine: Machine, gbps: int) -> Machine:
     """Return the machine with HBM of that bandwidth per cube."""
     cube = machine.sip.cube.model_copy(update={"hbm_bandwidth_gbps": Fraction(gbps)})
     spec = machine.spec.model_copy(update={"sip": machine.sip.model_copy(update={"cube": cube})})
-    return build_machine(spec, machine.num_sips, "test", machine.mesh_rows_cols)
+    return build_machine(spec, machine.num_sips, "test", machine.shape)
 
 
 @st.composite
