@@ -7,6 +7,7 @@ between cubes. Shared resources are divided evenly among the programs that run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -76,6 +77,10 @@ class ProgramCosts:
     """By site: how long its queue is taken in all."""
     least_ps: int
     """What the program's share of the busiest shared resource needs for all its traffic."""
+    hbm_bytes: Fraction
+    """What one program moves in and out of HBM, on average over those that share tiles."""
+    hbm_stream_bytes: Fraction
+    """How much HBM could stream in the time that it takes for that."""
 
 
 class CostModel:
@@ -86,6 +91,7 @@ class CostModel:
         self.sip = sip
         self.placements = dict(conditions.placements)
         self.spread = Placement.interleaved(sip)
+        self.cached = dict(conditions.cached) if sip.cache is not None else {}
         self.hbm_share = 1 - conditions.comm_share
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
 
@@ -104,6 +110,7 @@ class CostModel:
         latency: list[int] = []
         busy: list[int] = []
         least = [0, 0, 0]
+        hbm_bytes = hbm_stream_bytes = Fraction(0)
         for site, moved in zip(self.plan.sites, traffic, strict=True):
             if moved is None:
                 occupancy.append(self._fixed_ps[site.index])
@@ -118,8 +125,24 @@ class CostModel:
             busy.append(sum(costs) * moved.repeats)
             for resource, share in enumerate(shares):
                 least[resource] += share
+            missed = self._missed(site, sharing) * moved.copies
+            hbm_bytes += missed * moved.burst_bytes
+            hbm_stream_bytes += missed * self._stream_bytes(moved)
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
-        return ProgramCosts(times, tuple(busy), max(least))
+        return ProgramCosts(times, tuple(busy), max(least), hbm_bytes, hbm_stream_bytes)
+
+    def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
+        """Return the share of a program's bytes at a site that HBM moves."""
+        missed = Fraction(sharing.missed[site.index], sharing.members)
+        if isinstance(site.command, DmaRead):
+            missed *= 1 - self.cached.get(site.command.source.param, Fraction(0))
+        return missed
+
+    def _stream_bytes(self, moved: Traffic) -> Fraction:
+        total = Fraction(0)
+        for each, count in Counter(moved.touched).items():
+            total += self.slowdown(each) * each.burst_bytes * count
+        return total * moved.repeats
 
     def _dma(
         self, site: CommandSite, moved: Traffic, sharing: Sharing
@@ -127,31 +150,40 @@ class CostModel:
         """Return the cost per iteration, the time of all of it on shared resources, the latency."""
         sip = self.sip
         place = self._place(site)
-        missed = Fraction(sharing.missed[site.index], sharing.members)
+        missed = self._missed(site, sharing)
         remote = place.remote_fraction
         if moved.copies > 1:
             remote = Fraction(moved.copies - 1)
         hbm = self._hbm_ps_per_byte(place, sharing.active) * missed * moved.copies
         cache = Fraction(0)
+        # What the command itself waits for: a store may end before HBM has it.
+        waits = isinstance(site.command, DmaRead) or sip.cache is None or not sip.cache.write_back
         if sip.cache is not None:
             cache = ps_per_byte(sip.cache.bandwidth_gbps) * sharing.active
         between = Fraction(0)
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
             between *= Fraction(sharing.active, sip.num_cubes)
-        shared = max(hbm, cache, between)
         port = ps_per_byte(sip.pe.dma_port_gbps)
         issue = sip.cycles_ps(sip.pe.dma_issue_cycles)
         known: dict[Touched, int] = {}
         costs = []
         for each in moved.touched:
             if each not in known:
+                shared = max(cache, between)
+                if waits:
+                    shared = max(shared, hbm * self.slowdown(each))
                 slowest = max(port * each.useful_bytes, shared * each.burst_bytes)
                 known[each] = issue + ceil_ps(slowest)
             costs.append(known[each])
         total = moved.burst_bytes
-        shares = (ceil_ps(hbm * total), ceil_ps(cache * total), ceil_ps(between * total))
-        return costs, shares, self._latency_ps(missed, remote)
+        shares = (ceil_ps(hbm * self._stream_bytes(moved)), ceil_ps(cache * total), ceil_ps(between * total))
+        return costs, shares, self._latency_ps(missed, remote, waits)
+
+    def slowdown(self, touched: Touched) -> Fraction:
+        """Return how many times longer HBM takes for it than for a stream of as many bytes."""
+        short = 0 < touched.run_bytes < self.sip.cube.hbm_page_bytes
+        return self.sip.short_run_slowdown if short else Fraction(1)
 
     def _hbm_ps_per_byte(self, place: Placement, active: int) -> Fraction:
         """Return one program's share of the HBM that holds a tensor, as time per byte."""
@@ -161,10 +193,10 @@ class CostModel:
             return one_cube * -(-active // place.num_cubes)
         return one_cube * Fraction(active, place.num_cubes)
 
-    def _latency_ps(self, missed: Fraction, remote: Fraction) -> int:
+    def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool) -> int:
         sip = self.sip
         nanoseconds = sip.cube.hbm_latency_ns
-        if sip.cache is not None and not missed:
+        if sip.cache is not None and not (missed and waits):
             nanoseconds = sip.cache.latency_ns
         if sip.die_to_die is not None and remote:
             nanoseconds += sip.die_to_die.latency_ns
@@ -190,7 +222,8 @@ class CostModel:
         tiles = _size(tuple(batch)) * -(-m // engine.native_m)
         tiles *= -(-n // engine.native_n) * -(-k // engine.native_k)
         flops = 2 * tiles * engine.native_m * engine.native_n * engine.native_k
-        cycles = ceil_ps(flops / gemm_flops_per_clock(command, self.sip))
+        rate = gemm_flops_per_clock(command, self.sip) * engine.efficiency
+        cycles = ceil_ps(flops / rate)
         return self.sip.cycles_ps(cycles + engine.fill_drain_cycles)
 
     def _math_ps(self, cost: MathClass, elements: int) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -65,16 +66,13 @@ class Segment:
     def count(self) -> int:
         return len(self.program_ids)
 
-    def hbm_bytes(self) -> int:
+    def hbm_bytes(self) -> Fraction:
         """Return what the segment moves in and out of HBM."""
-        total = 0
-        for site, moved in enumerate(self.traffic):
-            if moved is None:
-                continue
-            burst_bytes = moved.burst_bytes * self.count * moved.copies
-            missed = self.sharing.missed[site]
-            total += -(-burst_bytes * missed // self.sharing.members)
-        return total
+        return self.timed.costs.hbm_bytes * self.count
+
+    def hbm_stream_bytes(self) -> Fraction:
+        """Return the bytes that HBM could stream in the time that it takes for these."""
+        return self.timed.costs.hbm_stream_bytes * self.count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
