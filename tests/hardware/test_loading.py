@@ -46,7 +46,7 @@ def leaves(data: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in data.items():
         if isinstance(value, dict):
             found += leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, str):
+        elif not isinstance(value, str) and key != "devices":
             found.append(f"{prefix}{key}")
     return found
 

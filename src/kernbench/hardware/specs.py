@@ -51,6 +51,8 @@ class PeSpec(Spec):
     """A processing element: the engines and the scratchpad that one program has to itself."""
 
     tcm_kib: Count
+    register_kib: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Part of the TCM that holds results and not loads that run ahead: a GPU's registers."""
     resident_programs: Count
     """How many programs a PE may have begun and not ended, if TCM holds them."""
     dma_port_gbps: Positive

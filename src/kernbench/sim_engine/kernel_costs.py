@@ -83,6 +83,20 @@ class ProgramCosts:
     """How much HBM could stream in the time that it takes for that."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DmaCosts:
+    """What one program pays at one DMA site, in all its iterations."""
+
+    occupancy: Cost
+    varies: tuple[int, ...]
+    latency_ps: int
+    busy_ps: int
+    shares_ps: tuple[int, int, int]
+    """The time of it all on the program's share of HBM, of the cache, and between cubes."""
+    hbm_bytes: Fraction
+    hbm_stream_bytes: Fraction
+
+
 class CostModel:
     """Costs of one group's commands on one SIP."""
 
@@ -94,10 +108,7 @@ class CostModel:
         self.cached = dict(conditions.cached) if sip.cache is not None else {}
         self.hbm_share = 1 - conditions.comm_share
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
-
-    def copies(self, site: CommandSite) -> int:
-        """Return how many copies a DMA command's bytes go to."""
-        return self._place(site).copies if isinstance(site.command, DmaWrite) else 1
+        self._known: dict[tuple[int, int, int, Fraction], DmaCosts] = {}
 
     def _place(self, site: CommandSite) -> Placement:
         assert isinstance(site.command, DmaRead | DmaWrite)
@@ -118,16 +129,20 @@ class CostModel:
                 latency.append(0)
                 busy.append(self._fixed_ps[site.index] * site.count)
                 continue
-            costs, shares, latency_ps = self._dma(site, moved, sharing)
-            occupancy.append(_nested(costs, moved.shape))
-            varies.append(tuple(dim - 1 for dim in moved.dims))
-            latency.append(latency_ps)
-            busy.append(sum(costs) * moved.repeats)
-            for resource, share in enumerate(shares):
+            missed = self._missed(site, sharing)
+            # What a segment costs at one site, many others do too.
+            key = (site.index, id(moved), sharing.active, missed)
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._dma(site, moved, sharing.active, missed)
+            occupancy.append(found.occupancy)
+            varies.append(found.varies)
+            latency.append(found.latency_ps)
+            busy.append(found.busy_ps)
+            for resource, share in enumerate(found.shares_ps):
                 least[resource] += share
-            missed = self._missed(site, sharing) * moved.copies
-            hbm_bytes += missed * moved.burst_bytes
-            hbm_stream_bytes += missed * self._stream_bytes(moved)
+            hbm_bytes += found.hbm_bytes
+            hbm_stream_bytes += found.hbm_stream_bytes
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         return ProgramCosts(times, tuple(busy), max(least), hbm_bytes, hbm_stream_bytes)
 
@@ -144,28 +159,25 @@ class CostModel:
             total += self.slowdown(each) * each.burst_bytes * count
         return total * moved.repeats
 
-    def _dma(
-        self, site: CommandSite, moved: Traffic, sharing: Sharing
-    ) -> tuple[list[int], tuple[int, int, int], int]:
-        """Return the cost per iteration, the time of all of it on shared resources, the latency."""
+    def _dma(self, site: CommandSite, moved: Traffic, active: int, missed: Fraction) -> DmaCosts:
         sip = self.sip
         place = self._place(site)
-        missed = self._missed(site, sharing)
         remote = place.remote_fraction
         if moved.copies > 1:
             remote = Fraction(moved.copies - 1)
-        hbm = self._hbm_ps_per_byte(place, sharing.active) * missed * moved.copies
+        hbm = self._hbm_ps_per_byte(place, active) * missed * moved.copies
         cache = Fraction(0)
         # What the command itself waits for: a store may end before HBM has it.
         waits = isinstance(site.command, DmaRead) or sip.cache is None or not sip.cache.write_back
         if sip.cache is not None:
-            cache = ps_per_byte(sip.cache.bandwidth_gbps) * sharing.active
+            cache = ps_per_byte(sip.cache.bandwidth_gbps) * active
         between = Fraction(0)
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
-            between *= Fraction(sharing.active, sip.num_cubes)
+            between *= Fraction(active, sip.num_cubes)
         port = ps_per_byte(sip.pe.dma_port_gbps)
         issue = sip.cycles_ps(sip.pe.dma_issue_cycles)
+        occupancy: Cost
         known: dict[Touched, int] = {}
         costs = []
         for each in moved.touched:
@@ -176,9 +188,21 @@ class CostModel:
                 slowest = max(port * each.useful_bytes, shared * each.burst_bytes)
                 known[each] = issue + ceil_ps(slowest)
             costs.append(known[each])
-        total = moved.burst_bytes
-        shares = (ceil_ps(hbm * self._stream_bytes(moved)), ceil_ps(cache * total), ceil_ps(between * total))
-        return costs, shares, self._latency_ps(missed, remote, waits)
+        total, streamed = moved.burst_bytes, self._stream_bytes(moved)
+        varies = tuple(dim - 1 for dim in moved.dims)
+        if len(set(costs)) == 1:
+            occupancy, varies = costs[0], ()
+        else:
+            occupancy = _nested(costs, moved.shape)
+        return DmaCosts(
+            occupancy=occupancy,
+            varies=varies,
+            latency_ps=self._latency_ps(missed, remote, waits),
+            busy_ps=sum(costs) * moved.repeats,
+            shares_ps=(ceil_ps(hbm * streamed), ceil_ps(cache * total), ceil_ps(between * total)),
+            hbm_bytes=missed * moved.copies * total,
+            hbm_stream_bytes=missed * moved.copies * streamed,
+        )
 
     def slowdown(self, touched: Touched) -> Fraction:
         """Return how many times longer HBM takes for it than for a stream of as many bytes."""
@@ -256,10 +280,10 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _nested(costs: list[int], shape: tuple[int, ...]) -> Cost:
-    """Return the costs as lists in lists, one level per loop."""
+    """Return the costs as tuples in tuples, one level per loop."""
     if not shape:
         return costs[0]
     if len(shape) == 1:
-        return list(costs)
+        return tuple(costs)
     inner = len(costs) // shape[0] if shape[0] else 0
-    return [_nested(costs[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0])]
+    return tuple(_nested(costs[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0]))
