@@ -55,7 +55,8 @@ def pack(moves: Sequence[Move]) -> tuple[Step, ...]:
                 columns = (
                     [getattr(each, name) for each in some] for name in ("src", "dst", "chunk")
                 )
-                steps.append(Step(*map(shared_index, columns), reduce, concurrent=concurrent))
+                src, dst, chunk = map(shared_index, columns)
+                steps.append(Step(src, dst, chunk, reduce, concurrent=concurrent))
         left = later
         number += 1
     return tuple(steps)

@@ -35,6 +35,8 @@ class Algorithm:
     """Block to block, by send and receive, by stores into peers' memory, or through the switch."""
     power_of_two: bool = False
     """Whether the number of ranks must be one."""
+    every_to_every: bool = False
+    """Whether every rank sends to every other one, which takes long to time for large groups."""
     by_node: bool = False
     """Whether the group must be whole nodes, more than one of them, of several ranks."""
 
@@ -43,36 +45,36 @@ class Algorithm:
 _ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
         "ring": Algorithm(ring.all_reduce),
-        "direct": Algorithm(direct.all_reduce),
+        "direct": Algorithm(direct.all_reduce, every_to_every=True),
         "tree": Algorithm(tree.all_reduce),
         "bidirectional_ring": Algorithm(ring.bidirectional_all_reduce),
         "double_tree": Algorithm(double_tree.all_reduce),
         "halving_doubling": Algorithm(halving.all_reduce),
-        "one_shot": Algorithm(direct.one_shot_all_reduce, "peer"),
-        "two_shot": Algorithm(direct.two_shot_all_reduce, "peer"),
+        "one_shot": Algorithm(direct.one_shot_all_reduce, "peer", every_to_every=True),
+        "two_shot": Algorithm(direct.two_shot_all_reduce, "peer", every_to_every=True),
         "hierarchical": Algorithm(hierarchical.all_reduce, by_node=True),
-        "in_switch": Algorithm(in_switch.all_reduce, "in_switch"),
+        "in_switch": Algorithm(in_switch.all_reduce, "in_switch", every_to_every=True),
     },
     "all_gather": {
         "ring": Algorithm(ring.all_gather),
-        "direct": Algorithm(direct.all_gather),
+        "direct": Algorithm(direct.all_gather, every_to_every=True),
         "halving_doubling": Algorithm(halving.all_gather, power_of_two=True),
-        "one_shot": Algorithm(direct.one_shot_all_gather, "peer"),
+        "one_shot": Algorithm(direct.one_shot_all_gather, "peer", every_to_every=True),
         "hierarchical": Algorithm(hierarchical.all_gather, by_node=True),
     },
     "reduce_scatter": {
         "ring": Algorithm(ring.reduce_scatter),
-        "direct": Algorithm(direct.reduce_scatter),
+        "direct": Algorithm(direct.reduce_scatter, every_to_every=True),
         "halving_doubling": Algorithm(halving.reduce_scatter, power_of_two=True),
-        "one_shot": Algorithm(direct.one_shot_reduce_scatter, "peer"),
+        "one_shot": Algorithm(direct.one_shot_reduce_scatter, "peer", every_to_every=True),
         "hierarchical": Algorithm(hierarchical.reduce_scatter, by_node=True),
     },
     "broadcast": {"ring": Algorithm(ring.broadcast), "tree": Algorithm(tree.broadcast)},
     "reduce": {"ring": Algorithm(ring.reduce), "tree": Algorithm(tree.reduce)},
     "all_to_all": {
         "pairwise": Algorithm(exchange.pairwise, "point_to_point"),
-        "one_shot": Algorithm(exchange.one_shot, "point_to_point"),
-        "bruck": Algorithm(exchange.bruck, "point_to_point"),
+        "one_shot": Algorithm(exchange.one_shot, "point_to_point", every_to_every=True),
+        "bruck": Algorithm(exchange.bruck, "point_to_point", every_to_every=True),
     },
     "gather": {
         "direct": Algorithm(exchange.gather, "point_to_point"),
@@ -106,6 +108,11 @@ def known_algorithms(op: str) -> tuple[str, ...]:
 def algorithm_class(op: str, algorithm: str) -> AlgorithmClass:
     """Return how an algorithm moves data, which decides the protocols that it can use."""
     return _algorithm(op, algorithm).moves
+
+
+def every_to_every(op: str, algorithm: str) -> bool:
+    """Return whether every rank sends to every other one, so that plans grow with the square."""
+    return _algorithm(op, algorithm).every_to_every
 
 
 def refusal(op: str, algorithm: str, num_ranks: int, ranks_per_node: int = 0) -> str:

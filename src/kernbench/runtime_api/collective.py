@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.collectives import build
-from kernbench.errors import CollectiveMismatchError
+from kernbench.errors import CollectiveMismatchError, KernbenchError
 from kernbench.runtime_api.collective_data import build_record
-from kernbench.sim_engine import Handle, listed
+from kernbench.sim_engine import Asked, Handle, listed
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
@@ -72,7 +71,10 @@ class Collective:
         work.ready_ps = self._run.simulation.now_ps
         self._num_not_ready -= 1
         if self._num_not_ready == 0 and not work.done and work.error is None:
-            self._start()
+            try:
+                self._start()
+            except KernbenchError as error:
+                self._fail(error)
 
     def _arrived(self) -> list[Work]:
         return [work for work in self._works if work is not None]
@@ -91,26 +93,31 @@ class Collective:
                 *(f"{call:<{width}}    {site}" for call, site in calls),
             ]
         )
-        for work in works:
+        self._fail(CollectiveMismatchError(text))
+
+    def _fail(self, error: KernbenchError) -> None:
+        for work in self._arrived():
             # One object each: an exception belongs to the rank that raises it.
-            work.error = CollectiveMismatchError(text)
+            work.error = type(error)(*error.args)
             work.waited_for()
             work.end_after(0)
 
     def _start(self) -> None:
         run, works = self._run, self._arrived()
         signature = works[0].signature
-        schedule = build(
+        asked = Asked(
             signature.op,
-            signature.algorithm,
             len(works),
             signature.num_elements,
             signature.dtype.itemsize if signature.dtype is not None else 1,
             signature.root,
+            tuple(count for work in works for count in work.counts),
         )
         sips = tuple(work.sip_id for work in works)
+        choice = run.network.selector.choose(asked, sips, signature.algorithm, signature.protocol)
+        schedule = choice.build(asked)
         starts_ps = tuple(work.ready_ps for work in works)
-        placed = run.network.run(schedule, sips, starts_ps)
+        placed = run.network.run(schedule, sips, starts_ps, choice.protocol)
         now_ps = run.simulation.now_ps
         # A sender may have left before the last rank came, but nobody knew it then.
         ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
