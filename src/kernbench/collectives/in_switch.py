@@ -11,7 +11,7 @@ from kernbench.collectives.plan import Plan, Request, even_bounds, in_one_round,
 from kernbench.collectives.schedule import Step
 
 SLICE_BYTES = 1024 * 1024
-MOST_SLICES = 16
+MOST_SLICES = 32
 
 
 def all_reduce(asked: Request) -> Plan:
