@@ -96,12 +96,12 @@ def gemm_tiles(
         left = K - first_k - step * BLOCK_K
         a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n[None, :] < N), other=0.0)
-        acc = tl.dot(a, b, acc, out_dtype=ACC)
+        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=ACC)
         a_ptrs += BLOCK_K * a_k
         b_ptrs += BLOCK_K * b_k
         if BLOCK_N2:
             b2 = tl.load(b2_ptrs, mask=(k[:, None] < left) & (n2[None, :] < N), other=0.0)
-            acc2 = tl.dot(a, b2, acc2, out_dtype=ACC)
+            acc2 = tl.dot(a, b2, acc2, input_precision="ieee", out_dtype=ACC)
             b2_ptrs += BLOCK_K * b_k
     c = c_ptr + tl.program_id(1) * c_split + m[:, None] * c_m
     rows = m[:, None] < M

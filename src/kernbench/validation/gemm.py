@@ -102,7 +102,10 @@ class GemmTuner:
         weight_bytes = problem.k * problem.n * problem.dtype.itemsize
         warm = harness.warm_share(weight_bytes, sip)
         bounds = sorted(
-            ((least_ps(problem, tile, sip), index, tile) for index, tile in self._fitting(problem, sip)),
+            (
+                (least_ps(problem, tile, sip), index, tile)
+                for index, tile in self._fitting(problem, sip)
+            ),
         )
         best: tuple[int, GemmTile] | None = None
         for bound, _, tile in bounds:
@@ -112,7 +115,9 @@ class GemmTuner:
             if best is None or time_ps < best[0]:
                 best = time_ps, tile
         if best is None:
-            raise MachineError(f"no tile of a GEMM of {problem.dtype} fits in {sip.pe.tcm_kib} KiB of TCM")
+            raise MachineError(
+                f"no tile of a GEMM of {problem.dtype} fits in {sip.pe.tcm_kib} KiB of TCM"
+            )
         return Timed(best[0] / 1e6, best[1])
 
     def _fitting(self, problem: Problem, sip: SipSpec) -> Iterator[tuple[int, GemmTile]]:

@@ -30,17 +30,3 @@ class Predictor(Protocol):
     def predict(self, row: Row) -> Answer:
         """Return the modeled time of what the row measured."""
         ...
-
-
-class Baseline(Protocol):
-    """A closed formula that the model has to beat on the same rows."""
-
-    name: str
-
-    def fit(self, rows: list[Row]) -> None:
-        """Set the formula's parameters on reference rows (of one device and source)."""
-        ...
-
-    def predict(self, row: Row) -> float | None:
-        """Return the formula's time, in microseconds, None where it has no answer."""
-        ...

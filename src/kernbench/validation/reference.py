@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import md5
 from pathlib import Path
 
 from kernbench.errors import UsageError
@@ -95,6 +96,19 @@ def read_rows(paths: Iterable[str | Path]) -> list[Row]:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}: cannot be read: {error}") from None
     return found
+
+
+def sampled(rows: list[Row], every: int) -> list[Row]:
+    """Return one row in ``every``, picked by a hash of its shape: the same ones every time.
+
+    Raises:
+        UsageError: ``every`` is below 1.
+    """
+    if every < 1:
+        raise UsageError(f"every must be at least 1, but got {every}")
+    if every == 1:
+        return rows
+    return [row for row in rows if int(md5(str(row).encode()).hexdigest(), 16) % every == 0]
 
 
 def category_of(file: str, columns: Iterable[str]) -> Category:
