@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host test-triton-versions clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -35,6 +35,10 @@ format: $(VENV)/dev.stamp ## format the code and sort its imports
 
 bench-host: $(VENV)/dev.stamp ## time the simulator itself (noisy: compare within one run)
 	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q
+
+validate: $(VENV)/run.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
+	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }
+	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release
 	PYTHON=$(PYTHON) tools/test_triton_versions.sh

@@ -160,3 +160,24 @@ def _show_machine(
     from kernbench.cli.machine import show_machine
 
     raise typer.Exit(show_machine(name))
+
+
+@machines.command("check")
+def _check_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
+) -> None:
+    """Check a machine file at all of its sizes; name numbers that have no source."""
+    from kernbench.cli.machine import check_machine
+
+    raise typer.Exit(check_machine(name))
+
+
+@machines.command("diff")
+def _diff_machines(
+    first: Annotated[str, typer.Argument(metavar="A", help="As --machine takes it.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The machine to compare with it.")],
+) -> None:
+    """Show the keys in which two machines differ."""
+    from kernbench.cli.machine import diff_machines
+
+    raise typer.Exit(diff_machines(first, second))

@@ -41,7 +41,7 @@ class GemmTile:
 
     def steps(self, k: int) -> int:
         """Return how many tiles of K one program goes through."""
-        return triton.cdiv(triton.cdiv(k, self.block_k), self.split_k)
+        return -(-k // (self.block_k * self.split_k))
 
     def grid(self, m: int, n: int) -> tuple[int, int]:
         return triton.cdiv(m, self.block_m) * triton.cdiv(n, self.columns), self.split_k

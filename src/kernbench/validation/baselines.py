@@ -87,11 +87,11 @@ def _link_us(row: Row) -> float:
 def fit(times: Array, measured: Array) -> Array:
     """Return ``t0 + max(a * compute, b * memory)`` with the parameters that fit best."""
     if len(measured) < _LEAST_PARAMETERS:
-        return times.max(axis=1)
+        return np.asarray(times.max(axis=1))
     compute, memory = times[:, 0], times[:, 1]
     span = np.geomspace(0.5, 8.0, 25)
     starts = np.concatenate(([0.0], np.quantile(measured, 0.02) * np.linspace(0.2, 1.1, 10)))
-    best, found = np.inf, times.max(axis=1)
+    best, found = np.inf, np.asarray(times.max(axis=1))
     centre, width = np.array([1.0, 1.0, 1.0]), 1.0
     for _ in range(3):
         for a in span**width * centre[0] if compute.any() else (0.0,):
@@ -106,4 +106,4 @@ def fit(times: Array, measured: Array) -> Array:
         width /= 6
         # Around the best found: both ways.
         span = np.geomspace(1 / 8.0, 8.0, 25)
-    return found
+    return np.asarray(found)

@@ -117,8 +117,9 @@ def _worst(scored: Iterable[Scored], count: int) -> list[str]:
     # By ratio: half as long is as wrong as twice as long.
     answered.sort(key=lambda each: -max(1 + each.error, 1 / max(1 + each.error, 1e-12)))
     return [
-        f"{each.error * 100:>+8.1f} %  {each.answer.time_us or 0:>10.2f} for {each.row.time_us:>10.2f} us"
-        f"  {each.row}  [{each.answer.how}]  {each.row.source}, {each.row.where}"
+        f"{each.error * 100:>+8.1f} %  {each.answer.time_us or 0:>10.2f} for "
+        f"{each.row.time_us:>10.2f} us  {each.row}  [{each.answer.how}]"
+        f"  {each.row.source}, {each.row.where}"
         for each in answered[:count]
     ]
 

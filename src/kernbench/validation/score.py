@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import UnknownNameError, UsageError
+from kernbench.validation.devices import known_devices, machine_of
 from kernbench.validation.predictor import Answer, Predictor
 from kernbench.validation.reference import Category, Row
 from kernbench.validation.registry import make_predictor
@@ -75,6 +76,7 @@ def answer_rows(
     """
     if jobs < 1:
         raise UsageError(f"jobs must be at least 1, but got {jobs}")
+    _check_devices(rows)
     # Like rows together: what a process has compiled and cached serves its next rows.
     order = sorted(range(len(rows)), key=lambda index: _affinity(rows[index]))
     chunks = [order[first : first + _CHUNK] for first in range(0, len(order), _CHUNK)]
@@ -97,9 +99,7 @@ def answer_rows(
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-    scored = [Scored(row, answers[index]) for index, row in enumerate(rows)]
-    _check_devices(scored)
-    return scored
+    return [Scored(row, answers[index]) for index, row in enumerate(rows)]
 
 
 def _affinity(row: Row) -> tuple[str, ...]:
@@ -123,14 +123,14 @@ def _answer(rows: list[Row]) -> list[Answer]:
     return found
 
 
-_NO_DEVICE = "no machine lists the device"
-
-
-def _check_devices(scored: Sequence[Scored]) -> None:
+def _check_devices(rows: Sequence[Row]) -> None:
     """Refuse data of which the model knows no device at all: a misspelt name, most likely."""
-    if scored and all(each.answer.why_not.startswith(_NO_DEVICE) for each in scored):
-        first = scored[0]
-        raise UnknownNameError(f"{first.row.where}: {first.answer.why_not}")
+    known = known_devices()
+    if rows and all(row.device not in known for row in rows):
+        try:
+            machine_of(rows[0].device)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{rows[0].where}: {error}") from None
 
 
 def measure(scored: Iterable[Scored]) -> Errors:
@@ -165,7 +165,8 @@ def _spearman(a: Array, b: Array) -> float | None:
     ranks = [_ranks(values) for values in (a, b)]
     if any(np.ptp(each) == 0 for each in ranks):
         return None
-    return float(np.corrcoef(*ranks)[0, 1])
+    first, second = ranks
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _ranks(values: Array) -> Array:
