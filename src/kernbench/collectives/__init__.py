@@ -1,5 +1,7 @@
 """Collective algorithms as schedules of chunk transfers."""
 
+from kernbench.collectives.nccl import covers as nccl_covers
+from kernbench.collectives.nccl import estimates as nccl_estimates
 from kernbench.collectives.registry import (
     AUTO,
     AlgorithmClass,
@@ -25,5 +27,7 @@ __all__ = [
     "every_to_every",
     "known_algorithms",
     "known_ops",
+    "nccl_covers",
+    "nccl_estimates",
     "refusal",
 ]

@@ -24,8 +24,13 @@ def all_reduce(asked: Request) -> Plan:
     slices = min(max(asked.size_bytes // SLICE_BYTES, 1), MOST_SLICES)
     steps: list[Step] = []
     for number in range(slices + 1 if n > 1 else 0):
-        moves = _summed(n, number) if number < slices else []
-        steps += in_one_round(moves + (_handed_out(n, number - 1) if number else []))
+        moves = _handed_out(n, number - 1) if number else []
+        if number < slices:
+            # A rank's own part goes last: with it the sum comes back.
+            *others, own = _summed(n, number)
+            steps += [*in_one_round([*moves, *others]), own]
+        else:
+            steps += in_one_round(moves)
     return even_bounds(asked.num_elements, n * slices), tuple(steps)
 
 

@@ -102,16 +102,30 @@ class Collective:
             work.waited_for()
             work.end_after(0)
 
+    def _counts(self) -> tuple[int, ...]:
+        """Return the elements from every rank to every rank of an all_to_all of uneven parts."""
+        works = self._arrived()
+        for src, giver in enumerate(works):
+            for dst, taker in enumerate(works):
+                if giver.sent and giver.sent[dst] != taker.taken[src]:
+                    raise CollectiveMismatchError(
+                        f"{self.title}: rank {giver.rank} sends {giver.sent[dst]} elements to rank "
+                        f"{taker.rank}, which takes {taker.taken[src]} from it"
+                    )
+        return tuple(count for work in works for count in work.sent)
+
     def _start(self) -> None:
         run, works = self._run, self._arrived()
         signature = works[0].signature
+        counts = self._counts()
         asked = Asked(
             signature.op,
             len(works),
-            signature.num_elements,
+            # Of uneven parts, what a rank sends on average.
+            -(-sum(counts) // len(works)) if counts else signature.num_elements,
             signature.dtype.itemsize if signature.dtype is not None else 1,
             signature.root,
-            tuple(count for work in works for count in work.counts),
+            counts,
         )
         sips = tuple(work.sip_id for work in works)
         choice = run.network.selector.choose(asked, sips, signature.algorithm, signature.protocol)

@@ -45,11 +45,60 @@ def build_record(
         for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
             taken[0].array().reshape(-1)[:] = _chunk(schedule, array, position)
 
+    def run_reduce() -> None:
+        # Who does not get the result keeps its tensor.
+        arrays = [view.array().reshape(-1) for (view,) in outputs]
+        arrays = [
+            array if position == schedule.root else array.copy()
+            for position, array in enumerate(arrays)
+        ]
+        run_collective(schedule, reduce_op, arrays)
+
+    def run_gather() -> None:
+        arrays = []
+        for position, given in enumerate(inputs):
+            array = np.empty(schedule.num_elements, given[0].array().dtype)
+            _chunk(schedule, array, position)[:] = given[0].array().reshape(-1)
+            arrays.append(array)
+        run_collective(schedule, reduce_op, arrays)
+        _spread(arrays[schedule.root], outputs[schedule.root])
+
+    def run_scatter() -> None:
+        whole = _joined(inputs[schedule.root], copy=True)
+        arrays = [whole if each == schedule.root else whole.copy() for each in range(len(outputs))]
+        run_collective(schedule, reduce_op, arrays)
+        for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
+            taken[0].array().reshape(-1)[:] = _chunk(schedule, array, position)
+
+    def run_all_to_all() -> None:
+        _exchange(schedule, inputs, outputs)
+
     return {
+        "reduce": run_reduce,
+        "gather": run_gather,
+        "scatter": run_scatter,
+        "all_to_all": run_all_to_all,
         "all_gather": run_all_gather,
         "reduce_scatter": run_reduce_scatter,
         "barrier": _nothing,
     }.get(op, run_in_place)
+
+
+def _exchange(
+    schedule: Schedule,
+    inputs: Sequence[tuple[BufferView, ...]],
+    outputs: Sequence[tuple[BufferView, ...]],
+) -> None:
+    """Give every rank its parts: what any all_to_all does, without the buffers in between."""
+    n = schedule.num_ranks
+    sizes = np.diff(schedule.chunk_bounds).reshape(n, n)
+    given = [_joined(views, copy=True) for views in inputs]
+    starts = np.cumsum(sizes, axis=1) - sizes
+    for rank, views in enumerate(outputs):
+        parts = [
+            given[src][starts[src, rank] : starts[src, rank] + sizes[src, rank]] for src in range(n)
+        ]
+        _spread(np.concatenate(parts), views)
 
 
 def _nothing() -> None:

@@ -60,7 +60,8 @@ class Work(Handle):
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         site: Site,
-        counts: tuple[int, ...] = (),
+        sent: tuple[int, ...] = (),
+        taken: tuple[int, ...] = (),
     ) -> None:
         super().__init__(run.simulation.env, signature.op)
         self._run = run
@@ -69,8 +70,10 @@ class Work(Handle):
         self.sip_id = state.sip_id
         self.signature = signature
         self.site = site
-        self.counts = counts
-        """Elements for every rank of the group, in an all_to_all of uneven parts."""
+        self.sent = sent
+        """Elements for every rank of the group, in an all_to_all of uneven parts; else empty."""
+        self.taken = taken
+        """The same from every rank."""
         self.inputs = tuple(BufferView(tensor) for tensor in inputs)
         self.outputs = tuple(BufferView(tensor) for tensor in outputs)
         self.collective: Collective | None = None

@@ -5,9 +5,9 @@ The rules, for a transfer of step ``s`` from rank ``a`` to rank ``b``:
 - It is issued when ``a`` has taken in what earlier rounds sent to it, all that ``a`` sent in
   earlier rounds has left ``a``, and both have entered the collective. A round is a step and the
   concurrent ones after it. Entering costs the protocol's launch, later rounds its round time.
-- A link carries one transfer at a time, in the order in which they were issued (ties: the lower
-  rank first, then the earlier step). Over several links a transfer cuts through: a link passes
-  bytes on as they come, so the slowest one counts once and all latencies add up.
+- A link carries one transfer at a time, in the order in which they were issued (ties: the earlier
+  step first, then the lower rank). Over several links a transfer cuts through: a link passes bytes
+  on as they come, so the slowest one counts once and all latencies add up.
 - ``b`` takes its chunks in one after the other. That lasts at least as long as its HBM needs, and
   reducing costs ``REDUCE_TRAFFIC`` times the bytes. The protocol's step time comes on top of the
   latency. What the switch adds is not taken in.
@@ -120,7 +120,7 @@ def run_in_order_of_issue(
     """Time one transfer after the other, in the order in which they are issued."""
     run = _Run(plan, starts_ps.tolist(), free_ps.tolist(), trail)
     while run.ready:
-        issued, rank, _, send = heapq.heappop(run.ready)
+        issued, _, rank, send = heapq.heappop(run.ready)
         run.transfer(issued, rank, send)
     ends = [max(taken[-1], left) for taken, left in zip(run.taken, run.left, strict=True)]
     return Timing(
@@ -192,7 +192,7 @@ class _Run:
         self.taken = [[start] for start in self.entered]
         """Per rank, when it had taken in its first 0, 1, 2, ... chunks."""
         self.ready: list[tuple[int, int, int, _Send]] = []
-        """Transfers that can be issued, as (time, sender, step, transfer)."""
+        """Transfers that can be issued, as (time, step, sender, transfer)."""
         self._rounds = [iter(rounds) for rounds in _programs(plan)]
         self._next: list[_Round | None] = [next(rounds, None) for rounds in self._rounds]
         # How many transfers of a rank are queued and not carried out.
@@ -262,4 +262,4 @@ class _Run:
             begins += self.plan.round_ps
         for send in following.sends:
             issued = max(begins, self.entered[send.dst])
-            heapq.heappush(self.ready, (issued, rank, send.step, send))
+            heapq.heappush(self.ready, (issued, send.step, rank, send))

@@ -17,9 +17,10 @@ from kernbench.collectives import (
     build,
     every_to_every,
     known_algorithms,
+    nccl_covers,
+    nccl_estimates,
     refusal,
 )
-from kernbench.collectives.nccl import covers, estimates
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import PLAIN_PROTOCOL, Machine, ProtocolSpec
 from kernbench.sim_engine.link_plan import build_link_plan
@@ -144,11 +145,11 @@ class Selector:
         """Return the vendor's favourite among those that can be taken, None if it has none."""
         if self._library is None or len(_by_node(self.machine, sips)) > 1:
             return None
-        if self._library.nccl is not None and not covers(asked.op):
+        if self._library.nccl is not None and not nccl_covers(asked.op):
             # NCCL makes these of sends and receives, by size alone.
             return _chosen(fitting[0], "nccl")
         size_bytes = asked.num_elements * asked.itemsize
-        for line in estimates(asked.op, asked.num_ranks, size_bytes, self._library):
+        for line in nccl_estimates(asked.op, asked.num_ranks, size_bytes, self._library):
             for each in fitting:
                 if (each.algorithm, each.protocol) == (line.algorithm, line.protocol):
                     return _chosen(each, "nccl")
