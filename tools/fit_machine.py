@@ -21,7 +21,7 @@ import yaml
 from scipy.optimize import least_squares
 
 from kernbench.hardware import Machine, load_machine, parse_machine
-from kernbench.ops.gemm_tiles import GemmTile
+from kernbench.ops import GemmTile
 from kernbench.validation import Category, Errors, Row, errors_of, read_rows
 from kernbench.validation.devices import known_devices
 from kernbench.validation.gemm import DTYPES, GemmTuner, Problem, tiles

@@ -59,8 +59,15 @@ def validate(options: ValidateOptions) -> int:
 
 
 def _validate(options: ValidateOptions) -> None:
-    from kernbench.validation import answer_rows, read_rows, sampled
-    from kernbench.validation.report import render_page, render_text, to_json, write_plot
+    from kernbench.validation import (
+        answer_rows,
+        read_rows,
+        render_page,
+        render_text,
+        sampled,
+        to_json,
+        write_plot,
+    )
 
     rows = sampled(read_rows(options.data), options.every)
     with _bar(len(rows)) as advance:

@@ -2,6 +2,7 @@
 
 from kernbench.validation.predictor import Answer, Predictor
 from kernbench.validation.reference import Category, Row, category_of, read_rows, sampled
+from kernbench.validation.report import render_page, render_text, to_json, write_plot
 from kernbench.validation.score import Errors, Scored, answer_rows, errors_of, measure
 
 __all__ = [
@@ -16,5 +17,9 @@ __all__ = [
     "errors_of",
     "measure",
     "read_rows",
+    "render_page",
+    "render_text",
     "sampled",
+    "to_json",
+    "write_plot",
 ]

@@ -11,7 +11,7 @@ from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
-from kernbench.ops.gemm_tiles import GemmTile, gemm_tiles, sum_parts, sum_parts_launch
+from kernbench.ops import GemmTile, product_call, sum_parts_call
 from kernbench.sim_engine import Conditions, schedule_kernel
 from kernbench.validation.devices import machine_of
 from kernbench.validation.harness import Harness, gemm_harness
@@ -140,21 +140,14 @@ class GemmTuner:
         )
 
     def _trace(self, problem: Problem, tile: GemmTile) -> tuple[KernelTrace, KernelTrace | None]:
-        m, n, k = problem.m, problem.n, problem.k
-        split = tile.split_k > 1
-        operand = Pointer(problem.dtype)
-        product = self._probe.trace(
-            gemm_tiles,
-            tile.grid(m, n),
-            (operand, operand, Pointer(float32 if split else problem.out), m, n, k, tile.steps(k),
-             k, 1, n, 1, m * n, n, 1),
-            tile.constants(problem.dtype),
-        )  # fmt: skip
-        if not split:
+        sizes = (problem.m, problem.n, problem.k)
+        operand, out = Pointer(problem.dtype), Pointer(problem.out)
+        parts = Pointer(float32) if tile.split_k > 1 else out
+        product = self._probe.trace(product_call(operand, parts, sizes, problem.dtype, tile))
+        if tile.split_k == 1:
             return product, None
-        grid, constants = sum_parts_launch(m * n, tile.split_k)
-        args = (Pointer(problem.out), Pointer(float32), m * n)
-        return product, self._probe.trace(sum_parts, grid, args, constants)
+        summing = sum_parts_call(out, parts, problem.m * problem.n, tile.split_k)
+        return product, self._probe.trace(summing)
 
 
 def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
+from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float16, float32
 from kernbench.errors import MachineError
-from kernbench.ops import scalar_functions as fn
-from kernbench.ops.elementwise import elementwise_flat
-from kernbench.ops.normalization import layer_norm_rows, softmax_rows
-from kernbench.ops.promotion import compute_dtype
-from kernbench.ops.rows import row_blocks
-from kernbench.ops.rows_in_passes import layer_norm_in_passes, softmax_in_passes
+from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS, elementwise_call, rows_call
 from kernbench.sim_engine import Conditions, schedule_kernel
 from kernbench.validation.devices import machine_of
 from kernbench.validation.harness import membound_harness
@@ -22,15 +17,6 @@ from kernbench.validation.reference import Row
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32}
 
-# By op: what every element is, and of how many operands.
-_ELEMENTWISE = {
-    "add": (fn.add, 2),
-    "mul": (fn.mul, 2),
-    "relu": (fn.relu, 1),
-    "gelu": (fn.gelu, 1),
-    "silu_mul": (fn.silu_mul, 2),
-}
-_BLOCK = 1024
 _WIDEST_ROW = 1 << 17
 
 
@@ -45,11 +31,11 @@ class MemboundPredictor:
         dtype = DTYPES.get(row.dtype)
         if dtype is None:
             return Answer(None, f"no Triton dtype for {row.dtype}")
-        if row.op not in (*_ELEMENTWISE, "softmax", "layernorm"):
+        if row.op not in ELEMENTWISE_OPS | ROW_OPS:
             return Answer(None, f"no kernel for op {row.op}")
         machine = machine_of(row.device)
         rows, cols = row.integer("rows"), row.integer("cols")
-        if row.op not in _ELEMENTWISE and cols > _WIDEST_ROW:
+        if row.op in ROW_OPS and cols > _WIDEST_ROW:
             return Answer(None, f"{row.op} of rows longer than {_WIDEST_ROW} elements")
         harness = membound_harness(row.source, machine.name, row.op)
         conditions = Conditions()
@@ -65,25 +51,8 @@ class MemboundPredictor:
             return Answer(None, str(error).split(";")[0])
         return Answer(harness.time_us(kernel_us, cols), how=trace.name)
 
-    def _trace(self, op: str, dtype: DType, rows: int, cols: int, in_passes: bool) -> Any:
-        tensor, compute = Pointer(dtype), {"COMPUTE": compute_dtype(dtype)}
-        if op in _ELEMENTWISE:
-            function, operands = _ELEMENTWISE[op]
-            size = rows * cols
-            slots = (tensor,) * operands + (None,) * (3 - operands)
-            options = {**compute, "FUNCTION": function, "BLOCK": _BLOCK}
-            grid = (-(-size // _BLOCK),)
-            return self._probe.trace(elementwise_flat, grid, (tensor, *slots, size), options)
-        blocks = row_blocks(rows, cols)
-        grid = (-(-rows // blocks["BLOCK_M"]),)
-        strides = (rows, cols, cols, 1, cols, 1)
-        options = {**compute, **blocks}
-        args: tuple[Any, ...]
-        if op == "softmax":
-            kernel = softmax_in_passes if in_passes else softmax_rows
-            args = (tensor,) * (4 if in_passes else 2) + strides
-        elif in_passes:
-            kernel, args = layer_norm_in_passes, ((tensor,) * 5 + (1e-5, *strides))
-        else:
-            kernel, args = layer_norm_rows, ((tensor,) * 4 + (1e-5, *strides, 1, 1))
-        return self._probe.trace(kernel, grid, args, options)
+    def _trace(self, op: str, dtype: DType, rows: int, cols: int, in_passes: bool) -> KernelTrace:
+        tensor = Pointer(dtype)
+        if op in ELEMENTWISE_OPS:
+            return self._probe.trace(elementwise_call(op, tensor, dtype, rows * cols))
+        return self._probe.trace(rows_call(op, tensor, dtype, rows, cols, in_passes))

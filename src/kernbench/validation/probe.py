@@ -6,7 +6,7 @@ Only the arguments are stand-ins, so that a measured shape may be larger than an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType
 from kernbench.errors import InternalError
 from kernbench.kernel_ir import evaluate
+from kernbench.ops import KernelCall
 from kernbench.triton_backend import KernelBinary, activate
-
-Grid = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,12 @@ class KernelProbe:
     def __init__(self) -> None:
         self._seen: tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]] | None = None
 
-    def trace(
-        self, kernel: Any, grid: Grid, args: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> KernelTrace:
-        """Return what a launch does: ``kernel[grid](*args, **options)``."""
+    def trace(self, call: KernelCall) -> KernelTrace:
+        """Return what a launch does."""
         with activate(self):
-            kernel[grid](*args, **options)
+            call.kernel[call.grid](*call.args, **call.options)
         if self._seen is None:
-            raise InternalError(f"Triton did not launch {kernel.__name__}")
+            raise InternalError(f"Triton did not launch {call.kernel.__name__}")
         (binary, full_grid, picked), self._seen = self._seen, None
         ints = {
             param.index: picked[param.index]
