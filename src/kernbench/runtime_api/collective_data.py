@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from kernbench.collectives import Schedule
     from kernbench.runtime_api.work import Signature, Work
 
+Views = tuple[BufferView, ...]
+"""The tensors that one rank gives or takes."""
+
 
 def build_record(
     schedule: Schedule, signature: Signature, works: Sequence[Work]
@@ -45,50 +48,46 @@ def build_record(
         for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
             taken[0].array().reshape(-1)[:] = _chunk(schedule, array, position)
 
-    def run_reduce() -> None:
-        # Who does not get the result keeps its tensor.
-        arrays = [view.array().reshape(-1) for (view,) in outputs]
-        arrays = [
-            array if position == schedule.root else array.copy()
-            for position, array in enumerate(arrays)
-        ]
-        run_collective(schedule, reduce_op, arrays)
-
-    def run_gather() -> None:
-        arrays = []
-        for position, given in enumerate(inputs):
-            array = np.empty(schedule.num_elements, given[0].array().dtype)
-            _chunk(schedule, array, position)[:] = given[0].array().reshape(-1)
-            arrays.append(array)
-        run_collective(schedule, reduce_op, arrays)
-        _spread(arrays[schedule.root], outputs[schedule.root])
-
-    def run_scatter() -> None:
-        whole = _joined(inputs[schedule.root], copy=True)
-        arrays = [whole if each == schedule.root else whole.copy() for each in range(len(outputs))]
-        run_collective(schedule, reduce_op, arrays)
-        for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
-            taken[0].array().reshape(-1)[:] = _chunk(schedule, array, position)
-
-    def run_all_to_all() -> None:
-        _exchange(schedule, inputs, outputs)
-
     return {
-        "reduce": run_reduce,
-        "gather": run_gather,
-        "scatter": run_scatter,
-        "all_to_all": run_all_to_all,
+        "reduce": lambda: _reduce(schedule, reduce_op, outputs),
+        "gather": lambda: _gather(schedule, inputs, outputs),
+        "scatter": lambda: _scatter(schedule, inputs, outputs),
+        "all_to_all": lambda: _exchange(schedule, inputs, outputs),
         "all_gather": run_all_gather,
         "reduce_scatter": run_reduce_scatter,
         "barrier": _nothing,
     }.get(op, run_in_place)
 
 
-def _exchange(
-    schedule: Schedule,
-    inputs: Sequence[tuple[BufferView, ...]],
-    outputs: Sequence[tuple[BufferView, ...]],
-) -> None:
+def _reduce(schedule: Schedule, reduce_op: str, outputs: Sequence[Views]) -> None:
+    # Who does not get the result keeps its tensor.
+    arrays = [view.array().reshape(-1) for (view,) in outputs]
+    arrays = [
+        array if position == schedule.root else array.copy()
+        for position, array in enumerate(arrays)
+    ]
+    run_collective(schedule, reduce_op, arrays)
+
+
+def _gather(schedule: Schedule, inputs: Sequence[Views], outputs: Sequence[Views]) -> None:
+    arrays = []
+    for position, given in enumerate(inputs):
+        array = np.empty(schedule.num_elements, given[0].array().dtype)
+        _chunk(schedule, array, position)[:] = given[0].array().reshape(-1)
+        arrays.append(array)
+    run_collective(schedule, "", arrays)
+    _spread(arrays[schedule.root], outputs[schedule.root])
+
+
+def _scatter(schedule: Schedule, inputs: Sequence[Views], outputs: Sequence[Views]) -> None:
+    whole = _joined(inputs[schedule.root], copy=True)
+    arrays = [whole if each == schedule.root else whole.copy() for each in range(len(outputs))]
+    run_collective(schedule, "", arrays)
+    for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
+        taken[0].array().reshape(-1)[:] = _chunk(schedule, array, position)
+
+
+def _exchange(schedule: Schedule, inputs: Sequence[Views], outputs: Sequence[Views]) -> None:
     """Give every rank its parts: what any all_to_all does, without the buffers in between."""
     n = schedule.num_ranks
     sizes = np.diff(schedule.chunk_bounds).reshape(n, n)

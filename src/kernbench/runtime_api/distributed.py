@@ -178,7 +178,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Combine a tensor over all ranks into that of rank ``dst``; the others' stay as they are."""
+        """Combine a tensor over all ranks into that of rank ``dst``; the others stay the same."""
         root = self.resolve(group).position(dst)
         signature = _signature(
             "reduce", (tensor,), tensor.numel(), op, root, algorithm=algorithm, protocol=protocol
@@ -459,7 +459,7 @@ class Distributed(Groups):
         """Bring the rank's part to the meeting, behind its stream and the channel's last call."""
         state = self._run.rank_state
         after: list[Handle] = []
-        tail = self._run.stream(state.sip_id).tail
+        tail = self._run.queue_for(state.sip_id).tail
         if tail is not None:
             after.append(tail)
         before = state.channel_tails.get(channel)

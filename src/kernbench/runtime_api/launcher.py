@@ -52,6 +52,8 @@ class KernelLaunch(StreamCommand):
         self._rank = state.rank
         self._sip_id = state.sip_id
         self._template: Template | None = None
+        self.engine = launcher.run.pes(state.sip_id)
+        self._stream = launcher.run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
         template = self._launcher.template(self._plan, self._policies, self._sip_id, self.label)
@@ -66,7 +68,7 @@ class KernelLaunch(StreamCommand):
             (self._sip_id,),
             (self.start_ps,),
             (self.end_ps,),
-            f"sip{self._sip_id}",
+            self._stream,
             tuple(self._addresses),
         )
         if run.has_data:
@@ -122,7 +124,7 @@ class KernelLauncher:
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch
-        run.stream(state.sip_id).submit(launch)
+        run.queue_for(state.sip_id).submit(launch)
 
     def template(self, plan: KernelPlan, policies: Policies, sip_id: int, name: str) -> Template:
         """Return the schedule for the state that the machine is in now."""

@@ -9,12 +9,13 @@ from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
 from kernbench.sim_engine.simulation import Simulation
 from kernbench.sim_engine.sites import Site, user_site
-from kernbench.sim_engine.stream import Stream, StreamCommand
+from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 
 __all__ = [
     "Asked",
     "Choice",
     "Conditions",
+    "DeviceEngine",
     "Handle",
     "Network",
     "Rank",
