@@ -59,8 +59,8 @@ class LinksSpec(Spec):
     edges: tuple[tuple[int, int], ...] | None = None
     """graph only: pairs of SIPs that a wire joins, in both directions."""
     span_bandwidth_gbps: dict[Annotated[int, Field(ge=2)], Positive] = Field(default_factory=dict)
-    """By number of SIPs: what a link carries while transfers go on between that many or more. For
-    bridges whose domains (switch, socket, system) differ."""
+    """By the size of a domain (so many SIPs in a row, from 0): what a link carries in a collective
+    whose ranks lie in one. For bridges behind which a switch, a socket and a system differ."""
     scale_out: ScaleOutSpec | None = None
     overrides: tuple[LinkOverride, ...] = ()
 
