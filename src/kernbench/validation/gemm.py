@@ -90,7 +90,7 @@ class GemmTuner:
 
     def __init__(self) -> None:
         self._probe = KernelProbe()
-        self._traces = lru_cache(maxsize=64)(self._trace)
+        self._traces = lru_cache(maxsize=4)(self._trace)
 
     def tune(self, problem: Problem, machine: Machine, harness: Harness) -> Timed:
         """Return the tile with the least modeled time.
@@ -168,14 +168,26 @@ def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
 
 
 def least_ps(problem: Problem, tile: GemmTile, sip: SipSpec) -> int:
-    """Return a time that no schedule of the tile can beat: its fullest PE's dots at peak."""
+    """Return a time that no schedule of the tile can beat.
+
+    The longer of two: the dots of the fullest PE at peak, and what all waves but the last one load
+    through the cache.
+    """
     tiles_mn, split = tile.grid(problem.m, problem.n)
-    rounds = -(-tiles_mn * split // sip.num_pes)
+    programs = tiles_mn * split
+    rounds = -(-programs // sip.num_pes)
     engine = sip.pe.gemm
     flops = 2 * tile.block_m * tile.columns * tile.block_k * tile.steps(problem.k)
-    name = problem.dtype.name
-    rate = sip.gemm_flops_per_clock(name) * engine.efficiency * sip.clock_ghz
+    rate = sip.gemm_flops_per_clock(problem.dtype.name) * engine.efficiency * sip.clock_ghz
     least = rounds * flops * 1000 / rate
+    if sip.cache is not None:
+        columns = -(-problem.n // tile.columns)
+        rows = -(-problem.m // tile.block_m)
+        size = problem.dtype.itemsize
+        loaded = (problem.m * columns + problem.n * rows) * problem.k * size
+        longest = (tile.block_m + tile.columns) * tile.block_k * tile.steps(problem.k) * size
+        loaded -= programs % sip.num_pes * longest
+        least = max(least, loaded * 1000 / sip.cache.bandwidth_gbps)
     if split > 1:
         least += sip.queued_front_end_ps
     return sip.front_end_ps + int(least)

@@ -25,7 +25,7 @@ class MemboundPredictor:
 
     def __init__(self) -> None:
         self._probe = KernelProbe()
-        self._traces = lru_cache(maxsize=64)(self._trace)
+        self._traces = lru_cache(maxsize=4)(self._trace)
 
     def predict(self, row: Row) -> Answer:
         dtype = DTYPES.get(row.dtype)
