@@ -134,7 +134,10 @@ def test_a_masked_off_tile_moves_nothing() -> None:
 
 def test_a_broadcast_row_is_moved_once() -> None:
     source = access(0, (16, 32), float16, C=2 * np.arange(32))
-    assert touched(site_of(load(source, Predicate((16, 32)))), 0, BURST) == ((), [Touched(64, 64, 64)])
+    assert touched(site_of(load(source, Predicate((16, 32)))), 0, BURST) == (
+        (),
+        [Touched(64, 64, 64)],
+    )
 
 
 def test_strided_elements_move_a_burst_each() -> None:
