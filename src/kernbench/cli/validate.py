@@ -77,7 +77,10 @@ def _validate(options: ValidateOptions) -> None:
         if options.json is not None:
             Path(options.json).write_text(json.dumps(to_json(scored), indent=2) + "\n")
         if options.page is not None:
-            Path(options.page).write_text(render_page(scored, _ABOUT))
+            about = _ABOUT
+            if options.every > 1:
+                about += f"\nThis table is of one row in {options.every} (`--every`), by a hash.\n"
+            Path(options.page).write_text(render_page(scored, about))
         if options.plot is not None:
             write_plot(scored, Path(options.plot))
     except OSError as error:
