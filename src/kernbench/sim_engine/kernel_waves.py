@@ -124,9 +124,7 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
 _ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[_Group]]] = WeakKeyDictionary()
 
 
-def _groups(
-    trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int
-) -> list[_Group]:
+def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int) -> list[_Group]:
     """Return the analysed groups of a trace, for a SIP of this shape."""
     cache = sip.cache
     room = None if cache is None else int(cache.capacity_mib * 2**20 * cache.retained_share)
