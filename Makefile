@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Run a second time, with every kernel under the sanitizer.
 CHECKED_TESTS := tests/ops tests/replay tests/runtime_api tests/tp tests/integration
 
-.PHONY: help demo test test-fast lint format bench-host test-triton-versions test-tutorials conformance clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -39,6 +39,10 @@ format: $(VENV)/dev.stamp ## format the code and sort its imports
 
 bench-host: $(VENV)/dev.stamp ## time the simulator itself (noisy: compare within one run)
 	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q -rs
+
+validate: $(VENV)/run.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
+	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }
+	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release
 	PYTHON=$(PYTHON) tools/test_triton_versions.sh

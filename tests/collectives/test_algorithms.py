@@ -5,12 +5,15 @@ A value is a rank's own contribution (its number) or a pair (received, own) that
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.collectives import Schedule, build, known_algorithms, known_ops
+from kernbench.collectives import Schedule, build, known_algorithms, known_ops, refusal
+from kernbench.errors import UsageError
 
 Value = object
 
@@ -23,12 +26,36 @@ MOVING = [(op, algorithm) for op, algorithm in ALL if op != "barrier"]
 def execute(schedule: Schedule, state: list[list[Value]]) -> list[list[Value]]:
     """Run the schedule on a value per rank and chunk."""
     for step in schedule:
-        moves = list(zip(step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True))
+        moves = [
+            (src, dst, chunk + place)
+            for src, dst, chunk in zip(
+                step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True
+            )
+            for place in range(step.span)
+        ]
         sent = [state[src][chunk] for src, _, chunk in moves]
         for (_, dst, chunk), value in zip(moves, sent, strict=True):
             assert value is not None, "a rank sends what it does not have"
             state[dst][chunk] = (value, state[dst][chunk]) if step.reduce else value
-    return state
+    if not schedule.fold:
+        return state
+    # Every rank combines the slots in order: the first is what the second receives, and so on.
+    return [[functools.reduce(lambda value, slot: (value, slot), slots)] for slots in state]
+
+
+def plans(op: str, algorithm: str, n: int, size: int, root: int = 0) -> list[Schedule]:
+    """Return the plans for n ranks: one, one per size of node, or none where it is refused."""
+    nodes = [each for each in range(1, n + 1) if n % each == 0]
+    if algorithm != "hierarchical":
+        nodes = [0]
+    found = []
+    for each in nodes:
+        if refusal(op, algorithm, n, each):
+            with pytest.raises(UsageError, match=f"{op} by {algorithm} takes"):
+                build(op, algorithm, n, size, 4, root, (), each)
+        else:
+            found.append(build(op, algorithm, n, size, 4, root, (), each))
+    return found
 
 
 def contributions(value: Value) -> list[int]:
@@ -45,12 +72,15 @@ def contributions(value: Value) -> list[int]:
 def test_all_reduce_ends_with_the_same_order_of_all_contributions_on_every_rank(
     algorithm: str, n: int, size: int
 ) -> None:
-    schedule = build("all_reduce", algorithm, n, size, 4)
-    final = execute(schedule, [[rank] * schedule.num_chunks for rank in range(n)])
-    for chunk in range(schedule.num_chunks):
-        values = [final[rank][chunk] for rank in range(n)]
-        assert sorted(contributions(values[0])) == list(range(n))
-        assert values == [values[0]] * n
+    for schedule in plans("all_reduce", algorithm, n, size):
+        start: list[list[Value]] = [[rank] * schedule.num_chunks for rank in range(n)]
+        if schedule.fold:
+            start = [[rank if slot == rank else None for slot in range(n)] for rank in range(n)]
+        final = execute(schedule, start)
+        for chunk in range(len(final[0])):
+            values = [final[rank][chunk] for rank in range(n)]
+            assert sorted(contributions(values[0])) == list(range(n))
+            assert values == [values[0]] * n
 
 
 @pytest.mark.parametrize("algorithm", known_algorithms("reduce_scatter"))
@@ -58,22 +88,22 @@ def test_all_reduce_ends_with_the_same_order_of_all_contributions_on_every_rank(
 def test_reduce_scatter_leaves_every_rank_its_own_chunk_of_all(
     algorithm: str, n: int, size: int
 ) -> None:
-    schedule = build("reduce_scatter", algorithm, n, size, 4)
-    assert schedule.num_chunks == n
-    final = execute(schedule, [[rank] * n for rank in range(n)])
-    for rank in range(n):
-        assert sorted(contributions(final[rank][rank])) == list(range(n))
+    for schedule in plans("reduce_scatter", algorithm, n, size):
+        assert schedule.num_chunks == n
+        final = execute(schedule, [[rank] * n for rank in range(n)])
+        for rank in range(n):
+            assert sorted(contributions(final[rank][rank])) == list(range(n))
 
 
 @pytest.mark.parametrize("algorithm", known_algorithms("all_gather"))
 @given(n=WORLD_SIZES, size=SIZES)
 def test_all_gather_hands_every_chunk_to_every_rank(algorithm: str, n: int, size: int) -> None:
-    schedule = build("all_gather", algorithm, n, size, 4)
-    assert schedule.num_chunks == n
-    start: list[list[Value]] = [
-        [chunk if chunk == rank else None for chunk in range(n)] for rank in range(n)
-    ]
-    assert execute(schedule, start) == [list(range(n))] * n
+    for schedule in plans("all_gather", algorithm, n, size):
+        assert schedule.num_chunks == n
+        start: list[list[Value]] = [
+            [chunk if chunk == rank else None for chunk in range(n)] for rank in range(n)
+        ]
+        assert execute(schedule, start) == [list(range(n))] * n
 
 
 @pytest.mark.parametrize("algorithm", known_algorithms("broadcast"))
@@ -86,6 +116,50 @@ def test_broadcast_reaches_every_rank_from_any_root(
     k = schedule.num_chunks
     start: list[list[Value]] = [list(range(k)) if rank == root else [None] * k for rank in range(n)]
     assert execute(schedule, start) == [list(range(k))] * n
+
+
+@pytest.mark.parametrize("algorithm", known_algorithms("reduce"))
+@given(n=WORLD_SIZES, size=st.integers(0, 10**6), data=st.data())
+def test_reduce_brings_every_contribution_to_any_root(
+    algorithm: str, n: int, size: int, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, n - 1))
+    schedule = build("reduce", algorithm, n, size, 4, root)
+    final = execute(schedule, [[rank] * schedule.num_chunks for rank in range(n)])
+    for value in final[root]:
+        assert sorted(contributions(value)) == list(range(n))
+
+
+@pytest.mark.parametrize("algorithm", known_algorithms("gather"))
+@given(n=WORLD_SIZES, size=SIZES, data=st.data())
+def test_gather_and_scatter_move_every_part_between_its_rank_and_any_root(
+    algorithm: str, n: int, size: int, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, n - 1))
+    whole: list[Value] = list(range(n))
+    own: list[list[Value]] = [
+        [rank if chunk == rank else None for chunk in range(n)] for rank in range(n)
+    ]
+    assert execute(build("gather", algorithm, n, size, 4, root), own)[root] == whole
+    start = [whole if rank == root else [None] * n for rank in range(n)]
+    final = execute(build("scatter", algorithm, n, size, 4, root), start)
+    assert [final[rank][rank] for rank in range(n)] == whole
+
+
+@pytest.mark.parametrize("algorithm", known_algorithms("all_to_all"))
+@given(n=WORLD_SIZES, size=SIZES, uneven=st.booleans())
+def test_all_to_all_gives_every_rank_its_part_of_every_other(
+    algorithm: str, n: int, size: int, uneven: bool
+) -> None:
+    counts = tuple((s * 7 + d * 3) % 5 for s in range(n) for d in range(n)) if uneven else ()
+    schedule = build("all_to_all", algorithm, n, size, 4, 0, counts)
+    assert schedule.work_elements == (sum(counts) if uneven else n * size)
+    start: list[list[Value]] = [
+        [(s, d) if s == rank else None for s in range(n) for d in range(n)] for rank in range(n)
+    ]
+    final = execute(schedule, start)
+    for rank in range(n):
+        assert [final[rank][s * n + rank] for s in range(n)] == [(s, rank) for s in range(n)]
 
 
 @pytest.mark.parametrize("root", [0, 1])
@@ -112,7 +186,8 @@ def test_after_a_barrier_every_rank_has_heard_of_every_other(n: int) -> None:
 @pytest.mark.adr("0008-D1")
 @given(n=st.integers(2, 19), size=SIZES)
 def test_every_plan_keeps_the_rules_of_steps(op: str, algorithm: str, n: int, size: int) -> None:
-    build(op, algorithm, 2 if op == "send_recv" else n, size, 4).check()
+    for schedule in plans(op, algorithm, 2 if op == "send_recv" else n, size):
+        schedule.check()
 
 
 @pytest.mark.parametrize(("op", "algorithm"), [each for each in ALL if each[0] != "send_recv"])
@@ -137,7 +212,12 @@ def test_every_rank_sends_two_times_n_less_one_chunks_in_a_ring_all_reduce(
     [
         ("all_reduce", "ring", 2),
         ("all_reduce", "direct", 2),
+        ("all_reduce", "two_shot", 2),
+        ("all_reduce", "double_tree", 2),
+        ("all_reduce", "bidirectional_ring", 2),
         ("all_reduce", "tree", 2),
+        ("reduce", "ring", 1),
+        ("reduce", "tree", 1),
         ("all_gather", "ring", 1),
         ("all_gather", "direct", 1),
         ("reduce_scatter", "ring", 1),

@@ -46,7 +46,7 @@ def leaves(data: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in data.items():
         if isinstance(value, dict):
             found += leaves(value, f"{prefix}{key}.")
-        elif not isinstance(value, str):
+        elif not isinstance(value, str) and key != "devices":
             found.append(f"{prefix}{key}")
     return found
 
@@ -86,7 +86,7 @@ def test_the_smallest_size_that_holds_the_ranks_is_taken(
 
 
 def test_mesh_sizes_are_the_most_square() -> None:
-    shapes = [load_machine("ahbm-mesh", size).mesh_rows_cols for size in (1, 2, 4, 8, 16)]
+    shapes = [load_machine("ahbm-mesh", size).shape for size in (1, 2, 4, 8, 16)]
     assert shapes == [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4)]
 
 
@@ -157,7 +157,7 @@ def test_fewer_ranks_than_one_is_refused(asked: int) -> None:
         ("links", None, r"16 SIPs are unconnected"),
         ("links.topology", "star", r"links.topology: .*'ring'.*, but got 'star'"),
         ("links.bandwidth_gbps", 0, r"links.bandwidth_gbps: must be above 0"),
-        ("links.mesh_rows_cols", [2, 2], r"links: mesh_rows_cols says nothing about a ring"),
+        ("links.shape", [2, 2], r"links: shape says nothing about a ring"),
         ("sizes", [], r"sizes: "),
         ("sizes", [0], r"sizes.0: .*, but got 0"),
         ("sources", {"sip.clock": "x"}, r"sources names the key sip.clock, .*sip.clock_ghz"),
@@ -180,9 +180,9 @@ def test_every_wrong_key_is_listed() -> None:
 
 def test_a_mesh_whose_shape_does_not_make_the_size_is_refused() -> None:
     data = preset("ahbm-mesh")
-    data["links"]["mesh_rows_cols"] = [2, 3]
+    data["links"]["shape"] = [2, 3]
     data["sizes"] = [8]
-    with pytest.raises(MachineError, match=r"links.mesh_rows_cols is 2x3, .* 6 SIPs, .* has 8"):
+    with pytest.raises(MachineError, match=r"links.shape is 2x3, .* 6 SIPs, .* has 8"):
         parsed(data)
 
 

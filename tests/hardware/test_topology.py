@@ -1,12 +1,15 @@
+import json
 from collections import deque
 from itertools import pairwise
+from math import prod
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.errors import UsageError
-from kernbench.hardware import SWITCH, Machine, load_machine
+from kernbench.errors import MachineError, UsageError
+from kernbench.hardware import SWITCH, Machine, load_machine, parse_machine
 
 SIZES = st.integers(1, 24)
 
@@ -53,6 +56,103 @@ def test_mesh_routes_are_shortest(rows: int, cols: int) -> None:
 @given(num_sips=SIZES)
 def test_switch_routes_are_shortest(num_sips: int) -> None:
     check_all_routes(load_machine(f"a100-sxm-80g:{num_sips}"))
+
+
+def joined(links: str, num_sips: int) -> Machine:
+    """Return the preset ahbm with other links."""
+    text = load_machine("ahbm").spec.model_dump_json()
+    data = {**json.loads(text), "links": yaml.safe_load(links), "sizes": [num_sips], "sources": {}}
+    return parse_machine(yaml.safe_dump(data), "test", num_sips)
+
+
+WIRES = "bandwidth_gbps: 100, latency_ns: 500"
+
+
+@pytest.mark.adr("0034-D1")
+@pytest.mark.parametrize("kind", ["mesh", "torus"])
+@given(shape=st.lists(st.integers(1, 4), min_size=2, max_size=3))
+def test_routes_on_grids_of_any_shape_are_shortest(kind: str, shape: list[int]) -> None:
+    links = f"{{topology: {kind}{len(shape)}d, {WIRES}, shape: {shape}}}"
+    check_all_routes(joined(links, prod(shape)))
+
+
+@given(num_sips=SIZES)
+def test_one_way_ring_routes_are_shortest(num_sips: int) -> None:
+    check_all_routes(joined(f"{{topology: one_way_ring, {WIRES}}}", num_sips))
+
+
+@pytest.mark.adr("0034-D1")
+@given(data=st.data(), num_sips=st.integers(2, 12))
+def test_graph_routes_are_shortest(data: st.DataObject, num_sips: int) -> None:
+    edges = {(data.draw(st.integers(0, sip - 1)), sip) for sip in range(1, num_sips)}
+    pairs = st.tuples(st.integers(0, num_sips - 1), st.integers(0, num_sips - 1))
+    edges |= {each for each in data.draw(st.lists(pairs, max_size=6)) if each[0] < each[1]}
+    listed = [list(each) for each in sorted(edges)]
+    check_all_routes(joined(f"{{topology: graph, {WIRES}, edges: {listed}}}", num_sips))
+
+
+@pytest.mark.adr("0034-D2")
+@pytest.mark.parametrize("inner", ["switch", "ring", "torus2d", "fully_connected"])
+@pytest.mark.parametrize("outer", ["switch", "ring", "fully_connected"])
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+def test_routes_between_nodes_are_shortest(inner: str, outer: str, nodes: int) -> None:
+    machine = joined(
+        f"{{topology: {inner}, {WIRES}, scale_out: {{sips_per_node: 4, topology: {outer}, "
+        "bandwidth_gbps: 12.5, latency_ns: 3000}}",
+        4 * nodes,
+    )
+    assert machine.sips_per_node == 4
+    check_all_routes(machine)
+    rates = {
+        link.bandwidth_gbps for index in machine.route(0, 1) for link in [machine.links[index]]
+    }
+    assert rates == {100}
+    if nodes > 1:
+        away = {machine.links[index].latency_ps for index in machine.route(0, 4)}
+        assert away == {3_000_000}
+
+
+@pytest.mark.adr("0034-D1")
+@pytest.mark.parametrize(
+    ("links", "num_sips", "message"),
+    [
+        ("topology: torus2d, shape: [2, 3]", 8, "links.shape is 2x3, which makes 6 SIPs, .* has 8"),
+        ("topology: torus3d, shape: [2, 3]", 6, "shape of a torus3d must have 3 numbers"),
+        ("topology: switch, shape: [2, 3]", 6, "shape says nothing about a switch"),
+        ("topology: graph", 2, "edges is missing"),
+        ("topology: ring, edges: [[0, 1]]", 2, "edges says nothing about a ring"),
+        ("topology: graph, edges: [[0, 1], [2, 3]]", 4, "leave SIP 2, 3 unconnected to SIP 0"),
+        (
+            "topology: graph, edges: [[0, 1], [1, 0]]",
+            2,
+            r"links.edges.1 is \[1, 0\]: must join two",
+        ),
+        (
+            "topology: ring, scale_out: {sips_per_node: 8, topology: ring, bandwidth_gbps: 1, "
+            "latency_ns: 1}",
+            12,
+            "sips_per_node is 8, of which 12 SIPs are no whole number of nodes; take 8 or 16",
+        ),
+    ],
+)
+def test_links_that_cannot_be_are_refused_with_the_key(
+    links: str, num_sips: int, message: str
+) -> None:
+    with pytest.raises(MachineError, match=message):
+        joined(f"{{{WIRES}, {links}}}", num_sips)
+
+
+@pytest.mark.adr("0034-D2")
+def test_links_name_their_node() -> None:
+    machine = joined(
+        f"{{topology: switch, {WIRES}, scale_out: {{sips_per_node: 2, topology: switch, "
+        "bandwidth_gbps: 12.5, latency_ns: 3000}, "
+        "overrides: [{src_sip: 3, dst_sip: -3, bandwidth_gbps: 1}]}",
+        4,
+    )
+    names = {link.name: link.bandwidth_gbps for link in machine.links}
+    assert names["sip2->switch1"] == 100
+    assert (names["sip2->network"], names["sip3->network"]) == (12.5, 1)
 
 
 def test_ring_ties_go_clockwise() -> None:

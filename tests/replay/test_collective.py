@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench import dtypes
-from kernbench.collectives import build, known_algorithms
+from kernbench.collectives import Schedule, build, known_algorithms, refusal
 from kernbench.errors import InternalError, KernbenchError, UnknownNameError, UsageError
 from kernbench.replay import run_collective
 from kernbench.replay.collective import REDUCE_OPS, run_steps
@@ -41,6 +41,14 @@ def inputs_of(n: int, size: int, dtype: npt.DTypeLike, seed: int = 0) -> list[Ar
     return [rng.uniform(0.5, 1.5, size).astype(dtype) for _ in range(n)]
 
 
+def plan_for(op: str, algorithm: str, n: int, size: int, itemsize: int) -> Schedule:
+    """Return the algorithm's plan, or the ring's where it cannot serve n ranks."""
+    ranks_per_node = next((each for each in range(2, n) if n % each == 0), 0)
+    if refusal(op, algorithm, n, ranks_per_node):
+        algorithm = "ring"
+    return build(op, algorithm, n, size, itemsize, 0, (), ranks_per_node)
+
+
 def bits(array: Array) -> bytes:
     return array.tobytes()
 
@@ -52,7 +60,8 @@ def test_all_reduce_equals_numpy_on_every_rank(algorithm: str, reduce_op: str, n
     for size in sizes(n):
         inputs = inputs_of(n, size, np.float64)
         works = [each.copy() for each in inputs]
-        run_collective(build("all_reduce", algorithm, n, size, 8), reduce_op, works)
+        schedule = plan_for("all_reduce", algorithm, n, size, 8)
+        run_collective(schedule, reduce_op, works)
         np.testing.assert_allclose(works[0], NUMPY_REDUCE[reduce_op](inputs), rtol=1e-14)
         assert len({bits(work) for work in works}) == 1
 
@@ -61,7 +70,7 @@ def test_all_reduce_equals_numpy_on_every_rank(algorithm: str, reduce_op: str, n
 @pytest.mark.parametrize("algorithm", known_algorithms("reduce_scatter"))
 def test_reduce_scatter_leaves_each_rank_its_chunk(algorithm: str, n: int) -> None:
     for size in sizes(n):
-        schedule = build("reduce_scatter", algorithm, n, size, 4)
+        schedule = plan_for("reduce_scatter", algorithm, n, size, 4)
         inputs = [each.astype(np.int32) for each in inputs_of(n, size, np.float64)]
         works = [each.copy() for each in inputs]
         run_collective(schedule, "sum", works)
@@ -75,7 +84,7 @@ def test_reduce_scatter_leaves_each_rank_its_chunk(algorithm: str, n: int) -> No
 @pytest.mark.parametrize("algorithm", known_algorithms("all_gather"))
 def test_all_gather_joins_the_chunks(algorithm: str, n: int) -> None:
     for size in sizes(n):
-        schedule = build("all_gather", algorithm, n, size, 4)
+        schedule = plan_for("all_gather", algorithm, n, size, 4)
         whole = inputs_of(1, size, np.float32)[0]
         works = [np.full(size, np.nan, np.float32) for _ in range(n)]
         for work, low, high in zip(
@@ -94,6 +103,64 @@ def test_broadcast_copies_the_root(algorithm: str, n: int) -> None:
         expected = works[root].copy()
         run_collective(build("broadcast", algorithm, n, 61, 2, root), "", works)
         assert all(bits(work) == bits(expected) for work in works)
+
+
+@pytest.mark.parametrize("n", WORLD_SIZES)
+@pytest.mark.parametrize("algorithm", known_algorithms("reduce"))
+def test_reduce_gives_the_root_what_numpy_gives(algorithm: str, n: int) -> None:
+    for root in {0, n // 2, n - 1}:
+        inputs = inputs_of(n, 61, np.float64)
+        works = [each.copy() for each in inputs]
+        run_collective(build("reduce", algorithm, n, 61, 8, root), "avg", works)
+        np.testing.assert_allclose(works[root], np.mean(inputs, axis=0), rtol=1e-14)
+
+
+@pytest.mark.parametrize("n", WORLD_SIZES)
+@pytest.mark.parametrize("algorithm", known_algorithms("gather"))
+def test_gather_and_scatter_move_the_parts(algorithm: str, n: int) -> None:
+    for size, root in ((13, 0), (16 * n, n - 1)):
+        whole = inputs_of(1, size, np.float32)[0]
+        gather = build("gather", algorithm, n, size, 4, root)
+        works = [np.full(size, np.nan, np.float32) for _ in range(n)]
+        cuts = gather.chunk_bounds
+        for rank, work in enumerate(works):
+            work[cuts[rank] : cuts[rank + 1]] = whole[cuts[rank] : cuts[rank + 1]]
+        run_collective(gather, "", works)
+        assert bits(works[root]) == bits(whole)
+        works = [whole.copy() if rank == root else np.zeros_like(whole) for rank in range(n)]
+        run_collective(build("scatter", algorithm, n, size, 4, root), "", works)
+        for rank, work in enumerate(works):
+            own = slice(cuts[rank], cuts[rank + 1])
+            assert bits(work[own]) == bits(whole[own])
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("n", WORLD_SIZES)
+@pytest.mark.parametrize("algorithm", known_algorithms("all_to_all"))
+def test_all_to_all_transposes_the_parts(algorithm: str, n: int, uneven: bool) -> None:
+    counts = tuple((s * 7 + d * 3) % 5 for s in range(n) for d in range(n)) if uneven else ()
+    schedule = build("all_to_all", algorithm, n, 2 * n + 1, 4, 0, counts)
+    cuts = schedule.chunk_bounds
+    whole = inputs_of(1, schedule.work_elements, np.float32)[0]
+    works = [np.full_like(whole, np.nan) for _ in range(n)]
+    for rank, work in enumerate(works):
+        own = slice(cuts[rank * n], cuts[(rank + 1) * n])
+        work[own] = whole[own]
+    run_collective(schedule, "", works)
+    for rank, work in enumerate(works):
+        for src in range(n):
+            part = slice(cuts[src * n + rank], cuts[src * n + rank + 1])
+            assert bits(work[part]) == bits(whole[part])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_fast_one_shot_has_the_bits_of_the_steps(dtype: np.dtype[Any]) -> None:
+    schedule = build("all_reduce", "one_shot", 7, 29, dtype.itemsize)
+    works = inputs_of(7, 29, dtype)
+    slow = [each.copy() for each in works]
+    run_collective(schedule, "sum" if dtype != np.bool_ else "max", works)
+    run_steps(schedule, "sum" if dtype != np.bool_ else "max", slow)
+    assert [bits(each) for each in works] == [bits(each) for each in slow]
 
 
 def test_send_recv_copies_and_a_barrier_moves_nothing() -> None:

@@ -219,7 +219,7 @@ def test_one_log_entry_per_collective_has_every_ranks_times() -> None:
     assert entry.ranks == entry.sips == (0, 1, 2)
     assert [start - entry.starts_ps[0] for start in entry.starts_ps] == [0, 1000, 2000]
     assert all(end > max(entry.starts_ps) for end in entry.ends_ps)
-    assert (entry.template.name, entry.template.algorithm) == ("all_reduce", "ring")
+    assert (entry.template.name, entry.template.algorithm) == ("all_reduce", "one_shot")
 
 
 def test_an_algorithm_can_be_named() -> None:

@@ -41,8 +41,8 @@ class RandomProgram:
         trip = loops[chosen[0]]
         if self.random.random() < 0.7:  # one odd iteration at the end, as with a ragged K
             usual, last = self.table(loops, chosen[1:]), self.table(loops, chosen[1:])
-            return [usual] * (trip - 1) + [last] if trip else []
-        return [self.table(loops, chosen[1:]) for _ in range(trip)]
+            return (usual,) * (trip - 1) + (last,) if trip else ()
+        return tuple(self.table(loops, chosen[1:]) for _ in range(trip))
 
     def body(self, known: list[int], loops: dict[int, int], depth: int) -> tuple[Node, ...]:
         known = list(known)

@@ -11,14 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.collectives import Schedule, build, known_algorithms, known_ops
+from kernbench.collectives import Schedule, build, known_algorithms, known_ops, refusal
 from kernbench.commands import Engine
 from kernbench.errors import InternalError, UsageError
-from kernbench.hardware import Machine, build_machine, load_machine
+from kernbench.hardware import (
+    PLAIN_PROTOCOL,
+    Link,
+    Machine,
+    ProtocolSpec,
+    build_machine,
+    load_machine,
+    transfer_ps,
+)
 from kernbench.op_log import ROW_COLUMNS
 from kernbench.sim_engine import Network, Transferred
 from kernbench.sim_engine.link_plan import REDUCE_TRAFFIC, build_link_plan
-from kernbench.sim_engine.link_timing import run_in_order_of_issue, run_in_order_of_steps
+from kernbench.sim_engine.link_timing import (
+    run_in_order_of_issue,
+    run_in_order_of_steps,
+    run_on_links,
+)
 
 ALL = [(op, algorithm) for op in known_ops() for algorithm in known_algorithms(op)]
 RING_OPS = ["all_reduce", "all_gather", "reduce_scatter"]
@@ -29,6 +41,8 @@ class Transfer:
     """One chunk on its way, in the reference."""
 
     step: int
+    round: int
+    part: str
     src: int
     dst: int
     size_bytes: int
@@ -40,35 +54,47 @@ class Transfer:
 
 
 class Reference:
-    """Issues one transfer at a time: always the earliest that may go, the lower rank on a tie."""
+    """Issues one transfer at a time: always the earliest that may go, the earlier step on a tie."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, protocol: ProtocolSpec = PLAIN_PROTOCOL) -> None:
         self.machine = machine
+        self.protocol = protocol
         self.free_ps = [0] * len(machine.links)
 
     def run(
         self, schedule: Schedule, sips: tuple[int, ...], starts: tuple[int, ...]
     ) -> tuple[int, ...]:
         """Return when every rank is done."""
-        sizes = schedule.chunk_bytes().tolist()
-        todo = [
-            Transfer(number, int(src), int(dst), sizes[chunk], step.reduce)
-            for number, step in enumerate(schedule)
-            for src, dst, chunk in zip(step.src, step.dst, step.chunk, strict=True)
-        ]
+        cuts = schedule.chunk_bounds.tolist()
+        todo = []
+        round_number = -1
+        for number, step in enumerate(schedule):
+            round_number += not step.concurrent
+            for src, dst, chunk in zip(step.src, step.dst, step.chunk, strict=True):
+                size = (cuts[chunk + step.span] - cuts[chunk]) * schedule.itemsize
+                todo.append(
+                    Transfer(number, round_number, step.part, int(src), int(dst), size, step.reduce)
+                )
         everything = list(todo)
+        launch = 0
+        if todo:
+            largest = max(each.size_bytes for each in todo)
+            launch = self.protocol.launch_ps(schedule.num_ranks, largest, schedule.size_bytes)
+        starts = tuple(start + launch for start in starts)
         while todo:
             ready = []
             for each in todo:
-                before = [t for t in everything if t.step < each.step]
+                before = [t for t in everything if t.round < each.round]
                 left = [t.left_ps for t in before if t.src == each.src]
                 taken = [t.taken_ps for t in before if t.dst == each.src]
                 waits = [*left, *taken]
                 if None not in waits:
                     done = [wait for wait in waits if wait is not None]
-                    issued = max(starts[each.src], starts[each.dst], *done, 0)
-                    ready.append((issued, each.src, each))
-            issued, _, chosen = min(ready, key=lambda found: found[:2])
+                    ready_ps = max(starts[each.src], *done, 0)
+                    if each.round:
+                        ready_ps += self.protocol.round_ps
+                    ready.append((max(ready_ps, starts[each.dst]), each.step, each.src, each))
+            issued, _, _, chosen = min(ready, key=lambda found: found[:3])
             self.carry(chosen, issued, sips)
             todo.remove(chosen)
             for rank in range(schedule.num_ranks):
@@ -79,16 +105,54 @@ class Reference:
             assert each.taken_ps is not None
             ends[each.src] = max(ends[each.src], each.left_ps)
             ends[each.dst] = max(ends[each.dst], each.taken_ps)
+        for rank in range(schedule.num_ranks):
+            ends[rank] += self.leave(rank, sips, schedule, everything)
         return tuple(ends)
+
+    def leave(
+        self, rank: int, sips: tuple[int, ...], schedule: Schedule, everything: list[Transfer]
+    ) -> int:
+        """Return what a rank does after its last transfer."""
+        received = [each for each in everything if each.dst == rank]
+        sent = [each.step for each in everything if each.src == rank]
+        took = 0
+        if received and received[-1].step >= max(sent, default=-1):
+            routes = {
+                (t.src, t.dst): self.machine.route(sips[t.src], sips[t.dst]) for t in everything
+            }
+            links = {self.machine.links[index] for route in routes.values() for index in route}
+            rate = min((self.rate(link) for link in links), default=None)
+            if rate is not None:
+                took = self.protocol.tail_ps(received[-1].size_bytes, rate, 0)
+        if schedule.fold:
+            moved = (schedule.num_ranks + 1) * schedule.size_bytes
+            took += self.machine.sip_at(sips[rank]).hbm_stream_ps(moved)
+        return took
+
+    def rate(self, link: Link) -> Fraction:
+        return link.bandwidth_gbps * self.protocol.bandwidth_share
 
     def carry(self, each: Transfer, issued: int, sips: tuple[int, ...]) -> None:
         head = tail = each.left_ps = issued
-        for hop, index in enumerate(self.machine.route(sips[each.src], sips[each.dst])):
+        route = self.machine.route(sips[each.src], sips[each.dst])
+        if each.part == "turn":
+            away = sips[each.src - 1]
+            route = (
+                self.machine.route(sips[each.src], away)[0],
+                self.machine.route(away, sips[each.src])[1],
+            )
+        elif each.part == "up":
+            route = route[:1]
+        elif each.part == "down":
+            head = tail = issued + self.machine.links[route[0]].latency_ps
+            route = route[1:]
+        for hop, index in enumerate(route):
             link = self.machine.links[index]
             begin, end = head, tail
             if each.size_bytes:
                 begin = max(head, self.free_ps[index])
-                end = max(tail, begin + link.transfer_ps(each.size_bytes))
+                wire = transfer_ps(each.size_bytes, self.rate(link))
+                end = max(tail, begin + wire) if hop else begin + wire
                 self.free_ps[index] = end
             if hop == 0:
                 each.left_ps = end
@@ -103,8 +167,11 @@ class Reference:
             if each.left_ps is None:
                 return
             traffic = each.size_bytes * (REDUCE_TRAFFIC if each.reduce else 1)
+            if each.part == "up":
+                traffic = 0
             memory = self.machine.sip_at(sips[rank]).hbm_stream_ps(traffic)
-            busy = each.taken_ps = max(each.tail_ps, max(each.head_ps, busy) + memory)
+            sync = self.protocol.step_ps
+            busy = each.taken_ps = max(each.tail_ps + sync, max(each.head_ps + sync, busy) + memory)
 
 
 def changed(machine: Machine, **links: object) -> Machine:
@@ -113,14 +180,14 @@ def changed(machine: Machine, **links: object) -> Machine:
     spec = machine.spec.model_copy(
         update={"links": type(machine.spec.links)(**{**machine.spec.links.model_dump(), **links})}
     )
-    return build_machine(spec, machine.num_sips, "test", machine.mesh_rows_cols)
+    return build_machine(spec, machine.num_sips, "test", machine.shape)
 
 
 def hbm_of(machine: Machine, gbps: int) -> Machine:
     """Return the machine with HBM of that bandwidth per cube."""
     cube = machine.sip.cube.model_copy(update={"hbm_bandwidth_gbps": Fraction(gbps)})
     spec = machine.spec.model_copy(update={"sip": machine.sip.model_copy(update={"cube": cube})})
-    return build_machine(spec, machine.num_sips, "test", machine.mesh_rows_cols)
+    return build_machine(spec, machine.num_sips, "test", machine.shape)
 
 
 @st.composite
@@ -145,17 +212,22 @@ def machines(draw: st.DrawFn) -> Machine:
 
 @st.composite
 def collectives(
-    draw: st.DrawFn, num_sips: int
+    draw: st.DrawFn, num_sips: int, behind_a_switch: bool = False
 ) -> tuple[Schedule, tuple[int, ...], tuple[int, ...]]:
     """A schedule, SIPs in any order, and starts."""
     fitting = [each for each in ALL if num_sips > 1 or each[0] != "send_recv"]
+    if not behind_a_switch:
+        fitting = [each for each in fitting if each[1] != "in_switch"]
     op, algorithm = draw(st.sampled_from(fitting))
     n = 2 if op == "send_recv" else draw(st.integers(1, num_sips))
+    ranks_per_node = draw(st.sampled_from([2, 3])) if algorithm == "hierarchical" else 0
+    if refusal(op, algorithm, n, ranks_per_node):
+        algorithm = known_algorithms(op)[0]
     sips = tuple(draw(st.permutations(range(num_sips)))[:n])
     size = 0 if op == "barrier" else draw(st.sampled_from([0, 1, n - 1, n, 1000, 300_001]))
     root = draw(st.integers(0, n - 1))
     starts = tuple(draw(st.lists(st.integers(0, 10**7), min_size=n, max_size=n)))
-    return build(op, algorithm, n, size, 4, root), sips, starts
+    return build(op, algorithm, n, size, 4, root, (), ranks_per_node), sips, starts
 
 
 @pytest.mark.slow
@@ -166,11 +238,74 @@ def test_times_are_those_of_the_reference(data: st.DataObject) -> None:
     machine = data.draw(machines())
     network, reference = Network(machine), Reference(machine)
     for _ in range(data.draw(st.integers(1, 3))):
-        schedule, sips, starts = data.draw(collectives(machine.num_sips))
+        schedule, sips, starts = data.draw(
+            collectives(machine.num_sips, machine.topology == "switch")
+        )
         found = network.run(schedule, sips, starts)
         assert found.starts_ps == starts
         assert found.ends_ps == reference.run(schedule, sips, starts)
         assert found.template.duration_ps == max(found.ends_ps) - min(starts)
+
+
+@st.composite
+def protocols(draw: st.DrawFn) -> ProtocolSpec:
+    """Return a protocol with every cost, of odd sizes."""
+    us = st.sampled_from([0, 0.0007, 0.5, 7.73])
+    share = st.sampled_from([0.25, 0.7, 1])
+    values: dict[str, object] = {
+        name: draw(us) for name in ("launch_us", "launch_per_rank_us", "step_us", "round_us")
+    }
+    values["bandwidth_share"] = draw(share)
+    values["tail_chunks"] = draw(st.sampled_from([0, 0.41, 1]))
+    if draw(st.booleans()):
+        values["ramp"] = {
+            "us": draw(us),
+            "us_per_rank": 0.33,
+            "half_kib": 4,
+            "power": draw(st.sampled_from([1, 2])),
+            "of": draw(st.sampled_from(["chunk", "message"])),
+        }
+    return ProtocolSpec.model_validate(values)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=150)
+@pytest.mark.adr("0035-D1")
+@given(st.data())
+def test_times_in_any_protocol_are_those_of_the_reference(data: st.DataObject) -> None:
+    machine = data.draw(machines())
+    protocol = data.draw(protocols())
+    schedule, sips, starts = data.draw(collectives(machine.num_sips, machine.topology == "switch"))
+    plan = build_link_plan(schedule, machine, sips, protocol)
+    idle = np.zeros(plan.num_links, dtype=np.int64)
+    found = run_on_links(plan, np.array(starts), idle).ends_ps
+    assert tuple(found.tolist()) == Reference(machine, protocol).run(schedule, sips, starts)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=150)
+@pytest.mark.adr("0035-D2")
+@given(st.data())
+def test_no_algorithm_is_faster_than_bandwidth_and_latency_allow(data: st.DataObject) -> None:
+    """What leaves a SIP leaves over its links, and what all need takes at least a latency."""
+    machine = hbm_of(data.draw(machines()), 10**6)
+    switched = machine.topology == "switch"
+    schedule, sips, _ = data.draw(collectives(machine.num_sips, switched))
+    n = schedule.num_ranks
+    if n == 1 or schedule.work_elements == 0:
+        return
+    took = Network(machine).run(schedule, sips, (0,) * n).template.duration_ps
+    away: dict[int, Fraction] = {}
+    for link in machine.links:
+        away[link.src_sip] = away.get(link.src_sip, Fraction(0)) + link.bandwidth_gbps
+    for sip, sent in zip(sips, schedule.sent_bytes().tolist(), strict=True):
+        assert took >= transfer_ps(sent, away[sip])
+    assert took >= min(link.latency_ps for link in machine.links)
+    # The least that a rank must send by the op's definition, whatever the algorithm.
+    least = {"all_reduce": 2 * (n - 1), "reduce_scatter": n - 1, "all_gather": n - 1}
+    if schedule.op in least and schedule.algorithm != "in_switch":
+        total = least[schedule.op] * schedule.size_bytes // schedule.itemsize * schedule.itemsize
+        assert took >= transfer_ps(total // n, sum(away[sip] for sip in sips) / n) * 9 // 10
 
 
 @pytest.mark.slow
@@ -178,7 +313,7 @@ def test_times_are_those_of_the_reference(data: st.DataObject) -> None:
 @given(st.data())
 def test_both_ways_of_timing_agree_where_no_link_is_shared(data: st.DataObject) -> None:
     machine = data.draw(machines())
-    schedule, sips, starts = data.draw(collectives(machine.num_sips))
+    schedule, sips, starts = data.draw(collectives(machine.num_sips, machine.topology == "switch"))
     plan = build_link_plan(schedule, machine, sips)
     if plan.is_shared:
         return
@@ -237,7 +372,7 @@ def test_more_bandwidth_is_never_slower_on_an_idle_network(
 @given(st.data())
 def test_two_runs_have_the_same_times_and_rows(data: st.DataObject) -> None:
     machine = data.draw(machines())
-    given_collective = data.draw(collectives(machine.num_sips))
+    given_collective = data.draw(collectives(machine.num_sips, machine.topology == "switch"))
     found = [Network(machine).run(*given_collective) for _ in range(2)]
     assert found[0].ends_ps == found[1].ends_ps
     rows = [each.template.make_rows() for each in found]
@@ -366,7 +501,7 @@ def test_one_rank_or_no_steps_takes_no_time() -> None:
 @given(st.data())
 def test_rows_list_every_transfer_and_never_overlap_on_a_link(data: st.DataObject) -> None:
     machine = data.draw(machines())
-    schedule, sips, starts = data.draw(collectives(machine.num_sips))
+    schedule, sips, starts = data.draw(collectives(machine.num_sips, machine.topology == "switch"))
     found = Network(machine).run(schedule, sips, starts)
     rows = found.template.make_rows()
     assert rows.keys() <= set(ROW_COLUMNS)
@@ -388,7 +523,8 @@ def test_rows_list_every_transfer_and_never_overlap_on_a_link(data: st.DataObjec
             zip(rows["start_ps"][on_link].tolist(), rows["end_ps"][on_link].tolist(), strict=True)
         )
         assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
-    assert set(rows["flops"][rows["kind"] != "reduce"].tolist()) <= {0}
+    if not schedule.fold:
+        assert set(rows["flops"][rows["kind"] != "reduce"].tolist()) <= {0}
     assert rows["flops"].sum() == found.template.flops
 
 

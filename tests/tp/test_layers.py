@@ -231,13 +231,15 @@ def test_row_outputs_are_the_partial_products_summed_around_the_ring(on_ranks, w
         return partial.numpy().copy(), layer(mine).numpy().copy()
 
     partials, outputs_of_ranks = zip(*on_ranks(world_size, body), strict=True)
-    # A ring sums each chunk in rank order from some rank on, rounding to float16 at every hop.
+    # A ring sums each chunk in rank order from some rank on, one way round or the other, rounding
+    # to float16 at every hop.
     possible = []
     for first in range(world_size):
-        total = partials[first]
-        for hop in range(1, world_size):
-            total = (total + partials[(first + hop) % world_size]).astype(np.float16)
-        possible.append(total)
+        for way in (1, -1):
+            total = partials[first]
+            for hop in range(1, world_size):
+                total = (total + partials[(first + way * hop) % world_size]).astype(np.float16)
+            possible.append(total)
     for y in outputs_of_ranks:
         assert y.tobytes() == outputs_of_ranks[0].tobytes()
         assert np.all(np.any([y == total for total in possible], axis=0))

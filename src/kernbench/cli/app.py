@@ -231,6 +231,39 @@ def _show_kernel(
     raise typer.Exit(show_kernel(options))
 
 
+@app.command("validate")
+def _validate(
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="CSV files of measured rows.")
+    ],
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the errors as JSON.")
+    ] = None,
+    worst: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Show the N rows that are furthest off.")
+    ] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes; as many as CPUs.")
+    ] = None,
+    every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Score one row in N, picked by a hash.")
+    ] = 1,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a scatter plot (needs matplotlib).")
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the table as a Markdown page.")
+    ] = None,
+) -> None:
+    """Score the model on measured rows: errors per category, device and source."""
+    from kernbench.cli.validate import ValidateOptions, validate
+
+    options = ValidateOptions(
+        data=tuple(data), json=json, page=page, plot=plot, worst=worst, jobs=jobs, every=every
+    )
+    raise typer.Exit(validate(options))
+
+
 @machines.command("list")
 def _list_machines() -> None:
     """List the machines, the numbers of SIPs that they come in, and what they are."""
@@ -247,3 +280,24 @@ def _show_machine(
     from kernbench.cli.machine import show_machine
 
     raise typer.Exit(show_machine(name))
+
+
+@machines.command("check")
+def _check_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
+) -> None:
+    """Check a machine file at all of its sizes; name numbers that have no source."""
+    from kernbench.cli.machine import check_machine
+
+    raise typer.Exit(check_machine(name))
+
+
+@machines.command("diff")
+def _diff_machines(
+    first: Annotated[str, typer.Argument(metavar="A", help="As --machine takes it.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The machine to compare with it.")],
+) -> None:
+    """Show the keys in which two machines differ."""
+    from kernbench.cli.machine import diff_machines
+
+    raise typer.Exit(diff_machines(first, second))

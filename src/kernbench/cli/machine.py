@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import yaml
 
@@ -36,3 +38,62 @@ def show_machine(name: str) -> int:
     described = machine.spec.model_dump(mode="json", exclude_defaults=True)
     print(yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=100), end="")
     return 0
+
+
+def check_machine(name: str) -> int:
+    """Say whether a file describes a machine, at each of its sizes, and return the exit status."""
+    try:
+        spec = load_machine(name).spec
+        machine = load_machine(name)
+        for size in spec.sizes:
+            load_machine(name, size)
+    except KernbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    described = dict(_leaves(spec.model_dump(mode="json", exclude_defaults=True)))
+    unsourced = [
+        key
+        for key, value in described.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and not any(key == path or key.startswith(f"{path}.") for path in spec.sources)
+    ]
+    sizes = ", ".join(map(str, spec.sizes))
+    print(f"{spec.name}: good at {sizes} SIPs; {len(machine.links)} links at the largest")
+    if unsourced:
+        print(f"{len(unsourced)} numbers have no entry in sources: {', '.join(unsourced)}")
+    return 0
+
+
+def diff_machines(first: str, second: str) -> int:
+    """Print the keys in which two machines differ, and return the exit status."""
+    try:
+        before, after = (
+            dict(_leaves(load_machine(name).spec.model_dump(mode="json", exclude={"sources"})))
+            for name in (first, second)
+        )
+    except KernbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    changed = [
+        (key, before.get(key, "-"), after.get(key, "-"))
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key, "-") != after.get(key, "-")
+    ]
+    width = max((len(key) for key, _, _ in changed), default=0)
+    for key, old, new in changed:
+        ratio = ""
+        if all(isinstance(each, int | float) for each in (old, new)) and old:
+            ratio = f"  x {new / old:.3g}"
+        print(f"{key:<{width}}  {old} -> {new}{ratio}")
+    if not changed:
+        print(f"{first} and {second} do not differ but in their sources")
+    return 0
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif value is not None and not (prefix == "" and key == "sources"):
+            yield f"{prefix}{key}", value

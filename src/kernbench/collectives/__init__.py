@@ -1,6 +1,33 @@
 """Collective algorithms as schedules of chunk transfers."""
 
-from kernbench.collectives.registry import AUTO, build, known_algorithms, known_ops
-from kernbench.collectives.schedule import Schedule, ScheduleKey, Step
+from kernbench.collectives.nccl import covers as nccl_covers
+from kernbench.collectives.nccl import estimates as nccl_estimates
+from kernbench.collectives.registry import (
+    AUTO,
+    AlgorithmClass,
+    algorithm_class,
+    build,
+    every_to_every,
+    known_algorithms,
+    known_ops,
+    refusal,
+)
+from kernbench.collectives.schedule import Counts, Part, Schedule, ScheduleKey, Step
 
-__all__ = ["AUTO", "Schedule", "ScheduleKey", "Step", "build", "known_algorithms", "known_ops"]
+__all__ = [
+    "AUTO",
+    "AlgorithmClass",
+    "Counts",
+    "Part",
+    "Schedule",
+    "ScheduleKey",
+    "Step",
+    "algorithm_class",
+    "build",
+    "every_to_every",
+    "known_algorithms",
+    "known_ops",
+    "nccl_covers",
+    "nccl_estimates",
+    "refusal",
+]

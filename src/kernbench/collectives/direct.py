@@ -1,20 +1,50 @@
-"""Direct algorithms: every rank sends to every other rank itself, one after the other.
+"""Direct algorithms: every rank sends to every other rank itself.
 
-The same bytes as a ring, and fewer hops where SIPs are fully connected or behind a switch.
+The same bytes as a ring, and fewer hops where SIPs are fully connected or behind a switch. Where a
+shot is one round, a rank serves all its peers at once, over as many links as lead to them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from kernbench.collectives.plan import Plan, Request, even_bounds, shared_index
+from kernbench.collectives.plan import Plan, Request, even_bounds, in_one_round, shared_index
 from kernbench.collectives.schedule import Index, Step
 
 
 def all_reduce(asked: Request) -> Plan:
-    """Return two shots: each rank reduces its own chunk of all ranks, then hands it to all."""
+    """Return two shots, one peer after the other: reduce the own chunk of all, hand it to all."""
     bounds, reduce_steps = reduce_scatter(asked)
     return bounds, reduce_steps + all_gather(asked)[1]
+
+
+def two_shot_all_reduce(asked: Request) -> Plan:
+    """Return two rounds: each rank reduces its own chunk of all ranks, then hands it to all."""
+    bounds, reduce_steps = one_shot_reduce_scatter(asked)
+    return bounds, reduce_steps + one_shot_all_gather(asked)[1]
+
+
+def one_shot_all_reduce(asked: Request) -> Plan:
+    """Return one round: every rank hands its tensor to all others, and each adds up by itself.
+
+    The slots are added in the order of the ranks, so that all have the same bits.
+    """
+    n = asked.num_ranks
+    bounds = np.arange(n + 1, dtype=np.int64) * asked.num_elements
+    bounds.setflags(write=False)
+    return bounds, one_shot_all_gather(asked)[1]
+
+
+def one_shot_reduce_scatter(asked: Request) -> Plan:
+    """Return :func:`reduce_scatter` as one round."""
+    bounds, steps = reduce_scatter(asked)
+    return bounds, in_one_round(steps)
+
+
+def one_shot_all_gather(asked: Request) -> Plan:
+    """Return :func:`all_gather` as one round."""
+    bounds, steps = all_gather(asked)
+    return bounds, in_one_round(steps)
 
 
 def reduce_scatter(asked: Request) -> Plan:

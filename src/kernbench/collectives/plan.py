@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.collectives.schedule import Bounds, Index, Step
+from kernbench.collectives.schedule import Bounds, Counts, Index, Step
 
 Plan = tuple[Bounds, tuple[Step, ...]]
 """Where the work buffer is cut, and the steps."""
@@ -19,10 +20,18 @@ class Request:
 
     num_ranks: int
     num_elements: int
-    """Length of the work buffer."""
+    """Length of the message; of one rank's input for all_to_all."""
     itemsize: int
-    root: int
-    """The sender of a broadcast or send_recv; no other op reads it."""
+    root: int = 0
+    """Who sends (broadcast, scatter, send_recv) or gets the result (reduce, gather)."""
+    counts: Counts = ()
+    """all_to_all of uneven parts: elements from rank s to rank d at ``s * n + d``; else empty."""
+    ranks_per_node: int = 0
+    """Hierarchical algorithms: so many ranks in a row share a node."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.num_elements * self.itemsize
 
 
 def even_bounds(num_elements: int, num_chunks: int) -> Bounds:
@@ -43,3 +52,8 @@ def shared_index(values: npt.ArrayLike) -> Index:
     array = np.array(values, dtype=np.int32)
     array.setflags(write=False)
     return array
+
+
+def in_one_round(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Return the steps as one round: none of them waits for another one."""
+    return tuple(replace(step, concurrent=number > 0) for number, step in enumerate(steps))

@@ -3,23 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
-from kernbench.collectives import barrier, direct, ring, tree
+from kernbench.collectives import (
+    barrier,
+    direct,
+    double_tree,
+    exchange,
+    halving,
+    hierarchical,
+    in_switch,
+    ring,
+    tree,
+)
 from kernbench.collectives.plan import Plan, Request
-from kernbench.collectives.schedule import Schedule
+from kernbench.collectives.schedule import Counts, Schedule
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
-_Builder = Callable[[Request], Plan]
+Builder = Callable[[Request], Plan]
+AlgorithmClass = Literal["chained", "point_to_point", "peer", "in_switch"]
 
-# The first algorithm of an op is the one that "auto" takes.
-_BUILDERS: dict[str, dict[str, _Builder]] = {
-    "all_reduce": {"ring": ring.all_reduce, "direct": direct.all_reduce, "tree": tree.all_reduce},
-    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather},
-    "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter},
-    "broadcast": {"ring": ring.broadcast, "tree": tree.broadcast},
-    "send_recv": {"direct": direct.send_recv},
-    "barrier": {"dissemination": barrier.dissemination},
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """How one op is done, and what it takes."""
+
+    build: Builder
+    moves: AlgorithmClass = "chained"
+    """Block to block, by send and receive, by stores into peers' memory, or through the switch."""
+    power_of_two: bool = False
+    """Whether the number of ranks must be one."""
+    every_to_every: bool = False
+    """Whether every rank sends to every other one, which takes long to time for large groups."""
+    by_node: bool = False
+    """Whether the group must be whole nodes, more than one of them, of several ranks."""
+
+
+# The first algorithm of an op is the one that "auto" takes where no machine says more.
+_ALGORITHMS: dict[str, dict[str, Algorithm]] = {
+    "all_reduce": {
+        "ring": Algorithm(ring.all_reduce),
+        "direct": Algorithm(direct.all_reduce, every_to_every=True),
+        "tree": Algorithm(tree.all_reduce),
+        "bidirectional_ring": Algorithm(ring.bidirectional_all_reduce),
+        "double_tree": Algorithm(double_tree.all_reduce),
+        "halving_doubling": Algorithm(halving.all_reduce),
+        "one_shot": Algorithm(direct.one_shot_all_reduce, "peer", every_to_every=True),
+        "two_shot": Algorithm(direct.two_shot_all_reduce, "peer", every_to_every=True),
+        "hierarchical": Algorithm(hierarchical.all_reduce, by_node=True),
+        "in_switch": Algorithm(in_switch.all_reduce, "in_switch", every_to_every=True),
+    },
+    "all_gather": {
+        "ring": Algorithm(ring.all_gather),
+        "direct": Algorithm(direct.all_gather, every_to_every=True),
+        "halving_doubling": Algorithm(halving.all_gather, power_of_two=True),
+        "one_shot": Algorithm(direct.one_shot_all_gather, "peer", every_to_every=True),
+        "hierarchical": Algorithm(hierarchical.all_gather, by_node=True),
+    },
+    "reduce_scatter": {
+        "ring": Algorithm(ring.reduce_scatter),
+        "direct": Algorithm(direct.reduce_scatter, every_to_every=True),
+        "halving_doubling": Algorithm(halving.reduce_scatter, power_of_two=True),
+        "one_shot": Algorithm(direct.one_shot_reduce_scatter, "peer", every_to_every=True),
+        "hierarchical": Algorithm(hierarchical.reduce_scatter, by_node=True),
+    },
+    "broadcast": {"ring": Algorithm(ring.broadcast), "tree": Algorithm(tree.broadcast)},
+    "reduce": {"ring": Algorithm(ring.reduce), "tree": Algorithm(tree.reduce)},
+    "all_to_all": {
+        "pairwise": Algorithm(exchange.pairwise, "point_to_point"),
+        "one_shot": Algorithm(exchange.one_shot, "point_to_point", every_to_every=True),
+        "bruck": Algorithm(exchange.bruck, "point_to_point", every_to_every=True),
+    },
+    "gather": {
+        "direct": Algorithm(exchange.gather, "point_to_point"),
+        "tree": Algorithm(tree.gather, "point_to_point"),
+    },
+    "scatter": {
+        "direct": Algorithm(exchange.scatter, "point_to_point"),
+        "tree": Algorithm(tree.scatter, "point_to_point"),
+    },
+    "send_recv": {"direct": Algorithm(direct.send_recv, "point_to_point")},
+    "barrier": {"dissemination": Algorithm(barrier.dissemination)},
 }
 
 AUTO = "auto"
@@ -27,7 +93,7 @@ AUTO = "auto"
 
 def known_ops() -> tuple[str, ...]:
     """Return the names of the collectives."""
-    return tuple(_BUILDERS)
+    return tuple(_ALGORITHMS)
 
 
 def known_algorithms(op: str) -> tuple[str, ...]:
@@ -39,30 +105,68 @@ def known_algorithms(op: str) -> tuple[str, ...]:
     return tuple(_algorithms(op))
 
 
+def algorithm_class(op: str, algorithm: str) -> AlgorithmClass:
+    """Return how an algorithm moves data, which decides the protocols that it can use."""
+    return _algorithm(op, algorithm).moves
+
+
+def every_to_every(op: str, algorithm: str) -> bool:
+    """Return whether every rank sends to every other one, so that plans grow with the square."""
+    return _algorithm(op, algorithm).every_to_every
+
+
+def refusal(op: str, algorithm: str, num_ranks: int, ranks_per_node: int = 0) -> str:
+    """Return why an algorithm cannot serve a group, ``""`` if it can.
+
+    Raises:
+        UnknownNameError: No such op, or no such algorithm of it.
+    """
+    asked = _algorithm(op, algorithm)
+    if num_ranks == 1:
+        return ""
+    if asked.power_of_two and num_ranks & (num_ranks - 1):
+        return f"takes a power of two ranks, but the group has {num_ranks}"
+    if asked.by_node:
+        if ranks_per_node < 1:
+            return "takes groups of whole nodes, and was told of none"
+        if num_ranks % ranks_per_node or not 1 < ranks_per_node < num_ranks:
+            return (
+                f"takes groups of several whole nodes, but {num_ranks} ranks in nodes of "
+                f"{ranks_per_node} are none"
+            )
+    return ""
+
+
 @lru_cache(maxsize=256)
 def build(
-    op: str, algorithm: str, num_ranks: int, num_elements: int, itemsize: int, root: int = 0
+    op: str,
+    algorithm: str,
+    num_ranks: int,
+    num_elements: int,
+    itemsize: int,
+    root: int = 0,
+    counts: Counts = (),
+    ranks_per_node: int = 0,
 ) -> Schedule:
     """Return the plan of a collective: which rank sends which chunk to whom, step by step.
 
-    ``num_elements`` is the length of the work buffer (see :class:`Schedule`), ``root`` the sender
-    of a broadcast or a send_recv. ``algorithm`` may be ``"auto"``. One rank needs no steps.
+    ``num_elements`` is the message's length (see :class:`Schedule`), ``root`` the rank that one
+    tensor comes from or goes to. ``counts`` are for an all_to_all of uneven parts: elements from
+    rank s to rank d at ``s * n + d``. ``algorithm`` may be ``"auto"``. One rank needs no steps.
 
     Raises:
         UnknownNameError: No such op, or no such algorithm of it; names the known ones.
-        UsageError: A count or the root is out of range.
+        UsageError: A count or the root is out of range, or the algorithm cannot serve the group.
     """
     algorithms = _algorithms(op)
     if algorithm == AUTO:
         algorithm = next(iter(algorithms))
-    if algorithm not in algorithms:
-        raise UnknownNameError(
-            f"unknown algorithm {algorithm!r} of {op}: {nearest(algorithm, algorithms)}"
-        )
+    chosen = _algorithm(op, algorithm)
     for what, value, least in (
         ("num_ranks", num_ranks, 2 if op == "send_recv" else 1),
         ("num_elements", num_elements, 0),
         ("itemsize", itemsize, 1),
+        ("counts", min(counts, default=0), 0),
     ):
         if value < least:
             raise UsageError(f"{op}: {what} must be at least {least}, but got {value}")
@@ -72,12 +176,54 @@ def build(
         raise UsageError(f"{op}: root must be in 0..{num_ranks - 1}, but got {root}")
     if op == "barrier" and num_elements:
         raise UsageError(f"barrier: num_elements must be 0, but got {num_elements}")
-    bounds, steps = algorithms[algorithm](Request(num_ranks, num_elements, itemsize, root))
-    return Schedule(op, algorithm, num_ranks, num_elements, itemsize, bounds, steps, root)
+    if counts and (op != "all_to_all" or len(counts) != num_ranks**2):
+        raise UsageError(
+            f"{op}: counts are for all_to_all, {num_ranks**2} of them for {num_ranks} ranks, "
+            f"but got {len(counts)}"
+        )
+    why_not = refusal(op, algorithm, num_ranks, ranks_per_node)
+    if why_not:
+        raise UsageError(f"{op} by {algorithm} {why_not}; take {next(iter(algorithms))}")
+    if not chosen.by_node:
+        ranks_per_node = 0
+    asked = Request(num_ranks, num_elements, itemsize, root, counts, ranks_per_node)
+    bounds, steps = chosen.build(asked) if not _alone(asked, chosen) else _one_rank(op, asked)
+    fold = (op, algorithm) == ("all_reduce", "one_shot")
+    return Schedule(
+        op,
+        algorithm,
+        num_ranks,
+        num_elements,
+        itemsize,
+        bounds,
+        steps,
+        root,
+        counts,
+        ranks_per_node,
+        fold,
+    )
 
 
-def _algorithms(op: str) -> dict[str, _Builder]:
+def _alone(asked: Request, chosen: Algorithm) -> bool:
+    return asked.num_ranks == 1 and chosen.by_node
+
+
+def _one_rank(op: str, asked: Request) -> Plan:
+    """Return the plan of one rank where its algorithm knows only nodes."""
+    return next(iter(_ALGORITHMS[op].values())).build(asked)
+
+
+def _algorithm(op: str, algorithm: str) -> Algorithm:
+    algorithms = _algorithms(op)
+    if algorithm not in algorithms:
+        raise UnknownNameError(
+            f"unknown algorithm {algorithm!r} of {op}: {nearest(algorithm, algorithms)}"
+        )
+    return algorithms[algorithm]
+
+
+def _algorithms(op: str) -> dict[str, Algorithm]:
     try:
-        return _BUILDERS[op]
+        return _ALGORITHMS[op]
     except KeyError:
-        raise UnknownNameError(f"unknown collective {op!r}: {nearest(op, _BUILDERS)}") from None
+        raise UnknownNameError(f"unknown collective {op!r}: {nearest(op, _ALGORITHMS)}") from None

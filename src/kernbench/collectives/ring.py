@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.collectives.plan import Plan, Request, even_bounds, shared_index
+from kernbench.collectives.plan import Plan, Request, even_bounds, in_one_round, shared_index
 from kernbench.collectives.schedule import Step
 
 CHAIN_CHUNK_BYTES = 128 * 1024
@@ -35,6 +35,27 @@ def all_gather(asked: Request) -> Plan:
     """Return ``n - 1`` steps that hand chunk ``r`` of rank ``r`` around the ring."""
     steps = _steps(asked.num_ranks, first_chunk=0, reduce=False)
     return even_bounds(asked.num_elements, asked.num_ranks), steps
+
+
+def bidirectional_all_reduce(asked: Request) -> Plan:
+    """Return two rings at once, each with half of the tensor, one clockwise and one against it."""
+    n = asked.num_ranks
+    src = shared_index(np.arange(n))
+    before = shared_index((np.arange(n) - 1) % n)
+    steps: list[Step] = []
+    for clockwise in all_reduce(asked)[1]:
+        # The mirror image: rank -r sends chunk -c, of the second half.
+        mirrored = shared_index(n + -clockwise.chunk[-src % n] % n)
+        steps += in_one_round([clockwise, Step(src, before, mirrored, clockwise.reduce)])
+    return even_bounds(asked.num_elements, 2 * n), tuple(steps)
+
+
+def reduce(asked: Request) -> Plan:
+    """Return a pipelined chain to the root, which gets the sum of all that stand before it."""
+    bounds, steps = broadcast(asked)
+    # The broadcast backwards: last step first, every transfer the other way round.
+    back = tuple(Step(step.dst, step.src, step.chunk, reduce=True) for step in reversed(steps))
+    return bounds, back
 
 
 def broadcast(asked: Request) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,11 @@ from kernbench.errors import InternalError
 
 Index = npt.NDArray[np.int32]
 Bounds = npt.NDArray[np.int64]
-ScheduleKey = tuple[str, str, int, int, int, int]
+Counts = tuple[int, ...]
+ScheduleKey = tuple[str, str, int, int, int, int, Counts, int]
+Part = Literal["whole", "up", "down", "turn"]
+"""Which part of a route a transfer takes where the switch itself adds and copies: only up to the
+switch (it adds), only down from it (it has copied), or up and back to the sender."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,13 +27,18 @@ class Step:
     Ranks are positions in the group. With ``reduce`` the receiver combines the chunk with its own
     copy (received operand first), else it replaces it. A rank sends at most one chunk and receives
     at most one. It sends in step ``s`` only after its own receives of earlier steps have ended,
-    and after its own sends of earlier steps left.
+    and after its own sends of earlier steps left. A step that is ``concurrent`` joins the step
+    before it in one round: it waits for what that one waits for, and for nothing of the round.
     """
 
     src: Index
     dst: Index
     chunk: Index
     reduce: bool
+    span: int = 1
+    """How many chunks travel as one, from ``chunk[i]`` on."""
+    concurrent: bool = False
+    part: Part = "whole"
 
     def __len__(self) -> int:
         return len(self.src)
@@ -46,8 +56,17 @@ class Schedule:
     - reduce_scatter: a copy of the input; after the last step each rank keeps its own chunk (what
       the other chunks then hold is not defined);
     - broadcast: the tensor itself, ``root`` holds it before the first step;
+    - reduce: the tensor itself; after the last step ``root`` has the result, of the others nothing
+      is defined;
+    - gather, scatter: the output of ``root``, or its input; chunk ``r`` is rank ``r``'s;
+    - all_to_all: a chunk ``s * n + d`` for what rank ``s`` gives to rank ``d``, for all pairs; a
+      rank's own row is its input, its own column its output;
     - send_recv: the tensor itself, of two ranks of which ``root`` is the sender;
     - barrier: nothing (zero elements).
+
+    With ``fold`` (a one_shot all_reduce) it has a slot as long as the tensor for every rank, and
+    chunk ``r`` is rank ``r``'s contribution; after the last step every rank combines the slots in
+    the order of the ranks.
 
     :func:`kernbench.collectives.build` makes one. Steps share their arrays; never write to them.
     """
@@ -60,6 +79,11 @@ class Schedule:
     chunk_bounds: Bounds
     steps: tuple[Step, ...]
     root: int = 0
+    counts: Counts = ()
+    """all_to_all of uneven parts: elements from rank s to rank d at ``s * n + d``; else empty."""
+    ranks_per_node: int = 0
+    """What a hierarchical algorithm was told; 0 elsewhere."""
+    fold: bool = False
 
     @property
     def num_chunks(self) -> int:
@@ -67,8 +91,13 @@ class Schedule:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the work buffer: the message size as nccl-tests counts it for every op."""
+        """The message size as nccl-tests counts it for every op; of one rank for all_to_all."""
         return self.num_elements * self.itemsize
+
+    @property
+    def work_elements(self) -> int:
+        """Length of the work buffer."""
+        return int(self.chunk_bounds[-1])
 
     @property
     def key(self) -> ScheduleKey:
@@ -80,19 +109,31 @@ class Schedule:
             self.num_elements,
             self.itemsize,
             self.root,
+            self.counts,
+            self.ranks_per_node,
         )
 
     def chunk_bytes(self) -> Bounds:
         """Return the size of every chunk in bytes."""
-        return np.diff(self.chunk_bounds) * self.itemsize
+        return self.span_bytes(1)
+
+    def span_bytes(self, span: int) -> Bounds:
+        """Return the size in bytes of ``span`` chunks, by the first of them."""
+        return (self.chunk_bounds[span:] - self.chunk_bounds[:-span]) * self.itemsize
 
     def sent_bytes(self) -> Bounds:
         """Return how many bytes each rank sends."""
         sent = np.zeros(self.num_ranks, dtype=np.int64)
-        sizes = self.chunk_bytes()
         for step in self.steps:
-            sent[step.src] += sizes[step.chunk]
+            if step.part != "down":
+                sent[step.src] += self.step_bytes(step)
         return sent
+
+    def step_bytes(self, step: Step) -> Bounds:
+        """Return the size of every transfer of a step."""
+        bounds = self.chunk_bounds
+        sizes: Bounds = (bounds[step.chunk + step.span] - bounds[step.chunk]) * self.itemsize
+        return sizes
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
@@ -115,34 +156,65 @@ class Schedule:
             f"of {self.itemsize} bytes in chunks of {shown}, {len(self.steps)} steps"
         ]
         for number, step in enumerate(self.steps[:max_steps]):
+            last = step.span - 1
             moves = ", ".join(
-                f"{src}->{dst} chunk {chunk}"
+                f"{src}->{dst} chunk {chunk}" + (f" to {chunk + last}" if last else "")
                 for src, dst, chunk in zip(step.src, step.dst, step.chunk, strict=True)
             )
-            lines.append(f"step {number}  {'reduce' if step.reduce else 'copy  '}  {moves}")
+            where = "" if step.part == "whole" else f"  {_PARTS[step.part]}"
+            sign = "+" if step.concurrent else " "
+            lines.append(
+                f"step {number} {sign}{'reduce' if step.reduce else 'copy  '}  {moves}{where}"
+            )
         if len(self.steps) > max_steps:
             lines.append(f"... and {len(self.steps) - max_steps} more steps")
+        elif self.fold:
+            lines.append("then every rank combines the chunks in order")
         return "\n".join(lines)
 
     def check(self) -> None:
         """Hold the plan to its own rules.
 
         Raises:
-            InternalError: A step names a rank or chunk that is not there, sends to itself, or lets
-                a rank send or receive twice.
+            InternalError: A step names a rank or chunk that is not there, sends to itself, lets
+                a rank send or receive twice, or sends what its own round has just received.
         """
         bounds = self.chunk_bounds
-        if bounds[0] != 0 or bounds[-1] != self.num_elements or np.any(np.diff(bounds) < 0):
-            raise InternalError(f"chunk bounds {bounds} do not cut {self.num_elements} elements")
+        length = self.num_elements
+        if self.fold:
+            length *= self.num_ranks
+        elif self.op == "all_to_all":
+            length = sum(self.counts) if self.counts else length * self.num_ranks
+        if bounds[0] != 0 or bounds[-1] != length or np.any(np.diff(bounds) < 0):
+            raise InternalError(f"chunk bounds {bounds} do not cut {length} elements")
+        arrived: set[tuple[int, int]] = set()
         for number, step in enumerate(self.steps):
             for what, index, limit in (
                 ("source", step.src, self.num_ranks),
                 ("target", step.dst, self.num_ranks),
-                ("chunk", step.chunk, self.num_chunks),
+                ("chunk", step.chunk, self.num_chunks - step.span + 1),
             ):
                 if len(index) != len(step) or np.any((index < 0) | (index >= limit)):
                     raise InternalError(f"step {number} has a {what} outside 0..{limit - 1}")
-            if np.any(step.src == step.dst):
+            if np.any(step.src == step.dst) != (step.part == "turn"):
                 raise InternalError(f"step {number} sends from a rank to itself")
             if len(set(step.src.tolist())) < len(step) or len(set(step.dst.tolist())) < len(step):
                 raise InternalError(f"step {number} lets a rank send or receive twice")
+            if not step.concurrent:
+                arrived.clear()
+            spans = range(step.span)
+            sent = {
+                (s, c + i)
+                for s, c in zip(step.src.tolist(), step.chunk.tolist(), strict=True)
+                for i in spans
+            }
+            if step.part in ("whole", "up") and sent & arrived:
+                raise InternalError(f"step {number} sends what its own round has received")
+            arrived |= {
+                (d, c + i)
+                for d, c in zip(step.dst.tolist(), step.chunk.tolist(), strict=True)
+                for i in spans
+            }
+
+
+_PARTS = {"up": "(into the switch)", "down": "(out of the switch)", "turn": "(through the switch)"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.collectives.plan import Plan, Request, even_bounds, shared_index
+from kernbench.collectives.plan import Plan, Request, even_bounds, in_one_round, shared_index
 from kernbench.collectives.schedule import Index, Step
 
 
@@ -23,6 +23,44 @@ def all_reduce(asked: Request) -> Plan:
     up = tuple(Step(far, near, _whole(far), reduce=True) for near, far in reversed(levels))
     down = tuple(Step(near, far, _whole(near), reduce=False) for near, far in levels)
     return even_bounds(asked.num_elements, 1), up + down
+
+
+def reduce(asked: Request) -> Plan:
+    """Return a tree up to the root, which reduces the whole tensor."""
+    levels = _levels(asked.num_ranks, asked.root)
+    up = tuple(Step(far, near, _whole(far), reduce=True) for near, far in reversed(levels))
+    return even_bounds(asked.num_elements, 1), up
+
+
+def scatter(asked: Request) -> Plan:
+    """Return a tree from the root: who holds parts of others sends half of them on in a round."""
+    steps: list[Step] = []
+    for near, far in _levels(asked.num_ranks, asked.root):
+        steps += in_one_round(_parts(asked, near, far))
+    return even_bounds(asked.num_elements, asked.num_ranks), tuple(steps)
+
+
+def gather(asked: Request) -> Plan:
+    """Return the scatter backwards."""
+    steps: list[Step] = []
+    for near, far in reversed(_levels(asked.num_ranks, asked.root)):
+        steps += in_one_round(_parts(asked, far, near, of_sender=True))
+    return even_bounds(asked.num_elements, asked.num_ranks), tuple(steps)
+
+
+def _parts(asked: Request, src: Index, dst: Index, of_sender: bool = False) -> list[Step]:
+    """Return a step per part of what lies behind the far ends of one level, far ends first."""
+    n, root = asked.num_ranks, asked.root
+    place = ((src if of_sender else dst) - root) % n
+    # At the level that reaches from h to h + R, behind h + R are h + R + 2R, h + R + 4R, ...
+    stride = 2 * int(abs(((dst - root) % n) - ((src - root) % n))[0])
+    steps = []
+    while (place < n).any():
+        here = place < n
+        chunk = shared_index((place[here] + root) % n)
+        steps.append(Step(shared_index(src[here]), shared_index(dst[here]), chunk, reduce=False))
+        place = place + stride
+    return steps
 
 
 def _levels(num_ranks: int, root: int) -> list[tuple[Index, Index]]:

@@ -1,5 +1,13 @@
 """The machine description: presets, files, their validation, and exact rates."""
 
+from kernbench.hardware.collective_specs import (
+    PLAIN_PROTOCOL,
+    CollectivesSpec,
+    NcclTable,
+    ProtocolSpec,
+    RampSpec,
+)
+from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
 from kernbench.hardware.loading import known_machines, load_machine, parse_machine
 from kernbench.hardware.machine import Link, Machine, build_machine
 from kernbench.hardware.rates import (
@@ -16,7 +24,6 @@ from kernbench.hardware.specs import (
     DieToDieSpec,
     GemmSpec,
     HostLinkSpec,
-    LinksSpec,
     MachineSpec,
     MathSpec,
     PeSpec,
@@ -25,10 +32,12 @@ from kernbench.hardware.specs import (
 from kernbench.hardware.topology import SWITCH
 
 __all__ = [
+    "PLAIN_PROTOCOL",
     "PS_PER_NS",
     "PS_PER_US",
     "SWITCH",
     "CacheSpec",
+    "CollectivesSpec",
     "CubeSpec",
     "DieToDieSpec",
     "GemmSpec",
@@ -38,7 +47,11 @@ __all__ = [
     "Machine",
     "MachineSpec",
     "MathSpec",
+    "NcclTable",
     "PeSpec",
+    "ProtocolSpec",
+    "RampSpec",
+    "ScaleOutSpec",
     "SipSpec",
     "build_machine",
     "ceil_ps",

@@ -6,6 +6,7 @@ import re
 import typing
 from collections.abc import Hashable, Mapping
 from importlib import resources
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kernbench.errors import MachineError, UnknownNameError, UsageError, nearest
+from kernbench.hardware.joining import Shape
 from kernbench.hardware.machine import Machine, build_machine
 from kernbench.hardware.specs import MachineSpec, SipSpec
 
-_SIZE = re.compile(r"(?P<rows>[0-9]+)(?:x(?P<cols>[0-9]+))?")
-Mesh = tuple[int, int]
+_SIZE = re.compile(r"[0-9]+(?:x[0-9]+){0,2}")
 
 
 def known_machines() -> list[str]:
@@ -54,13 +55,13 @@ def load_machine(spec: str | Path | Machine, num_sips: int | None = None) -> Mac
     if isinstance(spec, Machine):
         _check_room(spec.name, spec.num_sips, num_sips)
         return spec
-    name, size, mesh = _split(str(spec))
+    name, size, shape = _split(str(spec))
     text, origin = _read(name)
     parsed = _validated(_parsed(text, origin), origin)
     if size is None:
         size = _fitting_size(parsed, num_sips)
     _check_room(parsed.name, size, num_sips)
-    return build_machine(parsed, size, origin, mesh, _overridden_sips(parsed, origin))
+    return build_machine(parsed, size, origin, shape, _overridden_sips(parsed, origin))
 
 
 def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machine:
@@ -71,19 +72,19 @@ def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machin
     return build_machine(spec, size, origin, None, _overridden_sips(spec, origin))
 
 
-def _split(spec: str) -> tuple[str, int | None, Mesh | None]:
-    """Split ``name:64`` or ``name:4x8`` into name, number of SIPs, and mesh shape."""
+def _split(spec: str) -> tuple[str, int | None, Shape | None]:
+    """Split ``name:64``, ``name:4x8`` or ``name:2x4x4`` into name, number of SIPs, and shape."""
     name, colon, size = spec.rpartition(":")
     if not colon:
         return spec, None, None
-    found = _SIZE.fullmatch(size)
-    if found is None:
-        raise UsageError(f"machine {spec!r}: the size must be like 64 or 4x8, but got {size!r}")
-    rows, cols = int(found["rows"]), found["cols"]
-    count = rows * int(cols) if cols else rows
-    if count < 1:
+    if _SIZE.fullmatch(size) is None:
+        raise UsageError(
+            f"machine {spec!r}: the size must be like 64, 4x8 or 2x4x4, but got {size!r}"
+        )
+    shape = tuple(map(int, size.split("x")))
+    if min(shape) < 1:
         raise UsageError(f"machine {spec!r}: the size must be at least 1, but got {size!r}")
-    return name, count, (rows, int(cols)) if cols else None
+    return name, prod(shape), shape if len(shape) > 1 else None
 
 
 def _presets() -> Any:

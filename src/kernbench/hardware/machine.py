@@ -8,25 +8,16 @@ from fractions import Fraction
 from functools import cached_property
 
 from kernbench.errors import MachineError, UsageError
+from kernbench.hardware.joining import Shape, build_topology
+from kernbench.hardware.link_specs import LinkOverride, LinksSpec, ScaleOutSpec
 from kernbench.hardware.rates import PS_PER_NS, ceil_ps, ps_per_byte, transfer_ps
-from kernbench.hardware.specs import LinkOverride, LinksSpec, MachineSpec, SipSpec
-from kernbench.hardware.topology import (
-    SWITCH,
-    FullyConnected,
-    Mesh2d,
-    Ring,
-    Switch,
-    Topology,
-    most_square,
-)
-
-# A wire between any two of more SIPs than this is no machine, and would fill the memory.
-_MOST_FULLY_CONNECTED = 1024
+from kernbench.hardware.specs import MachineSpec, SipSpec
+from kernbench.hardware.topology import SWITCH, Topology, TwoLevels
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a wire. An end that is a switch has the SIP number -1."""
+    """One direction of a wire. An end that is a switch or a network has a number below 0."""
 
     index: int
     src_sip: int
@@ -52,8 +43,8 @@ class Machine:
 
     spec: MachineSpec
     num_sips: int
-    mesh_rows_cols: tuple[int, int] | None
-    """The shape of a mesh2d; None for other topologies."""
+    shape: Shape | None
+    """SIPs along each axis of a mesh or torus, x last; None for other topologies."""
     sip_overrides: Mapping[int, SipSpec]
     _topology: Topology | None
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
@@ -76,6 +67,12 @@ class Machine:
         """The topology's name, ``"none"`` for a machine without links."""
         return self.spec.links.topology if self.spec.links is not None else "none"
 
+    @property
+    def sips_per_node(self) -> int:
+        """How many SIPs the first level of links joins; all of them where there is no second."""
+        topology = self._topology
+        return topology.sips_per_node if isinstance(topology, TwoLevels) else self.num_sips
+
     def sip_at(self, sip_id: int) -> SipSpec:
         """Return the description of one SIP.
 
@@ -96,16 +93,21 @@ class Machine:
         if self._topology is None or spec is None:
             return ()
         changed = {(each.src_sip, each.dst_sip): each for each in spec.overrides}
-        latency_ps = ceil_ps(spec.latency_ns * PS_PER_NS)
+        num_nodes = self.num_sips // self.sips_per_node
         found = []
         for index, (src, dst) in enumerate(self._topology.ends()):
-            bandwidth, latency = spec.bandwidth_gbps, latency_ps
+            level: LinksSpec | ScaleOutSpec = spec
+            if isinstance(self._topology, TwoLevels) and index >= self._topology.first_outer_link:
+                assert spec.scale_out is not None
+                level = spec.scale_out
+            bandwidth, latency = level.bandwidth_gbps, ceil_ps(level.latency_ns * PS_PER_NS)
             override = changed.get((src, dst))
             if override is not None:
                 bandwidth = override.bandwidth_gbps or bandwidth
                 if override.latency_ns is not None:
                     latency = ceil_ps(override.latency_ns * PS_PER_NS)
-            found.append(Link(index, src, dst, bandwidth, latency, f"{_end(src)}->{_end(dst)}"))
+            name = f"{_end(src, num_nodes)}->{_end(dst, num_nodes)}"
+            found.append(Link(index, src, dst, bandwidth, latency, name))
         return tuple(found)
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
@@ -138,7 +140,7 @@ def build_machine(
     spec: MachineSpec,
     num_sips: int,
     origin: str,
-    mesh: tuple[int, int] | None = None,
+    shape: Shape | None = None,
     sip_overrides: Mapping[int, SipSpec] | None = None,
 ) -> Machine:
     """Return the machine of ``num_sips`` SIPs that ``spec`` describes.
@@ -154,40 +156,10 @@ def build_machine(
                 "add links, or set sizes to [1]"
             )
         return Machine(spec, num_sips, None, sip_overrides or {}, None)
-    shape: tuple[int, int] | None = None
-    if links.topology == "mesh2d":
-        shape = mesh or links.mesh_rows_cols or most_square(num_sips)
-    elif mesh is not None:
-        raise MachineError(
-            f"{origin}: a size of {mesh[0]}x{mesh[1]} is a mesh, but links.topology is "
-            f"{links.topology}; ask for {num_sips}"
-        )
-    if shape is not None and shape[0] * shape[1] != num_sips:
-        raise MachineError(
-            f"{origin}: links.mesh_rows_cols is {shape[0]}x{shape[1]}, which makes "
-            f"{shape[0] * shape[1]} SIPs, but the machine has {num_sips}"
-        )
-    topology = _topology(links, num_sips, shape, origin)
+    topology, shape = build_topology(links, num_sips, shape, origin)
     machine = Machine(spec, num_sips, shape, sip_overrides or {}, topology)
     _check_overrides(links.overrides, spec.sizes, topology, machine, origin)
     return machine
-
-
-def _topology(
-    links: LinksSpec, num_sips: int, shape: tuple[int, int] | None, origin: str
-) -> Topology:
-    if shape is not None:
-        return Mesh2d(*shape)
-    if links.topology == "ring":
-        return Ring(num_sips)
-    if links.topology == "switch":
-        return Switch(num_sips)
-    if num_sips > _MOST_FULLY_CONNECTED:
-        raise MachineError(
-            f"{origin}: links.topology fully_connected needs {num_sips * (num_sips - 1):,} links "
-            f"for {num_sips} SIPs; it goes up to {_MOST_FULLY_CONNECTED}, take a switch"
-        )
-    return FullyConnected(num_sips)
 
 
 def _check_overrides(
@@ -214,5 +186,9 @@ def _check_overrides(
             )
 
 
-def _end(sip: int) -> str:
-    return "switch" if sip == SWITCH else f"sip{sip}"
+def _end(sip: int, num_nodes: int = 1) -> str:
+    if sip > SWITCH:
+        return f"sip{sip}"
+    if num_nodes == 1:
+        return "switch"
+    return "network" if SWITCH - sip == num_nodes else f"switch{SWITCH - sip}"

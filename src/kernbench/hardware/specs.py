@@ -2,72 +2,17 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from kernbench.errors import MachineError
+from kernbench.hardware.collective_specs import CollectivesSpec
+from kernbench.hardware.link_specs import LinksSpec
 from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
-
-
-def _number(value: Any) -> Fraction:
-    """Take a number as its decimal text, so that 0.1 is one tenth and not a binary neighbour."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
-        raise ValueError(f"must be a plain number in the unit of the key's name, but got {value!r}")
-    try:
-        return Fraction(str(value))
-    except ValueError:
-        raise ValueError(f"must be a finite number, but got {value!r}") from None
-
-
-def _positive(value: Any) -> Fraction:
-    number = _number(value)
-    if number <= 0:
-        raise ValueError(f"must be above 0, but got {value}")
-    return number
-
-
-def _not_negative(value: Any) -> Fraction:
-    number = _number(value)
-    if number < 0:
-        raise ValueError(f"must be 0 or more, but got {value}")
-    return number
-
-
-def _share(value: Any) -> Fraction:
-    number = _number(value)
-    if not 0 < number <= 1:
-        raise ValueError(f"must be above 0 and at most 1, but got {value}")
-    return number
-
-
-def _plain(value: Fraction) -> int | float:
-    """Give back the decimal number that was read: its text is what :func:`_number` takes."""
-    return value.numerator if value.denominator == 1 else float(value)
-
-
-_AsNumber = PlainSerializer(_plain)
-Positive = Annotated[Fraction, PlainValidator(_positive), _AsNumber]
-NotNegative = Annotated[Fraction, PlainValidator(_not_negative), _AsNumber]
-Share = Annotated[Fraction, PlainValidator(_share), _AsNumber]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Cycles = Annotated[int, Field(strict=True, ge=0)]
-
-
-class Spec(BaseModel):
-    """A group of keys: nothing unknown, nothing changed after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
 
 
 class GemmSpec(Spec):
@@ -78,6 +23,8 @@ class GemmSpec(Spec):
     native_k: Count
     fill_drain_cycles: Cycles
     """Paid once per command: filling and draining the array."""
+    efficiency: Share = Fraction(1)
+    """Share of its peak that the engine holds in short runs, operands being there."""
     flops_per_clock: dict[str, Count]
     """By operand dtype (torch's name), or ``tf32``; a dtype that is absent is not supported."""
 
@@ -104,6 +51,8 @@ class PeSpec(Spec):
     """A processing element: the engines and the scratchpad that one program has to itself."""
 
     tcm_kib: Count
+    register_kib: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Part of the TCM that holds results and not loads that run ahead: a GPU's registers."""
     resident_programs: Count
     """How many programs a PE may have begun and not ended, if TCM holds them."""
     dma_port_gbps: Positive
@@ -121,6 +70,10 @@ class CubeSpec(Spec):
     hbm_bandwidth_gbps: Positive
     hbm_efficiency: Share = Fraction(1)
     """Share of the bandwidth that streams reach."""
+    hbm_page_bytes: Count = 1
+    """Runs of consecutive bytes shorter than this do not stream: they open a DRAM page each."""
+    hbm_short_run_efficiency: Share | None = None
+    """Share of the bandwidth that short runs reach; that of streams when missing."""
     hbm_latency_ns: NotNegative
     hbm_burst_bytes: Count
     """The least that DRAM moves: masked or strided tiles move whole bursts."""
@@ -134,6 +87,19 @@ class CacheSpec(Spec):
     latency_ns: NotNegative
     retained_share: Share
     """Share of the capacity within which data survives from one wave of programs to the next."""
+    write_back: bool = False
+    """Whether a store ends when the cache has it, and goes on to HBM in the background."""
+
+
+class SustainedSpec(Spec):
+    """What the clock loses when the GEMM engines work hard for long: power, and so heat."""
+
+    clock_loss: Share
+    """By how much a long kernel at full load is slower than its first moments suggest."""
+    full_load: Share
+    """GEMM utilization from which on the loss is whole; it is in proportion below."""
+    half_time_us: Positive
+    """Length of a kernel that suffers half of the loss."""
 
 
 class DieToDieSpec(Spec):
@@ -161,10 +127,13 @@ class SipSpec(Spec):
     """Time that a launch keeps the rank's host busy."""
     front_end_us: NotNegative
     """Time from a kernel's start on the device to its first command."""
+    queued_front_end_us: NotNegative | None = None
+    """The same for a kernel that waited in the device's queue for the one before it to end."""
     cube: CubeSpec
     pe: PeSpec
     cache: CacheSpec | None = None
     die_to_die: DieToDieSpec | None = None
+    sustained: SustainedSpec | None = None
     host_link: HostLinkSpec
 
     @model_validator(mode="after")
@@ -208,6 +177,19 @@ class SipSpec(Spec):
         return ceil_ps(self.front_end_us * PS_PER_US)
 
     @cached_property
+    def queued_front_end_ps(self) -> int:
+        """What the front end takes of a kernel that directly follows another one."""
+        if self.queued_front_end_us is None:
+            return self.front_end_ps
+        return ceil_ps(self.queued_front_end_us * PS_PER_US)
+
+    @cached_property
+    def short_run_slowdown(self) -> Fraction:
+        """How many times longer HBM takes for short runs of bytes than for streams."""
+        short = self.cube.hbm_short_run_efficiency
+        return Fraction(1) if short is None else self.cube.hbm_efficiency / short
+
+    @cached_property
     def hbm_latency_ps(self) -> int:
         return ceil_ps(self.cube.hbm_latency_ns * PS_PER_NS)
 
@@ -244,35 +226,6 @@ class SipSpec(Spec):
         return self.gemm_flops_per_clock(dtype_name) * self.num_pes * self.clock_ghz * 10**9
 
 
-class LinkOverride(Spec):
-    """One directed link that differs from the others."""
-
-    src_sip: Annotated[int, Field(strict=True, ge=-1)]
-    dst_sip: Annotated[int, Field(strict=True, ge=-1)]
-    bandwidth_gbps: Positive | None = None
-    latency_ns: NotNegative | None = None
-
-
-TopologyName = Literal["ring", "mesh2d", "fully_connected", "switch"]
-
-
-class LinksSpec(Spec):
-    """How the SIPs of a machine are joined. Every link is one direction of a wire."""
-
-    topology: TopologyName
-    bandwidth_gbps: Positive
-    latency_ns: NotNegative
-    mesh_rows_cols: tuple[Count, Count] | None = None
-    """mesh2d only: its shape; left out, the most square one for the number of SIPs."""
-    overrides: tuple[LinkOverride, ...] = ()
-
-    @model_validator(mode="after")
-    def _shape_is_a_mesh_key(self) -> Self:
-        if self.mesh_rows_cols is not None and self.topology != "mesh2d":
-            raise ValueError(f"mesh_rows_cols says nothing about a {self.topology}; remove it")
-        return self
-
-
 class MachineSpec(Spec):
     """A machine file: one device, how many of them there may be, and what joins them."""
 
@@ -285,5 +238,20 @@ class MachineSpec(Spec):
     """For single SIPs, by number: the keys of ``sip`` that differ."""
     links: LinksSpec | None = None
     """May be left out where there is one SIP only."""
+    collectives: CollectivesSpec | None = None
+    """The collective library; without it a transfer takes what the links take."""
+    devices: tuple[str, ...] = ()
+    """Names of the device in measurements, so that they are compared with this machine."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Where numbers come from: key path (or the start of one) to a text; ``assumed`` says so."""
+
+    @model_validator(mode="after")
+    def _a_switch_reduces_where_there_is_one(self) -> Self:
+        if self.collectives is None or self.collectives.in_switch is None:
+            return self
+        if self.links is None or self.links.topology != "switch":
+            raise ValueError(
+                "collectives.in_switch needs a switch that reduces, but links.topology is "
+                f"{self.links.topology if self.links is not None else 'missing'}"
+            )
+        return self

@@ -5,11 +5,18 @@ Routes are deterministic shortest ones, worked out from the two numbers when the
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 from typing import Protocol
 
 SWITCH = -1
-"""Stands for the switch where a link's end is not a SIP."""
+"""Stands for the switch where a link's end is not a SIP.
+
+With several nodes, the switch of node k is ``SWITCH - k``, and the network between N nodes is
+``SWITCH - N``.
+"""
 
 Ends = tuple[int, int]
 
@@ -49,34 +56,112 @@ class Ring:
         return tuple(count + (src_sip - hop) % count for hop in range(count - ahead))
 
 
-class Mesh2d:
-    """Rows and columns, no wrap-around; SIP ``row * cols + col``. First along x, then along y."""
+class OneWayRing:
+    """Each SIP is joined to the next one only."""
 
-    def __init__(self, rows: int, cols: int) -> None:
-        self.rows, self.cols = rows, cols
+    def __init__(self, num_sips: int) -> None:
+        self.num_sips = num_sips
+
+    def ends(self) -> list[Ends]:
+        count = self.num_sips
+        return [] if count == 1 else [(sip, (sip + 1) % count) for sip in range(count)]
+
+    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
+        count = self.num_sips
+        return tuple((src_sip + hop) % count for hop in range((dst_sip - src_sip) % count))
+
+
+class Grid:
+    """A mesh, or with ``wraps`` a torus, of any number of axes; the last axis is x.
+
+    SIPs are numbered along x first. Routes go along x, then along the axis before it, and so on;
+    a torus goes the shorter way round, ties upwards.
+    """
+
+    def __init__(self, shape: tuple[int, ...], wraps: bool = False) -> None:
+        self.shape, self.wraps = shape, wraps
+        self._strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
         self._index = {ends: index for index, ends in enumerate(self.ends())}
 
     def ends(self) -> list[Ends]:
         found: list[Ends] = []
-        for row in range(self.rows):
-            for col in range(self.cols):
-                sip = row * self.cols + col
-                neighbours = ((row, col + 1), (row, col - 1), (row + 1, col), (row - 1, col))
-                found += [
-                    (sip, y * self.cols + x)
-                    for y, x in neighbours
-                    if 0 <= y < self.rows and 0 <= x < self.cols
-                ]
+        for sip in range(prod(self.shape)):
+            for axis in reversed(range(len(self.shape))):
+                # A ring of two along an axis is one wire, of one not even that.
+                towards = {self._next(sip, axis, 1): None, self._next(sip, axis, -1): None}
+                found += [(sip, other) for other in towards if other not in (None, sip)]
         return found
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        row, col = divmod(src_sip, self.cols)
-        to_row, to_col = divmod(dst_sip, self.cols)
-        step_x, step_y = (1 if to_col > col else -1), (1 if to_row > row else -1)
-        stops = [row * self.cols + x for x in range(col, to_col, step_x)]
-        stops += [y * self.cols + to_col for y in range(row, to_row, step_y)]
-        stops.append(dst_sip)
+        stops = [src_sip]
+        for axis in reversed(range(len(self.shape))):
+            here, there = self._place(src_sip, axis), self._place(dst_sip, axis)
+            for _ in range(self._distance(here, there, axis)):
+                following = self._next(stops[-1], axis, self._direction(here, there, axis))
+                assert following is not None
+                stops.append(following)
         return tuple(self._index[ends] for ends in pairwise(stops))
+
+    def _place(self, sip: int, axis: int) -> int:
+        return sip // self._strides[axis] % self.shape[axis]
+
+    def _direction(self, here: int, there: int, axis: int) -> int:
+        if not self.wraps:
+            return 1 if there > here else -1
+        ahead = (there - here) % self.shape[axis]
+        return 1 if 2 * ahead <= self.shape[axis] else -1
+
+    def _distance(self, here: int, there: int, axis: int) -> int:
+        if not self.wraps:
+            return abs(there - here)
+        ahead = (there - here) % self.shape[axis]
+        return min(ahead, self.shape[axis] - ahead)
+
+    def _next(self, sip: int, axis: int, by: int) -> int | None:
+        place, count = self._place(sip, axis), self.shape[axis]
+        if not self.wraps and not 0 <= place + by < count:
+            return None
+        return sip + ((place + by) % count - place) * self._strides[axis]
+
+
+class Graph:
+    """Wires between any pairs of SIPs, each in both directions; fewest hops, ties the first."""
+
+    def __init__(self, num_sips: int, edges: Sequence[Ends]) -> None:
+        self.num_sips = num_sips
+        self._ends = [ends for src, dst in edges for ends in ((src, dst), (dst, src))]
+        self._from: dict[int, dict[int, int]] = {}
+        """By SIP, the link by which each other SIP is reached on the way from it."""
+
+    def ends(self) -> list[Ends]:
+        return self._ends
+
+    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
+        reached = self._reached(src_sip)
+        links: list[int] = []
+        here = dst_sip
+        while here != src_sip:
+            links.append(reached[here])
+            here = self._ends[reached[here]][0]
+        return tuple(reversed(links))
+
+    def cut_off(self) -> list[int]:
+        """Return the SIPs that no wires lead to from SIP 0."""
+        reached = self._reached(0)
+        return [sip for sip in range(1, self.num_sips) if sip not in reached]
+
+    def _reached(self, src_sip: int) -> dict[int, int]:
+        if src_sip not in self._from:
+            reached: dict[int, int] = {}
+            queue = deque([src_sip])
+            while queue:
+                here = queue.popleft()
+                for link, (src, dst) in enumerate(self._ends):
+                    if src == here and dst != src_sip and dst not in reached:
+                        reached[dst] = link
+                        queue.append(dst)
+            self._from[src_sip] = reached
+        return self._from[src_sip]
 
 
 class FullyConnected:
@@ -109,13 +194,66 @@ class Switch:
         return (src_sip, self.num_sips + dst_sip)
 
 
-def most_square(count: int) -> tuple[int, int]:
-    """Return the rows and columns (rows <= columns) of the most square mesh of ``count`` SIPs.
+class TwoLevels:
+    """Equal nodes, each with the topology ``inner``, and links of a second level between them.
 
-    >>> most_square(8), most_square(7)
-    ((2, 4), (1, 7))
+    With an ``outer`` topology the SIPs of one place in all nodes are joined by one of their own (a
+    rail): a route takes the rail of its source, then the links inside the node. Without one, every
+    SIP has a link to a network that never blocks.
     """
-    rows = int(count**0.5)
-    while count % rows:
-        rows -= 1
-    return rows, count // rows
+
+    def __init__(
+        self, inner: Topology, sips_per_node: int, num_nodes: int, outer: Topology | None
+    ) -> None:
+        self.inner, self.outer = inner, outer
+        self.sips_per_node, self.num_nodes = sips_per_node, num_nodes
+        self._inner_ends = inner.ends()
+        self._outer_ends = [] if outer is None else outer.ends()
+        self.first_outer_link = num_nodes * len(self._inner_ends)
+
+    def ends(self) -> list[Ends]:
+        size, num_sips = self.sips_per_node, self.sips_per_node * self.num_nodes
+        found = [
+            (_in_node(src, node, size), _in_node(dst, node, size))
+            for node in range(self.num_nodes)
+            for src, dst in self._inner_ends
+        ]
+        if self.outer is None:
+            network = SWITCH - self.num_nodes
+            found += [(sip, network) for sip in range(num_sips)]
+            return found + [(network, sip) for sip in range(num_sips)]
+        return found + [
+            (src * size + place, dst * size + place)
+            for place in range(size)
+            for src, dst in self._outer_ends
+        ]
+
+    def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
+        src_node, src_place = divmod(src_sip, self.sips_per_node)
+        dst_node, dst_place = divmod(dst_sip, self.sips_per_node)
+        inner = () if src_place == dst_place else self.inner.route(src_place, dst_place)
+        inside = tuple(dst_node * len(self._inner_ends) + link for link in inner)
+        if src_node == dst_node:
+            return inside
+        if self.outer is None:
+            up = self.first_outer_link + src_sip
+            return up, self.first_outer_link + self.sips_per_node * self.num_nodes + dst_sip
+        first = self.first_outer_link + src_place * len(self._outer_ends)
+        return tuple(first + link for link in self.outer.route(src_node, dst_node)) + inside
+
+
+def _in_node(end: int, node: int, sips_per_node: int) -> int:
+    """Return an end of a node's topology as the whole machine numbers it."""
+    return end - node if end <= SWITCH else node * sips_per_node + end
+
+
+def most_even(count: int, num_axes: int) -> tuple[int, ...]:
+    """Return the most even shape of ``count`` SIPs, smaller numbers first.
+
+    >>> most_even(8, 2), most_even(7, 2), most_even(24, 3)
+    ((2, 4), (1, 7), (2, 3, 4))
+    """
+    if num_axes == 1:
+        return (count,)
+    first = next(size for size in range(round(count ** (1 / num_axes)), 0, -1) if count % size == 0)
+    return tuple(sorted((first, *most_even(count // first, num_axes - 1))))

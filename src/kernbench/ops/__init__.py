@@ -39,12 +39,26 @@ from kernbench.ops.elementwise import (
 )
 from kernbench.ops.embedding import embedding, embedding_backward
 from kernbench.ops.gemm import linear, matmul
+from kernbench.ops.gemm_tiles import GemmTile, matmul_tiled
+from kernbench.ops.launches import (
+    ELEMENTWISE_OPS,
+    ROW_OPS,
+    KernelCall,
+    elementwise_call,
+    product_call,
+    rows_call,
+    sum_parts_call,
+)
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
 from kernbench.ops.reductions import amax, mean, sum
 from kernbench.runtime_api import operators
 
 __all__ = [
+    "ELEMENTWISE_OPS",
+    "ROW_OPS",
+    "GemmTile",
+    "KernelCall",
     "adamw_",
     "add",
     "add_",
@@ -54,6 +68,7 @@ __all__ = [
     "copy_strided",
     "cross_entropy_backward",
     "div",
+    "elementwise_call",
     "embedding",
     "embedding_backward",
     "eq",
@@ -71,6 +86,7 @@ __all__ = [
     "log",
     "lt",
     "matmul",
+    "matmul_tiled",
     "maximum",
     "mean",
     "minimum",
@@ -78,14 +94,17 @@ __all__ = [
     "mul_",
     "ne",
     "neg",
+    "product_call",
     "relu",
     "relu_backward",
     "row_max",
+    "rows_call",
     "silu",
     "softmax",
     "sqrt",
     "sub",
     "sum",
+    "sum_parts_call",
     "where",
 ]
 

@@ -120,6 +120,11 @@ def silu(x):
 
 
 @triton.jit
+def silu_mul(x, y):
+    return silu(x) * y
+
+
+@triton.jit
 def gelu(x):
     """GELU's tanh form. ``(1 + tanh(u)) / 2`` is ``sigmoid(2 * u)``, which needs no libdevice."""
     return x * tl.sigmoid(2 * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))

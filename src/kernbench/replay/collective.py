@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.collectives import Schedule
+from kernbench.collectives import Schedule, known_algorithms
 from kernbench.errors import InternalError, UnknownNameError, UsageError, nearest
 
 Array = npt.NDArray[Any]
@@ -33,7 +33,9 @@ _STRIP_BYTES = 256 * 1024
 
 
 def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    """Run the collective on ``works``, one 1-D array per rank, in place.
+    """Run the collective on ``works``, one 1-D array of the message per rank, in place.
+
+    For all_to_all an array is the whole work buffer of the schedule.
 
     Reductions happen in the algorithm's order and in the arrays' dtype, rounded at every step;
     ``avg`` is that sum divided by the number of ranks once, at the end (half types in float32,
@@ -76,20 +78,48 @@ def run_steps(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> Non
 
     This is what the faster ways of :func:`run_collective` must agree with, bit for bit.
     """
+    buffers = _slots(schedule, works) if schedule.fold else works
     bounds = schedule.chunk_bounds.tolist()
     for step in schedule.steps:
         moves = list(zip(step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True))
         # Everything is sent before anything is received.
-        sent = [works[src][bounds[c] : bounds[c + 1]].copy() for src, _, c in moves]
+        sent = [buffers[src][bounds[c] : bounds[c + step.span]].copy() for src, _, c in moves]
         for (_, dst, c), received in zip(moves, sent, strict=True):
-            own = works[dst][bounds[c] : bounds[c + 1]]
+            own = buffers[dst][bounds[c] : bounds[c + step.span]]
             if step.reduce:
                 _COMBINE[reduce_op](received, own, out=own)
             else:
                 own[:] = received
+    if schedule.fold:
+        for work, buffer in zip(works, buffers, strict=True):
+            _fold(schedule, _COMBINE[reduce_op], work, buffer)
     if schedule.op in _REDUCING:
         for work in works:
             _finish(reduce_op, work, schedule.num_ranks)
+
+
+def _slots(schedule: Schedule, works: Sequence[Array]) -> list[Array]:
+    """Return work buffers in which every rank's own slot holds its tensor."""
+    buffers = [np.empty(schedule.work_elements, work.dtype) for work in works]
+    for rank, (buffer, work) in enumerate(zip(buffers, works, strict=True)):
+        buffer[schedule.chunk_bounds[rank] : schedule.chunk_bounds[rank + 1]] = work
+    return buffers
+
+
+def _fold(schedule: Schedule, combine: np.ufunc, work: Array, buffer: Array) -> None:
+    slots = buffer.reshape(schedule.num_ranks, -1)
+    work[:] = slots[0]
+    for slot in slots[1:]:
+        combine(work, slot, out=work)
+
+
+def _one_shot_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    result = works[0].copy()
+    for work in works[1:]:
+        _COMBINE[reduce_op](result, work, out=result)
+    _finish(reduce_op, result, schedule.num_ranks)
+    for work in works:
+        work[:] = result
 
 
 def _ring_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
@@ -176,13 +206,13 @@ def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:
         reduced[:] = average.astype(reduced.dtype)
 
 
-_REDUCING = frozenset({"all_reduce", "reduce_scatter"})
+_REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 _AT_ONCE: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], None]] = {
     ("all_reduce", "ring"): _ring_all_reduce,
     ("reduce_scatter", "ring"): _ring_reduce_scatter,
-    ("all_gather", "ring"): _all_gather,
-    ("all_gather", "direct"): _all_gather,
+    ("all_reduce", "one_shot"): _one_shot_all_reduce,
+    **{("all_gather", algorithm): _all_gather for algorithm in known_algorithms("all_gather")},
     ("broadcast", "ring"): _broadcast,
     ("broadcast", "tree"): _broadcast,
     ("send_recv", "direct"): _broadcast,
@@ -191,11 +221,12 @@ _AT_ONCE: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], No
 
 
 def _check(schedule: Schedule, works: Sequence[Array]) -> None:
+    length = schedule.work_elements if schedule.op == "all_to_all" else schedule.num_elements
     shapes = {work.shape for work in works}
     dtypes = {work.dtype for work in works}
-    if len(works) != schedule.num_ranks or shapes != {(schedule.num_elements,)} or len(dtypes) != 1:
+    if len(works) != schedule.num_ranks or shapes != {(length,)} or len(dtypes) != 1:
         raise InternalError(
-            f"{schedule.op} of {schedule.num_ranks} ranks and {schedule.num_elements} elements was "
+            f"{schedule.op} of {schedule.num_ranks} ranks and {length} elements was "
             f"given {len(works)} arrays of shapes {sorted(shapes)} and dtypes "
             f"{', '.join(sorted(map(str, dtypes)))}"
         )

@@ -267,6 +267,9 @@ class _Merge:
         needed = [line for line in lines if line is not None]
         if not lines or len(needed) < len(lines):
             return
+        if len({line.shape for line in needed}) > 1:
+            # Products of different widths in one kernel have no common positions.
+            raise NotMergeableError
         every = np.logical_or.reduce(needed)
         if not every.any():
             # Nothing is computed at all.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api.device import check_sip, sip_of_device
+from kernbench.runtime_api.streams import DeviceStream, Event, using
 
 if TYPE_CHECKING:
     from kernbench.memory import DeviceMemory
@@ -53,9 +55,35 @@ class Ahbm:
         return self._run.rank_state.sip_id
 
     def synchronize(self, device: Any = None) -> None:
-        """Block the calling rank until the stream of a SIP, by default its own, is idle."""
+        """Block the calling rank until all streams of a SIP, by default its own, are idle."""
         run = self._run
         run.synchronize(sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips))
+
+    def Stream(self, device: Any = None, priority: int = 0) -> DeviceStream:  # noqa: N802 - torch's
+        """Return a new stream of a SIP, by default the calling rank's; there are no priorities."""
+        run = self._run
+        return run.new_stream(sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips))
+
+    def Event(self, enable_timing: bool = False) -> Event:  # noqa: N802 - torch's name
+        """Return a new event, not recorded yet. Its time is modeled and always known."""
+        return Event(self._run)
+
+    def stream(self, stream: DeviceStream | None) -> AbstractContextManager[None]:
+        """Return a context in which the calling rank's work goes to ``stream``."""
+        return using(self._run, stream)
+
+    def current_stream(self, device: Any = None) -> DeviceStream:
+        """Return the stream that the calling rank's work goes to."""
+        run = self._run
+        sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips)
+        current = run.current_stream()
+        return current if current.sip_id == sip_id else run.default_stream(sip_id)
+
+    def default_stream(self, device: Any = None) -> DeviceStream:
+        """Return the stream that work goes to that names none."""
+        run = self._run
+        sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips)
+        return run.default_stream(sip_id)
 
     def memory_allocated(self, device: Any = None) -> int:
         """Return the bytes of HBM that live tensors hold on a SIP."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.collectives import build
-from kernbench.errors import CollectiveMismatchError
+from kernbench.errors import CollectiveMismatchError, KernbenchError
 from kernbench.runtime_api.collective_data import build_record
-from kernbench.sim_engine import Handle, listed
+from kernbench.sim_engine import Asked, Handle, listed
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
@@ -78,7 +77,10 @@ class Collective:
         work.ready_ps = self._run.simulation.now_ps
         self._num_not_ready -= 1
         if self._num_not_ready == 0 and not work.done and work.error is None:
-            self._start()
+            try:
+                self._start()
+            except KernbenchError as error:
+                self._fail(error)
 
     def _arrived(self) -> list[Work]:
         return [work for work in self._works if work is not None]
@@ -99,26 +101,45 @@ class Collective:
                 *(f"{call:<{width}}    {site}" for call, site in calls),
             ]
         )
-        for work in works:
+        self._fail(CollectiveMismatchError(text))
+
+    def _fail(self, error: KernbenchError) -> None:
+        for work in self._arrived():
             # One object each: an exception belongs to the rank that raises it.
-            work.error = CollectiveMismatchError(text)
+            work.error = type(error)(*error.args)
             work.waited_for()
             work.end_after(0)
+
+    def _counts(self) -> tuple[int, ...]:
+        """Return the elements from every rank to every rank of an all_to_all of uneven parts."""
+        works = self._arrived()
+        for src, giver in enumerate(works):
+            for dst, taker in enumerate(works):
+                if giver.sent and giver.sent[dst] != taker.taken[src]:
+                    raise CollectiveMismatchError(
+                        f"{self.title}: rank {giver.rank} sends {giver.sent[dst]} elements to rank "
+                        f"{taker.rank}, which takes {taker.taken[src]} from it"
+                    )
+        return tuple(count for work in works for count in work.sent)
 
     def _start(self) -> None:
         run, works = self._run, self._arrived()
         signature = works[0].signature
-        schedule = build(
+        counts = self._counts()
+        asked = Asked(
             signature.op,
-            signature.algorithm,
             len(works),
-            signature.num_elements,
+            # Of uneven parts, what a rank sends on average.
+            -(-sum(counts) // len(works)) if counts else signature.num_elements,
             signature.dtype.itemsize if signature.dtype is not None else 1,
             signature.root,
+            counts,
         )
         sips = tuple(work.sip_id for work in works)
+        choice = run.network.selector.choose(asked, sips, signature.algorithm, signature.protocol)
+        schedule = choice.build(asked)
         starts_ps = tuple(work.ready_ps for work in works)
-        placed = run.network.run(schedule, sips, starts_ps)
+        placed = run.network.run(schedule, sips, starts_ps, choice.protocol)
         now_ps = run.simulation.now_ps
         # A sender may have left before the last rank came, but nobody knew it then.
         ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)

@@ -53,6 +53,52 @@ def _send(schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, sho
     _in_place(schedule, reduce_op, inputs, [inputs[0], outputs[1]], shown)
 
 
+def _reduce(schedule: Schedule, reduce_op: str, _: Views, outputs: Views, shown: Shown) -> None:
+    # Who does not get the result keeps its tensor.
+    arrays = [shown(view).reshape(-1) for (view,) in outputs]
+    arrays = [
+        array if position == schedule.root else array.copy()
+        for position, array in enumerate(arrays)
+    ]
+    run_collective(schedule, reduce_op, arrays)
+
+
+def _gather(
+    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
+) -> None:
+    arrays = []
+    for position, given in enumerate(inputs):
+        part = shown(given[0]).reshape(-1)
+        array = np.empty(schedule.num_elements, part.dtype)
+        _chunk(schedule, array, position)[:] = part
+        arrays.append(array)
+    run_collective(schedule, reduce_op, arrays)
+    _spread(arrays[schedule.root], outputs[schedule.root], shown)
+
+
+def _scatter(
+    schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
+) -> None:
+    whole = _joined(inputs[schedule.root], shown, copy=True)
+    arrays = [whole if each == schedule.root else whole.copy() for each in range(len(outputs))]
+    run_collective(schedule, reduce_op, arrays)
+    for position, (taken, array) in enumerate(zip(outputs, arrays, strict=True)):
+        shown(taken[0]).reshape(-1)[:] = _chunk(schedule, array, position)
+
+
+def _exchange(schedule: Schedule, _: str, inputs: Views, outputs: Views, shown: Shown) -> None:
+    """Give every rank its parts: what any all_to_all does, without the buffers in between."""
+    n = schedule.num_ranks
+    sizes = np.diff(schedule.chunk_bounds).reshape(n, n)
+    given = [_joined(views, shown, copy=True) for views in inputs]
+    starts = np.cumsum(sizes, axis=1) - sizes
+    for rank, views in enumerate(outputs):
+        parts = [
+            given[src][starts[src, rank] : starts[src, rank] + sizes[src, rank]] for src in range(n)
+        ]
+        _spread(np.concatenate(parts), views, shown)
+
+
 def _all_gather(
     schedule: Schedule, reduce_op: str, inputs: Views, outputs: Views, shown: Shown
 ) -> None:
@@ -81,6 +127,10 @@ def _nothing(*_: object) -> None:
 
 
 _RUN_ON: dict[str, Callable[..., None]] = {
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _exchange,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "barrier": _nothing,

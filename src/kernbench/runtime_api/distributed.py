@@ -47,7 +47,8 @@ class Distributed(Groups):
 
     Collectives block the rank until its part is done, or with ``async_op=True`` return a
     :class:`Work` at once. Tensors are contiguous and lie on the rank's SIP. All ranks of a group
-    make the same calls in the same order; ``algorithm`` is kernbench's own argument.
+    make the same calls in the same order; ``algorithm`` and ``protocol`` are kernbench's own
+    arguments, which a run otherwise chooses (by the machine's vendor table or by modeled time).
     """
 
     def __init__(self, run: Run) -> None:
@@ -66,11 +67,13 @@ class Distributed(Groups):
         async_op: bool = False,
         *,
         algorithm: str = "auto",
+        protocol: str = "auto",
     ) -> Work | None:
         """Combine a tensor over all ranks, in place; every rank ends with the same bits."""
         both = (tensor,)
+        num_elements = _numel("all_reduce", tensor)
         signature = _signature(
-            "all_reduce", both, _numel("all_reduce", tensor), op, algorithm=algorithm
+            "all_reduce", both, num_elements, op, algorithm=algorithm, protocol=protocol
         )
         return self._call(signature, group, both, both, async_op)
 
@@ -82,12 +85,17 @@ class Distributed(Groups):
         async_op: bool = False,
         *,
         algorithm: str = "auto",
+        protocol: str = "auto",
     ) -> Work | None:
         """Put the inputs of all ranks into ``output_tensor``, one after another in group order."""
         size = self.get_world_size(group)
         _check_numel("all_gather_into_tensor: output", output_tensor, size, input_tensor)
         signature = _signature(
-            "all_gather", (input_tensor,), output_tensor.numel(), algorithm=algorithm
+            "all_gather",
+            (input_tensor,),
+            output_tensor.numel(),
+            algorithm=algorithm,
+            protocol=protocol,
         )
         return self._call(signature, group, (input_tensor,), (output_tensor,), async_op)
 
@@ -99,11 +107,14 @@ class Distributed(Groups):
         async_op: bool = False,
         *,
         algorithm: str = "auto",
+        protocol: str = "auto",
     ) -> Work | None:
         """Put each rank's ``tensor`` into the tensor of ``tensor_list`` at its position."""
         outputs = _checked_list("all_gather", tensor_list, tensor, self.get_world_size(group))
         num_elements = _numel("all_gather", tensor) * len(outputs)
-        signature = _signature("all_gather", (tensor,), num_elements, algorithm=algorithm)
+        signature = _signature(
+            "all_gather", (tensor,), num_elements, algorithm=algorithm, protocol=protocol
+        )
         return self._call(signature, group, (tensor,), outputs, async_op)
 
     def reduce_scatter_tensor(
@@ -115,11 +126,14 @@ class Distributed(Groups):
         async_op: bool = False,
         *,
         algorithm: str = "auto",
+        protocol: str = "auto",
     ) -> Work | None:
         """Combine ``input`` over all ranks; each keeps the part at its position in ``output``."""
         size = self.get_world_size(group)
         _check_numel("reduce_scatter_tensor: input", input, size, output)
-        signature = _signature("reduce_scatter", (output,), input.numel(), op, algorithm=algorithm)
+        signature = _signature(
+            "reduce_scatter", (output,), input.numel(), op, algorithm=algorithm, protocol=protocol
+        )
         return self._call(signature, group, (input,), (output,), async_op)
 
     def reduce_scatter(
@@ -131,11 +145,14 @@ class Distributed(Groups):
         async_op: bool = False,
         *,
         algorithm: str = "auto",
+        protocol: str = "auto",
     ) -> Work | None:
         """Combine the lists of all ranks; each keeps the tensor at its position in ``output``."""
         inputs = _checked_list("reduce_scatter", input_list, output, self.get_world_size(group))
         num_elements = output.numel() * len(inputs)
-        signature = _signature("reduce_scatter", (output,), num_elements, op, algorithm=algorithm)
+        signature = _signature(
+            "reduce_scatter", (output,), num_elements, op, algorithm=algorithm, protocol=protocol
+        )
         return self._call(signature, group, inputs, (output,), async_op)
 
     def broadcast(
@@ -146,13 +163,150 @@ class Distributed(Groups):
         async_op: bool = False,
         *,
         algorithm: str = "auto",
+        protocol: str = "auto",
     ) -> Work | None:
         """Give the tensor of rank ``src`` (counted in the world) to all ranks of the group."""
         root = self.resolve(group).position(src)
         signature = _signature(
-            "broadcast", (tensor,), _numel("broadcast", tensor), root=root, algorithm=algorithm
+            "broadcast",
+            (tensor,),
+            _numel("broadcast", tensor),
+            root=root,
+            algorithm=algorithm,
+            protocol=protocol,
         )
-        return self._call(signature, group, (tensor,), (tensor,), async_op)
+        both = (tensor,)
+        return self._call(signature, group, both, both, async_op)
+
+    def reduce(
+        self,
+        tensor: Tensor,
+        dst: int,
+        op: str = ReduceOp.SUM,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+        protocol: str = "auto",
+    ) -> Work | None:
+        """Combine a tensor over all ranks into that of rank ``dst``; the others stay the same."""
+        root = self.resolve(group).position(dst)
+        num_elements = _numel("reduce", tensor)
+        signature = _signature(
+            "reduce", (tensor,), num_elements, op, root, algorithm=algorithm, protocol=protocol
+        )
+        both = (tensor,)
+        return self._call(signature, group, both, both, async_op)
+
+    def gather(
+        self,
+        tensor: Tensor,
+        gather_list: Sequence[Tensor] | None = None,
+        dst: int = 0,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+        protocol: str = "auto",
+    ) -> Work | None:
+        """Put each rank's ``tensor`` into the list that rank ``dst`` gives, at its position."""
+        root = self.resolve(group).position(dst)
+        outputs = self._root_list("gather", "gather_list", gather_list, tensor, dst, group)
+        signature = _signature(
+            "gather",
+            (tensor,),
+            _numel("gather", tensor) * self.get_world_size(group),
+            root=root,
+            algorithm=algorithm,
+            protocol=protocol,
+        )
+        return self._call(signature, group, (tensor,), outputs, async_op)
+
+    def scatter(
+        self,
+        tensor: Tensor,
+        scatter_list: Sequence[Tensor] | None = None,
+        src: int = 0,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+        protocol: str = "auto",
+    ) -> Work | None:
+        """Give each rank the tensor at its position in the list that rank ``src`` gives."""
+        root = self.resolve(group).position(src)
+        inputs = self._root_list("scatter", "scatter_list", scatter_list, tensor, src, group)
+        signature = _signature(
+            "scatter",
+            (tensor,),
+            _numel("scatter", tensor) * self.get_world_size(group),
+            root=root,
+            algorithm=algorithm,
+            protocol=protocol,
+        )
+        return self._call(signature, group, inputs, (tensor,), async_op)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+        protocol: str = "auto",
+    ) -> Work | None:
+        """Cut ``input`` along its first dim, a part for each rank; ``output`` gets theirs in order.
+
+        Without split sizes the parts are equal; with them, both lists are given on every rank.
+        """
+        size = self.get_world_size(group)
+        what = "all_to_all_single"
+        num_elements = _numel(what, input)
+        _numel(what, output)
+        if (output_split_sizes is None) != (input_split_sizes is None):
+            raise UsageError(f"{what}: give both output_split_sizes and input_split_sizes, or none")
+        if input_split_sizes is None or output_split_sizes is None:
+            if num_elements % size:
+                raise UsageError(
+                    f"{what}: input of {num_elements} elements does not divide by the group's "
+                    f"{size} ranks; give input_split_sizes and output_split_sizes"
+                )
+            _check_numel(f"{what}: output", output, 1, input)
+            signature = _signature(
+                "all_to_all", (input,), num_elements, algorithm=algorithm, protocol=protocol
+            )
+            return self._call(signature, group, (input,), (output,), async_op)
+        sent = _split_counts(what, "input", input, input_split_sizes, size)
+        taken = _split_counts(what, "output", output, output_split_sizes, size)
+        return self._exchange(input, output, sent, taken, group, async_op, algorithm, protocol)
+
+    def all_to_all(
+        self,
+        output_tensor_list: Sequence[Tensor],
+        input_tensor_list: Sequence[Tensor],
+        group: ProcessGroup | None = None,
+        async_op: bool = False,
+        *,
+        algorithm: str = "auto",
+        protocol: str = "auto",
+    ) -> Work | None:
+        """Give each rank the tensor at its position; the lists may hold tensors of any sizes."""
+        size = self.get_world_size(group)
+        for name, tensors in (("output", output_tensor_list), ("input", input_tensor_list)):
+            if len(tensors) != size:
+                raise UsageError(
+                    f"all_to_all: the {name} list has {len(tensors)} tensors, but the group has "
+                    f"{size} ranks"
+                )
+        sent = tuple(_numel("all_to_all", tensor) for tensor in input_tensor_list)
+        taken = tuple(_numel("all_to_all", tensor) for tensor in output_tensor_list)
+        dtype = input_tensor_list[0].dtype
+        signature = _same_signature("all_to_all", (), dtype, "", 0, algorithm, 0, protocol)
+        inputs, outputs = tuple(input_tensor_list), tuple(output_tensor_list)
+        return self._call(signature, group, inputs, outputs, async_op, sent, taken)
 
     def barrier(self, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
         """Wait until every rank of the group has come here."""
@@ -195,6 +349,38 @@ class Distributed(Groups):
         assert src is not None
         return src
 
+    def _exchange(
+        self,
+        input: Tensor,
+        output: Tensor,
+        sent: tuple[int, ...],
+        taken: tuple[int, ...],
+        group: ProcessGroup | None,
+        async_op: bool,
+        algorithm: str,
+        protocol: str,
+    ) -> Work | None:
+        signature = _same_signature("all_to_all", (), input.dtype, "", 0, algorithm, 0, protocol)
+        return self._call(signature, group, (input,), (output,), async_op, sent, taken)
+
+    def _root_list(
+        self,
+        what: str,
+        name: str,
+        tensors: Sequence[Tensor] | None,
+        one: Tensor,
+        root: int,
+        group: ProcessGroup | None,
+    ) -> tuple[Tensor, ...]:
+        """Return the list that only the root gives, checked; nothing on the other ranks."""
+        rank = self._run.rank_state.rank
+        if (tensors is None) == (rank == root):
+            verb = "must give" if rank == root else "must not give"
+            raise UsageError(f"{what}: rank {rank} {verb} {name}; only rank {root} does")
+        return (
+            () if tensors is None else _checked_list(what, tensors, one, self.get_world_size(group))
+        )
+
     def _call(
         self,
         signature: Signature,
@@ -202,11 +388,13 @@ class Distributed(Groups):
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         async_op: bool,
+        sent: tuple[int, ...] = (),
+        taken: tuple[int, ...] = (),
     ) -> Work | None:
         members = self.resolve(group)
         state = self._run.rank_state
         position = members.position(state.rank)
-        work = self._issue(signature, inputs, outputs)
+        work = self._issue(signature, inputs, outputs, sent, taken)
         call = state.call_counts.get(members, 0) + 1
         state.call_counts[members] = call
         meeting = members.pending.get(call)
@@ -250,7 +438,12 @@ class Distributed(Groups):
         return work
 
     def _issue(
-        self, signature: Signature, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        signature: Signature,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        sent: tuple[int, ...] = (),
+        taken: tuple[int, ...] = (),
     ) -> Work:
         """Check the tensors and let the host time of the call pass; return the rank's part."""
         run = self._run
@@ -277,13 +470,13 @@ class Distributed(Groups):
                 )
         site = user_site()
         run.pass_launch_time(signature.op)
-        return Work(run, signature, inputs, outputs, site)
+        return Work(run, signature, inputs, outputs, site, sent, taken)
 
     def _arrive(self, meeting: Collective, position: int, work: Work, channel: Any) -> None:
         """Bring the rank's part to the meeting, behind its stream and the channel's last call."""
         state = self._run.rank_state
         after: list[Handle] = []
-        tail = self._run.stream(state.sip_id).tail
+        tail = self._run.queue_for(state.sip_id).tail
         if tail is not None:
             after.append(tail)
         before = state.channel_tails.get(channel)
@@ -306,6 +499,7 @@ def _signature(
     reduce_op: Any = "",
     root: int = 0,
     algorithm: str = "auto",
+    protocol: str = "auto",
 ) -> Signature:
     if reduce_op != "":
         name = str(getattr(reduce_op, "value", reduce_op)).lower()
@@ -316,7 +510,7 @@ def _signature(
         reduce_op = _REDUCE_OPS[name]
     shapes = tuple([tensor.shape for tensor in tensors])
     dtype = tensors[0].dtype if tensors else None
-    return _same_signature(op, shapes, dtype, reduce_op, root, algorithm, num_elements)
+    return _same_signature(op, shapes, dtype, reduce_op, root, algorithm, num_elements, protocol)
 
 
 # The ranks of a group ask for equal ones, call after call.
@@ -339,6 +533,20 @@ def _check_numel(what: str, whole: Tensor, parts: int, part: Tensor) -> None:
             f"{what} must hold {parts} x {part.numel()} elements of {part.dtype}, "
             f"but {whole.label} holds {whole.numel()}"
         )
+
+
+def _split_counts(
+    what: str, name: str, tensor: Tensor, sizes: Sequence[int], world_size: int
+) -> tuple[int, ...]:
+    """Return the elements of every part of a tensor that is cut along its first dim."""
+    rows = tensor.shape[0] if tensor.shape else 1
+    if len(sizes) != world_size or sum(sizes) != rows or min(sizes) < 0:
+        raise UsageError(
+            f"{what}: {name}_split_sizes {list(sizes)} must be {world_size} numbers that add up to "
+            f"the {rows} rows of {tensor.label}"
+        )
+    row = tensor.numel() // rows if rows else 0
+    return tuple(size * row for size in sizes)
 
 
 def _checked_list(

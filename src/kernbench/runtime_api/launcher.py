@@ -56,6 +56,8 @@ class KernelLaunch(StreamCommand):
         self._rank = state.rank
         self._sip_id = state.sip_id
         self._template: Template | None = None
+        self.engine = launcher.run.pes(state.sip_id)
+        self._stream = launcher.run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
         template = self._launcher.template(self._plan, self._policies, self._sip_id, self.label)
@@ -70,7 +72,7 @@ class KernelLaunch(StreamCommand):
             (self._sip_id,),
             (self.start_ps,),
             (self.end_ps,),
-            f"sip{self._sip_id}",
+            self._stream,
             self._addresses,
         )
         if run.has_data:
@@ -142,7 +144,7 @@ class KernelLauncher:
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch
-        run.stream(state.sip_id).submit(launch)
+        run.queue_for(state.sip_id).submit(launch)
         if host:
             # The other library reads its memory without asking anyone.
             run.wait(launch)
@@ -169,7 +171,7 @@ class KernelLauncher:
         for buffer in (*written, *reach.written):
             buffer.last_writer = launch
         state.last_launch = launch
-        run.stream(state.sip_id).submit(launch)
+        run.queue_for(state.sip_id).submit(launch)
         if host:
             run.wait(launch)
 

@@ -134,6 +134,8 @@ class LiveLaunch(StreamCommand):
         self._rank = state.rank
         self._sip_id = state.sip_id
         self._template: Template | None = None
+        self.engine = run.pes(state.sip_id)
+        self._stream = run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
         run, params = self._run, self._params
@@ -159,7 +161,7 @@ class LiveLaunch(StreamCommand):
             (self._sip_id,),
             (self.start_ps,),
             (self.end_ps,),
-            f"sip{self._sip_id}",
+            self._stream,
             tuple(self._addresses),
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.process_group import ProcessGroup
+    from kernbench.runtime_api.streams import DeviceStream
     from kernbench.runtime_api.work import Work
     from kernbench.sim_engine import Handle
 
@@ -30,6 +31,8 @@ class RankState:
     channel_tails: dict[Any, Work] = field(default_factory=dict)
     """The newest call on each group, and on each pair of sender and receiver."""
     new_group_calls: int = 0
+    stream: DeviceStream | None = None
+    """Inside ``torch.ahbm.stream(...)``, that stream; else None for the SIP's default one."""
     random_calls: int = 0
     seed: int | None = None
     """Set by ``manual_seed``; None takes the run's."""

@@ -17,7 +17,8 @@ from kernbench.runtime_api.in_flight import find_in_flight
 from kernbench.runtime_api.lent_memory import LentMemory
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
-from kernbench.sim_engine import Handle, Network, Simulation, Stream
+from kernbench.runtime_api.streams import DeviceStream
+from kernbench.sim_engine import DeviceEngine, Handle, Network, Simulation, Stream
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor_base import TensorBase
@@ -69,6 +70,8 @@ class Run:
         self._byte_pool = BytePool()
         self._memories: dict[int, DeviceMemory] = {}
         self._streams: dict[int, Stream] = {}
+        self._more_streams: list[DeviceStream] = []
+        self._engines: dict[int, DeviceEngine] = {}
         self._num_logged = 0
         self._num_tensors = 0
 
@@ -98,8 +101,38 @@ class Run:
             )
         return found
 
+    def pes(self, sip_id: int) -> DeviceEngine:
+        """Return what kernels, fills and copies of all streams of a SIP share."""
+        found = self._engines.get(sip_id)
+        if found is None:
+            found = self._engines[sip_id] = DeviceEngine()
+        return found
+
+    def new_stream(self, sip_id: int) -> DeviceStream:
+        """Return a new stream of a SIP, beside its default one."""
+        number = 1 + sum(stream.sip_id == sip_id for stream in self._more_streams)
+        stream = DeviceStream(self, sip_id, Stream(self.simulation, f"sip{sip_id}.{number}"))
+        self._more_streams.append(stream)
+        return stream
+
+    def default_stream(self, sip_id: int) -> DeviceStream:
+        """Return the stream that a rank uses that names none."""
+        return DeviceStream(self, sip_id, self.stream(sip_id))
+
+    def current_stream(self) -> DeviceStream:
+        """Return the stream that the calling rank's launches go to."""
+        state = self.rank_state
+        return self.default_stream(state.sip_id) if state.stream is None else state.stream
+
+    def queue_for(self, sip_id: int) -> Stream:
+        """Return the current stream's queue, the default one's for another SIP."""
+        chosen = self.rank_state.stream
+        if chosen is not None and chosen.sip_id == sip_id:
+            return chosen.queue
+        return self.stream(sip_id)
+
     def stream(self, sip_id: int) -> Stream:
-        """Return the in-order stream of a SIP."""
+        """Return the default in-order stream of a SIP."""
         found = self._streams.get(sip_id)
         if found is None:
             found = self._streams[sip_id] = Stream(self.simulation, f"sip{sip_id}")
@@ -118,7 +151,7 @@ class Run:
         self.pass_launch_time(command.label)
         if command.target is not None:
             command.target.last_writer = command
-        self.stream(command.sip_id).submit(command)
+        self.queue_for(command.sip_id).submit(command)
         return command
 
     def pass_launch_time(self, label: str) -> None:
@@ -154,10 +187,12 @@ class Run:
             self.op_log.host_spans.append(HostSpan(rank, "wait", handle.label, since_ps, now_ps))
 
     def synchronize(self, sip_id: int) -> None:
-        """Block the current rank until the stream of a SIP is idle."""
-        tail = self.stream(sip_id).tail
-        if tail is not None:
-            self.wait(tail)
+        """Block the current rank until all streams of a SIP are idle."""
+        queues = [self.stream(sip_id)]
+        queues += [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
+        for queue in queues:
+            if queue.tail is not None:
+                self.wait(queue.tail)
         self.replay_queue.let_speak()
 
     def drain(self) -> None:
@@ -174,6 +209,8 @@ class Run:
         """Raise the first error of a command that nobody waited for."""
         for stream in self._streams.values():
             stream.raise_unseen()
+        for more in self._more_streams:
+            more.queue.raise_unseen()
 
     def log(
         self,

@@ -34,6 +34,9 @@ class DeviceCommand(StreamCommand):
         self.template = template
         self.target = target
         """The buffer that is written, or None."""
+        if template.name in ("fill", "copy"):
+            self.engine = context.pes(sip_id)
+        self._stream = context.queue_for(sip_id).name
         self.addresses = addresses
         self._record = record
 
@@ -47,7 +50,7 @@ class DeviceCommand(StreamCommand):
             (self.sip_id,),
             (self.start_ps,),
             (self.end_ps,),
-            f"sip{self.sip_id}",
+            self._stream,
             self.addresses,
         )
         if self._record is not None:

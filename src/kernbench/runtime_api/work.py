@@ -31,7 +31,8 @@ class Signature:
     """Position in the group of who sends; 0 where there is no such rank."""
     algorithm: str
     num_elements: int
-    """Length of the work buffer."""
+    """Length of the message; 0 for an all_to_all of uneven parts."""
+    protocol: str = "auto"
 
     def __str__(self) -> str:
         reduce_op = f"({self.reduce_op})" if self.reduce_op else ""
@@ -41,9 +42,12 @@ class Signature:
             shown = str(self.shapes[0]) if len(shapes) == 1 else str(list(self.shapes))
             count = f"{len(self.shapes)} x " if len(shapes) == 1 and len(self.shapes) > 1 else ""
             what = f" of {count}{shown} {self.dtype.name}"
-        root = f" from position {self.root}" if self.op == "broadcast" else ""
+        root = f" from position {self.root}" if self.op in ("broadcast", "scatter") else ""
+        if self.op in ("reduce", "gather"):
+            root = f" to position {self.root}"
         algorithm = "" if self.algorithm == "auto" else f" by {self.algorithm}"
-        return f"{self.op}{reduce_op}{what}{root}{algorithm}"
+        protocol = "" if self.protocol == "auto" else f" in {self.protocol}"
+        return f"{self.op}{reduce_op}{what}{root}{algorithm}{protocol}"
 
 
 class Work(Handle):
@@ -56,6 +60,8 @@ class Work(Handle):
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         site: Site,
+        sent: tuple[int, ...] = (),
+        taken: tuple[int, ...] = (),
     ) -> None:
         super().__init__(run.simulation.env, signature.op)
         self._run = run
@@ -64,6 +70,10 @@ class Work(Handle):
         self.sip_id = state.sip_id
         self.signature = signature
         self.site = site
+        self.sent = sent
+        """Elements for every rank of the group, in an all_to_all of uneven parts; else empty."""
+        self.taken = taken
+        """The same from every rank."""
         self.inputs = tuple([BufferView(tensor) for tensor in inputs])
         in_place = inputs is outputs
         self.outputs = self.inputs if in_place else tuple(map(BufferView, outputs))

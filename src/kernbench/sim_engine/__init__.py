@@ -12,18 +12,23 @@ from kernbench.sim_engine.kernel_outline import (
 from kernbench.sim_engine.kernel_schedule import schedule_kernel
 from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
+from kernbench.sim_engine.selection import Asked, Choice, Selector
 from kernbench.sim_engine.simulation import Simulation
 from kernbench.sim_engine.sites import Site, user_site
-from kernbench.sim_engine.stream import Stream, StreamCommand
+from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 
 __all__ = [
+    "Asked",
+    "Choice",
     "CommandSpan",
     "Conditions",
+    "DeviceEngine",
     "Handle",
     "KernelOutline",
     "Network",
     "ProgramOutline",
     "Rank",
+    "Selector",
     "Simulation",
     "Site",
     "Stream",

@@ -41,6 +41,8 @@ class Touched:
     """Elements where the mask holds: what crosses the PE's port."""
     burst_bytes: int
     """The bursts that hold them: what HBM moves."""
+    run_bytes: int = 0
+    """How many of the useful bytes follow each other without a gap, on average."""
 
 
 def weights(dim: int, length: int) -> Array:
@@ -187,14 +189,16 @@ def _bursts(
         total = int(np.prod(shape, dtype=np.int64))
         rows = max(1, min(gather_rows, elements)) if gather_rows < total else elements
         row_bytes = -(-elements * itemsize // rows)
-        return Touched(elements * itemsize, rows * -(-row_bytes // burst_bytes) * burst_bytes)
+        moved = rows * -(-row_bytes // burst_bytes) * burst_bytes
+        return Touched(elements * itemsize, moved, row_bytes)
     # An element that several positions name (a broadcast) is moved once.
     useful = int(np.prod([len(axis) for axis in picked], dtype=np.int64)) * itemsize
-    return Touched(useful, _count_bursts(picked, itemsize, burst_bytes) * burst_bytes)
+    bursts, runs = _count_bursts(picked, itemsize, burst_bytes)
+    return Touched(useful, bursts * burst_bytes, useful // runs)
 
 
-def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> int:
-    """Count the bursts under the sums of one offset from every axis."""
+def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> tuple[int, int]:
+    """Count the bursts under the sums of one offset from every axis, and the runs without a gap."""
     starts, length = np.zeros(1, dtype=np.int64), itemsize
     # From the densest axis on: contiguous elements join into one segment.
     for axis in sorted(axes, key=lambda a: int(np.diff(a).min()) if len(a) > 1 else 0):
@@ -208,4 +212,6 @@ def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> int:
     first, last = starts // burst_bytes, (starts + length - 1) // burst_bytes
     # A burst that the segment before already took is not moved again.
     taken = np.maximum.accumulate(np.concatenate(([-1], last[:-1])))
-    return int(np.maximum(last - np.maximum(first, taken + 1) + 1, 0).sum())
+    bursts = int(np.maximum(last - np.maximum(first, taken + 1) + 1, 0).sum())
+    runs = 1 + int((np.diff(starts) > length).sum())
+    return bursts, runs

@@ -7,6 +7,7 @@ between cubes. Shared resources are divided evenly among the programs that run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -90,6 +91,24 @@ class ProgramCosts:
     """By site: how long its queue is taken in all."""
     least_ps: int
     """What the program's share of the busiest shared resource needs for all its traffic."""
+    hbm_bytes: Fraction
+    """What one program moves in and out of HBM, on average over those that share tiles."""
+    hbm_stream_bytes: Fraction
+    """How much HBM could stream in the time that it takes for that."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DmaCosts:
+    """What one program pays at one DMA site, in all its iterations."""
+
+    occupancy: Cost
+    varies: tuple[int, ...]
+    latency_ps: int
+    busy_ps: int
+    shares_ps: tuple[int, int, int]
+    """The time of it all on the program's share of HBM, of the cache, and between cubes."""
+    hbm_bytes: Fraction
+    hbm_stream_bytes: Fraction
 
 
 class CostModel:
@@ -100,12 +119,10 @@ class CostModel:
         self.sip = sip
         self.placements = dict(conditions.placements)
         self.spread = Placement.interleaved(sip)
+        self.cached = dict(conditions.cached) if sip.cache is not None else {}
         self.hbm_share = 1 - conditions.comm_share
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
-
-    def copies(self, site: CommandSite) -> int:
-        """Return how many copies a DMA command's bytes go to."""
-        return self._place(site).copies if isinstance(site.command, DmaWrite | Atomic) else 1
+        self._known: dict[tuple[int, int, int, Fraction, int], DmaCosts] = {}
 
     def _place(self, site: CommandSite) -> Placement:
         assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
@@ -118,6 +135,7 @@ class CostModel:
         latency: list[int] = []
         busy: list[int] = []
         least = [0, 0, 0]
+        hbm_bytes = hbm_stream_bytes = Fraction(0)
         for site, moved in zip(self.plan.sites, traffic, strict=True):
             if moved is None:
                 occupancy.append(self._fixed_ps[site.index])
@@ -125,52 +143,94 @@ class CostModel:
                 latency.append(0)
                 busy.append(self._fixed_ps[site.index] * site.count)
                 continue
-            costs, shares, latency_ps = self._dma(site, moved, sharing)
-            occupancy.append(_nested(costs, moved.shape))
-            varies.append(tuple(dim - 1 for dim in moved.dims))
-            latency.append(latency_ps)
-            busy.append(sum(costs) * moved.repeats)
-            for resource, share in enumerate(shares):
+            missed = self._missed(site, sharing)
+            conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
+            # What a segment costs at one site, many others do too.
+            key = (site.index, id(moved), sharing.active, missed, conflicts)
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._dma(site, moved, sharing.active, missed, conflicts)
+            occupancy.append(found.occupancy)
+            varies.append(found.varies)
+            latency.append(found.latency_ps)
+            busy.append(found.busy_ps)
+            for resource, share in enumerate(found.shares_ps):
                 least[resource] += share
+            hbm_bytes += found.hbm_bytes
+            hbm_stream_bytes += found.hbm_stream_bytes
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
-        return ProgramCosts(times, tuple(busy), max(least))
+        return ProgramCosts(times, tuple(busy), max(least), hbm_bytes, hbm_stream_bytes)
+
+    def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
+        """Return the share of a program's bytes at a site that HBM moves."""
+        missed = Fraction(sharing.missed[site.index], sharing.members)
+        if isinstance(site.command, DmaRead):
+            missed *= 1 - self.cached.get(site.command.source.param, Fraction(0))
+        return missed
+
+    def _stream_bytes(self, moved: Traffic) -> Fraction:
+        total = Fraction(0)
+        for each, count in Counter(moved.touched).items():
+            total += self.slowdown(each) * each.burst_bytes * count
+        return total * moved.repeats
 
     def _dma(
-        self, site: CommandSite, moved: Traffic, sharing: Sharing
-    ) -> tuple[list[int], tuple[int, int, int], int]:
-        """Return the cost per iteration, the time of all of it on shared resources, the latency."""
+        self, site: CommandSite, moved: Traffic, active: int, missed: Fraction, conflicts: int
+    ) -> DmaCosts:
         sip = self.sip
         place = self._place(site)
-        missed = Fraction(sharing.missed[site.index], sharing.members)
         remote = place.remote_fraction
         if moved.copies > 1:
             remote = Fraction(moved.copies - 1)
-        hbm = self._hbm_ps_per_byte(place, sharing.active) * missed * moved.copies * moved.passes
+        # What HBM moves for each byte of a burst.
+        weight = missed * moved.copies * moved.passes
+        hbm = self._hbm_ps_per_byte(place, active) * weight
         cache = Fraction(0)
+        # What the command itself waits for: a store may end before HBM has it.
+        stores = isinstance(site.command, DmaWrite)
+        waits = not stores or sip.cache is None or not sip.cache.write_back
         if sip.cache is not None:
-            cache = ps_per_byte(sip.cache.bandwidth_gbps) * sharing.active
+            cache = ps_per_byte(sip.cache.bandwidth_gbps) * active
         between = Fraction(0)
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
-            between *= Fraction(sharing.active, sip.num_cubes)
-        shared = max(hbm, cache, between)
+            between *= Fraction(active, sip.num_cubes)
         port = ps_per_byte(sip.pe.dma_port_gbps)
         issue = sip.cycles_ps(sip.pe.dma_issue_cycles)
-        turns = Fraction(0)
-        if sharing.conflicts:
-            # Programs that change the same elements take turns at the HBM that holds them.
-            one_cube = ps_per_byte(sip.cube_hbm_gbps * self.hbm_share)
-            turns = one_cube * moved.passes * (sharing.conflicts[site.index] - 1)
+        # Programs that change the same elements take turns at the HBM that holds them.
+        one_cube = ps_per_byte(sip.cube_hbm_gbps * self.hbm_share)
+        turns = one_cube * moved.passes * (conflicts - 1)
+        occupancy: Cost
         known: dict[Touched, int] = {}
         costs = []
         for each in moved.touched:
             if each not in known:
+                shared = max(cache, between)
+                if waits:
+                    shared = max(shared, hbm * self.slowdown(each))
                 slowest = max(port * each.useful_bytes, shared * each.burst_bytes)
                 known[each] = issue + ceil_ps(slowest + turns * each.burst_bytes)
             costs.append(known[each])
-        total = moved.burst_bytes
-        shares = (ceil_ps(hbm * total), ceil_ps(cache * total), ceil_ps(between * total))
-        return costs, shares, self._latency_ps(missed, remote)
+        total, streamed = moved.burst_bytes, self._stream_bytes(moved)
+        varies = tuple(dim - 1 for dim in moved.dims)
+        if len(set(costs)) == 1:
+            occupancy, varies = costs[0], ()
+        else:
+            occupancy = _nested(costs, moved.shape)
+        return DmaCosts(
+            occupancy=occupancy,
+            varies=varies,
+            latency_ps=self._latency_ps(missed, remote, waits),
+            busy_ps=sum(costs) * moved.repeats,
+            shares_ps=(ceil_ps(hbm * streamed), ceil_ps(cache * total), ceil_ps(between * total)),
+            hbm_bytes=weight * total,
+            hbm_stream_bytes=weight * streamed,
+        )
+
+    def slowdown(self, touched: Touched) -> Fraction:
+        """Return how many times longer HBM takes for it than for a stream of as many bytes."""
+        short = 0 < touched.run_bytes < self.sip.cube.hbm_page_bytes
+        return self.sip.short_run_slowdown if short else Fraction(1)
 
     def _hbm_ps_per_byte(self, place: Placement, active: int) -> Fraction:
         """Return one program's share of the HBM that holds a tensor, as time per byte."""
@@ -180,10 +240,10 @@ class CostModel:
             return one_cube * -(-active // place.num_cubes)
         return one_cube * Fraction(active, place.num_cubes)
 
-    def _latency_ps(self, missed: Fraction, remote: Fraction) -> int:
+    def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool) -> int:
         sip = self.sip
         nanoseconds = sip.cube.hbm_latency_ns
-        if sip.cache is not None and not missed:
+        if sip.cache is not None and not (missed and waits):
             nanoseconds = sip.cache.latency_ns
         if sip.die_to_die is not None and remote:
             nanoseconds += sip.die_to_die.latency_ns
@@ -209,7 +269,8 @@ class CostModel:
         tiles = _size(tuple(batch)) * -(-m // engine.native_m)
         tiles *= -(-n // engine.native_n) * -(-k // engine.native_k)
         flops = 2 * tiles * engine.native_m * engine.native_n * engine.native_k
-        cycles = ceil_ps(flops / gemm_flops_per_clock(command, self.sip))
+        rate = gemm_flops_per_clock(command, self.sip) * engine.efficiency
+        cycles = ceil_ps(flops / rate)
         return self.sip.cycles_ps(cycles + engine.fill_drain_cycles)
 
     def _math_ps(self, cost: MathClass, elements: int) -> int:
@@ -242,10 +303,10 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _nested(costs: list[int], shape: tuple[int, ...]) -> Cost:
-    """Return the costs as lists in lists, one level per loop."""
+    """Return the costs as tuples in tuples, one level per loop."""
     if not shape:
         return costs[0]
     if len(shape) == 1:
-        return list(costs)
+        return tuple(costs)
     inner = len(costs) // shape[0] if shape[0] else 0
-    return [_nested(costs[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0])]
+    return tuple(_nested(costs[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0]))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from kernbench.sim_engine.kernel_plan import LoopNode, Node, ProgramPlan, Step
 
-Cost = int | list["Cost"]
+Cost = int | tuple["Cost", ...]
 """Picoseconds, or one cost per iteration of the outermost loop that it varies over."""
 
 

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Gemm, Space, access_of
+from kernbench.hardware import ceil_ps
 from kernbench.sim_engine.kernel_plan import QUEUES, CommandSite
 from kernbench.sim_engine.kernel_waves import Segment, Waves
 
 Column = npt.NDArray[Any]
 
 
-def build_rows(waves: Waves, front_end_ps: int) -> dict[str, Column]:
+def build_rows(waves: Waves, front_end_ps: int, stretch: Fraction) -> dict[str, Column]:
     """Return the rows in order of start, as columns (see ``op_log.ROW_COLUMNS``).
+
+    All times after the front end are ``stretch`` times longer than in ``waves``.
 
     PE ``p`` is in cube ``p % num_cubes``: programs that follow each other run in other cubes.
     Busy time is that of one program; bytes are those that cross the PEs' ports.
     """
     rows = [
-        _row(site, segment, front_end_ps, waves.num_cubes)
+        _row(site, segment, front_end_ps, stretch, waves.num_cubes)
         for group in waves.groups
         for segment in group.segments
         for site in group.plan.sites
@@ -57,7 +61,9 @@ _COLUMNS = (
 )
 
 
-def _row(site: CommandSite, segment: Segment, front_end_ps: int, num_cubes: int) -> dict[str, Any]:
+def _row(
+    site: CommandSite, segment: Segment, front_end_ps: int, stretch: Fraction, num_cubes: int
+) -> dict[str, Any]:
     timed, command = segment.timed, site.command
     pipeline = timed.pipeline
     moved = segment.traffic[site.index]
@@ -75,8 +81,8 @@ def _row(site: CommandSite, segment: Segment, front_end_ps: int, num_cubes: int)
         "program_first": int(segment.program_ids[0]),
         "program_count": segment.count,
         "count": segment.count * site.count,
-        "start_ps": front_end_ps + segment.first_start_ps + start,
-        "end_ps": front_end_ps + segment.last_start_ps + end,
+        "start_ps": front_end_ps + int((segment.first_start_ps + start) * stretch),
+        "end_ps": front_end_ps + ceil_ps((segment.last_start_ps + end) * stretch),
         "busy_ps": timed.costs.busy_ps[site.index],
         "bytes": 0 if moved is None else moved.useful_bytes * segment.count,
         "flops": command.flops * site.count * segment.count if isinstance(command, Gemm) else 0,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
 from kernbench.commands import Engine, Gemm, KernelTrace
-from kernbench.hardware import PS_PER_NS, Machine, SipSpec, ceil_ps
+from kernbench.hardware import PS_PER_NS, PS_PER_US, Machine, SipSpec, ceil_ps
 from kernbench.op_log import Template
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_costs import gemm_flops_per_clock
@@ -26,22 +27,38 @@ def schedule_kernel(
     data, so the result may be kept for the same trace, SIP description and conditions.
     """
     sip = machine.sip_at(sip_id)
-    waves = build_waves(trace, sip, conditions or Conditions())
-    hbm_bytes = sum(s.hbm_bytes() for group in waves.groups for s in group.segments)
+    conditions = conditions or Conditions()
+    waves = build_waves(trace, sip, conditions)
+    segments = [segment for group in waves.groups for segment in group.segments]
+    hbm_bytes = math.ceil(sum((s.hbm_bytes() for s in segments), Fraction(0)))
+    stream_bytes = math.ceil(sum((s.hbm_stream_bytes() for s in segments), Fraction(0)))
     # Programs of different length overlap with programs of other waves than their own.
-    busy_ps = max(waves.makespan_ps, sip.hbm_stream_ps(hbm_bytes))
+    busy_ps = max(waves.makespan_ps, sip.hbm_stream_ps(stream_bytes))
+    stretch = _stretch(_gemm_bound_ps(waves, sip), busy_ps, sip)
+    busy_ps = ceil_ps(busy_ps * stretch)
+    front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
     return Template(
         name=trace.name,
         kind="kernel",
         algorithm="",
-        duration_ps=sip.front_end_ps + busy_ps,
+        duration_ps=front_end_ps + busy_ps,
         flops=sum(flops for _, flops in _gemms(waves)),
         hbm_bytes=hbm_bytes,
         engine_busy_ps=_engine_busy_ps(waves, sip),
         message_bytes=0,
         bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
-        make_rows=partial(build_rows, waves, sip.front_end_ps),
+        make_rows=partial(build_rows, waves, front_end_ps, stretch),
     )
+
+
+def _stretch(gemm_ps: int, busy_ps: int, sip: SipSpec) -> Fraction:
+    """Return how many times longer a kernel takes because its GEMM engines run hot."""
+    sustained = sip.sustained
+    if sustained is None or not gemm_ps:
+        return Fraction(1)
+    load = min(Fraction(gemm_ps, busy_ps) / sustained.full_load, Fraction(1))
+    half_ps = sustained.half_time_us * PS_PER_US
+    return 1 + sustained.clock_loss * load * busy_ps / (busy_ps + half_ps)
 
 
 def _gemms(waves: Waves) -> Iterator[tuple[Gemm, int]]:

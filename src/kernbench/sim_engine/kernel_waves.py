@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +56,15 @@ class Timed:
     """From its start to when the PE begins the next program like it."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Pace:
+    """What a PE's queues make of one program, before the memory system has its say."""
+
+    pipeline: PipelineTimes
+    interval_ps: int | None
+    """From one program to the next, None where they do not overlap."""
+
+
 @dataclass(slots=True, eq=False)
 class Segment:
     """The programs of one class in one wave."""
@@ -71,16 +82,13 @@ class Segment:
     def count(self) -> int:
         return len(self.program_ids)
 
-    def hbm_bytes(self) -> int:
+    def hbm_bytes(self) -> Fraction:
         """Return what the segment moves in and out of HBM."""
-        total = 0
-        for site, moved in enumerate(self.traffic):
-            if moved is None:
-                continue
-            burst_bytes = moved.burst_bytes * self.count * moved.copies * moved.passes
-            missed = self.sharing.missed[site]
-            total += -(-burst_bytes * missed // self.sharing.members)
-        return total
+        return self.timed.costs.hbm_bytes * self.count
+
+    def hbm_stream_bytes(self) -> Fraction:
+        """Return the bytes that HBM could stream in the time that it takes for these."""
+        return self.timed.costs.hbm_stream_bytes * self.count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,16 +113,50 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     """Return when each program of a launch runs on the PEs of a SIP."""
     num_cubes, pes_per_cube = _in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
+    timing = Timing(resident_programs(trace, sip), trace.num_programs > num_pes)
     groups = [
-        _Group(trace, group, sip, conditions, num_pes).waves()
-        for group in trace.groups
-        if len(group.program_ids)
+        group.waves(CostModel(group.plan, sip, conditions), timing)
+        for group in _groups(trace, sip, conditions, num_pes)
     ]
     segments = [segment for group in groups for segment in group.segments]
     makespan = _in_lock_step(segments)
     if makespan is None:
         makespan = _one_by_one(segments, trace.num_programs, num_pes)
     return Waves(groups, num_cubes, makespan)
+
+
+# What does not depend on rates is found once per trace: other conditions and other machines with
+# as many PEs share it.
+_ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[_Group]]] = WeakKeyDictionary()
+
+
+def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int) -> list[_Group]:
+    """Return the analysed groups of a trace, for a SIP of this shape."""
+    cache = sip.cache
+    room = None if cache is None else int(cache.capacity_mib * 2**20 * cache.retained_share)
+    copies = tuple(
+        (param, place.copies) for param, place in conditions.placements if place.copies > 1
+    )
+    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies)
+    known = _ANALYSED.setdefault(trace, {})
+    found = known.get(key)
+    if found is None:
+        found = known[key] = [
+            _Group(trace, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
+            for group in trace.groups
+            if len(group.program_ids)
+        ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What decides how a PE's programs follow each other."""
+
+    resident: int
+    """How many a PE has begun and not ended."""
+    several: bool
+    """Whether there are more programs than PEs."""
 
 
 def resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
@@ -132,21 +174,20 @@ def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
 
 
 class _Group:
-    """The analysis of one program group: classes, traffic, shared tiles."""
+    """The analysis of one program group: classes, traffic, shared tiles, conflicts."""
 
     def __init__(
         self,
         trace: KernelTrace,
         group: ProgramGroup,
-        sip: SipSpec,
-        conditions: Conditions,
         num_pes: int,
+        burst_bytes: int,
+        room: int | None,
+        copies: dict[int, int],
     ) -> None:
         self.plan = build_program_plan(group.body, trace.num_slots)
-        self.in_flight = resident_programs(trace, sip)
-        self.several = trace.num_programs > num_pes
-        self.model = CostModel(self.plan, sip, conditions)
-        self.sip = sip
+        self.burst_bytes = burst_bytes
+        self.copies = copies
         self.ids = group.program_ids
         self.wave_of = self.ids // num_pes
         self.waves_used, self.wave_index = np.unique(self.wave_of, return_inverse=True)
@@ -156,6 +197,30 @@ class _Group:
             s for s in self.plan.sites if isinstance(s.command, DmaRead | DmaWrite | Atomic)
         ]
         self.class_of, self.traffic = self._classes()
+        self.missed = self._missed(room)
+        self.conflicts = self._conflicts()
+        num_classes = len(self.traffic)
+        pairs = self.wave_index * num_classes + self.class_of
+        order = np.argsort(pairs, kind="stable")
+        found, starts = np.unique(pairs[order], return_index=True)
+        wave_at, class_at = np.divmod(found, num_classes)
+        keys = np.column_stack(
+            [
+                class_at,
+                self.active[wave_at],
+                self.members[wave_at],
+                self.missed[wave_at],
+                self.conflicts[wave_at],
+            ]
+        )
+        bounds = [*starts.tolist(), len(order)]
+        self.parts: list[tuple[int, Array, tuple[int, ...]]] = [
+            (wave, self.ids[order[bounds[index] : bounds[index + 1]]], tuple(key))
+            for index, (wave, key) in enumerate(
+                zip(self.waves_used[wave_at].tolist(), keys.tolist(), strict=True)
+            )
+        ]
+        """Of each segment: its wave, its programs, and what it has in common with like ones."""
 
     def _classes(self) -> tuple[Array, list[tuple[Traffic | None, ...]]]:
         """Split the programs by what they move."""
@@ -169,61 +234,57 @@ class _Group:
     def _traffic(self, position: int) -> tuple[Traffic | None, ...]:
         found: list[Traffic | None] = [None] * len(self.plan.sites)
         for site in self.dma:
-            dims, moved = touched(site, position, self.sip.cube.hbm_burst_bytes)
+            dims, moved = touched(site, position, self.burst_bytes)
             trips = {1 + loop.loop_id: loop.trip_count for loop in site.loops}
             repeats = 1
             for dim, trip in trips.items():
                 repeats *= 1 if dim in dims else trip
             shape = tuple(trips[dim] for dim in dims)
+            copies = 1
+            if isinstance(site.command, DmaWrite | Atomic):
+                copies = self.copies.get(access_of(site.command).param, 1)
             is_load = not isinstance(site.command, Atomic) or site.command.kind == "load"
             passes = 1 if is_load else 2
-            copies = self.model.copies(site)
             found[site.index] = Traffic(dims, shape, moved, repeats, copies, passes)
         return tuple(found)
 
-    def waves(self) -> GroupWaves:
-        missed, conflicts = self._missed(), self._conflicts()
-        num_classes = len(self.traffic)
-        pairs = self.wave_index * num_classes + self.class_of
-        order = np.argsort(pairs, kind="stable")
-        found, starts = np.unique(pairs[order], return_index=True)
-        wave_at, class_at = np.divmod(found, num_classes)
-        keys = np.column_stack(
-            [
-                class_at,
-                self.active[wave_at],
-                self.members[wave_at],
-                missed[wave_at],
-                conflicts[wave_at],
-            ]
-        )
+    def waves(self, model: CostModel, timing: Timing) -> GroupWaves:
         known: dict[tuple[int, ...], tuple[Sharing, Timed]] = {}
+        paces: dict[Any, Pace] = {}
         segments = []
-        bounds = [*starts.tolist(), len(order)]
-        for index, key in enumerate(map(tuple, keys.tolist())):
+        for wave, program_ids, key in self.parts:
             if key not in known:
-                known[key] = self._time(key)
-            segments.append(
-                Segment(
-                    int(self.waves_used[wave_at[index]]),
-                    self.ids[order[bounds[index] : bounds[index + 1]]],
-                    self.traffic[key[0]],
-                    *known[key],
-                )
-            )
+                known[key] = self._time(key, model, timing, paces)
+            segments.append(Segment(wave, program_ids, self.traffic[key[0]], *known[key]))
         return GroupWaves(self.plan, segments)
 
-    def _time(self, key: tuple[int, ...]) -> tuple[Sharing, Timed]:
+    def _time(
+        self,
+        key: tuple[int, ...],
+        model: CostModel,
+        timing: Timing,
+        paces: dict[Any, Pace],
+    ) -> tuple[Sharing, Timed]:
         which, active, members, *rest = key
         num_sites = len(self.plan.sites)
         sharing = Sharing(active, members, tuple(rest[:num_sites]), tuple(rest[num_sites:]))
-        costs = self.model.program(self.traffic[which], sharing)
-        pipeline = run_pipeline(self.plan, costs.times)
+        costs = model.program(self.traffic[which], sharing)
+        # Many segments differ only in what does not hold them up.
+        same = (costs.times.occupancy_ps, costs.times.latency_ps)
+        pace = paces.get(same)
+        if pace is None:
+            pace = paces[same] = self._pace(costs, timing)
+        pipeline = pace.pipeline
         duration = interval = max(pipeline.end_ps, costs.least_ps)
-        if self.several and self.in_flight > 1:
-            interval = interval_ps(self.plan, costs.times, self.in_flight)
-            interval = max(interval, costs.least_ps, *self._busy_ps(costs))
+        if pace.interval_ps is not None:
+            interval = max(pace.interval_ps, costs.least_ps, *self._busy_ps(costs))
         return sharing, Timed(costs, pipeline, duration, min(interval, duration))
+
+    def _pace(self, costs: ProgramCosts, timing: Timing) -> Pace:
+        interval = None
+        if timing.several and timing.resident > 1:
+            interval = interval_ps(self.plan, costs.times, timing.resident)
+        return Pace(run_pipeline(self.plan, costs.times), interval)
 
     def _busy_ps(self, costs: ProgramCosts) -> list[int]:
         """Return how long a program takes each queue of its PE."""
@@ -232,12 +293,11 @@ class _Group:
             busy[site.queue] += costs.busy_ps[site.index]
         return busy
 
-    def _missed(self) -> Array:
+    def _missed(self, room: int | None) -> Array:
         """Return, by wave and site, how many of the programs' tiles come from HBM."""
         missed = np.repeat(self.members[:, None], len(self.plan.sites), axis=1)
-        if self.sip.cache is None:
+        if room is None:
             return missed
-        room = int(self.sip.cache.capacity_mib * 2**20 * self.sip.cache.retained_share)
         for bytes_read, site, tiles in sorted(self._shared_tiles(), key=lambda each: each[:2]):
             # The smallest operands stay in the cache for the whole launch, if they fit together.
             kept = bytes_read <= room

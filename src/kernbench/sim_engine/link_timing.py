@@ -2,13 +2,16 @@
 
 The rules, for a transfer of step ``s`` from rank ``a`` to rank ``b``:
 
-- It is issued when ``a`` has taken in what earlier steps sent to it, the last thing that ``a``
-  sent has left ``a``, and both have entered the collective.
-- A link carries one transfer at a time, in the order in which they were issued (ties: the lower
-  rank first). Over several links a transfer cuts through: a link passes bytes on as they come, so
-  the slowest one counts once and all latencies add up.
+- It is issued when ``a`` has taken in what earlier rounds sent to it, all that ``a`` sent in
+  earlier rounds has left ``a``, and both have entered the collective. A round is a step and the
+  concurrent ones after it. Entering costs the protocol's launch, later rounds its round time.
+- A link carries one transfer at a time, in the order in which they were issued (ties: the earlier
+  step first, then the lower rank). Over several links a transfer cuts through: a link passes bytes
+  on as they come, so the slowest one counts once and all latencies add up.
 - ``b`` takes its chunks in one after the other. That lasts at least as long as its HBM needs, and
-  reducing costs ``REDUCE_TRAFFIC`` times the bytes.
+  reducing costs ``REDUCE_TRAFFIC`` times the bytes. The protocol's step time comes on top of the
+  latency. What the switch adds is not taken in.
+- After its last transfer a rank spends the protocol's tail, and combines the slots of a fold.
 - An empty chunk is only a signal: it takes the latency of its route, and neither waits for a link
   nor holds one.
 """
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernbench.collectives import Part
 from kernbench.sim_engine.link_plan import LinkPlan, Times
 from kernbench.sim_engine.link_trail import Trail
 
@@ -56,19 +60,24 @@ def run_in_order_of_steps(
     Only right where every link serves one pair of ranks: then the transfers on it are issued in
     the order of the steps, whatever happens elsewhere.
     """
-    taken = starts_ps.copy()
-    left = starts_ps.copy()
+    entered = starts_ps + plan.entry_ps
+    taken, left = entered.copy(), entered.copy()
     free = np.append(free_ps, 0)
     busy = np.zeros(plan.num_links + 1, dtype=np.int64)
     num_sizes, sizes, no_link = len(plan.sizes), plan.sizes, plan.num_links
     some_empty = bool(sizes[0] == 0)
+    begins = entered
     for number, step in enumerate(plan.schedule.steps):
         wires = plan.wires(step)
         src, dst = wires.src, wires.dst
-        size = plan.size_of_chunk[step.chunk]
-        issued = np.maximum(np.maximum(taken[src], left[src]), starts_ps[dst])
+        size = plan.sizes_of(step)
+        if not step.concurrent:
+            begins = np.maximum(taken, left)
+            if number:
+                begins += plan.round_ps
+        issued = np.maximum(begins[src], entered[dst])
         leaves = issued
-        head = tail = issued
+        head = tail = issued + wires.ahead_ps
         for hop, links in enumerate(wires.hops):
             wire = plan.wire_ps[links * num_sizes + size]
             begin = np.maximum(head, free[links])
@@ -93,13 +102,16 @@ def run_in_order_of_steps(
             head, tail = begin + latency, end + latency
         if not wires.hops:
             head = tail = issued + wires.latency_ps
-        left[src] = leaves
-        head = np.maximum(head, taken[dst])
-        tail = np.maximum(tail, head + plan.memory_ps[step.reduce][dst * num_sizes + size])
+        left[src] = np.maximum(left[src], leaves)
+        head = np.maximum(head + plan.step_ps, taken[dst])
+        tail = tail + plan.step_ps
+        if step.part != "up":
+            tail = np.maximum(tail, head + plan.memory_ps[step.reduce][dst * num_sizes + size])
+        tail = np.maximum(tail, head)
         taken[dst] = tail
         if trail is not None:
             trail.intake(number, step.chunk, dst, src, size, head, tail, step.reduce)
-    return Timing(np.maximum(taken, left), free[:-1], busy[:-1])
+    return Timing(np.maximum(taken, left) + plan.exit_ps, free[:-1], busy[:-1])
 
 
 def run_in_order_of_issue(
@@ -108,11 +120,11 @@ def run_in_order_of_issue(
     """Time one transfer after the other, in the order in which they are issued."""
     run = _Run(plan, starts_ps.tolist(), free_ps.tolist(), trail)
     while run.ready:
-        issued, rank = heapq.heappop(run.ready)
-        run.transfer(issued, rank)
+        issued, _, rank, send = heapq.heappop(run.ready)
+        run.transfer(issued, rank, send)
     ends = [max(taken[-1], left) for taken, left in zip(run.taken, run.left, strict=True)]
     return Timing(
-        np.array(ends, dtype=np.int64),
+        np.array(ends, dtype=np.int64) + plan.exit_ps,
         np.array(run.free, dtype=np.int64),
         np.array(run.busy, dtype=np.int64),
     )
@@ -120,33 +132,49 @@ def run_in_order_of_issue(
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """A rank's next transfer; ``place`` counts the receives of ``dst`` in earlier steps."""
+    """A transfer of a rank; ``place`` counts the receives of ``dst`` in earlier steps."""
 
     step: int
     dst: int
     chunk: int
     size: int
     reduce: bool
-    after: int
-    """How many receives of the sender come before it."""
+    part: Part
     place: int
 
 
-def _programs(plan: LinkPlan) -> list[list[_Send]]:
-    """Return what every rank sends, in order."""
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What a rank sends in one round, in the order of the steps."""
+
+    first: bool
+    """Whether it is the first round of the schedule."""
+    after: int
+    """How many receives of the rank come before it."""
+    sends: list[_Send]
+
+
+def _programs(plan: LinkPlan) -> list[list[_Round]]:
+    """Return the rounds in which every rank sends, in order."""
     ranks = range(plan.schedule.num_ranks)
-    sends: list[list[_Send]] = [[] for _ in ranks]
+    rounds: list[list[_Round]] = [[] for _ in ranks]
+    newest = [-1 for _ in ranks]
     num_received = [0 for _ in ranks]
-    sizes = plan.size_of_chunk.tolist()
+    received_before = num_received
+    begun = 0
     for number, step in enumerate(plan.schedule.steps):
-        before = num_received.copy()
-        moves = zip(step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True)
-        for src, dst, chunk in moves:
-            sends[src].append(
-                _Send(number, dst, chunk, sizes[chunk], step.reduce, before[src], before[dst])
-            )
+        if not step.concurrent:
+            received_before, begun = num_received.copy(), number
+        places = num_received.copy()
+        columns = (step.src, step.dst, step.chunk, plan.sizes_of(step))
+        for src, dst, chunk, size in zip(*(each.tolist() for each in columns), strict=True):
+            if newest[src] != begun:
+                newest[src] = begun
+                rounds[src].append(_Round(begun == 0, received_before[src], []))
+            send = _Send(number, dst, chunk, size, step.reduce, step.part, places[dst])
+            rounds[src][-1].sends.append(send)
             num_received[dst] += 1
-    return sends
+    return rounds
 
 
 class _Run:
@@ -156,18 +184,19 @@ class _Run:
         self, plan: LinkPlan, starts: list[int], free: list[int], trail: Trail | None
     ) -> None:
         self.plan = plan
-        self.starts = starts
+        self.entered = [start + plan.entry_ps for start in starts]
         self.trail = trail
         self.free = free
         self.busy = [0] * len(free)
-        self.left = starts.copy()
-        self.taken = [[start] for start in starts]
+        self.left = self.entered.copy()
+        self.taken = [[start] for start in self.entered]
         """Per rank, when it had taken in its first 0, 1, 2, ... chunks."""
-        self.ready: list[tuple[int, int]] = []
-        """Transfers that can be issued, as (time, sender): at most one per rank."""
-        self._sends = [iter(sends) for sends in _programs(plan)]
-        self._next: list[_Send | None] = [next(sends, None) for sends in self._sends]
-        self._queued = [False] * len(starts)
+        self.ready: list[tuple[int, int, int, _Send]] = []
+        """Transfers that can be issued, as (time, step, sender, transfer)."""
+        self._rounds = [iter(rounds) for rounds in _programs(plan)]
+        self._next: list[_Round | None] = [next(rounds, None) for rounds in self._rounds]
+        # How many transfers of a rank are queued and not carried out.
+        self._queued = [0] * len(starts)
         self._arrived: list[dict[int, tuple[int, int, int, _Send]]] = [{} for _ in starts]
         self._wire = plan.wire_ps.reshape(plan.num_links + 1, -1).tolist()
         self._latency = plan.link_latency_ps.tolist()
@@ -176,23 +205,22 @@ class _Run:
         for rank in range(len(starts)):
             self._queue(rank)
 
-    def transfer(self, issued: int, rank: int) -> None:
-        """Carry out the next transfer of ``rank``, and queue what it made possible."""
-        send = self._next[rank]
-        assert send is not None
+    def transfer(self, issued: int, rank: int, send: _Send) -> None:
+        """Carry out a transfer of ``rank``, and queue what it made possible."""
         leaves, head, tail = self._travel(issued, rank, send)
-        self.left[rank] = leaves
-        self._next[rank] = next(self._sends[rank], None)
-        self._queued[rank] = False
+        self.left[rank] = max(self.left[rank], leaves)
+        self._queued[rank] -= 1
         self._queue(rank)
         self._arrived[send.dst][send.place] = (head, tail, rank, send)
         self._take_in(send.dst)
 
     def _travel(self, issued: int, rank: int, send: _Send) -> tuple[int, int, int]:
         """Return when it left the sender, and when its head and its tail arrive."""
-        leaves = head = tail = issued
+        leg = (rank, send.dst, send.part)
+        leaves = issued
+        head = tail = issued + self.plan.leg_latency_ps[leg]
         empty = self._empty[send.size]
-        for hop, link in enumerate(self.plan.routes[rank, send.dst]):
+        for hop, link in enumerate(self.plan.routes[leg]):
             wire = self._wire[link][send.size]
             begin, end = head, tail
             if not empty:
@@ -213,8 +241,9 @@ class _Run:
         taken, arrived = self.taken[rank], self._arrived[rank]
         while len(taken) - 1 in arrived:
             head, tail, src, send = arrived.pop(len(taken) - 1)
-            head = max(head, taken[-1])
-            tail = max(tail, head + self._memory[send.reduce][rank][send.size])
+            head = max(head + self.plan.step_ps, taken[-1])
+            memory = self._memory[send.reduce][rank][send.size] if send.part != "up" else 0
+            tail = max(tail + self.plan.step_ps, head + memory)
             taken.append(tail)
             if self.trail is not None:
                 where = (send.step, send.chunk, rank, src, send.size)
@@ -222,10 +251,15 @@ class _Run:
         self._queue(rank)
 
     def _queue(self, rank: int) -> None:
-        """Queue the next transfer of ``rank`` if all that it waits for is known."""
-        send = self._next[rank]
-        if send is None or self._queued[rank] or len(self.taken[rank]) <= send.after:
+        """Queue the next round of ``rank`` if all that it waits for is known."""
+        following = self._next[rank]
+        if following is None or self._queued[rank] or len(self.taken[rank]) <= following.after:
             return
-        self._queued[rank] = True
-        issued = max(self.taken[rank][send.after], self.left[rank], self.starts[send.dst])
-        heapq.heappush(self.ready, (issued, rank))
+        self._queued[rank] = len(following.sends)
+        self._next[rank] = next(self._rounds[rank], None)
+        begins = max(self.taken[rank][following.after], self.left[rank])
+        if not following.first:
+            begins += self.plan.round_ps
+        for send in following.sends:
+            issued = max(begins, self.entered[send.dst])
+            heapq.heappush(self.ready, (issued, send.step, rank, send))

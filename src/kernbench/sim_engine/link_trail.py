@@ -71,7 +71,9 @@ def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
     rows["link"] = np.full(len(rows["step"]), -1)
     rows["link"][:num_hops] = hops["link"]
     rows["flops"] = np.zeros_like(rows["bytes"])
-    rows["flops"][num_hops:] = rows["bytes"][num_hops:] // plan.schedule.itemsize * reduce
+    # In a fold every slot that arrives is added later, which counts where it arrived.
+    adds = reduce | plan.schedule.fold
+    rows["flops"][num_hops:] = rows["bytes"][num_hops:] // plan.schedule.itemsize * adds
     sort = np.zeros(len(rows["step"]), dtype=np.intp)
     sort[num_hops:] = 1 + reduce
     for name, texts in _TEXTS.items():

@@ -18,6 +18,7 @@ from kernbench.sim_engine.conditions import COMM_SHARE_STEPS
 from kernbench.sim_engine.link_plan import LinkPlan, Times, build_link_plan
 from kernbench.sim_engine.link_timing import run_on_links
 from kernbench.sim_engine.link_trail import Column, Trail, build_rows
+from kernbench.sim_engine.selection import PLAIN, Selector
 
 _MOST_PLANS = 64
 _MOST_TIMINGS = 512
@@ -25,7 +26,7 @@ _FLOWS_PER_SIP = 8
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-_TimingKey = tuple[ScheduleKey, tuple[int, ...], bytes, bytes]
+_TimingKey = tuple[ScheduleKey, str, tuple[int, ...], bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,24 @@ class Network:
             deque(maxlen=_FLOWS_PER_SIP) for _ in range(machine.num_sips)
         ]
         self._flows_end_ps = [0] * machine.num_sips
-        self._plans: _Recent[tuple[ScheduleKey, tuple[int, ...]], LinkPlan] = _Recent(_MOST_PLANS)
+        self.selector = Selector(machine)
+        self._plans: _Recent[tuple[ScheduleKey, str, tuple[int, ...]], LinkPlan] = _Recent(
+            _MOST_PLANS
+        )
         self._timings: _Recent[_TimingKey, _Relative] = _Recent(_MOST_TIMINGS)
 
     def run(
-        self, schedule: Schedule, sips: tuple[int, ...], starts_ps: tuple[int, ...]
+        self,
+        schedule: Schedule,
+        sips: tuple[int, ...],
+        starts_ps: tuple[int, ...],
+        protocol: str = PLAIN,
     ) -> Transferred:
         """Place the collective in virtual time and occupy the links that it takes.
 
         Rank ``i`` of the group is on SIP ``sips[i]`` and enters at ``starts_ps[i]``. Schedules of
-        one key must be equal, as those that ``collectives.build`` makes are.
+        one key must be equal, as those that ``collectives.build`` makes are. ``protocol`` is one
+        that :attr:`selector` gives for the algorithm; without it, only the links cost.
 
         Raises:
             UsageError: The machine has no such SIP.
@@ -103,14 +112,20 @@ class Network:
                 f"{len(starts_ps)} starts"
             )
         plan = self._plans.get(
-            (schedule.key, sips), lambda: build_link_plan(schedule, self.machine, sips)
+            (schedule.key, protocol, sips),
+            lambda: build_link_plan(
+                schedule,
+                self.machine,
+                sips,
+                self.selector.protocol(schedule.op, schedule.algorithm, protocol),
+            ),
         )
         base = min(starts_ps)
         starts = np.array(starts_ps, dtype=np.int64) - base
         free = np.maximum(self._free_ps[plan.links] - base, 0)
         timing = self._timings.get(
-            (schedule.key, sips, starts.tobytes(), free.tobytes()),
-            lambda: _time(plan, starts, free),
+            (schedule.key, protocol, sips, starts.tobytes(), free.tobytes()),
+            lambda: _time(plan, starts, free, protocol),
         )
         # Relative times cannot tell how long before the start an idle link became free.
         occupied = timing.free_ps > 0
@@ -132,7 +147,7 @@ class Network:
         return min(shares, COMM_SHARE_STEPS - 1) / COMM_SHARE_STEPS
 
 
-def _time(plan: LinkPlan, starts: Times, free: Times) -> _Relative:
+def _time(plan: LinkPlan, starts: Times, free: Times, protocol: str) -> _Relative:
     timing = run_on_links(plan, starts, free)
     schedule = plan.schedule
 
@@ -146,7 +161,7 @@ def _time(plan: LinkPlan, starts: Times, free: Times) -> _Relative:
     template = Template(
         name=schedule.op,
         kind="collective",
-        algorithm=schedule.algorithm,
+        algorithm=f"{schedule.algorithm}/{protocol}" if protocol else schedule.algorithm,
         duration_ps=int(timing.ends_ps.max()),
         flops=plan.reduced_bytes // schedule.itemsize,
         hbm_bytes=int(plan.hbm_bytes.sum()),

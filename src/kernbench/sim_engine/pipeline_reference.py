@@ -55,7 +55,7 @@ class _Reference:
         operands = [event for slot in node.reads for event in self.ready.get(slot, [])]
         cost: Cost = self.times.occupancy_ps[node.site]
         for loop_id in self.times.varies_over[node.site]:
-            assert isinstance(cost, list)
+            assert isinstance(cost, tuple)
             cost = cost[iteration[loop_id]]
         assert isinstance(cost, int)
         done = self.env.event()

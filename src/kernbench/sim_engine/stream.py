@@ -18,18 +18,38 @@ class StreamCommand(Handle):
 
     start_ps = -1
     end_ps = -1
+    engine: DeviceEngine | None = None
+    """What only one command of any stream may use at a time; None where there is no such thing."""
 
     def __init__(self, env: Environment, label: str = "") -> None:
         self.env = env
         self.callbacks = []
         self.label = label
 
-    def begin(self) -> int:
-        """Return the duration in picoseconds. The command starts now."""
+    def begin(self) -> int | None:
+        """Return the duration in picoseconds. The command starts now.
+
+        None: it does not know, and calls its :meth:`end_after` itself.
+        """
         raise NotImplementedError
 
     def finish(self) -> None:
         """Do what there is to do on completion, before anyone who waits goes on."""
+
+
+class DeviceEngine:
+    """Something of a SIP that its streams share; who asks first gets it first."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self.waiting: deque[tuple[Stream, StreamCommand]] = deque()
+
+    def release(self) -> None:
+        """Let the next command have it."""
+        self.is_busy = False
+        if self.waiting:
+            stream, command = self.waiting.popleft()
+            stream.start(command)
 
 
 class Stream:
@@ -52,7 +72,7 @@ class Stream:
         command.callbacks.append(self._completed)
         self.tail = command
         if self._current is None:
-            self._start(command)
+            self.start(command)
         else:
             self._queue.append(command)
 
@@ -64,8 +84,15 @@ class Stream:
                 command.error_seen = True
                 raise command.error
 
-    def _start(self, command: StreamCommand) -> None:
+    def start(self, command: StreamCommand) -> None:
+        """Begin a command of this stream now, or when its engine is free."""
         self._current = command
+        engine = command.engine
+        if engine is not None:
+            if engine.is_busy:
+                engine.waiting.append((self, command))
+                return
+            engine.is_busy = True
         now_ps: int = self._env._now  # type: ignore[assignment]
         command.start_ps = now_ps
         try:
@@ -73,12 +100,15 @@ class Stream:
         except Exception as error:
             command.error = error
             duration_ps = 0
-        command.end_ps = now_ps + duration_ps
-        command.end_after(duration_ps)
+        if duration_ps is not None:
+            command.end_ps = now_ps + duration_ps
+            command.end_after(duration_ps)
 
     def _completed(self, event: Event) -> None:
         command = self._current
         assert command is event
+        if command.end_ps < 0:
+            command.end_ps = self._env._now  # type: ignore[assignment]
         if command.error is None:
             try:
                 command.finish()
@@ -86,6 +116,9 @@ class Stream:
                 command.error = error
         if command.error is not None:
             self._failed.append(command)
+        if command.engine is not None:
+            # Not before it is finished: what starts now may read what this one wrote.
+            command.engine.release()
         self._current = None
         if self._queue:
-            self._start(self._queue.popleft())
+            self.start(self._queue.popleft())

@@ -1,0 +1,102 @@
+"""``kernbench validate``: the model's error on measured rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernbench.errors import KernbenchError
+
+_ABOUT = """\
+# How far off the model is
+
+Written by `kernbench validate DATA... --page docs/validation.md`; errors are modeled over measured
+time less one, in percent. *MAPE* is the mean of their absolute values; *roofline* is the longer of
+compute and memory time at the vendor's peaks; *fitted line* has up to three parameters per group,
+`t0 + max(a * compute, b * memory)` (for collectives a line per number of ranks), fitted to the very
+rows that it is scored on. Both show MAPE/median/p90.
+
+The rows are measurements that third parties published, keyed by `source`. Files have the columns
+`device, op, dtype, time_us, source` and those of a category: `m, n, k, bytes` (gemm),
+`rows, cols, bytes` (membound), `n_ranks, bytes` (collectives), `tp, pp` and a model's sizes
+(tp_scaling). With your own measurements in the same columns you get your own table.
+
+Which constants were fitted, to which rows, is said in each machine's `sources`
+(`kernbench machine show NAME`) and in ADR-0028; rows of other devices and sources were not used.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateOptions:
+    """What ``kernbench validate`` was given; see ``kernbench validate --help``."""
+
+    data: tuple[str, ...]
+    json: str | None
+    page: str | None
+    plot: str | None
+    worst: int
+    jobs: int | None
+    every: int
+
+
+def validate(options: ValidateOptions) -> int:
+    """Score the model, print the table, and return the exit status."""
+    try:
+        _validate(options)
+    except KernbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _validate(options: ValidateOptions) -> None:
+    from kernbench.validation import (
+        answer_rows,
+        read_rows,
+        render_page,
+        render_text,
+        sampled,
+        to_json,
+        write_plot,
+    )
+
+    rows = sampled(read_rows(options.data), options.every)
+    with _bar(len(rows)) as advance:
+        scored = answer_rows(rows, options.jobs or os.cpu_count() or 1, advance)
+    print(render_text(scored, options.worst))
+    try:
+        if options.json is not None:
+            Path(options.json).write_text(json.dumps(to_json(scored), indent=2) + "\n")
+        if options.page is not None:
+            about = _ABOUT
+            if options.every > 1:
+                about += f"\nThis table is of one row in {options.every} (`--every`), by a hash.\n"
+            Path(options.page).write_text(render_page(scored, about))
+        if options.plot is not None:
+            write_plot(scored, Path(options.plot))
+    except OSError as error:
+        raise KernbenchError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int], Any]]:
+    """Show how many rows are done, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)

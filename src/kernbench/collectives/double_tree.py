@@ -1,0 +1,80 @@
+"""Two binary trees, each with half of the tensor; who is inside one is a leaf of the other.
+
+Source: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction
+and scan", Parallel Computing 35(12), 2009; the trees are those of NCCL (src/graph/trees.cc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernbench.collectives.packing import Move, pack
+from kernbench.collectives.plan import Plan, Request, even_bounds
+
+PIECE_BYTES = 256 * 1024
+MOST_PIECES = 8
+
+
+def all_reduce(asked: Request) -> Plan:
+    """Return both trees up to their roots and down again, piece after piece in a pipeline."""
+    n = asked.num_ranks
+    pieces = min(max(asked.size_bytes // (2 * PIECE_BYTES), 1), MOST_PIECES)
+    moves: list[Move] = []
+    parents = [_parents(n, second) for second in (False, True)]
+    for piece in range(pieces):
+        for tree in (0, 1):
+            _add_tree(moves, parents[tree], 2 * piece + tree)
+    return even_bounds(asked.num_elements, 2 * pieces), pack(moves)
+
+
+def _add_tree(moves: list[Move], parents: list[int], chunk: int) -> None:
+    """Append the way of one chunk up a tree and down; children are added in their order."""
+    children: list[list[int]] = [[] for _ in parents]
+    for rank, parent in enumerate(parents):
+        if parent >= 0:
+            children[parent].append(rank)
+    root = parents.index(-1)
+    order = list(_from_the_root(children, root))
+    # By rank, the newest move that it has to wait for.
+    newest: dict[int, int] = {}
+    for rank in reversed(order):
+        parent = parents[rank]
+        if parent >= 0:
+            waits = tuple(newest[each] for each in (rank, parent) if each in newest)
+            newest[parent] = len(moves)
+            moves.append(Move(rank, parent, chunk, True, waits))
+    for rank in order:
+        for child in children[rank]:
+            waits = (newest[rank],) if rank in newest else ()
+            newest[child] = len(moves)
+            moves.append(Move(rank, child, chunk, False, waits))
+
+
+def _from_the_root(children: list[list[int]], root: int) -> Iterator[int]:
+    level = [root]
+    while level:
+        yield from level
+        level = [child for rank in level for child in children[rank]]
+
+
+def _parents(num_ranks: int, second: bool) -> list[int]:
+    """Return the parent of every rank, -1 for the root."""
+    first = [_parent(rank, num_ranks) for rank in range(num_ranks)]
+    if not second:
+        return first
+    if num_ranks % 2:
+        # Moved on by one rank.
+        return [_moved(first[(rank - 1) % num_ranks], num_ranks) for rank in range(num_ranks)]
+    return [-1 if up < 0 else num_ranks - 1 - up for up in reversed(first)]
+
+
+def _parent(rank: int, num_ranks: int) -> int:
+    if rank == 0:
+        return -1
+    bit = rank & -rank
+    up = (rank ^ bit) | (bit << 1)
+    return rank ^ bit if up >= num_ranks else up
+
+
+def _moved(parent: int, num_ranks: int) -> int:
+    return -1 if parent < 0 else (parent + 1) % num_ranks

@@ -1,0 +1,137 @@
+"""What a machine file says about its collective library: what a protocol costs beside its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kernbench.hardware.rates import PS_PER_US, ceil_ps, transfer_ps
+from kernbench.hardware.spec_base import Count, NotNegative, Positive, Share, Spec
+
+ProtocolName = Literal["ll", "ll128", "simple"]
+
+
+class RampSpec(Spec):
+    """Time that grows to a limit with the size: ``us * x**power / (1 + x**power)``, x in halves."""
+
+    us: NotNegative
+    us_per_rank: NotNegative = Fraction(0)
+    """Added to ``us`` for every rank of the group."""
+    half_kib: Positive
+    """The size at which half of it is paid."""
+    power: Literal[1, 2]
+    of: Literal["chunk", "message"]
+    """Whose size."""
+
+    def ps(self, num_ranks: int, chunk_bytes: int, message_bytes: int) -> int:
+        """Return the time for a collective of ``num_ranks``, rounded up."""
+        size = chunk_bytes if self.of == "chunk" else message_bytes
+        x = (Fraction(size, 1024) / self.half_kib) ** self.power
+        return ceil_ps((self.us + self.us_per_rank * num_ranks) * PS_PER_US * x / (1 + x))
+
+
+class ProtocolSpec(Spec):
+    """How the blocks of a collective hand chunks to each other, and what that costs."""
+
+    launch_us: NotNegative = Fraction(0)
+    """From the call to the first byte on its way."""
+    launch_per_rank_us: NotNegative = Fraction(0)
+    """Added to ``launch_us`` for every rank of the group but one."""
+    step_us: NotNegative = Fraction(0)
+    """From the arrival of a chunk to its use: the wait for a flag. Beside the route's latency."""
+    round_us: NotNegative = Fraction(0)
+    """Added to ``step_us`` for transfers that wait for a whole round of others."""
+    bandwidth_share: Share = Fraction(1)
+    """Payload over the bytes that the links carry (flags), times what kernels reach of a link."""
+    tail_chunks: NotNegative = Fraction(0)
+    """Share of a chunk's time that the last receive of a rank takes beside the transfer."""
+    fill_share: NotNegative = Fraction(0)
+    """The same for the slices that cannot overlap: at most ``channels`` slices of the buffer."""
+    ramp: RampSpec | None = None
+    """Channels that start as the message grows."""
+    max_chunk_kib: Positive | None = None
+    """Chunks that are larger cannot use it."""
+    only_up_to_ranks: Count | None = None
+    """Groups that are larger cannot use it."""
+
+    def launch_ps(self, num_ranks: int, chunk_bytes: int, message_bytes: int) -> int:
+        """Return the time before the first transfer."""
+        fixed = self.launch_us + self.launch_per_rank_us * (num_ranks - 1)
+        ramp = self.ramp.ps(num_ranks, chunk_bytes, message_bytes) if self.ramp else 0
+        return ceil_ps(fixed * PS_PER_US) + ramp
+
+    @cached_property
+    def step_ps(self) -> int:
+        return ceil_ps(self.step_us * PS_PER_US)
+
+    @cached_property
+    def round_ps(self) -> int:
+        return ceil_ps(self.round_us * PS_PER_US)
+
+    def tail_ps(self, chunk_bytes: int, gbps: Fraction, fill_bytes: int) -> int:
+        """Return what a rank's last receive takes beside its transfer at ``gbps``."""
+        size = self.tail_chunks * chunk_bytes + self.fill_share * min(chunk_bytes, fill_bytes)
+        return transfer_ps(ceil_ps(size), gbps)
+
+
+PLAIN_PROTOCOL = ProtocolSpec()
+"""A library that costs nothing: transfers take what the links take."""
+
+Class = Literal["chained", "point_to_point", "peer", "in_switch"]
+"""How an algorithm moves data: block to block, by send and receive, by plain stores into the
+peers' memory, or through a switch that reduces."""
+
+
+class NcclTable(Spec):
+    """The constants by which NCCL chooses algorithm and protocol; they are no times.
+
+    Source of the form: NCCL, src/graph/tuning.cc and src/enqueue.cc.
+    """
+
+    link_gbps: Positive
+    """Bandwidth of the channels' graph."""
+    hop: Literal["nvlink", "pcie"]
+    ll_max_gbps: Positive
+    ll128_per_channel_gbps: Positive | None = None
+    """None where LL128 is off."""
+    tree_per_channel_gbps: Positive
+    nvls_efficiency: Share | None = None
+    nvls_min_ranks: Count | None = None
+
+
+class CollectivesSpec(Spec):
+    """The collective library of a machine."""
+
+    channels: Count = 1
+    slice_kib: Count = 2048
+    """What a channel's buffer holds of a chunk."""
+    protocols: Annotated[dict[ProtocolName, ProtocolSpec], Field(min_length=1)]
+    """For rings, trees and whatever hands chunks from block to block."""
+    point_to_point: Annotated[dict[ProtocolName, ProtocolSpec], Field(min_length=1)] | None = None
+    """For sends and receives and what is made of them (all_to_all, gather, scatter); the same as
+    ``protocols`` where it is missing."""
+    peer: ProtocolSpec | None = None
+    """For one_shot and two_shot: kernels that store into their peers' memory."""
+    in_switch: ProtocolSpec | None = None
+    """For in_switch: a switch that adds and copies. Missing where the switch does neither."""
+    nccl: NcclTable | None = None
+    """A vendor's own choice; without it the fastest modeled time is taken."""
+
+    def of_class(self, algorithm_class: Class) -> Mapping[str, ProtocolSpec]:
+        """Return the protocols by name that an algorithm of a class can use."""
+        if algorithm_class == "in_switch":
+            return {} if self.in_switch is None else {"simple": self.in_switch}
+        if algorithm_class == "peer" and self.peer is not None:
+            return {"simple": self.peer}
+        if algorithm_class == "point_to_point" and self.point_to_point is not None:
+            return {str(name): each for name, each in self.point_to_point.items()}
+        return {str(name): each for name, each in self.protocols.items()}
+
+    @property
+    def fill_bytes(self) -> int:
+        """What all channels' slices hold together."""
+        return self.channels * self.slice_kib * 1024

@@ -1,0 +1,79 @@
+"""What a machine file says about the links between SIPs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from kernbench.hardware.spec_base import Count, NotNegative, Positive, Spec
+
+TopologyName = Literal[
+    "ring",
+    "one_way_ring",
+    "mesh2d",
+    "mesh3d",
+    "torus2d",
+    "torus3d",
+    "fully_connected",
+    "switch",
+    "graph",
+]
+
+GRID_DIMS = {"mesh2d": 2, "mesh3d": 3, "torus2d": 2, "torus3d": 3}
+"""How many numbers ``shape`` has, by topology; the other topologies have no shape."""
+
+
+class LinkOverride(Spec):
+    """One directed link that differs from the others."""
+
+    src_sip: Annotated[int, Field(strict=True)]
+    dst_sip: Annotated[int, Field(strict=True)]
+    bandwidth_gbps: Positive | None = None
+    latency_ns: NotNegative | None = None
+
+
+class ScaleOutSpec(Spec):
+    """A second level of links, between nodes that each hold the topology of ``links``."""
+
+    sips_per_node: Count
+    topology: Literal["switch", "ring", "fully_connected"]
+    """``switch``: one link from every SIP to a network that never blocks, and one back. The others
+    join SIPs of the same place in different nodes (rails)."""
+    bandwidth_gbps: Positive
+    """Of one SIP's link, one way."""
+    latency_ns: NotNegative
+
+
+class LinksSpec(Spec):
+    """How the SIPs of a machine are joined. Every link is one direction of a wire."""
+
+    topology: TopologyName
+    """``ring`` has wires in both directions, ``one_way_ring`` only clockwise; ``graph`` takes its
+    wires from ``edges``."""
+    bandwidth_gbps: Positive
+    latency_ns: NotNegative
+    shape: tuple[Count, ...] | None = None
+    """Meshes and tori only: SIPs along each axis, the last one being x; left out, the most
+    square shape for the number of SIPs."""
+    edges: tuple[tuple[int, int], ...] | None = None
+    """graph only: pairs of SIPs that a wire joins, in both directions."""
+    span_bandwidth_gbps: dict[Annotated[int, Field(ge=2)], Positive] = Field(default_factory=dict)
+    """By the size of a domain (so many SIPs in a row, from 0): what a link carries in a collective
+    whose ranks lie in one. For bridges behind which a switch, a socket and a system differ."""
+    scale_out: ScaleOutSpec | None = None
+    overrides: tuple[LinkOverride, ...] = ()
+
+    @model_validator(mode="after")
+    def _keys_fit_the_topology(self) -> Self:
+        dims = GRID_DIMS.get(self.topology)
+        if self.shape is not None and len(self.shape) != dims:
+            if dims is None:
+                raise ValueError(f"shape says nothing about a {self.topology}; remove it")
+            raise ValueError(
+                f"shape of a {self.topology} must have {dims} numbers, but got {list(self.shape)}"
+            )
+        if (self.edges is None) == (self.topology == "graph"):
+            what = "is missing" if self.edges is None else f"says nothing about a {self.topology}"
+            raise ValueError(f"edges {what}; a graph has edges, other topologies have none")
+        return self

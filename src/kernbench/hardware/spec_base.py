@@ -1,0 +1,59 @@
+"""What the groups of a machine file are made of: exact numbers with bounds, and no unknown key."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+
+
+def _number(value: Any) -> Fraction:
+    """Take a number as its decimal text, so that 0.1 is one tenth and not a binary neighbour."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
+        raise ValueError(f"must be a plain number in the unit of the key's name, but got {value!r}")
+    try:
+        return Fraction(str(value))
+    except ValueError:
+        raise ValueError(f"must be a finite number, but got {value!r}") from None
+
+
+def _positive(value: Any) -> Fraction:
+    number = _number(value)
+    if number <= 0:
+        raise ValueError(f"must be above 0, but got {value}")
+    return number
+
+
+def _not_negative(value: Any) -> Fraction:
+    number = _number(value)
+    if number < 0:
+        raise ValueError(f"must be 0 or more, but got {value}")
+    return number
+
+
+def _share(value: Any) -> Fraction:
+    number = _number(value)
+    if not 0 < number <= 1:
+        raise ValueError(f"must be above 0 and at most 1, but got {value}")
+    return number
+
+
+def _plain(value: Fraction) -> int | float:
+    """Give back the decimal number that was read: its text is what :func:`_number` takes."""
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+_AsNumber = PlainSerializer(_plain)
+Positive = Annotated[Fraction, PlainValidator(_positive), _AsNumber]
+NotNegative = Annotated[Fraction, PlainValidator(_not_negative), _AsNumber]
+Share = Annotated[Fraction, PlainValidator(_share), _AsNumber]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Cycles = Annotated[int, Field(strict=True, ge=0)]
+
+
+class Spec(BaseModel):
+    """A group of keys: nothing unknown, nothing changed after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,0 +1,93 @@
+"""The launches of an operation, for who times kernels without running them.
+
+The functions of this package take tensors and launch; these take anything that Triton accepts as a
+pointer, and sizes, and return what would be launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+from kernbench.dtypes import DType
+from kernbench.ops import scalar_functions as fn
+from kernbench.ops.elementwise import elementwise_flat
+from kernbench.ops.gemm_tiles import GemmTile, gemm_tiles, sum_parts, sum_parts_launch
+from kernbench.ops.normalization import layer_norm_rows, softmax_rows
+from kernbench.ops.promotion import compute_dtype
+from kernbench.ops.rows import row_blocks
+from kernbench.ops.rows_in_passes import layer_norm_in_passes, softmax_in_passes
+
+_BLOCK = 1024
+_EPS = 1e-5
+
+# What every element is, and of how many operands.
+_ELEMENTWISE = {
+    "add": (fn.add, 2),
+    "mul": (fn.mul, 2),
+    "relu": (fn.relu, 1),
+    "gelu": (fn.gelu, 1),
+    "silu_mul": (fn.silu_mul, 2),
+}
+ELEMENTWISE_OPS = frozenset(_ELEMENTWISE)
+ROW_OPS = frozenset({"softmax", "layernorm"})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """``kernel[grid](*args, **options)``."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+
+def product_call(
+    operand: Any, out: Any, sizes: tuple[int, int, int], dtype: DType, tile: GemmTile
+) -> KernelCall:
+    """Return the GEMM of two row-major matrices, sizes M, N, K; of its parts with split-K."""
+    m, n, k = sizes
+    args = (operand, operand, out, m, n, k, tile.steps(k), k, 1, n, 1, m * n, n, 1)
+    return KernelCall(gemm_tiles, tile.grid(m, n), args, tile.constants(dtype))
+
+
+def sum_parts_call(out: Any, parts: Any, size: int, split: int) -> KernelCall:
+    """Return the sum of the parts that split-K leaves."""
+    grid, options = sum_parts_launch(size, split)
+    return KernelCall(sum_parts, grid, (out, parts, size), options)
+
+
+def elementwise_call(op: str, tensor: Any, dtype: DType, size: int) -> KernelCall:
+    """Return one of :data:`ELEMENTWISE_OPS` on ``size`` consecutive elements."""
+    function, operands = _ELEMENTWISE[op]
+    slots = (tensor,) * operands + (None,) * (3 - operands)
+    options = {"COMPUTE": compute_dtype(dtype), "FUNCTION": function, "BLOCK": _BLOCK}
+    return KernelCall(
+        elementwise_flat, (triton.cdiv(size, _BLOCK),), (tensor, *slots, size), options
+    )
+
+
+def rows_call(
+    op: str, tensor: Any, dtype: DType, rows: int, cols: int, in_passes: bool
+) -> KernelCall:
+    """Return one of :data:`ROW_OPS`; ``in_passes`` reads each row once per pass.
+
+    Passes after the first read parameter 2, and the third one of softmax parameter 3.
+    """
+    blocks = row_blocks(rows, cols)
+    strides = (rows, cols, cols, 1, cols, 1)
+    kernel: Any
+    args: tuple[Any, ...]
+    if op == "softmax":
+        kernel = softmax_in_passes if in_passes else softmax_rows
+        args = (tensor,) * (4 if in_passes else 2) + strides
+    elif in_passes:
+        kernel, args = layer_norm_in_passes, (*(tensor,) * 5, _EPS, *strides)
+    else:
+        kernel, args = layer_norm_rows, (*(tensor,) * 4, _EPS, *strides, 1, 1)
+    options = {"COMPUTE": compute_dtype(dtype), **blocks}
+    return KernelCall(kernel, (triton.cdiv(rows, blocks["BLOCK_M"]),), args, options)

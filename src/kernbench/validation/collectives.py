@@ -1,0 +1,70 @@
+"""Collective rows: the schedule that the machine's library chooses, on the machine's links."""
+
+from __future__ import annotations
+
+from kernbench.errors import KernbenchError
+from kernbench.hardware import Machine
+from kernbench.sim_engine import Asked, Network
+from kernbench.validation.devices import machine_of
+from kernbench.validation.predictor import Answer
+from kernbench.validation.reference import Row
+
+OPS = {"alltoall": "all_to_all", "all_reduce_custom": "all_reduce"}
+"""By the sources' names, where ours differ."""
+
+ITEM_BYTES = {"fp32": 4, "float": 4, "fp16": 2, "bf16": 2, "half": 2, "int8": 1, "fp8": 1}
+
+_PEER_LIMIT_BYTES = 8 * 2**20
+"""Serving stacks hand larger messages to the vendor's library."""
+_PEER = ("one_shot", "two_shot")
+_PS_PER_US = 1e6
+
+
+class CollectivePredictor:
+    """Answers collective rows of one node; every rank enters at the same time."""
+
+    def __init__(self) -> None:
+        self._networks: dict[tuple[str, int], Network] = {}
+
+    def predict(self, row: Row) -> Answer:
+        num_ranks = row.integer("n_ranks")
+        op = OPS.get(row.op, row.op)
+        item_bytes = ITEM_BYTES.get(row.dtype)
+        if item_bytes is None:
+            return Answer(None, f"no item size for dtype {row.dtype}")
+        if (row.optional("n_nodes") or 1) > 1:
+            return Answer(None, "no preset of the links between this source's nodes")
+        if op == "send_recv":
+            num_ranks = 2
+        try:
+            network = self._network(row.device, num_ranks)
+        except KernbenchError as error:
+            return Answer(None, str(error).split(";")[0])
+        if network.machine.spec.collectives is None:
+            return Answer(None, f"machine {network.machine.name} has no collective library")
+        asked = Asked(op, num_ranks, -(-row.integer("bytes") // item_bytes), item_bytes)
+        algorithms = ["auto"]
+        if row.op == "all_reduce_custom" and row.integer("bytes") < _PEER_LIMIT_BYTES:
+            algorithms = list(_PEER)
+        elif "NVLS disabled" in row.fields.get("impl", ""):
+            algorithms = ["ring"]
+        answers = [_time(network, asked, algorithm) for algorithm in algorithms]
+        time_ps, how = min(answers)
+        return Answer(time_ps / _PS_PER_US, how=how)
+
+    def _network(self, device: str, num_ranks: int) -> Network:
+        key = (device, num_ranks)
+        if key not in self._networks:
+            machine: Machine = machine_of(device, num_ranks)
+            self._networks[key] = Network(machine)
+        return self._networks[key]
+
+
+def _time(network: Network, asked: Asked, algorithm: str) -> tuple[int, str]:
+    """Return the time of a collective on idle links, and what was chosen."""
+    sips = tuple(range(asked.num_ranks))
+    choice = network.selector.choose(asked, sips, algorithm)
+    # A network of its own: what was timed before must not be in the way.
+    idle = Network(network.machine)
+    placed = idle.run(choice.build(asked), sips, (0,) * asked.num_ranks, choice.protocol)
+    return placed.template.duration_ps, placed.template.algorithm

@@ -1,0 +1,134 @@
+"""How each source measured: what belongs to the measurement, not to the machine.
+
+A time under graph replay is the kernel's. An eager framework adds the host: it prepares the next
+launch while the device works, so a row takes the longer of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kernbench.hardware import SipSpec
+
+# PyTorch's softmax keeps rows up to this long in registers.
+_ONE_PASS_ELEMENTS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """What a source's way of measuring adds to a kernel, in microseconds."""
+
+    host_us: float = 0.0
+    """Least time of a row: one launch's way through the framework."""
+    fixed_us: float = 0.0
+    """Added to every kernel: what the host's work does not hide."""
+    weight_buffers: int = 0
+    """Weights in rotation; where the cache holds them all, they are warm. 0: always cold."""
+
+    row_kib: float = 0.0
+    """For kernels that read rows once per pass: the row that later passes still find in a cache."""
+
+    rate_share: float = 1.0
+    """How fast the measured kernel is beside ours: below 1 where it does not use wide accesses."""
+    block_waste: float = 0.0
+    """For softmax by blocks of threads: what an incomplete last round over a row costs."""
+
+    def time_us(self, kernel_us: float, row_elements: int = 0) -> float:
+        """Return what the source reports for a kernel, of rows of so many elements."""
+        kernel_us /= self.rate_share
+        if self.block_waste and row_elements > _ONE_PASS_ELEMENTS:
+            threads = min(1024, 1 << ((row_elements // 4).bit_length() - 1))
+            rounds = row_elements / (4 * threads)
+            kernel_us *= 1 + self.block_waste * (math.ceil(rounds) / rounds - 1)
+        return max(self.host_us, self.fixed_us + kernel_us)
+
+    def warm_share(self, weight_bytes: int, sip: SipSpec) -> Fraction:
+        """Return the share of the weights that the cache still has when their turn comes again."""
+        if not self.weight_buffers or sip.cache is None:
+            return Fraction(0)
+        held = sip.cache.capacity_mib * 2**20 * sip.cache.retained_share
+        share = 2 - Fraction(self.weight_buffers * weight_bytes) / held
+        # In sixteenths, so that schedules are met again.
+        return Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
+
+    def warm_row(self, row_bytes: int) -> Fraction:
+        """Return the share of a row that later passes find: all of a short one, none of a long."""
+        share = 2 - Fraction(row_bytes / (self.row_kib * 1024)).limit_denominator(4096)
+        return Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
+
+
+_KERNEL = Harness()
+
+# GEMM, by source and machine ("" for all). Kernel clocks and graph replay need nothing; eager rows
+# carry the launch that the source itself states or that its smallest rows show.
+GEMM: dict[tuple[str, str], Harness] = {
+    ("aic-gemm", ""): Harness(weight_buffers=6),
+    ("llmcompass-fig5ab", "a100-sxm-80g"): Harness(fixed_us=18),
+    ("llmcompass-fig5ab", "mi210"): Harness(fixed_us=31),
+    ("neusight-linear", ""): Harness(host_us=45, fixed_us=10),
+    ("neusight-linear-amd", ""): Harness(host_us=35, fixed_us=10),
+}
+
+# Memory-bound operations, by source and machine, then by op ("" for all others). Sources that time
+# an eager framework with events see a floor (host_us) and a part that nothing hides (fixed_us).
+MEMBOUND: dict[tuple[str, str], dict[str, Harness]] = {
+    ("neusight-vec", "a100-sxm-40g"): {
+        "": Harness(host_us=27, fixed_us=11),
+        "gelu": Harness(host_us=30, fixed_us=11),
+        "layernorm": Harness(host_us=47, fixed_us=40, row_kib=9.2),
+        "softmax": Harness(host_us=33, fixed_us=27, row_kib=33, block_waste=0.45),
+    },
+    ("neusight-vec", "a100-pcie-80g"): {
+        "": Harness(fixed_us=13),
+        "layernorm": Harness(fixed_us=43, row_kib=9.2),
+        "softmax": Harness(fixed_us=44, row_kib=33, block_waste=0.45),
+    },
+    ("neusight-vec", "v100"): {
+        "": Harness(host_us=33, fixed_us=13),
+        "gelu": Harness(host_us=38, fixed_us=13),
+        "layernorm": Harness(host_us=59, fixed_us=36, row_kib=2.7),
+        "softmax": Harness(host_us=41, fixed_us=26, row_kib=19, block_waste=0.46),
+    },
+    ("neusight-vec", "l4"): {
+        "": Harness(fixed_us=12),
+        "layernorm": Harness(fixed_us=12, row_kib=27),
+        "softmax": Harness(fixed_us=12, row_kib=67),
+    },
+    ("neusight-vec-amd", "mi100"): {
+        "": Harness(host_us=17, fixed_us=12),
+        "gelu": Harness(host_us=19, fixed_us=12),
+        "layernorm": Harness(host_us=29, fixed_us=25, row_kib=4.3),
+        "softmax": Harness(host_us=18, fixed_us=19, row_kib=28, block_waste=1.3),
+    },
+    ("neusight-vec-amd", "mi210"): {
+        "": Harness(host_us=3, fixed_us=10),
+        "gelu": Harness(host_us=2, fixed_us=10),
+        "layernorm": Harness(host_us=16, fixed_us=19, row_kib=4.3),
+        "softmax": Harness(host_us=21, fixed_us=17, row_kib=28, block_waste=2.3),
+    },
+    ("llmcompass-fig5g", "a100-sxm-80g"): {"": Harness(host_us=45, fixed_us=40)},
+    ("llmcompass-fig5g", "mi210"): {"": Harness(host_us=21, fixed_us=18)},
+    ("llmcompass-fig5cdef", "a100-sxm-80g"): {
+        "": Harness(host_us=12, fixed_us=10, row_kib=33),
+        "layernorm": Harness(host_us=53, fixed_us=38, row_kib=9.2),
+    },
+    ("llmcompass-fig5cdef", "mi210"): {
+        "": Harness(host_us=22, fixed_us=19, row_kib=28),
+        "layernorm": Harness(host_us=28, fixed_us=25, row_kib=4.3),
+    },
+    ("vidur-mlp", "a100-sxm-80g"): {"silu_mul": Harness(fixed_us=5, rate_share=0.6)},
+    ("vidur-mlp", "h100-sxm"): {"silu_mul": Harness(fixed_us=1, rate_share=0.6)},
+}
+
+
+def membound_harness(source: str, machine: str, op: str) -> Harness:
+    """Return how a source measured an operation; kernel time for one that is not known."""
+    ops = MEMBOUND.get((source, machine), {})
+    return ops.get(op) or ops.get("") or _KERNEL
+
+
+def gemm_harness(source: str, machine: str) -> Harness:
+    """Return how a source measured GEMMs; kernel time for one that is not known."""
+    return GEMM.get((source, machine)) or GEMM.get((source, "")) or _KERNEL

@@ -1,0 +1,162 @@
+"""Measured rows: CSV files whose columns say which category a row is of."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import md5
+from pathlib import Path
+
+from kernbench.errors import UsageError
+
+
+class Category(StrEnum):
+    """What sort of measurement a row is; follows from the columns of its file."""
+
+    GEMM = "gemm"
+    MEMBOUND = "membound"
+    COLLECTIVES = "collectives"
+    TP_SCALING = "tp_scaling"
+
+
+# The columns that only a category has, in the order in which they are looked for.
+_SHAPES = {
+    Category.TP_SCALING: ("tp", "pp"),
+    Category.GEMM: ("m", "n", "k"),
+    Category.MEMBOUND: ("rows", "cols"),
+    Category.COLLECTIVES: ("n_ranks", "bytes"),
+}
+_COMMON = ("device", "op", "dtype", "time_us", "source")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement."""
+
+    category: Category
+    device: str
+    op: str
+    dtype: str
+    source: str
+    time_us: float
+    fields: Mapping[str, str]
+    """Every column of the file; empty where the source gives nothing."""
+    file: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def integer(self, column: str) -> int:
+        """Return a column as an integer above 0.
+
+        Raises:
+            UsageError: It is none; names the file, line and column.
+        """
+        found = self.optional(column)
+        if found is None:
+            raise UsageError(f"{self.where}: column {column} is empty")
+        return found
+
+    def optional(self, column: str) -> int | None:
+        """Return a column as an integer above 0, None where it is empty or missing."""
+        text = self.fields.get(column, "")
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if number < 1 or number != int(number):
+            raise UsageError(
+                f"{self.where}: column {column} must be a whole number above 0, but got {text!r}"
+            )
+        return int(number)
+
+    def __str__(self) -> str:
+        shape = [f"{each}={self.fields[each]}" for each in _shown(self.category, self.fields)]
+        return f"{self.device} {self.op} {self.dtype} {' '.join(shape)}"
+
+
+def read_rows(paths: Iterable[str | Path]) -> list[Row]:
+    """Return the rows of CSV files, in order.
+
+    Raises:
+        UsageError: A file cannot be read, has columns of no category, or a row has no time.
+    """
+    found: list[Row] = []
+    for each in paths:
+        path = Path(each)
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                found += _read(path.name, csv.DictReader(file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: cannot be read: {error}") from None
+    return found
+
+
+def sampled(rows: list[Row], every: int) -> list[Row]:
+    """Return one row in ``every``, picked by a hash of its shape: the same ones every time.
+
+    Raises:
+        UsageError: ``every`` is below 1.
+    """
+    if every < 1:
+        raise UsageError(f"every must be at least 1, but got {every}")
+    if every == 1:
+        return rows
+    return [row for row in rows if int(md5(str(row).encode()).hexdigest(), 16) % every == 0]
+
+
+def category_of(file: str, columns: Iterable[str]) -> Category:
+    """Return what the rows of a file with these columns are.
+
+    Raises:
+        UsageError: A column that every file needs is missing, or those of all categories are.
+    """
+    columns = set(columns)
+    missing = [each for each in _COMMON if each not in columns]
+    if missing:
+        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
+    for category, shape in _SHAPES.items():
+        if columns.issuperset(shape):
+            return category
+    known = "; ".join(f"{', '.join(shape)} for {name}" for name, shape in _SHAPES.items())
+    raise UsageError(f"{file}: the columns are of no category; it takes {known}")
+
+
+def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
+    category = category_of(file, reader.fieldnames or ())
+    for fields in reader:
+        where = f"{file}:{reader.line_num}"
+        if None in fields or None in fields.values():
+            raise UsageError(f"{where}: the row has not {len(reader.fieldnames or ())} columns")
+        try:
+            time_us = float(fields["time_us"])
+        except ValueError:
+            time_us = 0.0
+        if not 0 < time_us < float("inf"):
+            raise UsageError(
+                f"{where}: time_us must be a number above 0, but got {fields['time_us']!r}"
+            )
+        yield Row(
+            category=category,
+            device=fields["device"],
+            op=fields["op"],
+            dtype=fields["dtype"],
+            source=fields["source"],
+            time_us=time_us,
+            fields=fields,
+            file=file,
+            line=reader.line_num,
+        )
+
+
+def _shown(category: Category, fields: Mapping[str, str]) -> list[str]:
+    names = list(_SHAPES[category])
+    if category is Category.TP_SCALING:
+        names = ["model", "seq", "batch", "tp", "pp", "cp", "dp"]
+    return [each for each in names if fields.get(each)]

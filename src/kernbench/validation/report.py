@@ -1,0 +1,170 @@
+"""The error table: as text, as JSON, as the page of the documentation, and as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernbench.errors import UsageError
+from kernbench.validation.baselines import Baselines, baselines
+from kernbench.validation.reference import Category
+from kernbench.validation.score import Errors, Group, Scored, grouped, measure, reasons
+
+_HEAD = (
+    "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "fitted line",
+)  # fmt: skip
+_MOST_REASONS = 12
+
+
+def to_json(scored: Sequence[Scored]) -> dict[str, Any]:
+    """Return the errors per category and per group, in percent."""
+    categories = {}
+    for category in Category:
+        rows = [each for each in scored if each.row.category is category]
+        if rows:
+            found = measure(rows)
+            categories[category.value] = {
+                name: getattr(found, name)
+                for name in ("rows", "unanswered", "mape", "median", "p90")
+            }
+    groups = []
+    for group, rows in grouped(scored).items():
+        found = measure(rows)
+        groups.append(
+            {
+                "category": group.category.value,
+                "device": group.device,
+                "source": group.source,
+                "op": group.op,
+                "dtype": group.dtype,
+                **{
+                    name: getattr(found, name)
+                    for name in (
+                        "rows", "unanswered", "mape", "median", "p90", "bias", "spearman",
+                    )
+                },
+            }
+        )  # fmt: skip
+    return {"categories": categories, "groups": groups}
+
+
+def table(scored: Sequence[Scored], header: Sequence[str]) -> list[list[str]]:
+    """Return the lines of the error table as cells: every group, then every category."""
+    lines = [[*header, *_HEAD]]
+    previous: Category | None = None
+    for group, rows in grouped(scored).items():
+        if previous is not None and group.category is not previous:
+            lines.append(_total(scored, previous, len(header)))
+        previous = group.category
+        cells = [group.category.value, group.device, group.source, f"{group.op} {group.dtype}"]
+        lines.append([*cells, *_errors(measure(rows), baselines(rows))])
+    if previous is not None:
+        lines.append(_total(scored, previous, len(header)))
+    return lines
+
+
+def _total(scored: Sequence[Scored], category: Category, width: int) -> list[str]:
+    rows = [each for each in scored if each.row.category is category]
+    cells = [category.value, "all", *[""] * (width - 2)]
+    return [*cells, *_errors(measure(rows), Baselines(None, None))]
+
+
+def _errors(found: Errors, beside: Baselines) -> list[str]:
+    percent = [_percent(value) for value in (found.mape, found.median, found.p90)]
+    bias = "-" if found.bias is None else f"{found.bias:+.1f}"
+    spearman = "-" if found.spearman is None else f"{found.spearman:.3f}"
+    others = [_baseline(each) for each in (beside.roofline, beside.fitted)]
+    return [str(found.rows), str(found.unanswered), *percent, bias, spearman, *others]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _baseline(found: Errors | None) -> str:
+    return "" if found is None else "/".join(map(_percent, (found.mape, found.median, found.p90)))
+
+
+HEADER = ("category", "device", "source", "op")
+
+
+def render_text(scored: Sequence[Scored], worst: int) -> str:
+    """Return what the command prints."""
+    lines = table(scored, HEADER)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = [
+        "  ".join(
+            cell.ljust(width) if column < len(HEADER) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    text += ["", "errors in %; roofline and fitted line: MAPE/median/p90 of the same rows"]
+    found = reasons(scored)
+    if found:
+        text += ["", "unanswered rows:"]
+        text += [f"{count:>7}  {reason}" for count, reason in found[:_MOST_REASONS]]
+        left = sum(count for count, _ in found[_MOST_REASONS:])
+        text += [f"{left:>7}  for other reasons"] if left else []
+    if worst:
+        text += ["", f"the {worst} rows that are furthest off:", *_worst(scored, worst)]
+    return "\n".join(text)
+
+
+def _worst(scored: Iterable[Scored], count: int) -> list[str]:
+    answered = [each for each in scored if each.answer.time_us is not None]
+    # By ratio: half as long is as wrong as twice as long.
+    answered.sort(key=lambda each: -max(1 + each.error, 1 / max(1 + each.error, 1e-12)))
+    return [
+        f"{each.error * 100:>+8.1f} %  {each.answer.time_us or 0:>10.2f} for "
+        f"{each.row.time_us:>10.2f} us  {each.row}  [{each.answer.how}]"
+        f"  {each.row.source}, {each.row.where}"
+        for each in answered[:count]
+    ]
+
+
+def render_page(scored: Sequence[Scored], about: str) -> str:
+    """Return the table as a page of the documentation; ``about`` is its text."""
+    lines = table(scored, HEADER)
+    cells = ["| " + " | ".join(line) + " |" for line in lines]
+    align = ["---"] * len(HEADER) + ["---:"] * len(_HEAD)
+    cells.insert(1, "| " + " | ".join(align) + " |")
+    text = [about.rstrip(), "", *cells]
+    found = reasons(scored)
+    if found:
+        text += ["", "## Rows without an answer", "", "| rows | why |", "| ---: | --- |"]
+        text += [f"| {count} | {reason} |" for count, reason in found]
+    return "\n".join(text) + "\n"
+
+
+def write_plot(scored: Sequence[Scored], path: Path) -> None:
+    """Write modeled against measured times, a colour per category and device.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            "a plot needs matplotlib; install kernbench with its plots extra: "
+            "pip install 'kernbench[plots]'"
+        ) from None
+    figure = Figure(figsize=(7, 7), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log")
+    answered = [each for each in scored if each.answer.time_us is not None]
+    named: dict[str, list[Scored]] = {}
+    for each in answered:
+        named.setdefault(f"{each.row.category.value} {each.row.device}", []).append(each)
+    for name, rows in sorted(named.items()):
+        measured = [each.row.time_us for each in rows]
+        axes.scatter(measured, [each.answer.time_us for each in rows], s=5, alpha=0.5, label=name)
+    times = [each.row.time_us for each in answered] or [1.0]
+    axes.plot([min(times), max(times)], [min(times), max(times)], color="black", linewidth=0.8)
+    axes.set(xlabel="measured time, us", ylabel="modeled time, us")
+    axes.legend(fontsize=6, loc="upper left")
+    figure.savefig(path)
+
+
+__all__ = ["Group", "render_page", "render_text", "to_json", "write_plot"]

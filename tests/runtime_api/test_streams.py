@@ -1,0 +1,145 @@
+"""Streams and events: what overlaps, what waits, and what a rank sees of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernbench.errors import UsageError
+from kernbench.runtime_api import RuntimeContext
+from tests.replay.interleaved.live_kernels import collatz
+from tests.runtime_api.runtime_kernels import add_one
+
+SIZE = 1 << 20
+
+
+def spans(torch: Any, name: str) -> list[tuple[int, int]]:
+    """Return start and end of every command of a name."""
+    return [
+        (each.starts_ps[0], each.ends_ps[0])
+        for each in torch.op_log.instances
+        if each.template.name == name
+    ]
+
+
+@pytest.mark.adr("0036-D1")
+def test_kernels_of_two_streams_share_the_pes_and_copies_run_beside_them() -> None:
+    with RuntimeContext(ranks=1) as torch:
+        x = torch.zeros(SIZE)
+        torch.ahbm.synchronize()
+        side = torch.ahbm.Stream()
+        host = torch.ahbm.Stream()
+        y = x + 1
+        with torch.ahbm.stream(side):
+            z = x * 2
+        with torch.ahbm.stream(host):
+            x.numpy()
+        torch.ahbm.synchronize()
+        kernels = sorted(
+            (each.starts_ps[0], each.ends_ps[0], each.stream)
+            for each in torch.op_log.instances
+            if each.template.kind == "kernel"
+        )
+        (copy,) = spans(torch, "copy_to_host")
+        assert (y.numpy()[0], z.numpy()[0]) == (1, 0)
+    (_, first_end, first), (second_start, second_end, second) = kernels
+    assert (first, second) == ("sip0", "sip0.1")
+    assert second_start >= first_end
+    assert copy[0] < second_end, "the host link is free while kernels run"
+
+
+@pytest.mark.adr("0036-D2")
+def test_a_stream_waits_for_another_and_the_host_goes_on() -> None:
+    with RuntimeContext(ranks=1) as torch:
+        side = torch.ahbm.Stream()
+        with torch.ahbm.stream(side):
+            x = torch.zeros(64 * SIZE)
+            before = torch.ahbm.Event()
+            before.record()
+        assert not before.query()
+        since = torch.simulation.now_ps
+        torch.ahbm.current_stream().wait_stream(side)
+        assert torch.simulation.now_ps == since
+        y = torch.empty(SIZE).copy_(x[:SIZE])
+        torch.ahbm.current_stream().synchronize()
+        (filled,), (copied,) = spans(torch, "fill"), spans(torch, "copy")
+        assert copied[0] >= filled[1]
+        assert before.query()
+        assert side.query()
+        assert y.numpy()[0] == 0
+
+
+@pytest.mark.adr("0036-D2")
+def test_elapsed_time_is_that_of_the_work_between_two_events() -> None:
+    with RuntimeContext(ranks=1) as torch:
+        begin, end = torch.ahbm.Event(enable_timing=True), torch.ahbm.Event(enable_timing=True)
+        with pytest.raises(UsageError, match="the first event has not happened"):
+            begin.elapsed_time(end)
+        begin.record()
+        torch.zeros(SIZE)
+        end.record()
+        end.synchronize()
+        (filled,) = spans(torch, "fill")
+        assert begin.elapsed_time(end) >= (filled[1] - filled[0]) / 1e9
+        assert end.elapsed_time(begin) == -begin.elapsed_time(end)
+
+
+@pytest.mark.adr("0036-D3")
+def test_a_collective_on_a_stream_waits_for_it_alone_and_its_exposed_part_is_reported() -> None:
+    """The same work with and without overlap: only what no kernel hides counts as exposed."""
+
+    def exposed_ns(overlap: bool) -> tuple[float, float]:
+        with RuntimeContext(ranks=2, data=False) as torch:
+
+            def worker(rank: int) -> None:
+                torch.ahbm.set_device(rank)
+                torch.distributed.init_process_group()
+                message, x = torch.empty(SIZE), torch.empty(32 * SIZE)
+                comm = torch.ahbm.Stream()
+                with torch.ahbm.stream(comm):
+                    work = torch.distributed.all_reduce(message, async_op=True)
+                if not overlap:
+                    work.wait()
+                x + 1
+                work.wait()
+                torch.ahbm.synchronize()
+
+            torch.multiprocessing.spawn(worker, nprocs=2)
+            report = torch.report()
+        (line,) = report["collectives"]
+        return report["per_rank"][0]["comm_exposed_ns"], line["time_ns"]
+
+    apart, took = exposed_ns(overlap=False)
+    hidden, _ = exposed_ns(overlap=True)
+    assert apart >= took
+    assert hidden < apart / 2
+
+
+def test_a_stream_of_another_sip_is_refused() -> None:
+    with RuntimeContext(ranks=2) as torch:
+        other = torch.ahbm.Stream(1)
+        with pytest.raises(UsageError, match="is of SIP 1, but rank 0 is bound to SIP 0"):
+            torch.ahbm.stream(other).__enter__()
+
+
+def test_an_event_that_was_never_recorded_holds_nothing_up() -> None:
+    with RuntimeContext(ranks=1) as torch:
+        event = torch.ahbm.Event()
+        event.wait()
+        event.synchronize()
+        assert event.query()
+
+
+def test_a_kernel_that_decides_by_data_sees_what_ran_before_it_on_another_stream() -> None:
+    """The SIP runs one kernel at a time, so the long one has ended when the other starts."""
+    with RuntimeContext(ranks=1) as torch:
+        x = torch.full((1 << 20,), 5, dtype="i32")
+        steps = torch.zeros(64, dtype="i32")
+        torch.ahbm.synchronize()
+        add_one[(1024,)](x, x, 1 << 20, BLOCK=1024)
+        with torch.ahbm.stream(torch.ahbm.Stream()):
+            collatz[(64,)](x, steps)
+        torch.ahbm.synchronize()
+        # 6, 3, 10, 5, 16, 8, 4, 2, 1
+        assert set(steps.tolist()) == {8}

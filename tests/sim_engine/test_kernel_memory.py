@@ -1,0 +1,116 @@
+"""What the memory system and the clock add to a kernel, one mechanism at a time."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.errors import UsageError
+from kernbench.op_log import Template
+from kernbench.sim_engine import Conditions, schedule_kernel
+from tests.sim_engine.kernel_traces import gemm_trace, machine_with, only_gemm, trace_of
+from tests.sim_engine.test_kernel_schedule import check_rows, copy_trace
+
+
+def scheduled(trace: Any, machine: Any, **conditions: Any) -> Template:
+    return schedule_kernel(trace, machine, 0, Conditions(**conditions))
+
+
+@pytest.mark.adr("0028-D1")
+def test_an_engine_that_holds_half_of_its_peak_takes_twice_as_long() -> None:
+    trace = trace_of(([0], only_gemm(256, 256, 256)))
+    plain = {"clock_ghz": 1, "front_end_us": 0, "pe__gemm__fill_drain_cycles": 0}
+    whole, half = (
+        scheduled(trace, machine_with(**plain, pe__gemm__efficiency=share)).duration_ps
+        for share in (1, 0.5)
+    )
+    assert half == 2 * whole
+
+
+@pytest.mark.adr("0028-D2")
+def test_only_short_runs_of_bytes_pay_for_dram_pages() -> None:
+    slow = {"cube__hbm_page_bytes": 1024, "cube__hbm_short_run_efficiency": 0.5}
+    base = {"cube__hbm_bandwidth_gbps": 20, "cube__hbm_latency_ns": 0}
+    plain, paged = machine_with(**base), machine_with(**base, **slow)
+    stream = copy_trace(256, 1 << 14)
+    assert scheduled(stream, paged).duration_ps == scheduled(stream, plain).duration_ps
+    rows = copy_trace(4096, 256)  # 512 bytes each: half of a page
+    times = [scheduled(rows, each).duration_ps for each in (plain, paged)]
+    assert times[1] > 1.5 * (times[0] - plain.sip.front_end_ps)
+
+
+@pytest.mark.adr("0028-D3")
+def test_a_store_ends_in_a_write_back_cache_but_hbm_still_has_to_keep_up() -> None:
+    through, back = machine_with(), machine_with(cache__write_back=True)
+    tile = gemm_trace(64, 64, 64)
+    waits, goes_on = (scheduled(tile, each).duration_ps for each in (through, back))
+    assert goes_on < waits
+    stream = copy_trace(32 * 32, 1 << 16)
+    template = scheduled(stream, back)
+    assert template.duration_ps >= back.sip.hbm_stream_ps(template.hbm_bytes)
+    assert template.hbm_bytes == scheduled(stream, through).hbm_bytes
+
+
+@pytest.mark.adr("0028-D4")
+@settings(max_examples=30, deadline=None)
+@given(share=st.fractions(0, 1, max_denominator=16))
+def test_what_the_cache_holds_need_not_come_from_hbm(share: Fraction) -> None:
+    trace, machine = copy_trace(256, 1 << 12), machine_with()
+    cold, warm = (scheduled(trace, machine, cached=((0, each),)) for each in (0, share))
+    moved = 256 * 2 * (1 << 12)
+    assert warm.hbm_bytes == math.ceil(cold.hbm_bytes - moved * share)
+    assert warm.duration_ps <= cold.duration_ps
+    uncached = machine_with(cache=None)
+    assert (
+        scheduled(trace, uncached, cached=((0, share),)).hbm_bytes
+        == scheduled(trace, uncached).hbm_bytes
+    )
+
+
+def test_an_impossible_share_of_a_tensor_in_the_cache_is_refused() -> None:
+    with pytest.raises(UsageError, match="cached share of parameter 2 must be from 0 to 1"):
+        Conditions(cached=((2, Fraction(3, 2)),))
+
+
+@pytest.mark.adr("0028-D4")
+def test_a_queued_kernel_pays_the_shorter_front_end() -> None:
+    trace = trace_of(([0], only_gemm(64, 64, 64)))
+    machine = machine_with(front_end_us=3, queued_front_end_us=1)
+    first, next_one = (scheduled(trace, machine, queued=each) for each in (False, True))
+    assert first.duration_ps - next_one.duration_ps == 2_000_000
+    same = machine_with(front_end_us=3)
+    assert scheduled(trace, same, queued=True).duration_ps == scheduled(trace, same).duration_ps
+
+
+@pytest.mark.adr("0028-D5")
+@settings(max_examples=20, deadline=None)
+@given(programs=st.integers(1, 4000), size=st.sampled_from([64, 128, 256]))
+def test_the_clock_falls_under_load_and_never_by_more_than_its_loss(
+    programs: int, size: int
+) -> None:
+    trace = trace_of((list(range(programs)), only_gemm(size, size, size)))
+    hot = machine_with(sustained={"clock_loss": 0.2, "full_load": 0.5, "half_time_us": 100})
+    cool = scheduled(trace, machine_with()).duration_ps
+    template = scheduled(trace, hot)
+    assert cool <= template.duration_ps <= 1.2 * cool + 1
+    check_rows(template)
+
+
+@pytest.mark.adr("0028-D5")
+def test_kernels_without_dots_keep_the_clock() -> None:
+    hot = machine_with(sustained={"clock_loss": 0.2, "full_load": 0.5, "half_time_us": 1})
+    trace = copy_trace(256, 1 << 12)
+    assert scheduled(trace, hot).duration_ps == scheduled(trace, machine_with()).duration_ps
+
+
+@pytest.mark.adr("0028-D6")
+def test_schedules_of_one_trace_share_what_does_not_depend_on_rates() -> None:
+    trace = gemm_trace(500, 300, 200)
+    alone = scheduled(gemm_trace(500, 300, 200), machine_with(cube__hbm_bandwidth_gbps=100))
+    scheduled(trace, machine_with())
+    again = scheduled(trace, machine_with(cube__hbm_bandwidth_gbps=100))
+    assert again.duration_ps == alone.duration_ps
+    assert again.hbm_bytes == alone.hbm_bytes

@@ -1,0 +1,85 @@
+"""GEMM rows: the tuner finds what timing every tile would find."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.dtypes import bfloat16, float32
+from kernbench.hardware import load_machine
+from kernbench.validation import Category, read_rows
+from kernbench.validation.gemm import GemmPredictor, GemmTuner, Problem, least_ps, tiles
+from kernbench.validation.harness import Harness, gemm_harness
+from kernbench.validation.registry import make_predictor
+
+TUNER = GemmTuner()
+KERNEL = Harness()
+SIZES = st.sampled_from([1, 17, 64, 300, 1024])
+MACHINES = st.sampled_from([load_machine(name, 1) for name in ("a100-sxm-80g", "h200", "ahbm")])
+
+
+@pytest.mark.adr("0029-D2")
+@settings(max_examples=6, deadline=None)
+@given(m=SIZES, n=SIZES, k=SIZES, machine=MACHINES)
+def test_pruned_tuning_finds_the_fastest_tile_of_all(m: int, n: int, k: int, machine) -> None:
+    problem = Problem(m, n, k, bfloat16)
+    times = []
+    for tile in tiles(problem, machine.sip):
+        if tile.split_k == 1 or tile.steps(k) * tile.block_k >= 256:
+            time_ps = TUNER.time_ps(problem, tile, machine, Fraction(0))
+            assert least_ps(problem, tile, machine.sip) <= time_ps
+            times.append(time_ps)
+    assert TUNER.tune(problem, machine, KERNEL).kernel_us == min(times) / 1e6
+
+
+def test_tiles_have_as_many_stages_as_fit_beside_the_registers() -> None:
+    problem = Problem(4096, 4096, 4096, bfloat16)
+    for name in ("a100-sxm-80g", "h100-sxm", "l40s"):
+        pe = load_machine(name, 1).sip.pe
+        for tile in tiles(problem, load_machine(name, 1).sip):
+            stage = (tile.block_m + tile.columns) * tile.block_k * 2
+            room = (pe.tcm_kib - pe.register_kib) * 1024
+            assert 2 <= tile.num_stages <= 4
+            assert tile.num_stages * stage <= room
+            assert tile.num_stages == 4 or (tile.num_stages + 1) * stage > room
+
+
+@pytest.mark.adr("0029-D3")
+def test_only_the_harness_knows_of_warm_weights() -> None:
+    machine = load_machine("l40s", 1)
+    loop = gemm_harness("aic-gemm", "l40s")
+    small = 2 * 1024 * 1024
+    assert loop.warm_share(small, machine.sip) == 1
+    assert loop.warm_share(100 * small, machine.sip) == 0
+    assert KERNEL.warm_share(small, machine.sip) == 0
+    problem = Problem(16, 1024, 1024, bfloat16)
+    warm = TUNER.tune(problem, machine, loop).kernel_us
+    assert warm <= TUNER.tune(problem, machine, KERNEL).kernel_us
+
+
+def test_float32_is_not_computed_in_tf32() -> None:
+    machine = load_machine("a100-sxm-80g", 1)
+    best = TUNER.tune(Problem(512, 512, 512, float32), machine, KERNEL)
+    peak = float(machine.sip.peak_flops_per_s("float32"))
+    assert best.kernel_us >= 2 * 512**3 / peak * 1e6
+
+
+def test_what_cannot_be_answered_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "device,op,dtype,m,n,k,bytes,time_us,source\n"
+        "V100-SXM2,gemm,bf16,64,64,64,1,10,mine\n"
+        "V100-SXM2,gemm,bf8b,64,64,64,1,10,mine\n"
+        "V100-SXM2,conv,fp16,64,64,64,1,10,mine\n"
+        "V100-SXM2,gemm,fp16,64,64,64,1,10,mine\n"
+    )
+    predictor = make_predictor(Category.GEMM)
+    assert isinstance(predictor, GemmPredictor)
+    no_rate, no_dtype, no_op, known = (predictor.predict(row) for row in read_rows([path]))
+    assert no_rate.why_not.startswith("the GEMM engine has no rate for bfloat16")
+    assert no_dtype.why_not == "no Triton dtype for bf8b"
+    assert no_op.why_not == "no kernel for op conv"
+    assert known.time_us is not None
+    assert known.time_us > 3
