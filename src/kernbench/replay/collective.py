@@ -123,14 +123,18 @@ def _one_shot_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Arr
 
 
 def _ring_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    result = _reduced_in_ring_order(schedule, _COMBINE[reduce_op], works)
+    result = _reduced_in_ring_order(
+        schedule.chunk_bounds, schedule.itemsize, _COMBINE[reduce_op], works
+    )
     _finish(reduce_op, result, schedule.num_ranks)
     for work in works:
         work[:] = result
 
 
 def _ring_reduce_scatter(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    result = _reduced_in_ring_order(schedule, _COMBINE[reduce_op], works)
+    result = _reduced_in_ring_order(
+        schedule.chunk_bounds, schedule.itemsize, _COMBINE[reduce_op], works
+    )
     _finish(reduce_op, result, schedule.num_ranks)
     bounds = schedule.chunk_bounds.tolist()
     for rank, work in enumerate(works):
@@ -155,7 +159,9 @@ def _broadcast(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> No
             work[:] = source
 
 
-def _reduced_in_ring_order(schedule: Schedule, combine: np.ufunc, works: Sequence[Array]) -> Array:
+def _reduced_in_ring_order(
+    bounds: npt.NDArray[np.int64], itemsize: int, combine: np.ufunc, works: Sequence[Array]
+) -> Array:
     """Return the reduction, chunk ``c`` in the order ``c + 1, ..., n - 1, 0, ..., c``.
 
     Going over the ranks twice turns that into few operations on long runs of chunks: in the first
@@ -164,10 +170,11 @@ def _reduced_in_ring_order(schedule: Schedule, combine: np.ufunc, works: Sequenc
     """
     first, others = works[0], works[1:]
     result = np.empty_like(first)
-    strip = max(_STRIP_BYTES // schedule.itemsize, 1)
-    for low in range(0, schedule.num_elements, strip):
-        high = min(low + strip, schedule.num_elements)
-        cuts = np.clip(schedule.chunk_bounds, low, high).tolist()
+    strip = max(_STRIP_BYTES // itemsize, 1)
+    num_elements = int(bounds[-1])
+    for low in range(0, num_elements, strip):
+        high = min(low + strip, num_elements)
+        cuts = np.clip(bounds, low, high).tolist()
         for rank, work in enumerate(others, start=1):
             begun, end = cuts[rank - 1], cuts[rank]
             if begun > low:
@@ -186,6 +193,47 @@ def _reduced_in_ring_order(schedule: Schedule, combine: np.ufunc, works: Sequenc
             part = result[begun:high]
             combine(part, work[begun:high], out=part)
     return result
+
+
+def _reduced_against_ring_order(
+    bounds: Sequence[int], combine: np.ufunc, works: Sequence[Array], result: Array
+) -> None:
+    """Reduce the chunks between ``bounds``, ``c`` in the order ``c - 1, ..., 0, n - 1, ..., c``.
+
+    As in :func:`_reduced_in_ring_order`, with the ranks taken from the last to the first: in the
+    first round rank r begins chunk r + 1 and joins those above it, in the second it joins those up
+    to r; the last rank begins chunk 0 between the rounds.
+    """
+    num_ranks, high = len(works), bounds[-1]
+    for rank in range(num_ranks - 2, -1, -1):
+        begun, above = bounds[rank + 1], bounds[rank + 2]
+        result[begun:above] = works[rank][begun:above]
+        if above < high:
+            part = result[above:high]
+            combine(part, works[rank][above:high], out=part)
+    first, low = bounds[0], bounds[1]
+    result[first:low] = works[-1][first:low]
+    part = result[low:high]
+    combine(part, works[-1][low:high], out=part)
+    for rank in range(num_ranks - 2, -1, -1):
+        end = bounds[rank + 1]
+        part = result[first:end]
+        combine(part, works[rank][first:end], out=part)
+
+
+def _bidirectional_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    bounds, combine = schedule.chunk_bounds, _COMBINE[reduce_op]
+    num_ranks = schedule.num_ranks
+    result = np.empty_like(works[0])
+    middle = int(bounds[num_ranks])
+    clockwise = [work[:middle] for work in works]
+    result[:middle] = _reduced_in_ring_order(
+        bounds[: num_ranks + 1], schedule.itemsize, combine, clockwise
+    )
+    _reduced_against_ring_order(bounds[num_ranks:].tolist(), combine, works, result)
+    _finish(reduce_op, result, num_ranks)
+    for work in works:
+        work[:] = result
 
 
 def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:
@@ -210,6 +258,7 @@ _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
 _AT_ONCE: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], None]] = {
     ("all_reduce", "ring"): _ring_all_reduce,
+    ("all_reduce", "bidirectional_ring"): _bidirectional_all_reduce,
     ("reduce_scatter", "ring"): _ring_reduce_scatter,
     ("all_reduce", "one_shot"): _one_shot_all_reduce,
     **{("all_gather", algorithm): _all_gather for algorithm in known_algorithms("all_gather")},
