@@ -203,7 +203,8 @@ def test_the_fast_ring_has_the_bits_of_the_steps(
     data: st.DataObject,
 ) -> None:
     """Any bytes are data: infinities, NaNs and zeros of both signs included."""
-    schedule = build(op, "ring", n, size, dtype.itemsize)
+    rings = ["ring", "bidirectional_ring"] if op == "all_reduce" else ["ring"]
+    schedule = build(op, data.draw(st.sampled_from(rings)), n, size, dtype.itemsize)
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     high = 2 if dtype == np.bool_ else 256
     works = [rng.integers(0, high, size * dtype.itemsize, np.uint8).view(dtype) for _ in range(n)]
