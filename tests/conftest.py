@@ -44,8 +44,27 @@ def marked_decisions(item: pytest.Item) -> list[str]:
     return [decision for mark in item.iter_markers("adr") for decision in mark.args]
 
 
+SLOW_FILES = (
+    "cli/test_check.py",
+    "collectives/test_algorithms.py",
+    "commands/test_separable.py",
+    "hardware/test_topology.py",
+    "integration/test_bad_launch.py",
+    "kernel_ir/test_integers.py",
+    "sim_engine/test_kernel_schedule.py",
+    "sim_engine/test_network.py",
+    "sim_engine/test_selection.py",
+    "triton_backend/test_activation.py",
+    "validation/test_score.py",
+)
+"""Wholes that take seconds in many small parts; ``make test-fast`` leaves them out."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[ALL_ITEMS] = list(items)
+    for item in items:
+        if item.path.as_posix().endswith(SLOW_FILES):
+            item.add_marker("slow")
     number = config.getoption("--adr")
     if number is None:
         return
@@ -57,6 +76,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
-
-
-ALL_ITEMS: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
