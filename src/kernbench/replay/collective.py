@@ -117,18 +117,14 @@ def _one_shot_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Arr
     result = works[0].copy()
     for work in works[1:]:
         _COMBINE[reduce_op](result, work, out=result)
-    _finish(reduce_op, result, schedule.num_ranks)
-    for work in works:
-        work[:] = result
+    _hand_out(reduce_op, result, works)
 
 
 def _ring_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
     result = _reduced_in_ring_order(
         schedule.chunk_bounds, schedule.itemsize, _COMBINE[reduce_op], works
     )
-    _finish(reduce_op, result, schedule.num_ranks)
-    for work in works:
-        work[:] = result
+    _hand_out(reduce_op, result, works)
 
 
 def _ring_reduce_scatter(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
@@ -231,9 +227,14 @@ def _bidirectional_all_reduce(schedule: Schedule, reduce_op: str, works: Sequenc
         bounds[: num_ranks + 1], schedule.itemsize, combine, clockwise
     )
     _reduced_against_ring_order(bounds[num_ranks:].tolist(), combine, works, result)
-    _finish(reduce_op, result, num_ranks)
+    _hand_out(reduce_op, result, works)
+
+
+def _hand_out(reduce_op: str, reduced: Array, works: Sequence[Array]) -> None:
+    """Give every rank the finished reduction."""
+    _finish(reduce_op, reduced, len(works))
     for work in works:
-        work[:] = result
+        work[:] = reduced
 
 
 def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:

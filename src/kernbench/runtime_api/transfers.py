@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kernbench.op_log import Template
 from kernbench.sim_engine import StreamCommand
@@ -63,8 +63,10 @@ class DeviceCommand(StreamCommand):
         return f"{self.template.name} on SIP {self.sip_id} (rank {self.rank})"
 
 
-class Fill(DeviceCommand):
-    """Set ``size_bytes`` of HBM: what ``zeros``, ``full``, ``rand`` and ``fill_`` cost."""
+class Write(DeviceCommand):
+    """A command that writes ``size_bytes`` of a buffer and reads no other."""
+
+    template_name: Literal["fill", "copy_from_host"]
 
     def __init__(
         self,
@@ -73,22 +75,20 @@ class Fill(DeviceCommand):
         size_bytes: int,
         record: Record | None = None,
     ) -> None:
-        template = context.transfers.build("fill", target.sip_id, size_bytes)
+        template = context.transfers.build(self.template_name, target.sip_id, size_bytes)
         super().__init__(context, target.sip_id, template, target, (target.address,), record)
 
 
-class HostToDevice(DeviceCommand):
-    """Copy ``size_bytes`` from the host over the host link."""
+class Fill(Write):
+    """Set bytes of HBM: what ``zeros``, ``full``, ``rand`` and ``fill_`` cost."""
 
-    def __init__(
-        self,
-        context: Run,
-        target: Buffer,
-        size_bytes: int,
-        record: Record | None = None,
-    ) -> None:
-        template = context.transfers.build("copy_from_host", target.sip_id, size_bytes)
-        super().__init__(context, target.sip_id, template, target, (target.address,), record)
+    template_name: Literal["fill", "copy_from_host"] = "fill"
+
+
+class HostToDevice(Write):
+    """Copy bytes from the host over the host link."""
+
+    template_name: Literal["fill", "copy_from_host"] = "copy_from_host"
 
 
 class DeviceToHost(DeviceCommand):
