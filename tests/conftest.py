@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,12 @@ from tests.checking import CHECKED
 # The machines are shared: an example's time says nothing. CI repeats the same examples.
 settings.register_profile("kernbench", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("kernbench")
+
+# Triton's cache knows a kernel by its text, not by its file: what another checkout compiled would
+# name that checkout's files.
+os.environ.setdefault(
+    "TRITON_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "triton")
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

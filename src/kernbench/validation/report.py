@@ -159,7 +159,8 @@ def write_plot(scored: Sequence[Scored], path: Path) -> None:
         named.setdefault(f"{each.row.category.value} {each.row.device}", []).append(each)
     for name, rows in sorted(named.items()):
         measured = [each.row.time_us for each in rows]
-        axes.scatter(measured, [each.answer.time_us for each in rows], s=5, alpha=0.5, label=name)
+        modeled = [each.answer.time_us or 0.0 for each in rows]
+        axes.scatter(measured, modeled, s=5, alpha=0.5, label=name)
     times = [each.row.time_us for each in answered] or [1.0]
     axes.plot([min(times), max(times)], [min(times), max(times)], color="black", linewidth=0.8)
     axes.set(xlabel="measured time, us", ylabel="modeled time, us")
