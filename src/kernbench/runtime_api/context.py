@@ -21,6 +21,7 @@ from kernbench.runtime_api.device import Device
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Factories
 from kernbench.runtime_api.kernel_engine import KernelEngine
+from kernbench.runtime_api.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import Operators, operators
@@ -126,12 +127,19 @@ class RuntimeContext(Factories):
         return self.rank_state.rank
 
     def launch(
-        self, name: str, kernel: Any, *args: Any, grid: Any = None, **constexprs: Any
+        self,
+        name: str,
+        kernel: Any,
+        *args: Any,
+        grid: Any = None,
+        attributes: LaunchAttributes | None = None,
+        **constexprs: Any,
     ) -> Handle | None:
         """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
 
         ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
-        Returns the handle of the launch, for :meth:`wait`.
+        ``attributes`` say how it meets the device. Returns the handle of the launch, for
+        :meth:`wait`.
         """
         if not hasattr(kernel, "run"):
             raise UsageError(
@@ -139,6 +147,7 @@ class RuntimeContext(Factories):
             )
         state = self.rank_state
         outer, state.launch_label = state.launch_label, name
+        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         state.last_launch = None
         try:
             if CURRENT.get() is self:
@@ -151,6 +160,7 @@ class RuntimeContext(Factories):
             raise
         finally:
             state.launch_label = outer
+            state.launch_attributes = outer_attributes
         return state.last_launch
 
     def __getattr__(self, name: str) -> Any:
