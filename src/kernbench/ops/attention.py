@@ -226,9 +226,9 @@ class Sizes:
 
     def parts(self, rows: int) -> int:
         """Return over how many programs the keys of ``rows`` rows are split."""
-        programs = triton.cdiv(self.queries * self.pack, rows) * self.batch
+        programs = -(-self.queries * self.pack // rows) * self.batch
         programs *= self.heads // self.pack
-        return max(1, min(_PROGRAMS // programs, triton.cdiv(self.keys, _KEYS_PER_SPLIT)))
+        return max(1, min(_PROGRAMS // programs, -(-self.keys // _KEYS_PER_SPLIT)))
 
 
 def attention(

@@ -132,15 +132,17 @@ class RuntimeContext(Factories):
         kernel: Any,
         *args: Any,
         grid: Any = None,
-        attributes: LaunchAttributes | None = None,
+        attributes: Any = None,
         **constexprs: Any,
     ) -> Handle | None:
         """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
 
         ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
-        ``attributes`` say how it meets the device. Returns the handle of the launch, for
+        ``attributes`` is a :class:`LaunchAttributes`. Returns the handle of the launch, for
         :meth:`wait`.
         """
+        if attributes is not None and not isinstance(attributes, LaunchAttributes):
+            raise UsageError(f"launch {name}: attributes must be LaunchAttributes: {attributes!r}")
         if not hasattr(kernel, "run"):
             raise UsageError(
                 f"launch {name}: {kernel!r} is no kernel; decorate it with @triton.jit"
