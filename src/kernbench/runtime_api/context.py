@@ -22,6 +22,7 @@ from kernbench.runtime_api.device import Device
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Factories
 from kernbench.runtime_api.kernel_engine import KernelEngine
+from kernbench.runtime_api.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import Operators, operators
@@ -136,19 +137,29 @@ class RuntimeContext(Factories):
         return self.rank_state.rank
 
     def launch(
-        self, name: str, kernel: Any, *args: Any, grid: Any = None, **constexprs: Any
+        self,
+        name: str,
+        kernel: Any,
+        *args: Any,
+        grid: Any = None,
+        attributes: Any = None,
+        **constexprs: Any,
     ) -> Handle | None:
         """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
 
         ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
-        Returns the handle of the launch, for :meth:`wait`.
+        ``attributes`` is a :class:`LaunchAttributes`. Returns the handle of the launch, for
+        :meth:`wait`.
         """
+        if attributes is not None and not isinstance(attributes, LaunchAttributes):
+            raise UsageError(f"launch {name}: attributes must be LaunchAttributes: {attributes!r}")
         if not hasattr(kernel, "run"):
             raise UsageError(
                 f"launch {name}: {kernel!r} is no kernel; decorate it with @triton.jit"
             )
         state = self.rank_state
         outer, state.launch_label = state.launch_label, name
+        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         state.last_launch = None
         try:
             if CURRENT.get() is self:
@@ -161,6 +172,7 @@ class RuntimeContext(Factories):
             raise
         finally:
             state.launch_label = outer
+            state.launch_attributes = outer_attributes
         return state.last_launch
 
     def __getattr__(self, name: str) -> Any:

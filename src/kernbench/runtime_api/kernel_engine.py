@@ -73,11 +73,16 @@ class KernelEngine:
         policies: Policies,
         comm_share: float,
         name: str,
+        cached: tuple[tuple[int, Fraction], ...] = (),
+        queued: bool = False,
     ) -> Template:
-        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``."""
+        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``.
+
+        ``cached`` and ``queued`` are those of :class:`~kernbench.sim_engine.Conditions`.
+        """
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        conditions = Conditions(placements, Fraction(comm_share))
+        conditions = Conditions(placements, Fraction(comm_share), cached, queued)
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
 
