@@ -63,7 +63,7 @@ def gemm(
         left = K - step * BLOCK_K
         a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n[None, :] < N), other=0.0)
-        acc = tl.dot(a, b, acc, out_dtype=ACC)
+        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=ACC)
         a_ptrs += BLOCK_K * a_k
         b_ptrs += BLOCK_K * b_k
     if bias_ptr is not None:
