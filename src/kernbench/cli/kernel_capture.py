@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from kernbench.op_log import Template
     from kernbench.replay import Executed, Resolve
-    from kernbench.runtime_api.kernel_engine import Policies
-    from kernbench.runtime_api.live_launch import LivePlan
+    from kernbench.runtime_api import LivePlan, Policies
     from kernbench.sim_engine import Conditions
     from kernbench.triton_backend import KernelBinary
 
