@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kernbench.replay import NOTHING
+
 if TYPE_CHECKING:
+    from kernbench.replay import Known
     from kernbench.runtime_api.process_group import ProcessGroup
     from kernbench.runtime_api.streams import DeviceStream
     from kernbench.runtime_api.work import Work
@@ -40,5 +43,7 @@ class RankState:
     """What ``torch.launch`` returns."""
     launch_label: str | None = None
     """The name that ``torch.launch`` gave to the launch in progress."""
+    known: Known = field(default_factory=lambda: NOTHING)
+    """What the rank's program has waited for; kept with a sanitizer only."""
     extensions: dict[Any, Any] = field(default_factory=dict)
     """What packages above the runtime keep per rank, each under a key of its own."""
