@@ -6,6 +6,8 @@ of tensors: ``a + b``, ``a @ b``, ``a.to(dtype)``.
 
 import sys
 
+from kernbench.ops.attention import attention, attention_with_lse
+from kernbench.ops.attention_backward import attention_backward
 from kernbench.ops.cross_entropy import cross_entropy_backward, exp_sum, gather_target, row_max
 from kernbench.ops.elementwise import (
     add,
@@ -38,8 +40,10 @@ from kernbench.ops.elementwise import (
     where,
 )
 from kernbench.ops.embedding import embedding, embedding_backward
+from kernbench.ops.fused import bias_activation, bias_residual, gated, residual_norm, rms_norm
 from kernbench.ops.gemm import linear, matmul
-from kernbench.ops.gemm_tiles import GemmTile, matmul_tiled
+from kernbench.ops.gemm_library import TileChoice, use_tiles
+from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled
 from kernbench.ops.launches import (
     ELEMENTWISE_OPS,
     ROW_OPS,
@@ -59,10 +63,16 @@ __all__ = [
     "ROW_OPS",
     "GemmTile",
     "KernelCall",
+    "TileChoice",
     "adamw_",
     "add",
     "add_",
     "amax",
+    "attention",
+    "attention_backward",
+    "attention_with_lse",
+    "bias_activation",
+    "bias_residual",
     "cast",
     "concat",
     "copy_strided",
@@ -75,11 +85,13 @@ __all__ = [
     "exp",
     "exp_sum",
     "fill",
+    "gated",
     "gather_target",
     "ge",
     "gelu",
     "gelu_backward",
     "gt",
+    "held_share",
     "layer_norm",
     "le",
     "linear",
@@ -97,6 +109,8 @@ __all__ = [
     "product_call",
     "relu",
     "relu_backward",
+    "residual_norm",
+    "rms_norm",
     "row_max",
     "rows_call",
     "silu",
@@ -105,6 +119,7 @@ __all__ = [
     "sub",
     "sum",
     "sum_parts_call",
+    "use_tiles",
     "where",
 ]
 

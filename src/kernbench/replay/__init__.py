@@ -5,27 +5,21 @@ from kernbench.replay.frame import PointerArg
 from kernbench.replay.interleaved import Executed, Resolve, run_interleaved
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer import (
-    NOTHING,
     Clock,
     Kind,
-    Known,
     Launched,
     Part,
     Sanitizer,
     Touch,
     as_sanitizer,
-    joined,
-    merged,
     record_touch,
     strided_spans,
 )
 
 __all__ = [
-    "NOTHING",
     "Clock",
     "Executed",
     "Kind",
-    "Known",
     "Launched",
     "Part",
     "PointerArg",
@@ -33,8 +27,6 @@ __all__ = [
     "Sanitizer",
     "Touch",
     "as_sanitizer",
-    "joined",
-    "merged",
     "record_touch",
     "run_collective",
     "run_interleaved",

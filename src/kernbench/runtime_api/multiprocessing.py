@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import DeadlockError, RankFailedError, UsageError
-from kernbench.replay import merged
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.sim_engine import Rank, wait_line
 
@@ -59,7 +58,8 @@ class SpawnContext:
         self._num_alive = nprocs
         for rank in range(nprocs):
             state = RankState(rank, nprocs, sip_id=rank, spawn_id=self._spawn_id)
-            state.known = self._run.rank_state.known
+            if self._run.ordering is not None:
+                self._run.ordering.starts(state, self._run.rank_state)
             self._ranks.append(
                 self._run.simulation.start_rank(
                     rank, _body(fn, rank, args), self._rank_ended, state
@@ -90,9 +90,9 @@ class SpawnContext:
                 if rank.alive:
                     rank.kill()
             simulation.ranks = [rank for rank in simulation.ranks if rank not in self._ranks]
-            main = self._run.rank_state
-            for rank in self._ranks:
-                main.known = merged(main.known, rank.local.known)
+            if self._run.ordering is not None:
+                for rank in self._ranks:
+                    self._run.ordering.joins(self._run.rank_state, rank.local)
         self._raise_outcome(deadlock)
         return True
 

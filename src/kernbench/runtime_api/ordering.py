@@ -10,18 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.replay import (
-    NOTHING,
-    Clock,
-    Kind,
-    Known,
-    Part,
-    Touch,
-    joined,
-    merged,
-    record_touch,
-    strided_spans,
-)
+from kernbench.replay import Clock, Kind, Part, Touch, record_touch, strided_spans
 from kernbench.runtime_api.in_flight import byte_span
 from kernbench.runtime_api.storage import BufferView
 from kernbench.sim_engine import user_site
@@ -38,25 +27,31 @@ Noted = tuple["Buffer", Touch]
 
 
 class _Timeline:
-    """A sequence of operations: its number, its newest operation, and what that one knows."""
+    """A sequence of operations: its number, its newest operation, and what the next follows too."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.index = -1
-        self.known: Known = NOTHING
-        self.asked = (-1, -1)
-        """Of the newest operation: the timeline and the index of the program's call."""
+        self.newest: Clock | None = None
+        self.awaited: list[Clock] = []
+        self.asked: Clock | None = None
+        """The program's call that the newest operation comes from."""
 
-    def next(self, known: Known, where: str) -> Clock:
-        self.index += 1
-        self.known = known
-        return Clock(self.number, self.index, known, where)
+    @property
+    def tail(self) -> list[Clock]:
+        """What somebody comes after who comes after all of this."""
+        return self.awaited if self.newest is None else [self.newest, *self.awaited]
 
-    def added_to(self, known: Known) -> Known:
-        """Return what is known to somebody who comes after all of this."""
-        # Whoever knows the newest operation need not know what was waited for since.
-        known = merged(known, self.known)
-        return known if self.index < 0 else merged(known, {self.number: self.index})
+    def next(
+        self,
+        after: Iterable[Clock],
+        where: str = "",
+        asked: Iterable[tuple[Clock, Clock]] = (),
+    ) -> Clock:
+        """Return the clock of a new operation, which follows those before and ``after``."""
+        index = 0 if self.newest is None else self.newest.index + 1
+        self.newest = Clock(self.number, index, [*self.tail, *after], where, asked)
+        self.awaited = []
+        return self.newest
 
 
 class Ordering:
@@ -67,74 +62,75 @@ class Ordering:
         """By rank (its program), by stream and rank, by channel and rank."""
         self._users: dict[Stream, list[RankState]] = {}
         """Which ranks have put something on a stream: mostly the one that owns it."""
-        self._arrived: dict[Work, tuple[Known, Work | None, Any]] = {}
-        """Of collectives not started: what a rank brings, its call before this one, the channel."""
+        self._brought: dict[Work, tuple[Any, Clock]] = {}
+        """Of a rank's part in a collective that has not started: the channel, what it brings."""
 
     def enqueue(self, state: RankState, stream: Stream, command: Handle) -> None:
         """Give a command that a rank puts on a stream its clock."""
-        program = self._of(state)
-        program.index += 1
-        state.known = {**state.known, program.number: program.index}
-        known = self._on(stream, state)
+        call = self._of(state).next(())
         timeline = self._of((stream, state))
-        timeline.asked = (program.number, program.index)
         where = f"rank {state.rank}, stream {stream.name}, at {user_site()}"
-        command.clock = timeline.next(known, where)
+        command.clock = timeline.next((call,), where, self._others(stream, state))
+        timeline.asked = call
+
+    def goes_on_after(self, state: RankState, handle: Handle) -> None:
+        """Let what a rank's program does from now on follow a handle that has ended."""
+        if handle.clock is not None:
+            self._of(state).awaited.append(handle.clock)
 
     def stream_waits(self, state: RankState, stream: Stream, handle: Handle) -> None:
-        """Let what a rank puts on a stream later follow what a handle stands for."""
-        self._on(stream, state)
-        timeline = self._of((stream, state))
-        timeline.known = joined(timeline.known, handle.clock)
+        """Let what a rank puts on a stream from now on follow what a handle stands for."""
+        if handle.clock is not None:
+            self._of((stream, state)).awaited.append(handle.clock)
+
+    def starts(self, state: RankState, parent: RankState) -> None:
+        """Let a rank's program follow that of main so far."""
+        self._of(state).awaited += self._of(parent).tail
+
+    def joins(self, state: RankState, child: RankState) -> None:
+        """Let main's program follow that of a rank that has ended."""
+        self._of(state).awaited += self._of(child).tail
 
     def arrive(self, work: Work, state: RankState, stream: Stream, channel: Any) -> None:
-        """Take what a rank brings to a collective: all that its stream has been given by now."""
-        known = self._on(stream, state)
-        self._arrived[work] = (known, state.channel_tails.get(channel), channel)
-
-    def _on(self, stream: Stream, state: RankState) -> Known:
-        """Return what comes before anything that a rank puts on a stream now.
-
-        That is what others have put there too, if they certainly did so earlier.
-        """
-        users = self._users.setdefault(stream, [])
-        if state not in users:
-            users.append(state)
-        known = state.known
-        for user in users:
-            timeline = self._of((stream, user))
-            number, index = timeline.asked
-            if user is state or known.get(number, -1) >= index:
-                known = timeline.added_to(known)
-        return known
+        """Give a rank's part in a collective its clock: it follows what its stream has by now."""
+        before = state.channel_tails.get(channel)
+        after = [*self._of(state).tail, *self._of((stream, state)).tail]
+        if before is not None:
+            after.append(before.clock)
+        brought = self._of(("call", channel, state)).next(after, asked=self._others(stream, state))
+        self._brought[work] = channel, brought
+        where = f"rank {work.rank}, at {work.site}"
+        work.clock = self._of((channel, state)).next((brought,), where)
 
     def start(self, works: Sequence[Work], root: int, then: Record) -> Record:
-        """Give the parts of a collective that all ranks have come to their clocks.
+        """Order the parts of a collective that all ranks have come to behind what they need.
 
         Returns a record that takes note of what they touch, then does ``then``.
         """
-        brought = []
-        channels = []
-        for work in works:
-            known, before, channel = self._arrived.pop(work)
-            brought.append(known if before is None else joined(known, before.clock))
-            channels.append(channel)
+        arrived = [self._brought.pop(work) for work in works]
+        brought = [clock for _, clock in arrived]
+        # Somebody who has all that the ranks bring, so that not every part need look at each.
+        everything = self._of(("all", arrived[0][0])).next(brought)
         touches: list[Noted] = []
-        everything: Known = NOTHING
-        for known in brought:
-            everything = merged(everything, known)
-        op = works[0].signature.op
         for position, work in enumerate(works):
-            sources = _SOURCES.get(op, _from_all)(position, root)
-            known = everything
-            if sources is not None:
-                known = brought[position]
-                for source in sources:
-                    known = merged(known, brought[source])
-            timeline = self._of((channels[position], work.rank))
-            work.clock = timeline.next(known, f"rank {work.rank}, at {work.site}")
+            sources = _SOURCES.get(work.signature.op, _from_all)(position, root)
+            work.clock.put_after(
+                [everything] if sources is None else [brought[source] for source in sources]
+            )
             touches += touches_of(work.name, work.clock, _touched(work, position, root))
         return noting(touches, then)
+
+    def _others(self, stream: Stream, state: RankState) -> list[tuple[Clock, Clock]]:
+        """Return what other ranks have put on a stream: this one follows what it knows of."""
+        users = self._users.setdefault(stream, [])
+        if state not in users:
+            users.append(state)
+        found = []
+        for user in users:
+            timeline = self._of((stream, user))
+            if user is not state and timeline.asked is not None and timeline.newest is not None:
+                found.append((timeline.asked, timeline.newest))
+        return found
 
     def _of(self, key: Any) -> _Timeline:
         found = self._timelines.get(key)

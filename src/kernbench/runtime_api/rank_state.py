@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernbench.replay import NOTHING
-
 if TYPE_CHECKING:
-    from kernbench.replay import Known
+    from kernbench.runtime_api.launch_attributes import LaunchAttributes
     from kernbench.runtime_api.process_group import ProcessGroup
     from kernbench.runtime_api.streams import DeviceStream
     from kernbench.runtime_api.work import Work
@@ -43,7 +41,9 @@ class RankState:
     """What ``torch.launch`` returns."""
     launch_label: str | None = None
     """The name that ``torch.launch`` gave to the launch in progress."""
-    known: Known = field(default_factory=lambda: NOTHING)
-    """What the rank's program has waited for; kept with a sanitizer only."""
+    launch_attributes: LaunchAttributes | None = None
+    """What ``torch.launch`` was told of the launch in progress."""
+    blocking_wait: bool = True
+    """Whether waiting for a collective holds up the host, or the current stream only."""
     extensions: dict[Any, Any] = field(default_factory=dict)
     """What packages above the runtime keep per rank, each under a key of its own."""

@@ -11,7 +11,7 @@ from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.memory import BytePool, DeviceMemory
 from kernbench.op_log import HostSpan, Instance, OpLog
-from kernbench.replay import Kind, as_sanitizer, joined
+from kernbench.replay import Kind, as_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
 from kernbench.runtime_api.lent_memory import LentMemory
@@ -234,9 +234,8 @@ class Run:
 
     def _comes_after(self, handle: Handle) -> None:
         """Order what the current rank does from now on behind ``handle``."""
-        if handle.clock is not None:
-            state = self.rank_state
-            state.known = joined(state.known, handle.clock)
+        if self.ordering is not None:
+            self.ordering.goes_on_after(self.rank_state, handle)
 
     def synchronize(self, sip_id: int) -> None:
         """Block the current rank until all streams of a SIP are idle."""

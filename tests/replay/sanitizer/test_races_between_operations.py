@@ -320,6 +320,29 @@ def test_after_wait_the_result_is_for_any_stream() -> None:
     ranks(worker)
 
 
+@pytest.mark.adr("0021-D4")
+@pytest.mark.parametrize("same_stream", [False, True])
+def test_a_wait_that_does_not_block_is_for_the_current_stream(same_stream: bool) -> None:
+    def worker(rank: int, torch: Any) -> None:
+        torch.distributed.destroy_process_group()
+        torch.distributed.init_process_group(blocking_wait=False)
+        x, y = torch.ones(N, name="x"), torch.empty(N)
+        side = torch.ahbm.Stream()
+        torch.ahbm.synchronize()
+        torch.distributed.all_reduce(x, async_op=True).wait()
+        with torch.ahbm.stream(None if same_stream else side):
+            scale(x, y)
+            if same_stream:
+                assert y.numpy()[0] == 4
+
+    if same_stream:
+        ranks(worker)
+    else:
+        text = race_of(lambda: ranks(worker))
+        assert "all_reduce #1 on group world" in text
+        assert line_of(kernels.scale, "tl.load") in text
+
+
 Order = Callable[[int, Any, Any], object]
 BETWEEN_RANKS: dict[str, tuple[Order, bool]] = {
     "nothing": (lambda rank, dist, x: None, True),

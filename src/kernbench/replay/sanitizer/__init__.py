@@ -1,23 +1,19 @@
 """Replay that looks for the mistakes which a device turns into garbage (ADR-0020)."""
 
 from kernbench.replay.sanitizer.launch import Launched
-from kernbench.replay.sanitizer.order import NOTHING, Clock, Known, joined, merged
+from kernbench.replay.sanitizer.order import Clock
 from kernbench.replay.sanitizer.run import Sanitizer, as_sanitizer
 from kernbench.replay.sanitizer.spans import strided_spans
 from kernbench.replay.sanitizer.touches import Kind, Part, Touch, record_touch
 
 __all__ = [
-    "NOTHING",
     "Clock",
     "Kind",
-    "Known",
     "Launched",
     "Part",
     "Sanitizer",
     "Touch",
     "as_sanitizer",
-    "joined",
-    "merged",
     "record_touch",
     "strided_spans",
 ]
