@@ -72,3 +72,29 @@ def test_what_does_not_fit_is_refused(torch: Any) -> None:
         ops.rms_norm(x, torch.zeros(4))
     with pytest.raises(UsageError, match="the shapes must be the same"):
         ops.residual_norm(x, x[1:])
+
+
+def slope_of(function: Any, x: Array) -> Array:
+    """Return the derivative, from both sides in float64."""
+    result: Array = (function(x + 1e-5) - function(x - 1e-5)) / 2e-5
+    return result
+
+
+def test_gradients_of_activations(torch: Any) -> None:
+    x, grad, bias = (
+        values((9, 32), "float32"),
+        values((9, 32), "float32", 1),
+        values((32,), "float32"),
+    )
+    t = [torch.from_numpy(each) for each in (grad, x, bias)]
+    found = ops.bias_gelu_backward(*t)
+    assert_close(found, grad * slope_of(gelu, (x + bias).astype(np.float64)), "float32", scale=64)
+    found = ops.bias_gelu_backward(t[0], t[1], None)
+    assert_close(found, grad * slope_of(gelu, x.astype(np.float64)), "float32", scale=64)
+    gate, up = x[:, :16].astype(np.float64), x[:, 16:].astype(np.float64)
+    half = grad[:, :16]
+    expected = np.concatenate([half * up * slope_of(silu, gate), half * silu(gate)], 1)
+    found = ops.gated_backward(torch.from_numpy(half), t[1])
+    assert_close(found, expected, "float32", scale=64)
+    with pytest.raises(UsageError, match="has no gradient of shape"):
+        ops.gated_backward(t[0], t[1])

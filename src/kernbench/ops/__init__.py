@@ -40,10 +40,19 @@ from kernbench.ops.elementwise import (
     where,
 )
 from kernbench.ops.embedding import embedding, embedding_backward
-from kernbench.ops.fused import bias_activation, bias_residual, gated, residual_norm, rms_norm
+from kernbench.ops.fused import (
+    bias_activation,
+    bias_gelu_backward,
+    bias_residual,
+    gated,
+    gated_backward,
+    residual_norm,
+    rms_norm,
+)
 from kernbench.ops.gemm import linear, matmul
 from kernbench.ops.gemm_library import TileChoice, use_tiles
 from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled
+from kernbench.ops.heads import join_heads, split_heads
 from kernbench.ops.launches import (
     ELEMENTWISE_OPS,
     ROW_OPS,
@@ -53,6 +62,8 @@ from kernbench.ops.launches import (
     rows_call,
     sum_parts_call,
 )
+from kernbench.ops.masked_softmax import masked_softmax, softmax_backward
+from kernbench.ops.norm_backward import norm_backward
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
 from kernbench.ops.reductions import amax, mean, sum
@@ -72,6 +83,7 @@ __all__ = [
     "attention_backward",
     "attention_with_lse",
     "bias_activation",
+    "bias_gelu_backward",
     "bias_residual",
     "cast",
     "concat",
@@ -86,17 +98,20 @@ __all__ = [
     "exp_sum",
     "fill",
     "gated",
+    "gated_backward",
     "gather_target",
     "ge",
     "gelu",
     "gelu_backward",
     "gt",
     "held_share",
+    "join_heads",
     "layer_norm",
     "le",
     "linear",
     "log",
     "lt",
+    "masked_softmax",
     "matmul",
     "matmul_tiled",
     "maximum",
@@ -106,6 +121,7 @@ __all__ = [
     "mul_",
     "ne",
     "neg",
+    "norm_backward",
     "product_call",
     "relu",
     "relu_backward",
@@ -115,6 +131,8 @@ __all__ = [
     "rows_call",
     "silu",
     "softmax",
+    "softmax_backward",
+    "split_heads",
     "sqrt",
     "sub",
     "sum",

@@ -14,6 +14,7 @@ from kernbench.errors import UsageError
 from kernbench.ops import scalar_functions as fn
 from kernbench.ops.elementwise import run_elementwise
 from kernbench.ops.kernel import kernel, new_result
+from kernbench.ops.layout import block
 from kernbench.ops.promotion import compute_dtype, require_float
 from kernbench.ops.rows import as_rows, row_blocks
 from kernbench.runtime_api import Tensor
@@ -42,6 +43,16 @@ def bias_activation(
     return run_elementwise("bias_activation", _BIASED[activation], (x, bias), out, x.dtype)
 
 
+def bias_gelu_backward(grad: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the gradient of ``bias_activation(x, bias, "gelu")`` with respect to x."""
+    require_float("bias_gelu_backward", x)
+    out = new_result(tuple(x.shape), x.dtype, x)
+    name, operands, function = "bias_gelu_backward", (grad, x), fn.gelu_backward
+    if bias is None:
+        return run_elementwise(name, function, operands, out, x.dtype)
+    return run_elementwise(name, fn.add_gelu_backward, (*operands, bias), out, x.dtype)
+
+
 def bias_residual(x: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
     """Return ``x + bias + residual``."""
     require_float("bias_residual", x)
@@ -64,6 +75,52 @@ def gated(x_T2F: Tensor) -> Tensor:
     gate, up = (x_T2F.narrow(-1, start, size // 2) for start in (0, size // 2))
     out = new_result((*x_T2F.shape[:-1], size // 2), x_T2F.dtype, x_T2F)
     return run_elementwise("gated", fn.silu_mul, (gate, up), out, x_T2F.dtype)
+
+
+@kernel
+def gated_backward_tiles(
+    out_ptr, grad_ptr, x_ptr, T, F,
+    COMPUTE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_F: tl.constexpr,
+):  # fmt: skip
+    """The gradients of gate and up, next to each other as they are in ``x[T, 2F]``."""
+    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    f = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
+    mask = (t < T)[:, None] & (f < F)[None, :]
+    at = t[:, None] * (2 * F) + f[None, :]
+    grad = tl.load(grad_ptr + t[:, None] * F + f[None, :], mask=mask, other=0.0).to(COMPUTE)
+    gate = tl.load(x_ptr + at, mask=mask, other=0.0).to(COMPUTE)
+    up = tl.load(x_ptr + F + at, mask=mask, other=0.0).to(COMPUTE)
+    share = tl.sigmoid(gate)
+    slope = share * (1 + gate * (1 - share))
+    dtype = out_ptr.dtype.element_ty
+    tl.store(out_ptr + at, (grad * up * slope).to(dtype), mask=mask)
+    tl.store(out_ptr + F + at, (grad * gate * share).to(dtype), mask=mask)
+
+
+def gated_backward(grad_TF: Tensor, x_T2F: Tensor) -> Tensor:
+    """Return the gradient of :func:`gated` with respect to its input.
+
+    Raises:
+        UsageError: The shapes do not fit.
+    """
+    require_float("gated_backward", x_T2F)
+    shape = tuple(x_T2F.shape)
+    if len(shape) < 1 or tuple(grad_TF.shape) != (*shape[:-1], shape[-1] // 2) or shape[-1] % 2:
+        raise UsageError(
+            f"gated_backward: an input of shape {shape} has no gradient of shape "
+            f"{tuple(grad_TF.shape)}"
+        )
+    out = new_result(shape, x_T2F.dtype, x_T2F)
+    tokens, features = math.prod(shape[:-1]), shape[-1] // 2
+    if tokens * features:
+        blocks = {"BLOCK_T": block(tokens, 1, 16), "BLOCK_F": block(features, 16, 256)}
+        grid = (triton.cdiv(features, blocks["BLOCK_F"]), triton.cdiv(tokens, blocks["BLOCK_T"]))
+        out.context.launch(
+            "gated_backward", gated_backward_tiles, out, grad_TF.contiguous(),
+            x_T2F.contiguous(), tokens, features,
+            grid=grid, COMPUTE=compute_dtype(out.dtype), **blocks,
+        )  # fmt: skip
+    return out
 
 
 @kernel

@@ -140,6 +140,11 @@ def add_gelu(x, y):
 
 
 @triton.jit
+def add_gelu_backward(grad, x, y):
+    return gelu_backward(grad, x + y)
+
+
+@triton.jit
 def add_3(x, y, z):
     return x + y + z
 
