@@ -86,7 +86,8 @@ class KernelEntry:
         try:
             trace = engine.evaluate(self.binary, grid, ints)
         except NeedsDataError as reason:
-            return LivePlan(self, grid, ints, reason)
+            # A traceback would keep every tensor of the launch alive as long as the kernel.
+            return LivePlan(self, grid, ints, reason.with_traceback(None))
         return KernelPlan(engine, self, trace)
 
     def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:
