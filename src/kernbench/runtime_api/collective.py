@@ -160,5 +160,6 @@ class Collective:
             ),
         )
         for work, end_ps in zip(works, ends_ps, strict=True):
+            work.touch_cache()
             work.finish_views()
             work.end_after(end_ps - now_ps)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 Policies = tuple[tuple[int, "DPPolicy"], ...]
 """The placements that arguments ask for, by parameter index."""
+CachedShares = tuple[tuple[int, Fraction], ...]
+"""What the cache holds of arguments, by parameter index."""
 
 
 class KernelEngine:
@@ -59,11 +61,18 @@ class KernelEngine:
         policies: Policies,
         comm_share: float,
         name: str,
+        *,
+        queued: bool = False,
+        cached: CachedShares = (),
     ) -> Template:
-        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``."""
+        """Return the schedule on a SIP in the state that the launch meets.
+
+        Its HBM is busy with transfers to ``comm_share``, its cache holds shares of parameters, and
+        the kernel was ``queued`` behind another one.
+        """
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        conditions = Conditions(placements, Fraction(comm_share))
+        conditions = Conditions(placements, Fraction(comm_share), cached, queued)
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
 

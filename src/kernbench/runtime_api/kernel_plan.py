@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
 from kernbench.errors import NeedsDataError, UsageError
 from kernbench.runtime_api.live_launch import LivePlan
+from kernbench.sim_engine import kernel_operands
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
@@ -24,6 +25,7 @@ class KernelPlan:
         self.trace = trace
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
+        self.operands = kernel_operands(trace)
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {
             access_of(command).param

@@ -113,6 +113,12 @@ class Work(Handle):
             buffer.in_flight = tuple(work for work in buffer.in_flight if work is not self)
         self._spans = []
 
+    def touch_cache(self) -> None:
+        """Take note of what the collective reads and writes on the rank's SIP."""
+        cache = self._run.cache(self.sip_id)
+        for buffer, (start, end), _ in reversed(self._spans):
+            cache.touch(buffer.address + start, buffer.address + end)
+
     def finish_views(self) -> None:
         """Let the buffers go once the data record has them."""
         self.inputs = self.outputs = ()

@@ -1,8 +1,15 @@
 """Virtual time: ranks as processes, streams, PE schedules, links."""
 
+from kernbench.sim_engine.cache_contents import CacheContents
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.kernel_operands import (
+    KernelOperand,
+    cached_shares,
+    kernel_operands,
+    touch_operands,
+)
 from kernbench.sim_engine.kernel_outline import (
     CommandSpan,
     KernelOutline,
@@ -19,11 +26,13 @@ from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 
 __all__ = [
     "Asked",
+    "CacheContents",
     "Choice",
     "CommandSpan",
     "Conditions",
     "DeviceEngine",
     "Handle",
+    "KernelOperand",
     "KernelOutline",
     "Network",
     "ProgramOutline",
@@ -35,10 +44,13 @@ __all__ = [
     "StreamCommand",
     "Timer",
     "Transferred",
+    "cached_shares",
+    "kernel_operands",
     "listed",
     "microseconds",
     "outline_kernel",
     "schedule_kernel",
+    "touch_operands",
     "user_site",
     "wait_line",
 ]

@@ -20,6 +20,8 @@ class StreamCommand(Handle):
     end_ps = -1
     engine: DeviceEngine | None = None
     """What only one command of any stream may use at a time; None where there is no such thing."""
+    queued = False
+    """Whether it waited on the device, behind another command of its stream or engine."""
 
     def __init__(self, env: Environment, label: str = "") -> None:
         self.env = env
@@ -74,6 +76,7 @@ class Stream:
         if self._current is None:
             self.start(command)
         else:
+            command.queued = True
             self._queue.append(command)
 
     def raise_unseen(self) -> None:
@@ -90,6 +93,7 @@ class Stream:
         engine = command.engine
         if engine is not None:
             if engine.is_busy:
+                command.queued = True
                 engine.waiting.append((self, command))
                 return
             engine.is_busy = True
