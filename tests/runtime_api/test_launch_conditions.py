@@ -1,4 +1,4 @@
-"""What a launch meets on the device: the queue in front of it, and the cache behind the last one."""
+"""What a launch meets on the device: the queue in front of it, and what the cache holds."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from kernbench.runtime_api.argument_errors import (
 from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine import StreamCommand, cached_shares, touch_operands
@@ -44,6 +45,7 @@ class KernelLaunch(StreamCommand):
         params: Sequence[Any],
         state: RankState,
         name: str,
+        attributes: LaunchAttributes,
     ) -> None:
         self.env = launcher.run.simulation.env
         self.callbacks = []
@@ -51,6 +53,7 @@ class KernelLaunch(StreamCommand):
         self._launcher = launcher
         self._plan = plan
         self._policies = policies
+        self._attributes = attributes
         self._addresses = addresses
         self._params = params
         self._rank = state.rank
@@ -62,7 +65,13 @@ class KernelLaunch(StreamCommand):
     def begin(self) -> int:
         plan, sip_id = self._plan, self._sip_id
         template = self._launcher.template(
-            plan, self._policies, sip_id, self.label, self._addresses, self.queued
+            plan,
+            self._policies,
+            sip_id,
+            self.label,
+            self._attributes,
+            addresses=self._addresses,
+            queued=self.queued,
         )
         touch_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
         self._template = template
@@ -135,16 +144,20 @@ class KernelLauncher:
         host = HostMemory(state.sip_id)
         written, policies = self._bind(plan, state, addresses, params, host)
         name = state.launch_label or entry.name
+        attributes = state.launch_attributes or PLAIN_LAUNCH
         if run.probed_ps is not None:
             # As benchmarks measure: with cold caches.
-            run.probed_ps += self.template(plan, policies, state.sip_id, name).duration_ps
+            found = self.template(plan, policies, state.sip_id, name, attributes)
+            run.probed_ps += found.duration_ps
             return
         if not plan.templates:
             # What cannot be scheduled at all is an error of the launch, not of whoever waits.
-            self.template(plan, policies, state.sip_id, name, addresses)
+            self.template(plan, policies, state.sip_id, name, attributes, addresses=addresses)
         if not run.has_data:
             params = []
-        launch = KernelLaunch(self, plan, policies, tuple(addresses), params, state, name)
+        launch = KernelLaunch(
+            self, plan, policies, tuple(addresses), params, state, name, attributes
+        )
         run.pass_launch_time(name)
         for buffer in written:
             buffer.last_writer = launch
@@ -205,17 +218,25 @@ class KernelLauncher:
         policies: Policies,
         sip_id: int,
         name: str,
+        attributes: LaunchAttributes,
+        *,
         addresses: Sequence[int] = (),
         queued: bool = False,
     ) -> Template:
         """Return the schedule for the state that the machine is in now.
 
-        Without ``addresses``, the cache is taken to hold nothing.
+        Without ``addresses``, the cache holds only what the attributes say.
+
+        Raises:
+            UsageError: The attributes name a parameter that the kernel does not have.
         """
         run = self.run
         share = run.hbm_share(sip_id)
         operands = plan.operands if addresses else ()
         cached = cached_shares(run.cache(sip_id), operands, addresses)
+        queued = queued or attributes.follows
+        if attributes.cached:
+            cached = plan.kernel.with_kept(cached, attributes.cached)
         # SIPs without a description of their own share one object.
         key = (id(run.machine.sip_at(sip_id)), share, name, policies, queued, cached)
         found = plan.templates.get(key)
