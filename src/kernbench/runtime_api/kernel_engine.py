@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
+from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.replay import run_interleaved, run_kernel
 from kernbench.sim_engine import Conditions, schedule_kernel
 
@@ -34,13 +34,7 @@ class KernelEngine:
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
-        return evaluate(
-            binary.module,
-            grid,
-            ints,
-            num_warps=binary.num_warps,
-            num_stages=binary.num_stages,
-        )
+        return binary.trace(grid, ints)
 
     def footprints(self, trace: KernelTrace) -> Sequence[Footprint]:
         """Return the byte range that each pointer parameter is touched in."""
