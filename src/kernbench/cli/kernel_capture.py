@@ -19,11 +19,9 @@ from kernbench.hardware import Machine, load_machine
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from kernbench.op_log import Template
     from kernbench.replay import Executed, Resolve
-    from kernbench.runtime_api import LivePlan, Policies
+    from kernbench.runtime_api import LivePlan
     from kernbench.sim_engine import Conditions
     from kernbench.triton_backend import KernelBinary
 
@@ -93,17 +91,13 @@ class _CapturingEngine(KernelEngine):
         self,
         trace: KernelTrace,
         sip_id: int,
-        policies: Policies,
-        comm_share: float,
+        conditions: Conditions,
         name: str,
-        cached: tuple[tuple[int, Fraction], ...] = (),
-        queued: bool = False,
     ) -> Template:
-        template = super().schedule(trace, sip_id, policies, comm_share, name, cached, queued)
+        template = super().schedule(trace, sip_id, conditions, name)
         if self._next is not None and self._next[0] is trace:
             (_, binary, grid, ints), self._next = self._next, None
             if binary.name == self.name:
-                conditions = self.conditions(sip_id, policies, comm_share, cached, queued)
                 self.launches.append(
                     CapturedLaunch(binary, grid, ints, trace, sip_id, conditions, template)
                 )

@@ -65,19 +65,10 @@ class KernelEngine:
         self,
         trace: KernelTrace,
         sip_id: int,
-        policies: Policies,
-        comm_share: float,
+        conditions: Conditions,
         name: str,
-        *,
-        queued: bool = False,
-        cached: CachedShares = (),
     ) -> Template:
-        """Return the schedule on a SIP in the state that the launch meets.
-
-        Its HBM is busy with transfers to ``comm_share``; ``cached`` and ``queued`` are those of
-        :class:`~kernbench.sim_engine.Conditions`.
-        """
-        conditions = self.conditions(sip_id, policies, comm_share, cached, queued)
+        """Return the schedule on a SIP in the state that the launch meets."""
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
 
@@ -86,10 +77,10 @@ class KernelEngine:
         sip_id: int,
         policies: Policies,
         comm_share: float,
-        cached: tuple[tuple[int, Fraction], ...],
-        queued: bool,
+        cached: CachedShares = (),
+        queued: bool = False,
     ) -> Conditions:
-        """Return the state of a SIP that a launch meets."""
+        """Return the state of a SIP that a launch with these placements meets."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
         return Conditions(placements, Fraction(comm_share), cached, queued)

@@ -209,8 +209,8 @@ class KernelLauncher:
         scratch = Scratch(reach)
         executed = self.engine.run_live(plan, scratch.params(params), scratch)
         share = run.hbm_share(state.sip_id)
-        template = self.engine.schedule(executed.trace, state.sip_id, policies, share, name)
-        return template.duration_ps
+        conditions = self.engine.conditions(state.sip_id, policies, share)
+        return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
 
     def template(
         self,
@@ -241,9 +241,9 @@ class KernelLauncher:
         key = (id(run.machine.sip_at(sip_id)), share, name, policies, queued, cached)
         found = plan.templates.get(key)
         if found is None:
-            found = plan.templates[key] = self.engine.schedule(
-                plan.trace, sip_id, policies, share, name, queued=queued, cached=cached
-            )
+            conditions = self.engine.conditions(sip_id, policies, share, cached, queued)
+            found = self.engine.schedule(plan.trace, sip_id, conditions, name)
+            plan.templates[key] = found
         return found
 
     def tcm_capacity_bytes(self) -> int:

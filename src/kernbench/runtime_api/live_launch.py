@@ -155,15 +155,11 @@ class LiveLaunch(StreamCommand):
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         share = run.hbm_share(self._sip_id)
         cache, operands = run.cache(self._sip_id), kernel_operands(executed.trace)
-        self._template = self._engine.schedule(
-            executed.trace,
-            self._sip_id,
-            self._policies,
-            share,
-            self.label,
-            queued=self.queued,
-            cached=cached_shares(cache, operands, self._addresses),
+        cached = cached_shares(cache, operands, self._addresses)
+        conditions = self._engine.conditions(
+            self._sip_id, self._policies, share, cached, self.queued
         )
+        self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
         touch_operands(cache, operands, self._addresses)
         return self._template.duration_ps
 
