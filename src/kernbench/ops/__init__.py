@@ -51,6 +51,7 @@ from kernbench.ops.launches import (
 )
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
+from kernbench.ops.probe import KernelProbe, Pointer
 from kernbench.ops.reductions import amax, mean, sum
 from kernbench.runtime_api import operators
 
@@ -59,6 +60,8 @@ __all__ = [
     "ROW_OPS",
     "GemmTile",
     "KernelCall",
+    "KernelProbe",
+    "Pointer",
     "adamw_",
     "add",
     "add_",

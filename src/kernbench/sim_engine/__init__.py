@@ -1,5 +1,6 @@
 """Virtual time: ranks as processes, streams, PE schedules, links."""
 
+from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
@@ -19,6 +20,7 @@ from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 
 __all__ = [
     "Asked",
+    "Carrier",
     "Choice",
     "CommandSpan",
     "Conditions",
@@ -37,6 +39,8 @@ __all__ = [
     "Transferred",
     "listed",
     "microseconds",
+    "on_greenlet",
+    "on_thread",
     "outline_kernel",
     "schedule_kernel",
     "user_site",
