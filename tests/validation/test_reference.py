@@ -56,6 +56,33 @@ def test_a_file_that_says_too_little_is_refused(tmp_path: Path, text: str, messa
         read_rows(written(tmp_path, text))
 
 
+TP = "device,op,dtype,tp,pp,time_us,tflops,mfu_pct,tokens_per_s_per_dev,source\n"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "time_us", "per"),
+    [("500,,,", 500.0, ""), (",,,250", 4000.0, "token"), (",400,40,250", 4000.0, "token"),
+     (",400,40,", 2500.0, "TFLOP"), (",,40,", 25000.0, "% of peak")],
+)  # fmt: skip
+def test_a_rate_stands_for_the_device_time_of_what_it_counts(
+    tmp_path: Path, numbers: str, time_us: float, per: str
+) -> None:
+    (row,) = read_rows(written(tmp_path, TP + f"H100,train,bf16,8,1,{numbers},mine\n"))
+    assert (row.time_us, row.per) == (time_us, per)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [(",,,", "rows.csv:2: time_us is empty, and so are tokens_per_s_per_dev, tflops, mfu_pct"),
+     (",-4,,", "rows.csv:2: tflops must be a number above 0, but got '-4'")],
+)  # fmt: skip
+def test_a_row_of_a_model_without_time_and_rate_is_refused(
+    tmp_path: Path, numbers: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_rows(written(tmp_path, TP + f"H100,train,bf16,8,1,{numbers},mine\n"))
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.csv: cannot be read"):
         read_rows([tmp_path / "none.csv"])

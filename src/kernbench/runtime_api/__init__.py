@@ -6,6 +6,7 @@ from kernbench.runtime_api.current import current_context
 from kernbench.runtime_api.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.host_read import HOST_READS
 from kernbench.runtime_api.kernel_engine import KernelEngine
+from kernbench.runtime_api.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.rank_state import RankState
@@ -20,6 +21,7 @@ __all__ = [
     "DeviceStream",
     "Distributed",
     "KernelEngine",
+    "LaunchAttributes",
     "Marker",
     "Part",
     "ProcessGroup",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
-from kernbench.errors import NeedsDataError, UsageError
+from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.runtime_api.live_launch import LivePlan
 
 if TYPE_CHECKING:
@@ -65,6 +65,18 @@ class KernelEntry:
             operator.itemgetter(*self.int_params) if self.int_params else _nothing
         )
         self.plans: dict[Any, KernelPlan | LivePlan] = {}
+
+    def param_index(self, name: str) -> int:
+        """Return the place of a parameter.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        if name not in self.param_names:
+            raise UsageError(
+                f"kernel {self.name} has no parameter {name}: {nearest(name, self.param_names)}"
+            )
+        return self.param_names.index(name)
 
     def build_plan(
         self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]

@@ -30,10 +30,16 @@ class WaitFor(StreamCommand):
         self._awaited = awaited
 
     def begin(self) -> int | None:
-        if self._awaited.done:
-            return 0
-        self._awaited.when_done(lambda _: self.end_after(0))
-        return None
+        if not self._awaited.done:
+            self._awaited.when_done(lambda _: self.end_after(0))
+            return None
+        return 0
+
+    def finish(self) -> None:
+        error = self._awaited.error
+        if error is not None:
+            self._awaited.error_seen = True
+            raise error
 
     def waits_for(self) -> tuple[int, ...]:
         return self._awaited.waits_for()
@@ -74,6 +80,12 @@ class DeviceStream:
         awaited = event.handle
         if awaited is not None and not awaited.done:
             self.queue.submit(WaitFor(self._run, awaited))
+
+    def wait_handle(self, handle: Handle) -> Handle:
+        """Let what comes later wait for a handle; the host goes on. Returns the wait's own."""
+        waiting = WaitFor(self._run, handle)
+        self.queue.submit(waiting)
+        return waiting
 
     def wait_stream(self, other: DeviceStream) -> None:
         """Let what comes later wait for all that is on another stream by now."""

@@ -136,8 +136,20 @@ class Work(Part):
                 buffer.in_flight += (self,)
 
     def wait(self) -> bool:
-        """Block the calling rank until its part of the collective is done."""
-        self._run.wait(self)
+        """Block the calling rank until its part of the collective is done.
+
+        After ``init_process_group(blocking_wait=False)`` only the current stream is held up.
+        """
+        run = self._run
+        if run.rank_state.blocking_wait:
+            run.wait(self)
+        else:
+            ended = run.current_stream().wait_handle(self)
+            for buffer, _, written in self._spans:
+                if written:
+                    buffer.last_writer = ended
+            # What comes later on the stream is behind it.
+            self.waited_for()
         return True
 
     def is_completed(self) -> bool:

@@ -63,6 +63,10 @@ def on_thread(name: str, before: Callable[[], None]) -> Carrier:
     return carry
 
 
+_LOOK_S = 0.2
+"""How often main looks for signals, which need not wake the thread that has to handle them."""
+
+
 class _ThreadWorker:
     """A thread and the baton that it shares with main: two locks, of which one is free in turn."""
 
@@ -73,6 +77,8 @@ class _ThreadWorker:
         self._mine.acquire()
         self._mains = threading.Lock()
         self._mains.acquire()
+        self._is_back = False
+        """Whether main has the baton. The lock only wakes it: an interrupt may come in between."""
         self._handed: Any = None
         self._thrown: type[BaseException] | None = None
         context = copy_context()
@@ -90,18 +96,19 @@ class _ThreadWorker:
 
     def switch(self) -> Any:
         self._before()
+        self._is_back = False
         if self._thread.ident is None:
             self._thread.start()
         elif self.dead:
             raise InternalError(f"thread {self._thread.name} has ended and cannot go on")
         else:
             self._mine.release()
-        while True:
+        while not self._is_back:
             try:
-                self._mains.acquire()
-                break
+                self._mains.acquire(timeout=_LOOK_S)
             except KeyboardInterrupt:
-                self._interrupt()
+                if not self._is_back:
+                    self._interrupt()
         if self.dead:
             self._thread.join()
         handed, self._handed = self._handed, None
@@ -113,7 +120,7 @@ class _ThreadWorker:
 
     def to_main(self, handed: Any) -> None:
         self._handed = handed
-        self._mains.release()
+        self._give_back()
         self._mine.acquire()
         thrown, self._thrown = self._thrown, None
         if thrown is not None:
@@ -124,6 +131,11 @@ class _ThreadWorker:
             run()
         finally:
             self.dead = True
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._is_back = True
+        if self._mains.locked():
             self._mains.release()
 
     def _interrupt(self) -> None:

@@ -30,6 +30,10 @@ _SHAPES = {
 }
 _COMMON = ("device", "op", "dtype", "time_us", "source")
 
+# What sources of whole models give in place of a time, the plainest first, and the unit of which
+# a row without a time is the device time.
+_RATES = {"tokens_per_s_per_dev": "token", "tflops": "TFLOP", "mfu_pct": "% of peak"}
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -41,10 +45,14 @@ class Row:
     dtype: str
     source: str
     time_us: float
+    """Of what was measured: :attr:`per` says of how much of it."""
     fields: Mapping[str, str]
     """Every column of the file; empty where the source gives nothing."""
     file: str
     line: int
+    per: str = ""
+    """Empty for a time as the source gives it. ``token`` or ``TFLOP`` where it gives a rate per
+    device and second: then the time is what a device takes for one of them."""
 
     @property
     def where(self) -> str:
@@ -134,14 +142,7 @@ def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
         where = f"{file}:{reader.line_num}"
         if None in fields or None in fields.values():
             raise UsageError(f"{where}: the row has not {len(reader.fieldnames or ())} columns")
-        try:
-            time_us = float(fields["time_us"])
-        except ValueError:
-            time_us = 0.0
-        if not 0 < time_us < float("inf"):
-            raise UsageError(
-                f"{where}: time_us must be a number above 0, but got {fields['time_us']!r}"
-            )
+        time_us, per = _time(category, fields, where)
         yield Row(
             category=category,
             device=fields["device"],
@@ -152,7 +153,28 @@ def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
             fields=fields,
             file=file,
             line=reader.line_num,
+            per=per,
         )
+
+
+def _time(category: Category, fields: Mapping[str, str], where: str) -> tuple[float, str]:
+    """Return a row's time, or the device time of what its rate counts, and the unit of that."""
+    if fields["time_us"] or category is not Category.TP_SCALING:
+        return _above_0(fields, "time_us", where), ""
+    for column, unit in _RATES.items():
+        if fields.get(column):
+            return 1e6 / _above_0(fields, column, where), unit
+    raise UsageError(f"{where}: time_us is empty, and so are {', '.join(_RATES)}")
+
+
+def _above_0(fields: Mapping[str, str], column: str, where: str) -> float:
+    try:
+        number = float(fields[column])
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"{where}: {column} must be a number above 0, but got {fields[column]!r}")
+    return number
 
 
 def _shown(category: Category, fields: Mapping[str, str]) -> list[str]:
