@@ -144,6 +144,7 @@ def test_an_interrupt_of_main_ends_the_thread_that_runs() -> None:
 
     def interrupt() -> None:
         began.wait()
+        time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
 
     rank = simulation.start_rank(0, body, ignore, carrier=thread())

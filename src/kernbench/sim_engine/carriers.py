@@ -97,12 +97,16 @@ class _ThreadWorker:
     def switch(self) -> Any:
         self._before()
         self._is_back = False
-        if self._thread.ident is None:
-            self._thread.start()
-        elif self.dead:
+        if self.dead:
             raise InternalError(f"thread {self._thread.name} has ended and cannot go on")
-        else:
-            self._mine.release()
+        try:
+            if self._thread.ident is None:
+                self._thread.start()
+            else:
+                self._mine.release()
+        except KeyboardInterrupt:
+            # It has begun: what is interrupted is only the wait for its sign of life.
+            self._interrupt()
         while not self._is_back:
             try:
                 self._mains.acquire(timeout=_LOOK_S)
