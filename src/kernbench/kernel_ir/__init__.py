@@ -1,7 +1,13 @@
 """TTIR text to typed SSA, and its evaluation for all programs of a grid at once."""
 
 from kernbench.kernel_ir.evaluate import Evaluator, evaluate
-from kernbench.kernel_ir.footprints import Footprint, OutOfBounds, footprints, out_of_bounds
+from kernbench.kernel_ir.footprints import (
+    Footprint,
+    OutOfBounds,
+    footprints,
+    out_of_bounds,
+    touched,
+)
 from kernbench.kernel_ir.integers import wrap
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
 from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
@@ -40,6 +46,7 @@ __all__ = [
     "out_of_bounds",
     "parse_module",
     "tcm_use",
+    "touched",
     "wrap",
     "written_params",
 ]

@@ -80,11 +80,22 @@ class KernelEngine:
 
         ``cached`` and ``queued`` are those of :class:`~kernbench.sim_engine.Conditions`.
         """
-        sip = self._machine.sip_at(sip_id)
-        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        conditions = Conditions(placements, Fraction(comm_share), cached, queued)
+        conditions = self.conditions(sip_id, policies, comm_share, cached, queued)
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
+
+    def conditions(
+        self,
+        sip_id: int,
+        policies: Policies,
+        comm_share: float,
+        cached: tuple[tuple[int, Fraction], ...],
+        queued: bool,
+    ) -> Conditions:
+        """Return the state of a SIP that a launch meets."""
+        sip = self._machine.sip_at(sip_id)
+        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
+        return Conditions(placements, Fraction(comm_share), cached, queued)
 
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         """Execute a kernel that decides by data; return what it did."""

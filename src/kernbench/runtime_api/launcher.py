@@ -86,7 +86,7 @@ class KernelLaunch(StreamCommand):
             if sanitizer is None:
                 record = partial(launcher.execute, trace, params)
             else:
-                launched = Launched(self.label, self._rank)
+                launched = Launched(self.label, self._rank, self.clock)
                 record = partial(launcher.engine.run_checked, trace, params, sanitizer, launched)
             run.replay_queue.push(self, record, speaks=self._plan.speaks)
             # A buffer keeps its last writer; that must not keep other buffers alive.
@@ -153,7 +153,7 @@ class KernelLauncher:
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch
-        run.queue_for(state.sip_id).submit(launch)
+        run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
             # The other library reads its memory without asking anyone.
             run.wait(launch)
@@ -180,7 +180,7 @@ class KernelLauncher:
         for buffer in (*written, *reach.written):
             buffer.last_writer = launch
         state.last_launch = launch
-        run.queue_for(state.sip_id).submit(launch)
+        run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
             run.wait(launch)
 

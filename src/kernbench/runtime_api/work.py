@@ -102,10 +102,15 @@ class Part(Handle):
     def waits_for(self) -> tuple[int, ...]:
         return () if self.collective is None else self.collective.missing()
 
+    @property
+    def name(self) -> str:
+        """How errors name it, e.g. ``all_reduce #7 on group world``."""
+        return self.called or (self.label if self.collective is None else self.collective.title)
+
     def describe(self) -> str:
         if self.collective is None:
             return self.label
-        return f"{self.called or self.collective.title}, {self.collective.progress()}"
+        return f"{self.name}, {self.collective.progress()}"
 
 
 class Work(Part):
@@ -154,7 +159,7 @@ class Work(Part):
 
     def is_completed(self) -> bool:
         """Return whether the rank's part is done; does not block."""
-        if self.done:
+        if self._run.has_ended(self):
             self.waited_for()
         return self.done
 
@@ -169,7 +174,11 @@ class Work(Part):
 
     def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
         works = [part for part in parts if isinstance(part, Work)]
-        record = build_record(schedule, self.signature, works) if self._run.has_data else None
+        record: Callable[[], None] | None = None
+        if self._run.has_data:
+            record = build_record(schedule, self.signature, works)
+            if self._run.ordering is not None:
+                record = self._run.ordering.start(works, self.signature.root, record)
         for work in works:
             # The record has what it needs; the buffers go when it has run.
             work.inputs = work.outputs = ()
@@ -180,4 +189,13 @@ class Work(Part):
         return any(
             other is buffer and (writes or written) and start < span[1] and span[0] < end
             for other, (start, end), written in self._spans
+        )
+
+    @property
+    def use(self) -> str:
+        """What the error says that meets a tensor which it still uses."""
+        assert self.collective is not None
+        return (
+            f"in use by {self.name} at {self.site}, {self.collective.progress()}; call wait() on "
+            "its Work first"
         )
