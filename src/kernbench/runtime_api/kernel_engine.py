@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
-from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
+from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.replay import run_interleaved, run_kernel
 from kernbench.sim_engine import Conditions, schedule_kernel
 
@@ -40,14 +40,7 @@ class KernelEngine:
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
-        trace = evaluate(
-            binary.module,
-            grid,
-            ints,
-            num_warps=binary.num_warps,
-            num_stages=binary.num_stages,
-            roundings=self._roundings,
-        )
+        trace = binary.trace(grid, ints, roundings=self._roundings)
         self._note_rounded(trace)
         return trace
 
