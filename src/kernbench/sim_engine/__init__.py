@@ -1,6 +1,7 @@
 """Virtual time: ranks as processes, streams, PE schedules, links."""
 
 from kernbench.sim_engine.cache_contents import CacheContents
+from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
@@ -27,6 +28,7 @@ from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 __all__ = [
     "Asked",
     "CacheContents",
+    "Carrier",
     "Choice",
     "CommandSpan",
     "Conditions",
@@ -48,6 +50,8 @@ __all__ = [
     "kernel_operands",
     "listed",
     "microseconds",
+    "on_greenlet",
+    "on_thread",
     "outline_kernel",
     "schedule_kernel",
     "touch_operands",
