@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
 from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.replay import run_interleaved, run_kernel
-from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.sim_engine import Conditions, check_kernel, schedule_kernel
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
@@ -60,6 +60,14 @@ class KernelEngine:
     ) -> OutOfBounds | None:
         """Return the first access outside of the bytes around a pointer, for the error's text."""
         return out_of_bounds(trace, param, size_before, size_after)
+
+    def check(self, trace: KernelTrace, sip_id: int) -> None:
+        """Refuse a kernel that a SIP cannot run.
+
+        Raises:
+            MachineError: It cannot.
+        """
+        check_kernel(trace, self._machine, sip_id)
 
     def schedule(
         self,

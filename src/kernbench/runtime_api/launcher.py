@@ -152,7 +152,8 @@ class KernelLauncher:
             return
         if not plan.templates:
             # What cannot be scheduled at all is an error of the launch, not of whoever waits.
-            self.template(plan, policies, state.sip_id, name, attributes, addresses=addresses)
+            self.engine.check(plan.trace, state.sip_id)
+            plan.kernel.with_kept((), attributes.cached)
         if not run.has_data:
             params = []
         launch = KernelLaunch(

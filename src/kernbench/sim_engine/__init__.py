@@ -17,7 +17,7 @@ from kernbench.sim_engine.kernel_outline import (
     ProgramOutline,
     outline_kernel,
 )
-from kernbench.sim_engine.kernel_schedule import schedule_kernel
+from kernbench.sim_engine.kernel_schedule import check_kernel, schedule_kernel
 from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
@@ -47,6 +47,7 @@ __all__ = [
     "Timer",
     "Transferred",
     "cached_shares",
+    "check_kernel",
     "kernel_operands",
     "listed",
     "microseconds",
