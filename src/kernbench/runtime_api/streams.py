@@ -67,7 +67,7 @@ class DeviceStream:
 
     def query(self) -> bool:
         """Return whether everything on the stream has ended; does not block."""
-        return self.queue.tail is None or self.queue.tail.done
+        return self.queue.tail is None or self._run.has_ended(self.queue.tail)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Return an event (a new one, or ``event``) that stands for all that is on it by now."""
@@ -77,14 +77,20 @@ class DeviceStream:
 
     def wait_event(self, event: Event) -> None:
         """Let what comes later wait for an event; the host goes on."""
-        awaited = event.handle
-        if awaited is not None and not awaited.done:
-            self.queue.submit(WaitFor(self._run, awaited))
+        run, awaited = self._run, event.handle
+        if awaited is None:
+            return
+        if run.ordering is not None:
+            run.ordering.stream_waits(run.rank_state, self.queue, awaited)
+        if not awaited.done:
+            run.enqueue(self.queue, WaitFor(run, awaited))
 
     def wait_handle(self, handle: Handle) -> Handle:
         """Let what comes later wait for a handle; the host goes on. Returns the wait's own."""
-        waiting = WaitFor(self._run, handle)
-        self.queue.submit(waiting)
+        run, waiting = self._run, WaitFor(self._run, handle)
+        if run.ordering is not None:
+            run.ordering.stream_waits(run.rank_state, self.queue, handle)
+        run.enqueue(self.queue, waiting)
         return waiting
 
     def wait_stream(self, other: DeviceStream) -> None:
@@ -104,7 +110,7 @@ class Event:
         """Stand for all that is on a stream by now, by default the current one."""
         run = self._run
         self.handle = Marker(run.simulation.env, "an event")
-        (run.current_stream() if stream is None else stream).queue.submit(self.handle)
+        run.enqueue((run.current_stream() if stream is None else stream).queue, self.handle)
 
     def wait(self, stream: DeviceStream | None = None) -> None:
         """Let a stream, by default the current one, wait for this."""
@@ -112,7 +118,7 @@ class Event:
 
     def query(self) -> bool:
         """Return whether it has happened, True for one that was never recorded."""
-        return self.handle is None or self.handle.done
+        return self.handle is None or self._run.has_ended(self.handle)
 
     def synchronize(self) -> None:
         """Block the calling rank until it has happened."""
