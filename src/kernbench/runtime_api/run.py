@@ -20,7 +20,7 @@ from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
 from kernbench.runtime_api.storage import BufferView
 from kernbench.runtime_api.streams import DeviceStream
-from kernbench.sim_engine import DeviceEngine, Handle, Network, Simulation, Stream
+from kernbench.sim_engine import CacheContents, DeviceEngine, Handle, Network, Simulation, Stream
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor_base import TensorBase
@@ -77,6 +77,7 @@ class Run:
         self._streams: dict[int, Stream] = {}
         self._more_streams: list[DeviceStream] = []
         self._engines: dict[int, DeviceEngine] = {}
+        self._caches: dict[int, CacheContents] = {}
         self._num_logged = 0
         self._num_tensors = 0
 
@@ -111,6 +112,13 @@ class Run:
         found = self._engines.get(sip_id)
         if found is None:
             found = self._engines[sip_id] = DeviceEngine()
+        return found
+
+    def cache(self, sip_id: int) -> CacheContents:
+        """Return what the cache of a SIP holds."""
+        found = self._caches.get(sip_id)
+        if found is None:
+            found = self._caches[sip_id] = CacheContents(self.machine.sip_at(sip_id).cache)
         return found
 
     def new_stream(self, sip_id: int) -> DeviceStream:
