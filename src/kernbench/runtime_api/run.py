@@ -20,7 +20,7 @@ from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
 from kernbench.runtime_api.storage import BufferView
 from kernbench.runtime_api.streams import DeviceStream
-from kernbench.sim_engine import DeviceEngine, Handle, Network, Simulation, Stream
+from kernbench.sim_engine import CacheContents, DeviceEngine, Handle, Network, Simulation, Stream
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor_base import TensorBase
@@ -77,6 +77,7 @@ class Run:
         self._streams: dict[int, Stream] = {}
         self._more_streams: list[DeviceStream] = []
         self._engines: dict[int, DeviceEngine] = {}
+        self._caches: dict[int, CacheContents] = {}
         self._num_logged = 0
         self._num_tensors = 0
 
@@ -113,6 +114,13 @@ class Run:
             found = self._engines[sip_id] = DeviceEngine()
         return found
 
+    def cache(self, sip_id: int) -> CacheContents:
+        """Return what the cache of a SIP holds."""
+        found = self._caches.get(sip_id)
+        if found is None:
+            found = self._caches[sip_id] = CacheContents(self.machine.sip_at(sip_id).cache)
+        return found
+
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""
         number = 1 + sum(stream.sip_id == sip_id for stream in self._more_streams)
@@ -142,6 +150,11 @@ class Run:
         if found is None:
             found = self._streams[sip_id] = Stream(self.simulation, f"sip{sip_id}")
         return found
+
+    def queues(self, sip_id: int) -> list[Stream]:
+        """Return the queues of all streams of a SIP."""
+        more = [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
+        return [self.stream(sip_id), *more]
 
     def peak_hbm_bytes(self) -> dict[int, int]:
         """Return the most HBM that was allocated at a time, by SIP."""
@@ -239,9 +252,7 @@ class Run:
 
     def synchronize(self, sip_id: int) -> None:
         """Block the current rank until all streams of a SIP are idle."""
-        queues = [self.stream(sip_id)]
-        queues += [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
-        for queue in queues:
+        for queue in self.queues(sip_id):
             if queue.tail is not None:
                 self.wait(queue.tail)
         self.replay_queue.let_speak()

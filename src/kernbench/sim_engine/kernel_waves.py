@@ -133,7 +133,7 @@ _ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[_Group]]] = WeakKeyDict
 def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int) -> list[_Group]:
     """Return the analysed groups of a trace, for a SIP of this shape."""
     cache = sip.cache
-    room = None if cache is None else int(cache.capacity_mib * 2**20 * cache.retained_share)
+    room = None if cache is None else cache.held_bytes
     copies = tuple(
         (param, place.copies) for param, place in conditions.placements if place.copies > 1
     )

@@ -117,6 +117,7 @@ class Launch:
                 waiting.extendleft(reversed(strand.split(split.labels)))
                 continue
             if not goes_on:
+                strand.forget()
                 self.ended.append(strand)
                 continue
             waiting.append(strand)
