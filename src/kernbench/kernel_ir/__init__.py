@@ -9,7 +9,7 @@ from kernbench.kernel_ir.parser import parse_module
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer
-from kernbench.kernel_ir.writes import written_params
+from kernbench.kernel_ir.writes import makes_pointers, written_params
 
 __all__ = [
     "ABSOLUTE",
@@ -37,6 +37,7 @@ __all__ = [
     "evaluate",
     "footprints",
     "iterations_of",
+    "makes_pointers",
     "out_of_bounds",
     "parse_module",
     "tcm_use",

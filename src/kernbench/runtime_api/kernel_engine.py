@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
-from kernbench.replay import run_interleaved, run_kernel
-from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.replay import pace_interleaved, run_interleaved, run_kernel
+from kernbench.sim_engine import Conditions, LaneCosts, resident_programs, schedule_kernel
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
-    from kernbench.replay import Executed, Launched, Resolve, Sanitizer
+    from kernbench.replay import Executed, InterleavedLaunch, Launched, Resolve, Sanitizer
+    from kernbench.runtime_api.kernel_plan import KernelPlan
     from kernbench.runtime_api.live_launch import LivePlan
     from kernbench.triton_backend import KernelBinary
 
@@ -61,16 +62,50 @@ class KernelEngine:
         name: str,
     ) -> Template:
         """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``."""
-        sip = self._machine.sip_at(sip_id)
-        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        conditions = Conditions(placements, Fraction(comm_share))
+        conditions = self.conditions(sip_id, policies, comm_share)
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
+
+    def conditions(self, sip_id: int, policies: Policies, comm_share: float) -> Conditions:
+        """Return what a launch meets on a SIP whose HBM is busy to ``comm_share``."""
+        sip = self._machine.sip_at(sip_id)
+        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
+        return Conditions(placements, Fraction(comm_share))
+
+    def lane_costs(
+        self, plan: KernelPlan | LivePlan, sip_id: int, policies: Policies, comm_share: float
+    ) -> LaneCosts:
+        """Return the costs of a plan's commands, which its launches share."""
+        conditions = self.conditions(sip_id, policies, comm_share)
+        sip = self._machine.sip_at(sip_id)
+        # SIPs without a description of their own share one object.
+        key = (id(sip), conditions)
+        found = plan.lane_costs.get(key)
+        if found is None:
+            found = plan.lane_costs[key] = LaneCosts(sip, conditions)
+        return found
+
+    def num_resident(self, tcm_bytes: int, sip_id: int) -> int:
+        """Return how many programs that need so much TCM one PE holds at a time."""
+        return resident_programs(tcm_bytes, self._machine.sip_at(sip_id))
 
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
         binary = plan.kernel.binary
         return run_interleaved(
+            binary.module,
+            plan.grid,
+            plan.ints,
+            params,
+            resolve,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+        )
+
+    def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
+        """Return a kernel on data that goes on as time passes."""
+        binary = plan.kernel.binary
+        return pace_interleaved(
             binary.module,
             plan.grid,
             plan.ints,

@@ -35,8 +35,15 @@ class WaitFor(StreamCommand):
         self._awaited.when_done(lambda _: self.end_after(0))
         return None
 
+    def finish(self) -> None:
+        if self._awaited.error is not None:
+            raise self._awaited.error
+
     def waits_for(self) -> tuple[int, ...]:
         return self._awaited.waits_for()
+
+    def describe(self) -> str:
+        return f"a stream's wait for {self._awaited.describe()}"
 
 
 class DeviceStream:
