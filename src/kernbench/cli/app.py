@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,12 @@ machines = typer.Typer(help="Show the machines that ship with kernbench.", no_ar
 app.add_typer(machines, name="machine")
 kernels = typer.Typer(help="Look into a kernel without running it on data.", no_args_is_help=True)
 app.add_typer(kernels, name="kernel")
+
+
+Tf32Option = Annotated[
+    Literal["round", "truncate", "ieee"],
+    typer.Option(help="float32 products whose kernel asks for tf32 or the like; ieee: in float32."),
+]
 
 
 def main() -> None:
@@ -71,6 +77,7 @@ def _run(
         bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
     ] = True,
     seed: Annotated[int, typer.Option(help="Seed of torch.rand and torch.randn.")] = 0,
+    tf32: Tf32Option = "round",
     log: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
     ] = None,
@@ -111,6 +118,7 @@ def _run(
         params=tuple(param or ()),
         data=data,
         seed=seed,
+        tf32=tf32,
         check="nan" if check_nan else check,
         log=log,
         trace=trace,
@@ -142,6 +150,7 @@ def _script(
         bool, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
     ] = True,
     seed: Annotated[int, typer.Option(help="Seed of kernbench's own random numbers.")] = 0,
+    tf32: Tf32Option = "round",
     log: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
     ] = None,
@@ -175,6 +184,7 @@ def _script(
         target=target,
         data=data,
         seed=seed,
+        tf32=tf32,
         check="nan" if check_nan else check,
         log=log,
         trace=trace,

@@ -14,6 +14,14 @@ from kernbench.hardware.link_specs import LinksSpec
 from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
 from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
 
+_FLOAT32_PASSES = {
+    "tf32": ("tf32", 1),
+    "tf32x3": ("tf32", 3),
+    "bf16x3": ("bfloat16", 3),
+    "bf16x6": ("bfloat16", 6),
+}
+"""What Triton's ``input_precision`` makes of float32 operands: their type, and the passes."""
+
 
 class GemmSpec(Spec):
     """The matrix engine of a PE. A command occupies whole native tiles."""
@@ -220,6 +228,15 @@ class SipSpec(Spec):
                 f"the GEMM engine has no rate for {dtype_name} (it has {known}); cast the "
                 f"operands, or add sip.pe.gemm.flops_per_clock.{dtype_name} to the machine"
             ) from None
+
+    def float32_passes(self, precision: str) -> tuple[str, int]:
+        """Return what float32 operands are multiplied as, and in how many passes.
+
+        ``precision`` is Triton's ``input_precision``. Where the engine has no rate for what that
+        asks for, it is float32 itself.
+        """
+        name, passes = _FLOAT32_PASSES.get(precision, ("float32", 1))
+        return (name, passes) if name in self.pe.gemm.flops_per_clock else ("float32", 1)
 
     def peak_flops_per_s(self, dtype_name: str) -> Fraction:
         """Return the peak of the whole SIP for GEMM operands of a dtype."""

@@ -55,6 +55,8 @@ class Buffer:
     """The runtime's record of who shares it with whom; None where it is the SIP's own."""
     written: npt.NDArray[np.uint8] | None = None
     """Per byte 255 where something was written and else 0; None where nobody keeps count."""
+    touches: Any = None
+    """What the sanitizer knows of who touched which bytes, or None."""
     pool: BytePool = field(default_factory=BytePool, repr=False)
     _bytes: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
 

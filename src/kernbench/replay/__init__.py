@@ -19,18 +19,32 @@ from kernbench.replay.interleaved import (
     spans_of,
 )
 from kernbench.replay.run import run_kernel
-from kernbench.replay.sanitizer import Launched, Sanitizer, as_sanitizer
+from kernbench.replay.sanitizer import (
+    Clock,
+    Kind,
+    Launched,
+    Part,
+    Sanitizer,
+    Touch,
+    as_sanitizer,
+    record_touch,
+    strided_spans,
+)
 
 __all__ = [
+    "Clock",
     "Decisions",
     "Executed",
     "InterleavedLaunch",
+    "Kind",
     "Launched",
+    "Part",
     "PointerArg",
     "Resolve",
     "Sanitizer",
     "Span",
     "Strand",
+    "Touch",
     "Watched",
     "as_sanitizer",
     "capture",
@@ -38,8 +52,10 @@ __all__ = [
     "of_programs",
     "pace_interleaved",
     "parts_of",
+    "record_touch",
     "run_collective",
     "run_interleaved",
     "run_kernel",
     "spans_of",
+    "strided_spans",
 ]

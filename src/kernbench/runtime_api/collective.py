@@ -146,7 +146,10 @@ class Collective:
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.
         if run.has_data:
-            run.replay_queue.push(self, build_record(schedule, signature, works))
+            record = build_record(schedule, signature, works)
+            if run.ordering is not None:
+                record = run.ordering.start(works, signature.root, record)
+            run.replay_queue.push(self, record)
         last = works[ends_ps.index(max(ends_ps))]
         last.callbacks.insert(
             0,

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
+from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
+from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.replay import pace_interleaved, run_interleaved, run_kernel
 from kernbench.sim_engine import Conditions, LaneCosts, resident_programs, schedule_kernel
 
 if TYPE_CHECKING:
-    from kernbench.commands import KernelTrace
+    from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
     from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
@@ -30,18 +31,24 @@ Policies = tuple[tuple[int, "DPPolicy"], ...]
 class KernelEngine:
     """Plans, times and executes kernels on one machine. Tests put a fake in its place."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, tf32: Tf32 = Tf32.ROUND) -> None:
         self._machine = machine
+        passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
+        supported = [each for each, name in passes.items() if name != "float32"]
+        self._roundings = build_roundings(tf32, supported)
+        self.rounded: dict[str, SourceLine] = {}
+        """Kernels whose float32 products are not computed in float32, and one such line of each."""
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
-        return evaluate(
-            binary.module,
-            grid,
-            ints,
-            num_warps=binary.num_warps,
-            num_stages=binary.num_stages,
-        )
+        trace = binary.trace(grid, ints, roundings=self._roundings)
+        self._note_rounded(trace)
+        return trace
+
+    def _note_rounded(self, trace: KernelTrace) -> None:
+        for command in trace.commands():
+            if isinstance(command, Gemm) and command.rounding is not Rounding.NONE:
+                self.rounded.setdefault(trace.name, command.line)
 
     def footprints(self, trace: KernelTrace) -> Sequence[Footprint]:
         """Return the byte range that each pointer parameter is touched in."""
@@ -60,23 +67,35 @@ class KernelEngine:
         policies: Policies,
         comm_share: float,
         name: str,
+        cached: tuple[tuple[int, Fraction], ...] = (),
+        queued: bool = False,
     ) -> Template:
-        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``."""
-        conditions = self.conditions(sip_id, policies, comm_share)
+        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``.
+
+        ``cached`` and ``queued`` are those of :class:`~kernbench.sim_engine.Conditions`.
+        """
+        conditions = self.conditions(sip_id, policies, comm_share, cached, queued)
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
 
-    def conditions(self, sip_id: int, policies: Policies, comm_share: float) -> Conditions:
-        """Return what a launch meets on a SIP whose HBM is busy to ``comm_share``."""
+    def conditions(
+        self,
+        sip_id: int,
+        policies: Policies,
+        comm_share: float,
+        cached: tuple[tuple[int, Fraction], ...],
+        queued: bool,
+    ) -> Conditions:
+        """Return the state of a SIP that a launch meets."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        return Conditions(placements, Fraction(comm_share))
+        return Conditions(placements, Fraction(comm_share), cached, queued)
 
     def lane_costs(
         self, plan: KernelPlan | LivePlan, sip_id: int, policies: Policies, comm_share: float
     ) -> LaneCosts:
         """Return the costs of a plan's commands, which its launches share."""
-        conditions = self.conditions(sip_id, policies, comm_share)
+        conditions = self.conditions(sip_id, policies, comm_share, (), False)
         sip = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(sip), conditions)
@@ -92,7 +111,7 @@ class KernelEngine:
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
         binary = plan.kernel.binary
-        return run_interleaved(
+        executed = run_interleaved(
             binary.module,
             plan.grid,
             plan.ints,
@@ -100,7 +119,11 @@ class KernelEngine:
             resolve,
             num_warps=binary.num_warps,
             num_stages=binary.num_stages,
+            roundings=self._roundings,
         )
+        if binary.name not in self.rounded:
+            self._note_rounded(executed.trace)
+        return executed
 
     def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
         """Return a kernel on data that goes on as time passes."""
@@ -113,6 +136,7 @@ class KernelEngine:
             resolve,
             num_warps=binary.num_warps,
             num_stages=binary.num_stages,
+            roundings=self._roundings,
         )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
-from kernbench.errors import NeedsDataError, UsageError
+from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.kernel_ir import makes_pointers, tcm_use
 from kernbench.runtime_api.live_launch import LivePlan
 
@@ -91,6 +91,18 @@ class KernelEntry:
     def tcm_bytes(self) -> int:
         """TCM that one program needs."""
         return tcm_use(self.binary.module, self.binary.num_stages).total_bytes
+
+    def param_index(self, name: str) -> int:
+        """Return the place of a parameter.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        if name not in self.param_names:
+            raise UsageError(
+                f"kernel {self.name} has no parameter {name}: {nearest(name, self.param_names)}"
+            )
+        return self.param_names.index(name)
 
     def build_plan(
         self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]

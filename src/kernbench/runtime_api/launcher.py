@@ -16,6 +16,7 @@ from kernbench.runtime_api.argument_errors import (
 from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
 from kernbench.runtime_api.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.tensor import Tensor
@@ -46,6 +47,7 @@ class KernelLaunch(StreamCommand):
         params: Sequence[Any],
         state: RankState,
         name: str,
+        attributes: LaunchAttributes,
     ) -> None:
         self.env = launcher.run.simulation.env
         self.callbacks = []
@@ -53,6 +55,7 @@ class KernelLaunch(StreamCommand):
         self._launcher = launcher
         self._plan = plan
         self._policies = policies
+        self._attributes = attributes
         self._addresses = addresses
         self._params = params
         self._rank = state.rank
@@ -62,7 +65,9 @@ class KernelLaunch(StreamCommand):
         self._stream = launcher.run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
-        template = self._launcher.template(self._plan, self._policies, self._sip_id, self.label)
+        template = self._launcher.template(
+            self._plan, self._policies, self._sip_id, self.label, self._attributes
+        )
         self._template = template
         return template.duration_ps
 
@@ -78,7 +83,9 @@ class KernelLaunch(StreamCommand):
             self._addresses,
         )
         if run.has_data:
-            record = self._launcher.record(self._plan, self._params, self.label, self._rank)
+            record = self._launcher.record(
+                self._plan, self._params, Launched(self.label, self._rank, self.clock)
+            )
             run.replay_queue.push(self, record, speaks=self._plan.speaks)
             # A buffer keeps its last writer; that must not keep other buffers alive.
             self._params = ()
@@ -127,22 +134,26 @@ class KernelLauncher:
         host = HostMemory(state.sip_id)
         written, policies = self._bind(plan, state, addresses, params, host)
         name = state.launch_label or entry.name
+        attributes = state.launch_attributes or PLAIN_LAUNCH
         if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
             return
         if run.probed_ps is not None:
-            run.probed_ps += self.template(plan, policies, state.sip_id, name).duration_ps
+            found = self.template(plan, policies, state.sip_id, name, attributes)
+            run.probed_ps += found.duration_ps
             return
         if not plan.templates:
             # What cannot be scheduled at all is an error of the launch, not of whoever waits.
-            self.template(plan, policies, state.sip_id, name)
+            self.template(plan, policies, state.sip_id, name, attributes)
         if not run.has_data:
             params = []
-        launch = KernelLaunch(self, plan, policies, tuple(addresses), params, state, name)
+        launch = KernelLaunch(
+            self, plan, policies, tuple(addresses), params, state, name, attributes
+        )
         run.pass_launch_time(name)
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch
-        run.queue_for(state.sip_id).submit(launch)
+        run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
             # The other library reads its memory without asking anyone.
             run.wait(launch)
@@ -171,7 +182,7 @@ class KernelLauncher:
         for buffer in (*written, *reach.written):
             buffer.last_writer = launch
         state.last_launch = launch
-        run.queue_for(state.sip_id).submit(launch)
+        run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
             run.wait(launch)
 
@@ -203,17 +214,16 @@ class KernelLauncher:
         for buffer in launch.writes:
             buffer.last_writer = launch
         state.last_launch = launch
-        run.queue_for(state.sip_id).submit(launch)
+        run.enqueue(run.queue_for(state.sip_id), launch)
         return True
 
     def record(
-        self, plan: KernelPlan, params: Sequence[Any], label: str, rank: int
+        self, plan: KernelPlan, params: Sequence[Any], launched: Launched
     ) -> Callable[[], None]:
         """Return what executes a launch on data."""
         sanitizer = self.run.sanitizer
         if sanitizer is None:
             return partial(self.execute, plan.trace, params)
-        launched = Launched(label, rank)
         return partial(self.engine.run_checked, plan.trace, params, sanitizer, launched)
 
     def _probed_ps(
@@ -235,15 +245,31 @@ class KernelLauncher:
         template = self.engine.schedule(executed.trace, state.sip_id, policies, share, name)
         return template.duration_ps
 
-    def template(self, plan: KernelPlan, policies: Policies, sip_id: int, name: str) -> Template:
-        """Return the schedule for the state that the machine is in now."""
+    def template(
+        self,
+        plan: KernelPlan,
+        policies: Policies,
+        sip_id: int,
+        name: str,
+        attributes: LaunchAttributes,
+    ) -> Template:
+        """Return the schedule for the state that the machine is in now.
+
+        Raises:
+            UsageError: The attributes name a parameter that the kernel does not have.
+        """
         run = self.run
         share = run.hbm_share(sip_id)
         # SIPs without a description of their own share one object.
-        key = (id(run.machine.sip_at(sip_id)), share, name, policies)
+        key = (id(run.machine.sip_at(sip_id)), share, name, policies, attributes)
         found = plan.templates.get(key)
         if found is None:
-            found = self.engine.schedule(plan.trace, sip_id, policies, share, name)
+            cached = tuple(
+                (plan.kernel.param_index(param), part) for param, part in attributes.cached
+            )
+            found = self.engine.schedule(
+                plan.trace, sip_id, policies, share, name, cached, attributes.follows
+            )
             plan.templates[key] = found
         return found
 

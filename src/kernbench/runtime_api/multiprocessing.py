@@ -58,6 +58,8 @@ class SpawnContext:
         self._num_alive = nprocs
         for rank in range(nprocs):
             state = RankState(rank, nprocs, sip_id=rank, spawn_id=self._spawn_id)
+            if self._run.ordering is not None:
+                self._run.ordering.starts(state, self._run.rank_state)
             self._ranks.append(
                 self._run.simulation.start_rank(
                     rank, _body(fn, rank, args), self._rank_ended, state
@@ -88,6 +90,9 @@ class SpawnContext:
                 if rank.alive:
                     rank.kill()
             simulation.ranks = [rank for rank in simulation.ranks if rank not in self._ranks]
+            if self._run.ordering is not None:
+                for rank in self._ranks:
+                    self._run.ordering.joins(self._run.rank_state, rank.local)
         self._raise_outcome(deadlock)
         return True
 

@@ -298,6 +298,8 @@ class PacedLaunch(StreamCommand):
         self._close(end_ps - now_ps)
 
     def _close(self, delay_ps: int) -> None:
+        if self._live is not None:
+            self._live.show_printed()
         del self._run.simulation.open_ended[self]
         self.end_after(delay_ps)
 

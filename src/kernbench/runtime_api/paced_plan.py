@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernbench.replay import PointerArg
+from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.live_launch import LivePlan, Reach
 from kernbench.runtime_api.paced_launch import PacedLaunch
@@ -101,5 +101,5 @@ def _put_on_record(
     reached: Sequence[PointerArg],
 ) -> None:
     if launcher.run.has_data:
-        record = launcher.record(plan, params, launch.label, rank)
+        record = launcher.record(plan, params, Launched(launch.label, rank, launch.clock))
         launcher.run.replay_queue.push(launch, record, speaks=plan.speaks)

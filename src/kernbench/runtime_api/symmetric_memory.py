@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from kernbench.dtypes import DType, as_dtype, int64, uint32
 from kernbench.errors import UsageError
 from kernbench.runtime_api.sharing import Sharing
-from kernbench.runtime_api.streams import WaitFor
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.views import as_shape, check_sizes, contiguous_strides
 
@@ -85,7 +84,9 @@ class SymmetricMemory:
         meeting = self._meetings.setdefault(key, Meeting())
         meeting.tensors[position] = tensor
         meeting.pads[position] = self._pad(tensor)
-        context.distributed.barrier(members)
+        arrived = context.distributed.barrier(members, async_op=True)
+        assert arrived is not None
+        context.wait(arrived)
         meeting.left += 1
         if meeting.left == members.size():
             del self._meetings[key]
@@ -183,8 +184,7 @@ class SymmetricTensor:
         """
         work = self._context.distributed.barrier(self._group, async_op=True)
         assert work is not None
-        run = self._context
-        run.queue_for(run.rank_state.sip_id).submit(WaitFor(run, work))
+        self._context.current_stream().wait_handle(work)
 
     def _table(self, what: str, addresses: Sequence[int]) -> Tensor:
         name = f"{what} of {self._tensors[self.rank].name}"

@@ -94,13 +94,25 @@ class Work(Handle):
                 buffer.in_flight += (self,)
 
     def wait(self) -> bool:
-        """Block the calling rank until its part of the collective is done."""
-        self._run.wait(self)
+        """Block the calling rank until its part of the collective is done.
+
+        After ``init_process_group(blocking_wait=False)`` only the current stream is held up.
+        """
+        run = self._run
+        if run.rank_state.blocking_wait:
+            run.wait(self)
+        else:
+            ended = run.current_stream().wait_handle(self)
+            for buffer, _, written in self._spans:
+                if written:
+                    buffer.last_writer = ended
+            # What comes later on the stream is behind it.
+            self.waited_for()
         return True
 
     def is_completed(self) -> bool:
         """Return whether the rank's part is done; does not block."""
-        if self.done:
+        if self._run.has_ended(self):
             self.waited_for()
         return self.done
 
@@ -132,7 +144,21 @@ class Work(Handle):
     def waits_for(self) -> tuple[int, ...]:
         return () if self.collective is None else self.collective.missing()
 
+    @property
+    def name(self) -> str:
+        """How errors name it, e.g. ``all_reduce #7 on group world``."""
+        return self.called or (self.label if self.collective is None else self.collective.title)
+
+    @property
+    def use(self) -> str:
+        """What the error says that meets a tensor which it still uses."""
+        assert self.collective is not None
+        return (
+            f"in use by {self.name} at {self.site}, {self.collective.progress()}; call wait() on "
+            "its Work first"
+        )
+
     def describe(self) -> str:
         if self.collective is None:
             return self.label
-        return f"{self.called or self.collective.title}, {self.collective.progress()}"
+        return f"{self.name}, {self.collective.progress()}"

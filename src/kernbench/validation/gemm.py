@@ -11,7 +11,7 @@ from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
-from kernbench.ops import GemmTile, product_call, sum_parts_call
+from kernbench.ops import GemmTile, held_share, product_call, sum_parts_call
 from kernbench.sim_engine import Conditions, schedule_kernel
 from kernbench.validation.devices import machine_of
 from kernbench.validation.harness import Harness, gemm_harness
@@ -131,7 +131,7 @@ class GemmTuner:
         cached = ((1, warm),) if warm else ()
         if summing is None:
             return schedule_kernel(product, machine, 0, Conditions(cached=cached)).duration_ps
-        held = _held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
+        held = held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
         first = Conditions(cached=(*cached, (2, held)))
         second = Conditions(cached=((1, held),), queued=True)
         return (
@@ -191,11 +191,3 @@ def least_ps(problem: Problem, tile: GemmTile, sip: SipSpec) -> int:
     if split > 1:
         least += sip.queued_front_end_ps
     return sip.front_end_ps + int(least)
-
-
-def _held_share(size_bytes: int, sip: SipSpec) -> Fraction:
-    """Return how much of a result the cache still has when the next kernel reads it."""
-    if sip.cache is None:
-        return Fraction(0)
-    held = sip.cache.capacity_mib * 2**20 * sip.cache.retained_share
-    return Fraction(round(min(held / size_bytes, Fraction(1)) * 64), 64)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import KernelTrace, ProgramGroup
+from kernbench.commands import IN_FLOAT32, KernelTrace, ProgramGroup, Roundings
 from kernbench.errors import DeadlockError
 from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
 from kernbench.replay.diagnostics import show_printed
@@ -48,6 +48,7 @@ def run_interleaved(
     *,
     num_warps: int,
     num_stages: int,
+    roundings: Roundings = IN_FLOAT32,
 ) -> Executed:
     """Run a kernel on data, programs taking turns where they wait for each other (ADR-0031).
 
@@ -59,6 +60,7 @@ def run_interleaved(
         resolve: Gives the buffer behind an address that the kernel has loaded.
         num_warps: As the launch says; only passed on to the trace.
         num_stages: As the launch says.
+        roundings: What becomes of float32 operands of products.
 
     Raises:
         DeadlockError: Programs wait for something that no program does.
@@ -66,11 +68,13 @@ def run_interleaved(
         BadPointerError: A loaded pointer belongs to no tensor.
         UnsupportedOpError: The kernel has an operation that is not supported.
     """
-    launch = InterleavedLaunch(module, grid, ints, params, resolve, num_warps, num_stages)
+    launch = InterleavedLaunch(
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings
+    )
     try:
         launch.run()
     finally:
-        show_printed(launch.memory.frame)
+        launch.show_printed()
     return Executed(launch.trace(), launch.memory.reached)
 
 
@@ -83,9 +87,12 @@ def pace_interleaved(
     *,
     num_warps: int,
     num_stages: int,
+    roundings: Roundings = IN_FLOAT32,
 ) -> InterleavedLaunch:
     """Return a kernel on data whose strands hand out what they do; arguments as above."""
-    launch = InterleavedLaunch(module, grid, ints, params, resolve, num_warps, num_stages)
+    launch = InterleavedLaunch(
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings
+    )
     launch.is_paced = True
     # Each signal of a loop has a time of its own.
     launch.stepped.update(signalling_loops(module))
@@ -104,12 +111,14 @@ class InterleavedLaunch:
         resolve: Resolve,
         num_warps: int,
         num_stages: int,
+        roundings: Roundings,
     ) -> None:
         self.module = module
         self.grid = grid
         self.ints = ints
         self.num_warps = num_warps
         self.num_stages = num_stages
+        self.roundings = roundings
         self.memory = LaunchMemory(module.kernel.name, params, resolve)
         self.liveness = Liveness(module)
         self.stepped: set[Op] = set()
@@ -145,6 +154,10 @@ class InterleavedLaunch:
                     raise self.deadlock()
                 # Nothing happens any more but that time passes.
                 patient[0].gives_up = True
+
+    def show_printed(self) -> None:
+        """Print what programs have printed since the last call, program by program."""
+        show_printed(self.memory.frame)
 
     def is_stuck(self) -> bool:
         """Whether another turn of all strands would change nothing."""
