@@ -160,6 +160,11 @@ class Run:
             found = self._streams[sip_id] = Stream(self.simulation, f"sip{sip_id}")
         return found
 
+    def queues(self, sip_id: int) -> list[Stream]:
+        """Return the queues of all streams of a SIP."""
+        more = [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
+        return [self.stream(sip_id), *more]
+
     def peak_hbm_bytes(self) -> dict[int, int]:
         """Return the most HBM that was allocated at a time, by SIP."""
         return {sip_id: memory.peak_bytes for sip_id, memory in sorted(self._memories.items())}
@@ -256,9 +261,7 @@ class Run:
 
     def synchronize(self, sip_id: int) -> None:
         """Block the current rank until all streams of a SIP are idle."""
-        queues = [self.stream(sip_id)]
-        queues += [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
-        for queue in queues:
+        for queue in self.queues(sip_id):
             if queue.tail is not None:
                 self.wait(queue.tail)
         self.replay_queue.let_speak()

@@ -1,5 +1,6 @@
 """Virtual time: ranks as processes, streams, PE schedules, links."""
 
+from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
@@ -23,6 +24,7 @@ from kernbench.sim_engine.tasks import Task
 
 __all__ = [
     "Asked",
+    "Carrier",
     "Choice",
     "CommandSpan",
     "Conditions",
@@ -45,6 +47,8 @@ __all__ = [
     "Transferred",
     "listed",
     "microseconds",
+    "on_greenlet",
+    "on_thread",
     "outline_kernel",
     "resident_programs",
     "schedule_kernel",
