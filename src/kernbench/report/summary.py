@@ -8,8 +8,7 @@ from typing import TypedDict
 import numpy as np
 
 from kernbench.hardware import Machine
-from kernbench.op_log import Column, OpLog, Spans, Template, build_spans
-from kernbench.op_log.intervals import covered_ps, exposed_ps
+from kernbench.op_log import Column, OpLog, Spans, Template, build_spans, covered_ps, exposed_ps
 from kernbench.report.peaks import Peaks, peaks_of
 
 Nanoseconds = int | float

@@ -19,8 +19,7 @@ from kernbench.commands import (
     access_of,
 )
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps
-from kernbench.op_log import Column, Template
-from kernbench.op_log.intervals import exposed_ps
+from kernbench.op_log import Column, Template, exposed_ps
 from kernbench.sim_engine.kernel_costs import gemm_flops_per_clock
 from kernbench.sim_engine.kernel_plan import QUEUES, CommandSite
 from kernbench.sim_engine.network import Passage
