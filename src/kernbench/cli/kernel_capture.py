@@ -19,11 +19,9 @@ from kernbench.hardware import Machine, load_machine
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from kernbench.op_log import Template
     from kernbench.replay import Executed, Resolve
-    from kernbench.runtime_api import LivePlan, Policies
+    from kernbench.runtime_api import LivePlan
     from kernbench.sim_engine import Conditions
     from kernbench.triton_backend import KernelBinary
 
@@ -61,7 +59,7 @@ class _EnoughSeen(BaseException):
 
 
 class _CapturingEngine(KernelEngine):
-    """Writes down what each launch of a kernel does when it is scheduled for the first time."""
+    """Writes down what each launch of a kernel does when it first starts in some state."""
 
     def __init__(self, machine: Machine, name: str, only_first: bool) -> None:
         super().__init__(machine)
@@ -71,8 +69,8 @@ class _CapturingEngine(KernelEngine):
         self.seen: list[str] = []
         self.needs_data = False
         """Whether what the kernel does depends on data."""
-        self._next: tuple[KernelTrace, KernelBinary, Grid, Mapping[int, int]] | None = None
-        """What will be scheduled next."""
+        self._planned: dict[KernelTrace, tuple[KernelBinary, Grid, Mapping[int, int]]] = {}
+        """What will be scheduled when it starts."""
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         self.seen.append(binary.name)
@@ -81,29 +79,25 @@ class _CapturingEngine(KernelEngine):
         except NeedsDataError:
             self.needs_data |= binary.name == self.name
             raise
-        self._next = trace, binary, grid, dict(ints)
+        self._planned[trace] = binary, grid, dict(ints)
         return trace
 
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         executed = super().run_live(plan, params, resolve)
-        self._next = executed.trace, plan.kernel.binary, plan.grid, dict(plan.ints)
+        self._planned[executed.trace] = plan.kernel.binary, plan.grid, dict(plan.ints)
         return executed
 
     def schedule(
         self,
         trace: KernelTrace,
         sip_id: int,
-        policies: Policies,
-        comm_share: float,
+        conditions: Conditions,
         name: str,
-        cached: tuple[tuple[int, Fraction], ...] = (),
-        queued: bool = False,
     ) -> Template:
-        template = super().schedule(trace, sip_id, policies, comm_share, name, cached, queued)
-        if self._next is not None and self._next[0] is trace:
-            (_, binary, grid, ints), self._next = self._next, None
+        template = super().schedule(trace, sip_id, conditions, name)
+        if trace in self._planned:
+            binary, grid, ints = self._planned.pop(trace)
             if binary.name == self.name:
-                conditions = self.conditions(sip_id, policies, comm_share, cached, queued)
                 self.launches.append(
                     CapturedLaunch(binary, grid, ints, trace, sip_id, conditions, template)
                 )
@@ -191,7 +185,13 @@ def _run(
     )
     try:
         with contextlib.redirect_stdout(io.StringIO()), context:
-            program.run(context)
+            try:
+                program.run(context)
+            except Exception:
+                # What was launched by then starts all the same.
+                with contextlib.suppress(Exception):
+                    context.drain()
+                raise
     except KeyboardInterrupt:
         raise
     except BaseException as error:

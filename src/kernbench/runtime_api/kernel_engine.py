@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
 from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.replay import pace_interleaved, run_interleaved, run_kernel
-from kernbench.sim_engine import Conditions, LaneCosts, resident_programs, schedule_kernel
+from kernbench.sim_engine import (
+    Conditions,
+    LaneCosts,
+    check_kernel,
+    resident_programs,
+    schedule_kernel,
+)
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 Policies = tuple[tuple[int, "DPPolicy"], ...]
 """The placements that arguments ask for, by parameter index."""
+CachedShares = tuple[tuple[int, Fraction], ...]
+"""What the cache holds of arguments, by parameter index."""
 
 
 class KernelEngine:
@@ -60,21 +68,22 @@ class KernelEngine:
         """Return the first access outside of the bytes around a pointer, for the error's text."""
         return out_of_bounds(trace, param, size_before, size_after)
 
+    def check(self, trace: KernelTrace, sip_id: int) -> None:
+        """Refuse a kernel that a SIP cannot run.
+
+        Raises:
+            MachineError: It cannot.
+        """
+        check_kernel(trace, self._machine, sip_id)
+
     def schedule(
         self,
         trace: KernelTrace,
         sip_id: int,
-        policies: Policies,
-        comm_share: float,
+        conditions: Conditions,
         name: str,
-        cached: tuple[tuple[int, Fraction], ...] = (),
-        queued: bool = False,
     ) -> Template:
-        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``.
-
-        ``cached`` and ``queued`` are those of :class:`~kernbench.sim_engine.Conditions`.
-        """
-        conditions = self.conditions(sip_id, policies, comm_share, cached, queued)
+        """Return the schedule on a SIP in the state that the launch meets."""
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
 
@@ -83,19 +92,18 @@ class KernelEngine:
         sip_id: int,
         policies: Policies,
         comm_share: float,
-        cached: tuple[tuple[int, Fraction], ...],
-        queued: bool,
+        cached: CachedShares = (),
+        queued: bool = False,
     ) -> Conditions:
-        """Return the state of a SIP that a launch meets."""
+        """Return the state of a SIP that a launch with these placements meets."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
         return Conditions(placements, Fraction(comm_share), cached, queued)
 
     def lane_costs(
-        self, plan: KernelPlan | LivePlan, sip_id: int, policies: Policies, comm_share: float
+        self, plan: KernelPlan | LivePlan, sip_id: int, conditions: Conditions
     ) -> LaneCosts:
         """Return the costs of a plan's commands, which its launches share."""
-        conditions = self.conditions(sip_id, policies, comm_share, (), False)
         sip = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(sip), conditions)

@@ -11,10 +11,13 @@ from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, acc
 from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.kernel_ir import makes_pointers, tcm_use
 from kernbench.runtime_api.live_launch import LivePlan
+from kernbench.sim_engine import kernel_operands
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from kernbench.op_log import Template
-    from kernbench.runtime_api.kernel_engine import Grid, KernelEngine
+    from kernbench.runtime_api.kernel_engine import CachedShares, Grid, KernelEngine
     from kernbench.sim_engine import LaneCosts
     from kernbench.triton_backend import KernelBinary
 
@@ -37,6 +40,7 @@ class KernelPlan:
         """By machine state; the launcher makes the keys."""
         self.lane_costs: dict[Any, LaneCosts] = {}
         """The same where others take part in its launches."""
+        self.operands = kernel_operands(trace)
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {
             access_of(command).param
@@ -104,6 +108,20 @@ class KernelEntry:
             )
         return self.param_names.index(name)
 
+    def with_kept(
+        self, cached: CachedShares, kept: tuple[tuple[str, Fraction], ...]
+    ) -> CachedShares:
+        """Return the shares of parameters in the cache, of named ones at least what is given.
+
+        Raises:
+            UsageError: The kernel has no such parameter.
+        """
+        shares = dict(cached)
+        for name, share in kept:
+            index = self.param_index(name)
+            shares[index] = max(shares.get(index, share), share)
+        return tuple(sorted(shares.items()))
+
     def build_plan(
         self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]
     ) -> KernelPlan | LivePlan:
@@ -112,7 +130,8 @@ class KernelEntry:
         try:
             trace = engine.evaluate(self.binary, grid, ints)
         except NeedsDataError as reason:
-            return LivePlan(self, grid, ints, reason)
+            # A traceback would keep every tensor of the launch alive as long as the kernel.
+            return LivePlan(self, grid, ints, reason.with_traceback(None))
         return KernelPlan(engine, self, trace, grid, ints)
 
     def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:

@@ -133,7 +133,7 @@ class PacedLaunch(StreamCommand):
         sip_id: int,
         num_programs: int,
         resident: int,
-        costs: Callable[[], LaneCosts],
+        costs: Callable[[bool], LaneCosts],
         params: Sequence[Any],
         addresses: list[int],
         trace: KernelTrace | None,
@@ -168,7 +168,7 @@ class PacedLaunch(StreamCommand):
 
     def begin(self) -> int | None:
         run = self._run
-        self._lanes = run.lanes(self._sip_id, self._costs())
+        self._lanes = run.lanes(self._sip_id, self._costs(self.queued))
         for index, given in enumerate(self._params):
             self._note_peer(index, given)
         if self._make_live is not None:

@@ -10,12 +10,14 @@ from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.live_launch import LivePlan, Reach
 from kernbench.runtime_api.paced_launch import PacedLaunch
+from kernbench.sim_engine import cached_shares, touch_operands
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.kernel_engine import Policies
     from kernbench.runtime_api.launcher import KernelLauncher
     from kernbench.runtime_api.rank_state import RankState
     from kernbench.runtime_api.run import Run
+    from kernbench.sim_engine import LaneCosts
 
 
 def paced_plan(
@@ -50,6 +52,20 @@ def build_paced(
 ) -> PacedLaunch:
     """Return the launch of a plan that :func:`paced_plan` gave."""
     run, engine, sip_id = launcher.run, launcher.engine, state.sip_id
+    # What is loaded from peers is not cached here; what a live plan touches is not known.
+    operands = [
+        each
+        for each in (() if isinstance(plan, LivePlan) else plan.operands)
+        if params[each.param].buffer.sip_id == sip_id
+    ]
+
+    def costs(queued: bool) -> LaneCosts:
+        cache, share = run.cache(sip_id), run.hbm_share(sip_id)
+        cached = cached_shares(cache, operands, addresses)
+        touch_operands(cache, operands, addresses)
+        conditions = engine.conditions(sip_id, policies, share, cached, queued)
+        return engine.lane_costs(plan, sip_id, conditions)
+
     own = [
         params[index].buffer
         for index, _, _, writes in plan.pointers
@@ -74,7 +90,7 @@ def build_paced(
         sip_id=sip_id,
         num_programs=x * y * z,
         resident=engine.num_resident(plan.kernel.tcm_bytes, sip_id),
-        costs=lambda: engine.lane_costs(plan, sip_id, policies, run.hbm_share(sip_id)),
+        costs=costs,
         params=params,
         addresses=addresses,
         trace=trace,

@@ -22,6 +22,7 @@ from kernbench.runtime_api.signals import Signals
 from kernbench.runtime_api.storage import BufferView
 from kernbench.runtime_api.streams import DeviceStream
 from kernbench.sim_engine import (
+    CacheContents,
     DeviceEngine,
     Handle,
     LaneCosts,
@@ -90,6 +91,7 @@ class Run:
         self._engines: dict[int, DeviceEngine] = {}
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
+        self._caches: dict[int, CacheContents] = {}
         self._num_logged = 0
         self._num_tensors = 0
 
@@ -129,6 +131,13 @@ class Run:
     def lanes(self, sip_id: int, costs: LaneCosts) -> Lanes:
         """Return the PEs of a SIP for a launch that begins now and talks to others."""
         return Lanes(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
+
+    def cache(self, sip_id: int) -> CacheContents:
+        """Return what the cache of a SIP holds."""
+        found = self._caches.get(sip_id)
+        if found is None:
+            found = self._caches[sip_id] = CacheContents(self.machine.sip_at(sip_id).cache)
+        return found
 
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""

@@ -180,9 +180,16 @@ class Work(Part):
             if self._run.ordering is not None:
                 record = self._run.ordering.start(works, self.signature.root, record)
         for work in works:
+            work._touch_cache()
             # The record has what it needs; the buffers go when it has run.
             work.inputs = work.outputs = ()
         return record
+
+    def _touch_cache(self) -> None:
+        """Take note of what the collective reads and writes on the rank's SIP."""
+        cache = self._run.cache(self.sip_id)
+        for buffer, (start, end), _ in reversed(self._spans):
+            cache.touch(buffer.address + start, buffer.address + end)
 
     def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
         """Return whether an access to bytes of a buffer would race with the collective."""

@@ -1,16 +1,23 @@
 """Virtual time: ranks as processes, streams, PE schedules, links."""
 
+from kernbench.sim_engine.cache_contents import CacheContents
 from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.kernel_operands import (
+    KernelOperand,
+    cached_shares,
+    kernel_operands,
+    touch_operands,
+)
 from kernbench.sim_engine.kernel_outline import (
     CommandSpan,
     KernelOutline,
     ProgramOutline,
     outline_kernel,
 )
-from kernbench.sim_engine.kernel_schedule import schedule_kernel
+from kernbench.sim_engine.kernel_schedule import check_kernel, schedule_kernel
 from kernbench.sim_engine.kernel_waves import resident_programs
 from kernbench.sim_engine.lane_costs import LaneCosts
 from kernbench.sim_engine.lanes import Lane, Lanes
@@ -24,12 +31,14 @@ from kernbench.sim_engine.tasks import Task
 
 __all__ = [
     "Asked",
+    "CacheContents",
     "Carrier",
     "Choice",
     "CommandSpan",
     "Conditions",
     "DeviceEngine",
     "Handle",
+    "KernelOperand",
     "KernelOutline",
     "Lane",
     "LaneCosts",
@@ -45,6 +54,9 @@ __all__ = [
     "Task",
     "Timer",
     "Transferred",
+    "cached_shares",
+    "check_kernel",
+    "kernel_operands",
     "listed",
     "microseconds",
     "on_greenlet",
@@ -52,6 +64,7 @@ __all__ = [
     "outline_kernel",
     "resident_programs",
     "schedule_kernel",
+    "touch_operands",
     "user_site",
     "wait_line",
 ]

@@ -85,6 +85,18 @@ def schedule_kernel(
     )
 
 
+def check_kernel(trace: KernelTrace, machine: Machine, sip_id: int) -> None:
+    """Refuse a kernel that a SIP cannot run.
+
+    Raises:
+        MachineError: Its GEMM engine has no rate for an operand's dtype.
+    """
+    sip = machine.sip_at(sip_id)
+    for command in trace.commands():
+        if isinstance(command, Gemm):
+            gemm_flops_per_clock(command, sip)
+
+
 def _stretch(gemm_ps: int, busy_ps: int, sip: SipSpec) -> Fraction:
     """Return how many times longer a kernel takes because its GEMM engines run hot."""
     sustained = sip.sustained

@@ -135,7 +135,7 @@ def _groups(
 ) -> list[GroupAnalysis]:
     """Return the analysed groups of a trace, for a SIP of this shape."""
     cache = sip.cache
-    room = None if cache is None else int(cache.capacity_mib * 2**20 * cache.retained_share)
+    room = None if cache is None else cache.held_bytes
     copies = tuple(
         (param, place.copies) for param, place in conditions.placements if place.copies > 1
     )

@@ -47,6 +47,7 @@ class LaneCosts:
 
     def __init__(self, sip: SipSpec, conditions: Conditions) -> None:
         self.sip = sip
+        self.front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
         self._conditions = conditions
         self._known: dict[Hashable, PartCosts] = {}
 

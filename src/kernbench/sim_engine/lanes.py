@@ -130,12 +130,13 @@ class Lanes:
         self._machine = machine
         self._network = network
         self._costs = costs
-        begin_ps = start_ps + self.sip.front_end_ps
+        begin_ps = self.begin_ps = start_ps + costs.front_end_ps
+        """When the SIP's front end has passed the launch on."""
         self._queues = np.full((4, self.sip.num_pes), begin_ps, dtype=np.int64)
 
     def begin(self, program_ids: Array, pes: Array, at_ps: int) -> Lane:
         """Return a new lane; not before the SIP's front end has passed the launch on."""
-        begin_ps = max(at_ps, self.start_ps + self.sip.front_end_ps)
+        begin_ps = max(at_ps, self.begin_ps)
         return Lane(program_ids, pes, begin_ps, [], begin_ps, begin_ps, begin_ps, begin_ps)
 
     def template(self, name: str, end_ps: int) -> Template:

@@ -22,6 +22,8 @@ class StreamCommand(Handle):
     """When its launch reaches the device; the host may be ahead of the simulation's clock."""
     engine: DeviceEngine | None = None
     """What only one command of any stream may use at a time; None where there is no such thing."""
+    queued = False
+    """Whether it waited on the device, behind another command of its stream or engine."""
 
     def __init__(self, env: Environment, label: str = "") -> None:
         self.env = env
@@ -76,6 +78,7 @@ class Stream:
         if self._current is None:
             self.start(command)
         else:
+            command.queued = True
             self._queue.append(command)
 
     def raise_unseen(self) -> None:
@@ -101,6 +104,7 @@ class Stream:
         engine = command.engine
         if engine is not None:
             if engine.is_busy:
+                command.queued = True
                 engine.waiting.append((self, command))
                 return
             engine.is_busy = True

@@ -145,6 +145,7 @@ class InterleavedLaunch:
                 waiting.extendleft(reversed(strand.split(split.labels)))
                 continue
             if not goes_on:
+                strand.forget()
                 self.ended.append(strand)
                 continue
             waiting.append(strand)

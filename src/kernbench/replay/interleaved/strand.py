@@ -250,6 +250,11 @@ class Strand(Evaluator):
         kept_bytes = sum(rows.size_bytes for rows in self.data.values())
         self._most_bytes = max(_KEPT_BYTES, kept_bytes)
 
+    def forget(self) -> None:
+        """Drop all values and data: the programs have returned, and only the record matters."""
+        self._values = {}
+        self.data = {}
+
     # -- one operation after the other --------------------------------------------------------
 
     def advance(self) -> bool:
