@@ -31,9 +31,9 @@ from kernbench.commands import (
 from kernbench.dtypes import bool_
 from kernbench.errors import BadPointerError
 from kernbench.kernel_ir import ABSOLUTE, Op, SplitPrograms
+from kernbench.replay.group_plan import GroupPlan
 from kernbench.replay.interleaved.values import Rows
 from kernbench.replay.lifetimes import reads, results
-from kernbench.replay.plan import GroupPlan
 
 if TYPE_CHECKING:
     from kernbench.replay.interleaved.strand import Strand
