@@ -1,5 +1,6 @@
 """The columnar record of a run."""
 
+from kernbench.op_log.intervals import covered_ps, exposed_ps
 from kernbench.op_log.log import (
     ROW_COLUMNS,
     Column,
@@ -26,5 +27,7 @@ __all__ = [
     "Template",
     "absolute_ps",
     "build_spans",
+    "covered_ps",
+    "exposed_ps",
     "rank_shares",
 ]
