@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Generator, Mapping
+from heapq import heapify
 from typing import Any, Protocol
 
 import simpy
@@ -136,7 +136,30 @@ class Simulation:
             end_ps = ends_ps.get(event)
             if end_ps is not None:
                 queue[place] = (end_ps, priority, number, event)
-        heapq.heapify(queue)
+        heapify(queue)
+
+    def start_strand(
+        self,
+        rank: Rank | None,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any,
+        carrier: Carrier,
+    ) -> Rank:
+        """Return one more thread of control of a rank, None for main; it starts as a rank does.
+
+        It has the rank's number, and is ended with it.
+        """
+        strand = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
+        if rank is not None:
+            rank.strands.append(strand)
+        return strand
+
+    def cancel(self, timer: Timer) -> None:
+        """Forget a timer that nobody waits for any more, so that the clock need not go there."""
+        queue = self.env._queue
+        queue[:] = [entry for entry in queue if entry[3] is not timer]
+        heapify(queue)
 
     def task(
         self, steps: Generator[int | None, None, None], on_error: Callable[[Exception], None]
