@@ -112,7 +112,7 @@ def test_pytest_finds_it_where_kernbench_is_installed() -> None:
 
 def test_a_variable_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNBENCH_CHECK", "yes")
-    with pytest.raises(errors.UsageError, match="KERNBENCH_CHECK must be 0, 1 or nan.*'yes'"):
+    with pytest.raises(errors.UsageError, match=r"KERNBENCH_CHECK must be 0, 1 or nan.*'yes'"):
         kernbench.RuntimeContext(ranks=1)
     kernbench.RuntimeContext(ranks=1, check=False)
 

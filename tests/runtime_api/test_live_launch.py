@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -175,6 +176,7 @@ def test_a_benchmark_leaves_the_tensors_as_they_were(torch) -> None:
 
     measured_ms = torch.launcher.benchmark_ms(launch)
     assert (counter.tolist(), out.tolist()) == ([0], [[0.0] * 16] * 10)
+    torch.cache(0).touch(0, 1 << 32)  # as a benchmark finds it
     launch()
     torch.synchronize(0)
     (entry,) = [e for e in torch.op_log.instances if e.template.name == "persistent_scale"]
@@ -205,3 +207,16 @@ def test_under_the_sanitizer_what_it_wrote_is_written() -> None:
         kernels.collatz[(3,)](x, steps)
         add_one[(1,)](steps, more, 3, BLOCK=4)
         assert more.tolist() == [1, 2, 3]
+
+
+def test_a_kernel_keeps_no_tensor_of_its_first_launch_alive(torch) -> None:
+    def first() -> weakref.ref[Any]:
+        x = torch.tensor([6, 7], dtype=torch.int32)
+        kernels.collatz[(2,)](x, torch.zeros(2, dtype=torch.int32))
+        torch.ahbm.synchronize()
+        return weakref.ref(x)
+
+    tensor = first()
+    kernels.collatz[(2,)](torch.ones(2, dtype="i32"), torch.zeros(2, dtype="i32"))
+    torch.ahbm.synchronize()
+    assert tensor() is None

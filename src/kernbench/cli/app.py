@@ -197,6 +197,62 @@ def _script(
     raise typer.Exit(run_script(options))
 
 
+@app.command("torchrun", context_settings={"allow_interspersed_args": False})
+def _torchrun(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A PyTorch program.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
+    ] = None,
+    nproc_per_node: Annotated[
+        int,
+        typer.Option(
+            "--nproc-per-node",
+            "--nproc_per_node",
+            metavar="N",
+            help="Ranks; with 1 the program may spawn ranks itself.",
+        ),
+    ] = 1,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    data: Annotated[
+        bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
+    ] = True,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
+    ] = False,
+) -> None:
+    """Run an unmodified PyTorch program on simulated devices; then show where the time went.
+
+    Options of kernbench come before SCRIPT, arguments of the program after it. Every rank is a
+    simulated process with the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, ...);
+    "cuda" is the machine, "nccl" its links. Needs PyTorch: pip install "kernbench[torch]".
+    """
+    from kernbench.cli.torchrun import TorchrunOptions, torchrun
+
+    options = TorchrunOptions(
+        script=script,
+        args=tuple(args or ()),
+        nprocs=nproc_per_node,
+        machine=machine,
+        data=data,
+        log=log,
+        trace=trace,
+        json=json,
+        debug=debug,
+    )
+    raise typer.Exit(torchrun(options))
+
+
 @kernels.command("show")
 def _show_kernel(
     what: Annotated[

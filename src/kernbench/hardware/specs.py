@@ -98,6 +98,19 @@ class CacheSpec(Spec):
     write_back: bool = False
     """Whether a store ends when the cache has it, and goes on to HBM in the background."""
 
+    @cached_property
+    def held_bytes(self) -> int:
+        """How much data survives until it is used again."""
+        return max(int(self.capacity_mib * 2**20 * self.retained_share), 1)
+
+    def kept_share(self, reuse_bytes: int) -> Fraction:
+        """Return which share of data is still there after so many bytes, its own included.
+
+        All of it up to ``held_bytes``, none of it from twice that on.
+        """
+        share = 2 - Fraction(reuse_bytes, self.held_bytes)
+        return max(Fraction(0), min(share, Fraction(1)))
+
 
 class SustainedSpec(Spec):
     """What the clock loses when the GEMM engines work hard for long: power, and so heat."""

@@ -13,9 +13,10 @@ from kernbench.kernel_ir.ir import Block, Function, Module, Op, Parameter, Regio
 from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
 from kernbench.kernel_ir.parser import parse_module
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
+from kernbench.kernel_ir.stored import decode, encode
 from kernbench.kernel_ir.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer
-from kernbench.kernel_ir.writes import written_params
+from kernbench.kernel_ir.writes import makes_pointers, written_params
 
 __all__ = [
     "ABSOLUTE",
@@ -39,10 +40,13 @@ __all__ = [
     "UnrollLoops",
     "Value",
     "choose_both_ways",
+    "decode",
     "emit_load",
+    "encode",
     "evaluate",
     "footprints",
     "iterations_of",
+    "makes_pointers",
     "out_of_bounds",
     "parse_module",
     "tcm_use",

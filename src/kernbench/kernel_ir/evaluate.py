@@ -43,7 +43,7 @@ from kernbench.kernel_ir.ir import Block, Function, Module, Op, Region, Type, Va
 from kernbench.kernel_ir.ops import HANDLERS
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.tcm import tcm_use
-from kernbench.kernel_ir.values import ABSOLUTE, Held, Pointer, to_operand
+from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer, to_operand
 
 _TERMINATORS = frozenset(
     {
@@ -219,7 +219,7 @@ class Evaluator:
             raise self.unsupported(op, "a pointer is used as data")
         if type_.dtype is None:
             raise self.unsupported(op, f"a value has type {type_}")
-        assert isinstance(held, Separable | Predicate | Operand)
+        assert not isinstance(held, Descriptor)
         return to_operand(held, type_.dtype)
 
     def address(self, op: Op, pointer: Pointer) -> Separable | Tile:

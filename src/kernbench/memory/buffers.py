@@ -51,6 +51,8 @@ class Buffer:
     """The runtime's handle of the newest command that writes here, or None."""
     in_flight: tuple[Any, ...] = ()
     """The runtime's collectives that use the buffer and that nobody has waited for yet."""
+    symmetric: Any = None
+    """The runtime's record of who shares it with whom; None where it is the SIP's own."""
     touches: Any = None
     """What the sanitizer knows of who touched which bytes, or None."""
     pool: BytePool = field(default_factory=BytePool, repr=False)

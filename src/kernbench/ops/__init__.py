@@ -66,6 +66,7 @@ from kernbench.ops.masked_softmax import masked_softmax, softmax_backward
 from kernbench.ops.norm_backward import norm_backward
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
+from kernbench.ops.probe import KernelProbe, Pointer
 from kernbench.ops.reductions import amax, mean, sum
 from kernbench.runtime_api import operators
 
@@ -74,6 +75,8 @@ __all__ = [
     "ROW_OPS",
     "GemmTile",
     "KernelCall",
+    "KernelProbe",
+    "Pointer",
     "TileChoice",
     "adamw_",
     "add",

@@ -8,9 +8,15 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
-from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
-from kernbench.replay import run_interleaved, run_kernel
-from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.kernel_ir import footprints, out_of_bounds
+from kernbench.replay import pace_interleaved, run_interleaved, run_kernel
+from kernbench.sim_engine import (
+    Conditions,
+    LaneCosts,
+    check_kernel,
+    resident_programs,
+    schedule_kernel,
+)
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
@@ -18,13 +24,16 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
-    from kernbench.replay import Executed, Launched, Resolve, Sanitizer
+    from kernbench.replay import Executed, InterleavedLaunch, Launched, Resolve, Sanitizer
+    from kernbench.runtime_api.kernel_plan import KernelPlan
     from kernbench.runtime_api.live_launch import LivePlan
     from kernbench.triton_backend import KernelBinary
 
 Grid = tuple[int, int, int]
 Policies = tuple[tuple[int, "DPPolicy"], ...]
 """The placements that arguments ask for, by parameter index."""
+CachedShares = tuple[tuple[int, Fraction], ...]
+"""What the cache holds of arguments, by parameter index."""
 
 
 class KernelEngine:
@@ -40,14 +49,7 @@ class KernelEngine:
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
-        trace = evaluate(
-            binary.module,
-            grid,
-            ints,
-            num_warps=binary.num_warps,
-            num_stages=binary.num_stages,
-            roundings=self._roundings,
-        )
+        trace = binary.trace(grid, ints, roundings=self._roundings)
         self._note_rounded(trace)
         return trace
 
@@ -66,25 +68,53 @@ class KernelEngine:
         """Return the first access outside of the bytes around a pointer, for the error's text."""
         return out_of_bounds(trace, param, size_before, size_after)
 
+    def check(self, trace: KernelTrace, sip_id: int) -> None:
+        """Refuse a kernel that a SIP cannot run.
+
+        Raises:
+            MachineError: It cannot.
+        """
+        check_kernel(trace, self._machine, sip_id)
+
     def schedule(
         self,
         trace: KernelTrace,
         sip_id: int,
-        policies: Policies,
-        comm_share: float,
+        conditions: Conditions,
         name: str,
-        cached: tuple[tuple[int, Fraction], ...] = (),
-        queued: bool = False,
     ) -> Template:
-        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``.
-
-        ``cached`` and ``queued`` are those of :class:`~kernbench.sim_engine.Conditions`.
-        """
-        sip = self._machine.sip_at(sip_id)
-        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        conditions = Conditions(placements, Fraction(comm_share), cached, queued)
+        """Return the schedule on a SIP in the state that the launch meets."""
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
+
+    def conditions(
+        self,
+        sip_id: int,
+        policies: Policies,
+        comm_share: float,
+        cached: CachedShares = (),
+        queued: bool = False,
+    ) -> Conditions:
+        """Return the state of a SIP that a launch with these placements meets."""
+        sip = self._machine.sip_at(sip_id)
+        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
+        return Conditions(placements, Fraction(comm_share), cached, queued)
+
+    def lane_costs(
+        self, plan: KernelPlan | LivePlan, sip_id: int, conditions: Conditions
+    ) -> LaneCosts:
+        """Return the costs of a plan's commands, which its launches share."""
+        sip = self._machine.sip_at(sip_id)
+        # SIPs without a description of their own share one object.
+        key = (id(sip), conditions)
+        found = plan.lane_costs.get(key)
+        if found is None:
+            found = plan.lane_costs[key] = LaneCosts(sip, conditions)
+        return found
+
+    def num_resident(self, tcm_bytes: int, sip_id: int) -> int:
+        """Return how many programs that need so much TCM one PE holds at a time."""
+        return resident_programs(tcm_bytes, self._machine.sip_at(sip_id))
 
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
@@ -102,6 +132,20 @@ class KernelEngine:
         if binary.name not in self.rounded:
             self._note_rounded(executed.trace)
         return executed
+
+    def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
+        """Return a kernel on data that goes on as time passes."""
+        binary = plan.kernel.binary
+        return pace_interleaved(
+            binary.module,
+            plan.grid,
+            plan.ints,
+            params,
+            resolve,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+            roundings=self._roundings,
+        )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
         """Execute the kernel on data."""

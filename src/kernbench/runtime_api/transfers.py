@@ -50,6 +50,9 @@ class DeviceCommand(StreamCommand):
         self._record = noting(touches, self._record)
 
     def begin(self) -> int:
+        cache = self.context.cache(self.sip_id)
+        for address in self.addresses:
+            cache.touch(address, address + self.template.hbm_bytes // len(self.addresses))
         return self.template.duration_ps
 
     def finish(self) -> None:

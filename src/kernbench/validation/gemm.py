@@ -11,12 +11,18 @@ from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
-from kernbench.ops import GemmTile, held_share, product_call, sum_parts_call
+from kernbench.ops import (
+    GemmTile,
+    KernelProbe,
+    Pointer,
+    held_share,
+    product_call,
+    sum_parts_call,
+)
 from kernbench.sim_engine import Conditions, schedule_kernel
 from kernbench.validation.devices import machine_of
 from kernbench.validation.harness import Harness, gemm_harness
 from kernbench.validation.predictor import Answer
-from kernbench.validation.probe import KernelProbe, Pointer
 from kernbench.validation.reference import Row
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}

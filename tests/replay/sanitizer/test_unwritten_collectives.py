@@ -24,7 +24,7 @@ def gather(rank: int, torch: Any, x: Any) -> Any:
 
 def scatter(rank: int, torch: Any, x: Any) -> Any:
     out = torch.zeros(N // RANKS)
-    parts = list(x.reshape(RANKS, -1)[i] for i in range(RANKS)) if rank == 2 else None
+    parts = [x.reshape(RANKS, -1)[i] for i in range(RANKS)] if rank == 2 else None
     torch.distributed.scatter(out, parts, src=2)
     return out
 
