@@ -20,7 +20,7 @@ help: ## list the targets
 demo: $(VENV)/run.stamp ## run the tensor-parallel MLP on four simulated devices
 	$(BIN)/kernbench run tp_mlp --trace out/tp_mlp.trace.json
 
-test: $(VENV)/dev.stamp ## run the whole test suite
+test: $(VENV)/torch.stamp ## run the whole test suite, PyTorch programs included
 	$(BIN)/python -m pytest -n 2 -q
 	$(BIN)/python -m pytest -n 2 -q --check $(CHECKED_TESTS)
 
@@ -71,4 +71,8 @@ $(VENV)/run.stamp: pyproject.toml constraints/locked.txt | $(VENV)/pip.stamp
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(PIP) install --quiet --constraint constraints/locked.txt --group dev
+	@touch $@
+
+$(VENV)/torch.stamp: $(VENV)/dev.stamp
+	$(PIP) install --quiet --constraint constraints/locked.txt --group torch
 	@touch $@

@@ -51,6 +51,8 @@ class Buffer:
     """The runtime's handle of the newest command that writes here, or None."""
     in_flight: tuple[Any, ...] = ()
     """The runtime's collectives that use the buffer and that nobody has waited for yet."""
+    symmetric: Any = None
+    """The runtime's record of who shares it with whom; None where it is the SIP's own."""
     written: npt.NDArray[np.uint8] | None = None
     """Per byte 255 where something was written and else 0; None where nobody keeps count."""
     touches: Any = None

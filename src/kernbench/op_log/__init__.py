@@ -1,5 +1,6 @@
 """The columnar record of a run."""
 
+from kernbench.op_log.intervals import covered_ps, exposed_ps
 from kernbench.op_log.log import ROW_COLUMNS, Column, HostSpan, Instance, OpLog, Template
 from kernbench.op_log.rows import RowReader, Rows, rank_shares
 from kernbench.op_log.spans import Spans, build_spans
@@ -15,5 +16,7 @@ __all__ = [
     "Spans",
     "Template",
     "build_spans",
+    "covered_ps",
+    "exposed_ps",
     "rank_shares",
 ]

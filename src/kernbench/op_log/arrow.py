@@ -107,7 +107,10 @@ def _expand(instances: Sequence[Instance], rows: Rows, vocabulary: Vocabulary) -
     columns["launch"] = per_instance(np.array([each.launch_id for each in instances]))
     columns["rank"] = ranks[:, position].ravel()
     columns["sip"] = sips[:, position].ravel()
-    columns["peer"] = np.where(peer >= 0, ranks[:, np.maximum(peer, 0)], np.int32(-1)).ravel()
+    if template.kind == "kernel":
+        columns["peer"] = np.tile(peer, num)
+    else:
+        columns["peer"] = np.where(peer >= 0, ranks[:, np.maximum(peer, 0)], -1).ravel()
     for edge in ("start", "end"):
         absolute = (bases[:, None] + rows[f"{edge}_ps"]).ravel()
         columns[f"{edge}_ps"] = absolute

@@ -43,7 +43,7 @@ ROW_COLUMNS: tuple[str, ...] = (
     "dst_param",
     "step",  # collectives: step and chunk; -1 elsewhere
     "chunk",
-    "peer",  # collectives: the other rank's position in the group; -1 elsewhere
+    "peer",  # the other rank: collectives, its position in the group; kernels, its number; or -1
     "link",  # index into the machine's links; -1 elsewhere
     "file",
     "line",
@@ -73,6 +73,9 @@ class Template:
     """Least time that the SIP's peak rates allow for this work; 0 when it was not worked out."""
     hbm_bytes_by_rank: tuple[int, ...] = ()
     """Collectives: ``hbm_bytes`` by position in the group; empty where ranks share it evenly."""
+    comm_ps: int = 0
+    """Kernels: time in which bytes travel to or from other SIPs, or a signal is waited for, and
+    nothing runs on the SIP itself."""
 
 
 @dataclass(slots=True, eq=False)

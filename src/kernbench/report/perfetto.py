@@ -186,11 +186,17 @@ class _TraceWriter:
             return f"{name}, {merged} transfers", {}
         rows = self.timeline.rows(instance.template)
         step, chunk = int(rows["step"][row]), int(rows["chunk"][row])
+        peer = int(rows["peer"][row])
+        if instance.template.kind == "kernel":
+            kind = self.timeline.reader.vocabulary.texts[rows["kind"][row]]
+            ends = (peer, instance.ranks[0])
+            from_rank, to_rank = ends if kind.startswith("dma_read") else ends[::-1]
+            return f"{name} {kind}", {"from_rank": from_rank, "to_rank": to_rank}
         args = {
             "step": step,
             "chunk": chunk,
             "from_rank": instance.ranks[max(rows["rank"][row], 0)],
-            "to_rank": instance.ranks[rows["peer"][row]] if rows["peer"][row] >= 0 else -1,
+            "to_rank": instance.ranks[peer] if peer >= 0 else -1,
         }
         return f"{name} step {step} chunk {chunk}", args
 

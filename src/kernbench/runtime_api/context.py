@@ -24,6 +24,7 @@ from kernbench.runtime_api.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import Operators, operators
+from kernbench.runtime_api.symmetric_memory import SymmetricMemory
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.testing import Testing
 from kernbench.sim_engine import Handle
@@ -86,6 +87,8 @@ class RuntimeContext(Factories):
         super().__init__(machine, ranks, data, seed, check)
         self.ahbm = Ahbm(self)
         self.distributed = Distributed(self)
+        memory = SymmetricMemory(self)
+        self.distributed.symmetric_memory = self.distributed._symmetric_memory = memory
         self.multiprocessing = Multiprocessing(self)
         self.testing = Testing()
         self.launcher = KernelLauncher(

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
 from kernbench.kernel_ir import footprints, out_of_bounds
-from kernbench.replay import run_interleaved, run_kernel
-from kernbench.sim_engine import Conditions, check_kernel, schedule_kernel
+from kernbench.replay import pace_interleaved, run_interleaved, run_kernel
+from kernbench.sim_engine import (
+    Conditions,
+    LaneCosts,
+    check_kernel,
+    resident_programs,
+    schedule_kernel,
+)
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
@@ -18,7 +24,8 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
-    from kernbench.replay import Executed, Launched, Resolve, Sanitizer
+    from kernbench.replay import Executed, InterleavedLaunch, Launched, Resolve, Sanitizer
+    from kernbench.runtime_api.kernel_plan import KernelPlan
     from kernbench.runtime_api.live_launch import LivePlan
     from kernbench.triton_backend import KernelBinary
 
@@ -93,6 +100,22 @@ class KernelEngine:
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
         return Conditions(placements, Fraction(comm_share), cached, queued)
 
+    def lane_costs(
+        self, plan: KernelPlan | LivePlan, sip_id: int, conditions: Conditions
+    ) -> LaneCosts:
+        """Return the costs of a plan's commands, which its launches share."""
+        sip = self._machine.sip_at(sip_id)
+        # SIPs without a description of their own share one object.
+        key = (id(sip), conditions)
+        found = plan.lane_costs.get(key)
+        if found is None:
+            found = plan.lane_costs[key] = LaneCosts(sip, conditions)
+        return found
+
+    def num_resident(self, tcm_bytes: int, sip_id: int) -> int:
+        """Return how many programs that need so much TCM one PE holds at a time."""
+        return resident_programs(tcm_bytes, self._machine.sip_at(sip_id))
+
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
         binary = plan.kernel.binary
@@ -109,6 +132,20 @@ class KernelEngine:
         if binary.name not in self.rounded:
             self._note_rounded(executed.trace)
         return executed
+
+    def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
+        """Return a kernel on data that goes on as time passes."""
+        binary = plan.kernel.binary
+        return pace_interleaved(
+            binary.module,
+            plan.grid,
+            plan.ints,
+            params,
+            resolve,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+            roundings=self._roundings,
+        )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
         """Execute the kernel on data."""

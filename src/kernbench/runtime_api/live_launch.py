@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import BadPointerError, NeedsDataError, NoDataError
+from kernbench.errors import BadPointerError, NeedsDataError, NoDataError, UnreachableError
 from kernbench.kernel_ir import ABSOLUTE, written_params
 from kernbench.memory import Buffer, sip_of
 from kernbench.replay import PointerArg
+from kernbench.runtime_api.sharing import unreachable
 from kernbench.sim_engine import (
     StreamCommand,
     cached_shares,
@@ -27,19 +28,27 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.kernel_plan import KernelEntry
     from kernbench.runtime_api.rank_state import RankState
     from kernbench.runtime_api.run import Run
+    from kernbench.sim_engine import LaneCosts
 
 
 class LivePlan:
     """A kernel, a grid and integers whose trace only data can tell."""
 
     def __init__(
-        self, kernel: KernelEntry, grid: Grid, ints: Mapping[int, int], reason: NeedsDataError
+        self,
+        kernel: KernelEntry,
+        grid: Grid,
+        ints: Mapping[int, int],
+        reason: NeedsDataError | None,
     ) -> None:
         self.kernel = kernel
         self.grid = grid
         self.ints = ints
         self.reason = reason
+        """Why nothing of it is known without data; None: it is, but others see what it does."""
         written = written_params(kernel.binary.module)
+        self.lane_costs: dict[Any, LaneCosts] = {}
+        """By machine state, where others take part in its launches."""
         self.writes_anywhere = ABSOLUTE in written
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
             (index, 0, 0, index in written or self.writes_anywhere)
@@ -84,7 +93,12 @@ class Reach:
         sip_id = sip_of(address)
         if not 0 <= sip_id < self._run.machine.num_sips:
             raise BadPointerError(f"address {address:#x} belongs to no SIP of this machine")
-        return self._run.memory(sip_id).find(address)
+        buffer = self._run.memory(sip_id).find(address)
+        if sip_id != self._sip_id:
+            why_not = unreachable(buffer, self._sip_id)
+            if why_not:
+                raise UnreachableError(f"lies in {buffer.label} of SIP {sip_id}; {why_not}")
+        return buffer
 
 
 class Scratch:

@@ -18,9 +18,19 @@ from kernbench.runtime_api.lent_memory import LentMemory
 from kernbench.runtime_api.ordering import Ordering, touches_of
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
+from kernbench.runtime_api.signals import Signals
 from kernbench.runtime_api.storage import BufferView
 from kernbench.runtime_api.streams import DeviceStream
-from kernbench.sim_engine import CacheContents, DeviceEngine, Handle, Network, Simulation, Stream
+from kernbench.sim_engine import (
+    CacheContents,
+    DeviceEngine,
+    Handle,
+    LaneCosts,
+    Lanes,
+    Network,
+    Simulation,
+    Stream,
+)
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor_base import TensorBase
@@ -62,6 +72,8 @@ class Run:
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.replay_queue = ReplayQueue(data)
+        self.signals = Signals(self.simulation, self.replay_queue)
+        self.replay_queue.on_push = self.signals.recorded
         self.transfers = TransferTemplates(self.machine)
         self.lent = LentMemory()
         """Host tensors that kernels may reach through addresses in memory."""
@@ -77,6 +89,8 @@ class Run:
         self._streams: dict[int, Stream] = {}
         self._more_streams: list[DeviceStream] = []
         self._engines: dict[int, DeviceEngine] = {}
+        self.has_symmetric = False
+        """Whether ranks have shared memory with each other."""
         self._caches: dict[int, CacheContents] = {}
         self._num_logged = 0
         self._num_tensors = 0
@@ -113,6 +127,10 @@ class Run:
         if found is None:
             found = self._engines[sip_id] = DeviceEngine()
         return found
+
+    def lanes(self, sip_id: int, costs: LaneCosts) -> Lanes:
+        """Return the PEs of a SIP for a launch that begins now and talks to others."""
+        return Lanes(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
 
     def cache(self, sip_id: int) -> CacheContents:
         """Return what the cache of a SIP holds."""

@@ -18,12 +18,16 @@ from kernbench.sim_engine.kernel_outline import (
     outline_kernel,
 )
 from kernbench.sim_engine.kernel_schedule import check_kernel, schedule_kernel
+from kernbench.sim_engine.kernel_waves import resident_programs
+from kernbench.sim_engine.lane_costs import LaneCosts
+from kernbench.sim_engine.lanes import Lane, Lanes
 from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
 from kernbench.sim_engine.simulation import Simulation
 from kernbench.sim_engine.sites import Site, user_site
 from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
+from kernbench.sim_engine.tasks import Task
 
 __all__ = [
     "Asked",
@@ -36,6 +40,9 @@ __all__ = [
     "Handle",
     "KernelOperand",
     "KernelOutline",
+    "Lane",
+    "LaneCosts",
+    "Lanes",
     "Network",
     "ProgramOutline",
     "Rank",
@@ -44,6 +51,7 @@ __all__ = [
     "Site",
     "Stream",
     "StreamCommand",
+    "Task",
     "Timer",
     "Transferred",
     "cached_shares",
@@ -54,6 +62,7 @@ __all__ = [
     "on_greenlet",
     "on_thread",
     "outline_kernel",
+    "resident_programs",
     "schedule_kernel",
     "touch_operands",
     "user_site",

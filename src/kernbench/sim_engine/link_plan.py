@@ -141,7 +141,7 @@ def build_link_plan(
     sizes = np.unique(np.concatenate(list(by_span.values())))
     size_list = sizes.tolist()
     links = [machine.links[link] for link in used]
-    most = _span_gbps(machine, sips)
+    most = span_gbps(machine, sips)
     rates = [
         protocol.bandwidth_share
         * (link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most))
@@ -236,7 +236,7 @@ def _route(leg: Leg, machine: Machine, sips: Sequence[int]) -> tuple[tuple[int, 
     return links[1:], machine.links[links[0]].latency_ps
 
 
-def _span_gbps(machine: Machine, sips: Sequence[int]) -> Fraction | None:
+def span_gbps(machine: Machine, sips: Sequence[int]) -> Fraction | None:
     """Return what a link carries among these SIPs if the machine bounds it, else None."""
     links = machine.spec.links
     if links is None or not links.span_bandwidth_gbps:

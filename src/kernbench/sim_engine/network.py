@@ -1,10 +1,11 @@
-"""The links of a machine in virtual time, and the collectives that run on them."""
+"""The links of a machine in virtual time: collectives, and the transfers that kernels make."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -12,10 +13,11 @@ import numpy as np
 from kernbench.collectives import Schedule, ScheduleKey
 from kernbench.commands import Engine
 from kernbench.errors import InternalError
-from kernbench.hardware import Machine
+from kernbench.hardware import Machine, transfer_ps
 from kernbench.op_log import Template
 from kernbench.sim_engine.conditions import COMM_SHARE_STEPS
-from kernbench.sim_engine.link_plan import LinkPlan, Times, build_link_plan
+from kernbench.sim_engine.link_bookings import LinkBookings
+from kernbench.sim_engine.link_plan import LinkPlan, Times, build_link_plan, span_gbps
 from kernbench.sim_engine.link_timing import run_on_links
 from kernbench.sim_engine.link_trail import Column, Trail, build_rows
 from kernbench.sim_engine.selection import PLAIN, Selector
@@ -36,6 +38,27 @@ class Transferred:
     starts_ps: tuple[int, ...]
     ends_ps: tuple[int, ...]
     template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A transfer's time on one link."""
+
+    link: int
+    start_ps: int
+    end_ps: int
+    """When it has left the link's near end; the link's latency comes on top."""
+    busy_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One transfer from SIP to SIP; on the same SIP it has no hops and takes no time."""
+
+    head_ps: int
+    """When its first byte arrives."""
+    tail_ps: int
+    hops: tuple[Hop, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +111,49 @@ class Network:
             _MOST_PLANS
         )
         self._timings: _Recent[_TimingKey, _Relative] = _Recent(_MOST_TIMINGS)
+        self._bookings: dict[int, LinkBookings] = {}
+        self._rates: dict[tuple[int, int], Fraction | None] = {}
+
+    def latency_ps(self, src_sip: int, dst_sip: int) -> int:
+        """Return what an empty signal takes; it neither waits for a link nor holds one."""
+        links = self.machine.links
+        return sum(links[index].latency_ps for index in self.machine.route(src_sip, dst_sip))
+
+    def transfer(self, src_sip: int, dst_sip: int, size_bytes: int, at_ps: int) -> Passage:
+        """Send bytes that are ready at ``at_ps``, in competition with all that is on the links.
+
+        Behind collectives, which have a link to themselves; what transfers leave free of it they
+        share (:class:`LinkBookings`). Over several links it cuts through.
+        """
+        pair = (src_sip, dst_sip)
+        if pair not in self._rates:
+            self._rates[pair] = span_gbps(self.machine, pair)
+        most = self._rates[pair]
+        head = tail = at_ps
+        hops: list[Hop] = []
+        for index in self.machine.route(src_sip, dst_sip):
+            link = self.machine.links[index]
+            rate = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
+            wire_ps = transfer_ps(size_bytes, rate)
+            booked = self._bookings.get(index)
+            if booked is None:
+                booked = self._bookings[index] = LinkBookings()
+            begin, end = booked.book(max(head, int(self._free_ps[index])), wire_ps)
+            end = max(end, tail)
+            hops.append(Hop(index, begin, end, wire_ps))
+            head, tail = begin + link.latency_ps, end + link.latency_ps
+        return Passage(head, tail, tuple(hops))
+
+    def _free(self, links: Times) -> Times:
+        """Return when collectives and transfers are done with links."""
+        free: Times = self._free_ps[links]
+        if self._bookings:
+            booked = [
+                self._bookings[link].end_ps if link in self._bookings else 0
+                for link in links.tolist()
+            ]
+            free = np.maximum(free, np.array(booked, dtype=np.int64))
+        return free
 
     def run(
         self,
@@ -122,7 +188,7 @@ class Network:
         )
         base = min(starts_ps)
         starts = np.array(starts_ps, dtype=np.int64) - base
-        free = np.maximum(self._free_ps[plan.links] - base, 0)
+        free = np.maximum(self._free(plan.links) - base, 0)
         timing = self._timings.get(
             (schedule.key, protocol, sips, starts.tobytes(), free.tobytes()),
             lambda: _time(plan, starts, free, protocol),

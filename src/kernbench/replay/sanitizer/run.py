@@ -13,6 +13,7 @@ from kernbench.commands import KernelTrace
 from kernbench.errors import AddressOverflowError, NonFiniteError, NonFiniteWarning, UsageError
 from kernbench.replay.composite import composite_groups
 from kernbench.replay.frame import Frame, PointerArg
+from kernbench.replay.persistent import iterations_as_programs
 from kernbench.replay.plan import Plan
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer.launch import Launched, LaunchState
@@ -30,7 +31,8 @@ class _Checked:
         self.watch = SanitizerWatch(trace)
         self.plan = Plan(trace, composite=False, watch=self.watch)
         self.touches = TraceTouches(trace)
-        self.is_composite = any(composite_groups(group) != [group] for group in trace.groups)
+        groups = iterations_as_programs(trace.groups) or trace.groups
+        self.is_composite = any(composite_groups(group) != [group] for group in groups)
         """Whether the plan without checks merges programs, so that sums have another order."""
 
 
