@@ -24,8 +24,10 @@ class BadArgumentError(UsageError, TypeError):
     """An argument of a launch that no kernel takes, or that this one does not; names both."""
 
 
-class UnknownArgumentError(UsageError, LookupError):
+class UnknownArgumentError(UsageError, KeyError):
     """A keyword of a launch that is neither a parameter nor an option; names the nearest."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotes
 
 
 _RUN: Callable[..., Any] = JITFunction.run
