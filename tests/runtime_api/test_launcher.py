@@ -167,7 +167,7 @@ def test_the_bounds_of_a_view_are_those_of_the_memory_around_it(torch) -> None:
 
 
 def test_a_grid_of_four_dimensions_is_refused_where_triton_would_drop_one(torch) -> None:
-    with pytest.raises(UsageError, match=r"at most 3 dimensions, but got \(1, 1, 1, 2\)"):
+    with pytest.raises(UsageError, match=r"one to three sizes, but got \(1, 1, 1, 2\)"):
         torch.launch("add", add_one, torch.ones(4), torch.ones(4), 4, BLOCK=4, grid=(1, 1, 1, 2))
 
 
