@@ -282,6 +282,16 @@ def test_times_in_any_protocol_are_those_of_the_reference(data: st.DataObject) -
     assert tuple(found.tolist()) == Reference(machine, protocol).run(schedule, sips, starts)
 
 
+def test_a_launch_takes_as_long_as_the_largest_chunk_that_travels_asks_for() -> None:
+    """Of one element on two ranks the other rank's chunk is empty: nothing grows with a size."""
+    machine = load_machine("ahbm:2")
+    ramp = {"us": 1, "us_per_rank": 0, "half_kib": 4, "power": 1, "of": "chunk"}
+    protocol = ProtocolSpec.model_validate({"ramp": ramp})
+    for size, grows in ((1, False), (2, True)):
+        schedule = build("gather", "direct", 2, size, 4, 0)
+        assert (build_link_plan(schedule, machine, (0, 1), protocol).entry_ps > 0) == grows
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @pytest.mark.adr("0035-D2")

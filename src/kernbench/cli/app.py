@@ -27,6 +27,13 @@ Tf32Option = Annotated[
     Literal["round", "truncate", "ieee"],
     typer.Option(help="float32 products whose kernel asks for tf32 or the like; ieee: in float32."),
 ]
+CheckOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--check/--no-check",
+        help="Look for races, unwritten memory and the like [default: KERNBENCH_CHECK].",
+    ),
+]
 
 
 def main() -> None:
@@ -87,9 +94,7 @@ def _run(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
-    ] = False,
+    check: CheckOption = None,
     check_nan: Annotated[
         bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
     ] = False,
@@ -160,9 +165,7 @@ def _script(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
-    ] = False,
+    check: CheckOption = None,
     check_nan: Annotated[
         bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
     ] = False,

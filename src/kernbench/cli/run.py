@@ -45,7 +45,7 @@ class Outputs:
     log: str | None = None
     trace: str | None = None
     json: str | None = None
-    check: bool | str = False
+    check: bool | str | None = None
     """As ``RuntimeContext`` takes it."""
     debug: bool = False
 

@@ -42,9 +42,11 @@ class RuntimeContext(Factories):
     and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
     unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
     NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
-    addresses are checked. ``tf32`` is what becomes of float32 products whose kernel asks for less
-    (``input_precision``, Triton's default is tf32), on a machine with an engine for that:
-    ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``, which computes all in float32.
+    addresses are checked. None leaves it to the variable ``KERNBENCH_CHECK`` (0, 1 or nan), which
+    is 1 inside pytest unless something else was said. ``tf32`` is what becomes of float32 products
+    whose kernel asks for less (``input_precision``, Triton's default is tf32), on a machine with an
+    engine for that: ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``, which computes all in
+    float32.
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -80,7 +82,7 @@ class RuntimeContext(Factories):
         data: Any = True,
         seed: Any = 0,
         *,
-        check: Any = False,
+        check: Any = None,
         tf32: Any = "round",
         kernel_engine: KernelEngine | None = None,
     ) -> None:

@@ -47,7 +47,7 @@ class Run:
         ranks: int | None,
         data: bool,
         seed: int,
-        check: object = False,
+        check: object = None,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")

@@ -25,7 +25,7 @@ from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
 from kernbench.sim_engine.simulation import Simulation
-from kernbench.sim_engine.sites import Site, user_site
+from kernbench.sim_engine.sites import Site, user_lines, user_site
 from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 from kernbench.sim_engine.tasks import Task
 
@@ -65,6 +65,7 @@ __all__ = [
     "resident_programs",
     "schedule_kernel",
     "touch_operands",
+    "user_lines",
     "user_site",
     "wait_line",
 ]

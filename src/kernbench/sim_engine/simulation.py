@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from heapq import heapify
 from typing import Any, Protocol
 
 import simpy
@@ -124,6 +125,29 @@ class Simulation:
         rank = Rank(self, rank_id, body, on_end, local, carrier)
         self.ranks.append(rank)
         return rank
+
+    def start_strand(
+        self,
+        rank: Rank | None,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any,
+        carrier: Carrier,
+    ) -> Rank:
+        """Return one more thread of control of a rank, None for main; it starts as a rank does.
+
+        It has the rank's number, and is ended with it.
+        """
+        strand = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
+        if rank is not None:
+            rank.strands.append(strand)
+        return strand
+
+    def cancel(self, timer: Timer) -> None:
+        """Forget a timer that nobody waits for any more, so that the clock need not go there."""
+        queue = self.env._queue
+        queue[:] = [entry for entry in queue if entry[3] is not timer]
+        heapify(queue)
 
     def task(
         self, steps: Generator[int | None, None, None], on_error: Callable[[Exception], None]
