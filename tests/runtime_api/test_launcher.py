@@ -241,7 +241,11 @@ def test_a_write_before_a_tensor_is_refused_and_inside_its_buffer_is_not(torch) 
     [
         (lambda t: Pretender(), BadPointerError, "argument x of kernel add_one must be a tensor"),
         (lambda t: t.ones(64, device="ahbm:1"), BadPointerError, "lies on SIP 1, but rank 0"),
-        (lambda t: np.ones(64, np.float32), UsageError, "argument x of kernel add_one is a numpy array"),
+        (
+            lambda t: np.ones(64, np.float32),
+            UsageError,
+            "argument x of kernel add_one is a numpy array",
+        ),
     ],
 )
 def test_what_is_no_pointer_of_this_rank_is_refused(torch, argument, error, message: str) -> None:
