@@ -71,8 +71,12 @@ def _run(
         typer.Argument(metavar="BENCH", help="A Python file with run(torch, ...), or a name."),
     ] = None,
     machine: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
-    ] = "ahbm",
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Machine: a preset, NAME:SIPS, or a YAML file; the bench's MACHINE, else ahbm.",
+        ),
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
     ] = None,

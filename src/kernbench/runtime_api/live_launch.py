@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.kernel_plan import KernelEntry
     from kernbench.runtime_api.rank_state import RankState
     from kernbench.runtime_api.run import Run
-    from kernbench.sim_engine import LaneCosts
 
 
 class LivePlan:
@@ -47,8 +46,6 @@ class LivePlan:
         self.reason = reason
         """Why nothing of it is known without data; None: it is, but others see what it does."""
         written = written_params(kernel.binary.module)
-        self.lane_costs: dict[Any, LaneCosts] = {}
-        """By machine state, where others take part in its launches."""
         self.writes_anywhere = ABSOLUTE in written
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
             (index, 0, 0, index in written or self.writes_anywhere)

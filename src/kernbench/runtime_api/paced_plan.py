@@ -64,7 +64,7 @@ def build_paced(
         cached = cached_shares(cache, operands, addresses)
         touch_operands(cache, operands, addresses)
         conditions = engine.conditions(sip_id, policies, share, cached, queued)
-        return engine.lane_costs(plan, sip_id, conditions)
+        return engine.lane_costs(sip_id, conditions)
 
     own = [
         params[index].buffer

@@ -13,7 +13,7 @@ import numpy as np
 from kernbench.collectives import Schedule, ScheduleKey
 from kernbench.commands import Engine
 from kernbench.errors import InternalError
-from kernbench.hardware import Machine, transfer_ps
+from kernbench.hardware import Link, Machine, transfer_ps
 from kernbench.op_log import Template
 from kernbench.sim_engine.conditions import COMM_SHARE_STEPS
 from kernbench.sim_engine.link_bookings import LinkBookings
@@ -112,7 +112,7 @@ class Network:
         )
         self._timings: _Recent[_TimingKey, _Relative] = _Recent(_MOST_TIMINGS)
         self._bookings: dict[int, LinkBookings] = {}
-        self._rates: dict[tuple[int, int], Fraction | None] = {}
+        self._rates: dict[tuple[int, int, Fraction], Fraction] = {}
 
     def latency_ps(self, src_sip: int, dst_sip: int) -> int:
         """Return what an empty signal takes; it neither waits for a link nor holds one."""
@@ -122,27 +122,36 @@ class Network:
     def transfer(self, src_sip: int, dst_sip: int, size_bytes: int, at_ps: int) -> Passage:
         """Send bytes that are ready at ``at_ps``, in competition with all that is on the links.
 
-        Behind collectives, which have a link to themselves; what transfers leave free of it they
-        share (:class:`LinkBookings`). Over several links it cuts through.
+        Behind collectives, which have a link to themselves; what these leave free of it transfers
+        share (:class:`LinkBookings`). Over several links it cuts through in small pieces, between
+        those of others: that it queues for one link does not keep its first pieces from the next.
         """
-        pair = (src_sip, dst_sip)
-        if pair not in self._rates:
-            self._rates[pair] = span_gbps(self.machine, pair)
-        most = self._rates[pair]
         head = tail = at_ps
         hops: list[Hop] = []
         for index in self.machine.route(src_sip, dst_sip):
             link = self.machine.links[index]
-            rate = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
-            wire_ps = transfer_ps(size_bytes, rate)
+            wire_ps = transfer_ps(size_bytes, self._gbps(src_sip, dst_sip, link))
             booked = self._bookings.get(index)
             if booked is None:
                 booked = self._bookings[index] = LinkBookings()
-            begin, end = booked.book(max(head, int(self._free_ps[index])), wire_ps)
-            end = max(end, tail)
-            hops.append(Hop(index, begin, end, wire_ps))
-            head, tail = begin + link.latency_ps, end + link.latency_ps
+            head = max(head, int(self._free_ps[index]))
+            begin, end = booked.book(head, wire_ps)
+            tail = max(tail, end)
+            hops.append(Hop(index, begin, tail, wire_ps))
+            head, tail = head + link.latency_ps, tail + link.latency_ps
         return Passage(head, tail, tuple(hops))
+
+    def _gbps(self, src_sip: int, dst_sip: int, link: Link) -> Fraction:
+        """Return what kernels reach of a link on the way from one SIP to another."""
+        found = self._rates.get((src_sip, dst_sip, link.bandwidth_gbps))
+        if found is None:
+            most = span_gbps(self.machine, (src_sip, dst_sip))
+            library = self.machine.spec.collectives
+            peer = None if library is None else library.peer
+            found = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
+            found *= Fraction(1) if peer is None else peer.bandwidth_share
+            self._rates[src_sip, dst_sip, link.bandwidth_gbps] = found
+        return found
 
     def _free(self, links: Times) -> Times:
         """Return when collectives and transfers are done with links."""
