@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,103 +22,24 @@ from kernbench.kernel_ir import SplitPrograms
 from kernbench.replay import (
     Decisions,
     PointerArg,
-    capture,
-    look,
     of_programs,
     parts_of,
-    spans_of,
 )
-from kernbench.sim_engine import Lane, StreamCommand, Task
+from kernbench.runtime_api.courses import Commands, Course, NoData, Steps, StrandData
+from kernbench.sim_engine import StreamCommand
 
 if TYPE_CHECKING:
-    from kernbench.commands import Command, KernelTrace
+    from kernbench.commands import KernelTrace
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
     from kernbench.replay import InterleavedLaunch, Span, Strand
-    from kernbench.runtime_api.replay_queue import ReplayQueue
     from kernbench.runtime_api.run import Run
     from kernbench.sim_engine import LaneCosts, Lanes
 
 Array = npt.NDArray[Any]
-Commands = tuple["Command", ...]
-Steps = Generator[int | None, None, None]
 Timed = Generator[int | None, None, int]
 
 _MOST_NAMED = 4
-
-
-class Data(Protocol):
-    """What the commands of a course do to data."""
-
-    @property
-    def num_slots(self) -> int:
-        """How many slots its commands use."""
-
-    def spans(self, part: Commands) -> Sequence[Span]:
-        """Return what a part may touch."""
-
-    def perform(self, part: Commands) -> None:
-        """Execute a part now."""
-
-    def capture(self, part: Commands) -> Callable[[], None]:
-        """Return what executes a part later, on the values of now."""
-
-
-class StrandData:
-    """Commands are executed on data as time passes, after what completed before them."""
-
-    def __init__(self, strand: Strand, replay_queue: ReplayQueue) -> None:
-        self.strand = strand
-        self._replay_queue = replay_queue
-
-    @property
-    def num_slots(self) -> int:
-        return self.strand.num_slots
-
-    def spans(self, part: Commands) -> Sequence[Span]:
-        return spans_of(self.strand, part)
-
-    def perform(self, part: Commands) -> None:
-        self._replay_queue.drain()
-        self.strand.perform(part)
-
-    def capture(self, part: Commands) -> Callable[[], None]:
-        effect = capture(self.strand, part)
-
-        def run() -> None:
-            self._replay_queue.drain()
-            effect()
-
-        return run
-
-
-class NoData:
-    """Commands only take time: there is no data, or it is computed when somebody reads it."""
-
-    def __init__(self, num_slots: int) -> None:
-        self.num_slots = num_slots
-
-    def spans(self, part: Commands) -> Sequence[Span]:
-        return ()
-
-    def perform(self, part: Commands) -> None:
-        """Nothing."""
-
-    def capture(self, part: Commands) -> Callable[[], None]:
-        return lambda: None
-
-
-@dataclass(slots=True, eq=False)
-class Course:
-    """Programs that run in step, and what they have sent off that has not arrived."""
-
-    lane: Lane
-    data: Data
-    strand: Strand | None = None
-    sent: list[tuple[Span, int]] = field(default_factory=list)
-    """What they wrote, and when it takes effect."""
-    is_waiting: bool = False
-    task: Task | None = None
 
 
 class PacedLaunch(StreamCommand):
@@ -392,9 +312,9 @@ class PacedLaunch(StreamCommand):
             return (yield from self._access(course, part, command, spans))
         lane, lanes, data = course.lane, self._lanes, course.data
         if isinstance(command, Loop) and lanes.reaches_out(command):
-            end_ps = yield from lanes.far_loops(lane, command, _looks(part), data.num_slots)
+            end_ps = yield from lanes.far_loops(lane, command, data.num_slots)
         else:
-            end_ps = lanes.run(lane, part, _looks(part), data.num_slots)
+            end_ps = lanes.run(lane, part, data.num_slots)
         if any(span.writes for span in spans):
             yield end_ps
         data.perform(part)
@@ -417,7 +337,7 @@ class PacedLaunch(StreamCommand):
         simulation, lanes, lane, data = (
             self._run.simulation, self._lanes, course.lane, course.data
         )  # fmt: skip
-        issue = lanes.issue(lane, command, _looks(part), data.num_slots)
+        issue = lanes.issue(lane, command, data.num_slots)
         start_ps = lanes.earliest_ps(lane, issue)
         while start_ps > simulation.now_ps:
             yield start_ps
@@ -472,11 +392,6 @@ class PacedLaunch(StreamCommand):
         if isinstance(given, PointerArg) and given.buffer.sip_id != self._sip_id:
             owner = given.buffer.symmetric
             self._lanes.peers[index] = (given.buffer.sip_id, owner.rank)
-
-
-def _looks(part: Commands) -> tuple[Any, ...]:
-    """Return what parts that cost the same have in common."""
-    return tuple(look(command) for command in part)
 
 
 def _wake_of(course: Course) -> Callable[[], None]:

@@ -5,6 +5,7 @@ from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.hbm_sharing import Flow, HbmSharing, Share, demand_of
 from kernbench.sim_engine.kernel_operands import (
     KernelOperand,
     cached_shares,
@@ -25,7 +26,7 @@ from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
 from kernbench.sim_engine.simulation import Simulation
-from kernbench.sim_engine.sites import Site, user_site
+from kernbench.sim_engine.sites import Site, user_lines, user_site
 from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 from kernbench.sim_engine.tasks import Task
 
@@ -37,7 +38,9 @@ __all__ = [
     "CommandSpan",
     "Conditions",
     "DeviceEngine",
+    "Flow",
     "Handle",
+    "HbmSharing",
     "KernelOperand",
     "KernelOutline",
     "Lane",
@@ -47,6 +50,7 @@ __all__ = [
     "ProgramOutline",
     "Rank",
     "Selector",
+    "Share",
     "Simulation",
     "Site",
     "Stream",
@@ -56,6 +60,7 @@ __all__ = [
     "Transferred",
     "cached_shares",
     "check_kernel",
+    "demand_of",
     "kernel_operands",
     "listed",
     "microseconds",
@@ -65,6 +70,7 @@ __all__ = [
     "resident_programs",
     "schedule_kernel",
     "touch_operands",
+    "user_lines",
     "user_site",
     "wait_line",
 ]

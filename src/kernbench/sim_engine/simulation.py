@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from heapq import heapify
 from typing import Any, Protocol
 
 import simpy
+from simpy import Event
 
 from kernbench.errors import UsageError
 from kernbench.sim_engine.carriers import (
@@ -124,6 +126,40 @@ class Simulation:
         rank = Rank(self, rank_id, body, on_end, local, carrier)
         self.ranks.append(rank)
         return rank
+
+    def move(self, ends_ps: Mapping[Event, int]) -> None:
+        """Let handles that were to end at one time end at another, not before now."""
+        if not ends_ps:
+            return
+        queue = self.env._queue
+        for place, (_, priority, number, event) in enumerate(queue):
+            end_ps = ends_ps.get(event)
+            if end_ps is not None:
+                queue[place] = (end_ps, priority, number, event)
+        heapify(queue)
+
+    def start_strand(
+        self,
+        rank: Rank | None,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any,
+        carrier: Carrier,
+    ) -> Rank:
+        """Return one more thread of control of a rank, None for main; it starts as a rank does.
+
+        It has the rank's number, and is ended with it.
+        """
+        strand = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
+        if rank is not None:
+            rank.strands.append(strand)
+        return strand
+
+    def cancel(self, timer: Timer) -> None:
+        """Forget a timer that nobody waits for any more, so that the clock need not go there."""
+        queue = self.env._queue
+        queue[:] = [entry for entry in queue if entry[3] is not timer]
+        heapify(queue)
 
     def task(
         self, steps: Generator[int | None, None, None], on_error: Callable[[Exception], None]
