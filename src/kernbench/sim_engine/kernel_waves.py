@@ -113,7 +113,7 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     """Return when each program of a launch runs on the PEs of a SIP."""
     num_cubes, pes_per_cube = _in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
-    timing = Timing(resident_programs(trace, sip), trace.num_programs > num_pes)
+    timing = Timing(resident_programs(trace.tcm_bytes, sip), trace.num_programs > num_pes)
     groups = [
         group.waves(CostModel(group.plan, sip, conditions), timing)
         for group in _groups(trace, sip, conditions, num_pes)
@@ -127,10 +127,12 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
 
 # What does not depend on rates is found once per trace: other conditions and other machines with
 # as many PEs share it.
-_ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[_Group]]] = WeakKeyDictionary()
+_ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[GroupAnalysis]]] = WeakKeyDictionary()
 
 
-def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int) -> list[_Group]:
+def _groups(
+    trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int
+) -> list[GroupAnalysis]:
     """Return the analysed groups of a trace, for a SIP of this shape."""
     cache = sip.cache
     room = None if cache is None else cache.held_bytes
@@ -142,7 +144,7 @@ def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: i
     found = known.get(key)
     if found is None:
         found = known[key] = [
-            _Group(trace, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
+            GroupAnalysis(trace, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
             for group in trace.groups
             if len(group.program_ids)
         ]
@@ -159,10 +161,10 @@ class Timing:
     """Whether there are more programs than PEs."""
 
 
-def resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
+def resident_programs(program_tcm_bytes: int, sip: SipSpec) -> int:
     """Return how many programs a PE can have in TCM at the same time, at least one."""
     most = sip.pe.resident_programs
-    return max(1, min(most, sip.tcm_bytes // trace.tcm_bytes)) if trace.tcm_bytes else most
+    return max(1, min(most, sip.tcm_bytes // program_tcm_bytes)) if program_tcm_bytes else most
 
 
 def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
@@ -173,8 +175,8 @@ def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
     return max(each.num_cubes for each in places), max(each.num_pes for each in places)
 
 
-class _Group:
-    """The analysis of one program group: classes, traffic, shared tiles, conflicts."""
+class GroupAnalysis:
+    """What a program group moves: classes, traffic, shared tiles, conflicts."""
 
     def __init__(
         self,

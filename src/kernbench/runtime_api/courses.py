@@ -1,0 +1,93 @@
+"""Programs of a paced launch that run in step, and what their commands do to data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from kernbench.replay import capture, spans_of
+
+if TYPE_CHECKING:
+    from kernbench.commands import Command
+    from kernbench.replay import Span, Strand
+    from kernbench.runtime_api.replay_queue import ReplayQueue
+    from kernbench.sim_engine import Lane, Task
+
+Commands = tuple["Command", ...]
+Steps = Generator[int | None, None, None]
+"""What a course does; yields the times at which it goes on, or None until it is woken."""
+
+
+class Data(Protocol):
+    """What the commands of a course do to data."""
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots its commands use."""
+
+    def spans(self, part: Commands) -> Sequence[Span]:
+        """Return what a part may touch."""
+
+    def perform(self, part: Commands) -> None:
+        """Execute a part now."""
+
+    def capture(self, part: Commands) -> Callable[[], None]:
+        """Return what executes a part later, on the values of now."""
+
+
+class StrandData:
+    """Commands are executed on data as time passes, after what completed before them."""
+
+    def __init__(self, strand: Strand, replay_queue: ReplayQueue) -> None:
+        self.strand = strand
+        self._replay_queue = replay_queue
+
+    @property
+    def num_slots(self) -> int:
+        return self.strand.num_slots
+
+    def spans(self, part: Commands) -> Sequence[Span]:
+        return spans_of(self.strand, part)
+
+    def perform(self, part: Commands) -> None:
+        self._replay_queue.drain()
+        self.strand.perform(part)
+
+    def capture(self, part: Commands) -> Callable[[], None]:
+        effect = capture(self.strand, part)
+
+        def run() -> None:
+            self._replay_queue.drain()
+            effect()
+
+        return run
+
+
+class NoData:
+    """Commands only take time: there is no data, or it is computed when somebody reads it."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+
+    def spans(self, part: Commands) -> Sequence[Span]:
+        return ()
+
+    def perform(self, part: Commands) -> None:
+        """Nothing."""
+
+    def capture(self, part: Commands) -> Callable[[], None]:
+        return lambda: None
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """Programs that run in step, and what they have sent off that has not arrived."""
+
+    lane: Lane
+    data: Data
+    strand: Strand | None = None
+    sent: list[tuple[Span, int]] = field(default_factory=list)
+    """What they wrote, and when it takes effect."""
+    is_waiting: bool = False
+    task: Task | None = None
