@@ -72,11 +72,14 @@ def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machin
     return build_machine(spec, size, origin, None, _overridden_sips(spec, origin))
 
 
-def changed_machine(machine: Machine, changes: Mapping[str, Any]) -> Machine:
-    """Return a machine of the same size of which some keys differ, by dotted path.
+def changed_machine(
+    machine: Machine, changes: Mapping[str, Any], num_sips: int | None = None
+) -> Machine:
+    """Return a machine of which some keys differ, by dotted path, with its SIPs or as many.
 
     Raises:
-        MachineError: There is no such key, or the value is impossible; names the key.
+        MachineError: There is no such key, or the value is impossible; names the key. Or the links
+            do not join that many SIPs.
 
     >>> changed_machine(load_machine("ahbm", 2), {"sip.host_launch_us": 3}).sip.host_launch_ps
     3000000
@@ -94,9 +97,9 @@ def changed_machine(machine: Machine, changes: Mapping[str, Any]) -> Machine:
         group[last] = value
     origin = f"machine {machine.name}, changed"
     spec = _validated(data, origin)
-    return build_machine(
-        spec, machine.num_sips, origin, machine.shape, _overridden_sips(spec, origin)
-    )
+    shape = machine.shape if num_sips in (None, machine.num_sips) else None
+    overrides = _overridden_sips(spec, origin)
+    return build_machine(spec, num_sips or machine.num_sips, origin, shape, overrides)
 
 
 def _split(spec: str) -> tuple[str, int | None, Shape | None]:

@@ -34,12 +34,12 @@ def move_heads(
     With tables, heads of q and k are rotated by the angles of their positions, from ``first`` on;
     JOIN goes the other way, and rotates back. ``rows`` say where each token of ``fused`` belongs.
     """
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    t = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     head = tl.program_id(1)
     d = tl.arange(0, BLOCK_D)
     place = t
     if rows_ptr is not None:
-        place = tl.load(rows_ptr + t, mask=t < T, other=0)
+        place = tl.load(rows_ptr + t, mask=t < T, other=0).to(tl.int64)
     b, s = place // S, place % S
     if head < H:
         part = q_ptr + head * q_h

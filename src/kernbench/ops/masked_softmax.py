@@ -26,7 +26,7 @@ def masked_softmax_rows(
 
     Of sequence ``m // rows`` it sees the first ``lengths[m // rows]``.
     """
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
     x = tl.load(x_ptr + m * N + n, mask=mask, other=float("-inf")).to(COMPUTE) * scale
@@ -46,7 +46,7 @@ def softmax_backward_rows(
     COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """``out[m] = y[m] * (grad[m] - sum(grad[m] * y[m])) * scale``."""
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
     grad = tl.load(grad_ptr + m * N + n, mask=mask, other=0.0).to(COMPUTE)

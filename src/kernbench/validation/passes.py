@@ -100,8 +100,16 @@ class Passes:
         tp.initialize_model_parallel(model.config.tp_size)
         ops.use_tiles(self.tile)
         config = model.config
-        attention = self._attention(torch, model, asked)
-        layer = tp.TransformerLayer(config, attention, norm=model.norm, post_norm=model.post_norm)
+        # Each has weights and a cache of its own, which the device meets as it would in a model.
+        layers = [
+            tp.TransformerLayer(
+                config,
+                self._attention(torch, model, asked),
+                norm=model.norm,
+                post_norm=model.post_norm,
+            )
+            for _ in range(LAYERS)
+        ]
         rows = asked.packed or asked.batch * asked.tokens
         table = torch.empty((config.vocab_size, config.hidden_size), dtype=config.dtype)
         ids = torch.empty((rows,), dtype="int32")
@@ -112,9 +120,7 @@ class Passes:
         begin.record()
         x = ops.embedding(table, ids)
         events = [torch.ahbm.current_stream().record_event()]
-        for _ in range(LAYERS):
-            if isinstance(attention, tp.CachedAttention):
-                attention.position = asked.past
+        for layer in layers:
             x = layer(x)
             events.append(torch.ahbm.current_stream().record_event())
         if head is not None:
@@ -139,11 +145,13 @@ class Passes:
         if model.rotary:
             table = (end, heads.size // 2)
             rotary = (torch.empty(table), torch.empty(table))
-        return tp.CachedAttention(
+        attention = tp.CachedAttention(
             torch.empty(room, dtype=config.dtype), torch.empty(room, dtype=config.dtype),
             heads, asked.batch, causal=model.causal, keep_scores=self.stack.keep_scores,
             rotary=rotary, num_splits=self.stack.decode_splits if asked.tokens == 1 else None,
         )  # fmt: skip
+        attention.position = asked.past
+        return attention
 
     def tile(self, m: int, n: int, k: int, dtype: DType, sip: SipSpec) -> GemmTile:
         """Return the tile with which a product is fastest, as measured GEMM rows are answered."""
