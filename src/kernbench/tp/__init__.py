@@ -40,6 +40,7 @@ from kernbench.tp.parallel_state import (
     initialize_model_parallel,
     model_parallel_is_initialized,
 )
+from kernbench.tp.sharding import TransformerConfig
 from kernbench.tp.transformer import NormName, TransformerLayer
 from kernbench.tp.vocab import VocabParallelCrossEntropy, VocabParallelEmbedding
 
@@ -56,6 +57,7 @@ __all__ = [
     "ParallelStateError",
     "RowParallelLinear",
     "TrainingAttention",
+    "TransformerConfig",
     "TransformerLayer",
     "VocabParallelCrossEntropy",
     "VocabParallelEmbedding",

@@ -8,12 +8,12 @@ from typing import Protocol
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine, changed_machine
 from kernbench.sim_engine import Asked, Network
-from kernbench.tp.sharding import TransformerConfig
+from kernbench.tp import TransformerConfig
 from kernbench.validation.passes import Model, Pass, Passes, PassTime
 from kernbench.validation.pipelines import forward_us
 from kernbench.validation.predictor import Answer
 from kernbench.validation.reference import Row
-from kernbench.validation.stacks import Stack, stack_of
+from kernbench.validation.stacks import stack_of
 
 DTYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 
@@ -108,9 +108,10 @@ class InferencePredictor:
         return Model(config=config, post_norm=post_norm, causal=causal)
 
     def _passes_of(self, row: Row) -> Passes:
-        return self._passes(row.device, row.integer("tp"), stack_of(row.source))
+        return self._passes(row.device, row.integer("tp"), row.source)
 
-    def _make_passes(self, device: str, ranks: int, stack: Stack) -> Passes:
+    def _make_passes(self, device: str, ranks: int, source: str) -> Passes:
+        stack = stack_of(source)
         machine = changed_machine(self._machine_of(device), {}, num_sips=ranks)
         return Passes(stack.adapted(machine, ranks), stack)
 

@@ -16,7 +16,7 @@ from kernbench.dtypes import DType
 from kernbench.hardware import Machine, SipSpec
 from kernbench.ops import GemmTile
 from kernbench.runtime_api import KernelEngine, RuntimeContext
-from kernbench.tp.sharding import TransformerConfig
+from kernbench.tp import TransformerConfig
 from kernbench.validation.gemm import GemmTuner, Problem
 from kernbench.validation.harness import Harness
 from kernbench.validation.stacks import Stack

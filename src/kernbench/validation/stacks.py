@@ -50,9 +50,9 @@ class Stack:
             for group in ("protocols", "point_to_point"):
                 for name, protocol in (getattr(library, group) or {}).items():
                     key = f"collectives.{group}.{name}.launch_us"
-                    changes[key] = float(protocol.launch_us) + added_us
+                    changes[key] = round(float(protocol.launch_us) + added_us, 6)
             if library.in_switch is not None:
-                launch_us = float(library.in_switch.launch_us) + added_us
+                launch_us = round(float(library.in_switch.launch_us) + added_us, 6)
                 changes["collectives.in_switch.launch_us"] = launch_us
         return changed_machine(machine, changes) if changes else machine
 
