@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernbench.errors import DeadlockError, DeviceAssertError, OutOfBoundsError
+from kernbench.errors import DataRaceError, DeadlockError, DeviceAssertError, OutOfBoundsError
 from kernbench.hardware import load_machine
 from kernbench.runtime_api import RuntimeContext
 from tests.runtime_api import symmetric_kernels as kernels
@@ -248,3 +248,33 @@ def test_a_kernel_of_another_stream_that_should_send_the_signal_is_named() -> No
 
     with pytest.raises(DeadlockError, match=r"kernel send on SIP 0 \(rank 0\) waits for its PEs"):
         on_ranks(1, body)
+
+
+def handed_on(torch: Any, rank: int, is_told: bool) -> None:
+    """Rank 0 fills its memory and signals rank 1, which signals rank 2, which reads it."""
+    symmetric = torch.distributed.symmetric_memory
+    x = symmetric.empty(64, dtype=torch.float32, name="x")
+    shared = symmetric.rendezvous(x)
+    done = torch.zeros(1, dtype=torch.int32)
+    if rank == 0:
+        x.fill_(3)
+    if rank and is_told:
+        kernels.await_by_cas[(1,)](shared.get_signal_pad(rank, (1,), torch.int32), 1, done)
+    if rank < 2:
+        kernels.send[(1,)](shared.get_signal_pad(rank + 1, (1,), torch.int32), 1)
+    else:
+        out = torch.ones(64) + shared.get_buffer(0, (64,), torch.float32)
+        assert out.tolist() == [4] * 64 or not is_told
+
+
+@pytest.mark.adr("0032-D8")
+def test_signals_order_what_kernels_of_ranks_do() -> None:
+    on_ranks(3, lambda torch, rank: handed_on(torch, rank, True), check=True)
+
+
+@pytest.mark.adr("0032-D8")
+def test_without_a_signal_two_ranks_race() -> None:
+    error = error_of(3, lambda torch, rank: handed_on(torch, rank, False), check=True)
+    assert isinstance(error, DataRaceError)
+    assert "rank 2" in str(error)
+    assert "fill (rank 0" in str(error)

@@ -26,21 +26,21 @@ from kernbench.replay import (
     of_programs,
     parts_of,
 )
-from kernbench.runtime_api.courses import Commands, Course, NoData, Steps, StrandData
+from kernbench.runtime_api.courses import Commands, Course, NoData, Steps, StrandData, waits_of
+from kernbench.runtime_api.signals import Knowledge
 from kernbench.sim_engine import StreamCommand
 
 if TYPE_CHECKING:
-    from kernbench.commands import KernelTrace
+    from kernbench.commands import KernelTrace, Transfer
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
     from kernbench.replay import InterleavedLaunch, Span, Strand
     from kernbench.runtime_api.run import Run
+    from kernbench.runtime_api.signals import Heard
     from kernbench.sim_engine import LaneCosts, Lanes
 
 Array = npt.NDArray[Any]
 Timed = Generator[int | None, None, int]
-
-_MOST_NAMED = 4
 
 
 class PacedLaunch(StreamCommand):
@@ -80,6 +80,8 @@ class PacedLaunch(StreamCommand):
         self._lanes: Lanes
         self._courses: dict[Course, None] = {}
         self._next_program = 0
+        self._knowledge: Knowledge | None = None
+        """Under the sanitizer: what its programs know of other launches."""
         self._num_in_flight = 0
         self._num_beginning = 0
         self._last_ps = 0
@@ -95,6 +97,9 @@ class PacedLaunch(StreamCommand):
         if self._make_live is not None:
             run.replay_queue.drain()
             self._live = self._make_live()
+        if run.ordering is not None:
+            begun = run.ordering.begin(self, self._stream)
+            self._knowledge = Knowledge(run.signals, self, begun)
         run.simulation.open_ended[self] = None
         pes = np.arange(self._lanes.num_pes)
         with self._beginning():
@@ -120,26 +125,11 @@ class PacedLaunch(StreamCommand):
         self._params, self._live, self._make_live, self.writes = (), None, None, ()
 
     def describe(self) -> str:
-        waiting = [course for course in self._courses if course.is_waiting]
         text = f"kernel {self.label} on SIP {self._sip_id} (rank {self._rank})"
+        waiting = [course for course in self._courses if course.is_waiting]
         if not waiting or self._live is None:
             return text
-        lines = []
-        for course in waiting[:_MOST_NAMED]:
-            assert course.strand is not None
-            ids = course.lane.program_ids.tolist()
-            named = ", ".join(str(self._live.coordinates(i)) for i in ids[:_MOST_NAMED])
-            more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
-            places = dict.fromkeys(each.span.buffer.label for each in course.strand.watched)
-            of = f" of {', '.join(places)}" if places else ""
-            lines.append(
-                f"{'program' if len(ids) == 1 else 'programs'} {named}{more} at "
-                f"{course.strand.loop_line} for a change{of}"
-            )
-        rest = sum(len(course.lane.program_ids) for course in waiting[_MOST_NAMED:])
-        if rest:
-            lines.append(f"{rest} more programs")
-        text += ", which waits: " + "; ".join(lines)
+        text += f", which waits: {waits_of(waiting, self._live)}"
         left = self._num_programs - self._next_program
         if left:
             text += f"; {left} programs have not begun, as the PEs have no room for them"
@@ -367,6 +357,9 @@ class PacedLaunch(StreamCommand):
         ):
             yield outcome.effect_ps
             data.perform(part)
+            if self._knowledge is not None:
+                self._knowledge.look(command, spans)
+                self._knowledge.tell(command, spans, self._knowledge.heard)
             self._run.signals.written(spans)
             return outcome.done_ps
         effect = data.capture(part)
@@ -374,10 +367,18 @@ class PacedLaunch(StreamCommand):
         course.sent = [each for each in course.sent if each[1] > now_ps]
         course.sent += [(span, outcome.effect_ps) for span in spans]
         self._num_in_flight += 1
-        simulation.call_at(outcome.effect_ps, lambda: self._arrive(effect, spans))
+        heard = {} if self._knowledge is None else self._knowledge.heard
+        arrive = partial(self._arrive, effect, command, spans, heard)
+        simulation.call_at(outcome.effect_ps, arrive)
         return outcome.done_ps
 
-    def _arrive(self, effect: Callable[[], None], spans: Sequence[Span]) -> None:
+    def _arrive(
+        self,
+        effect: Callable[[], None],
+        command: Transfer,
+        spans: Sequence[Span],
+        heard: Heard,
+    ) -> None:
         """Let what was written take effect."""
         self._num_in_flight -= 1
         if self.error is not None:
@@ -387,6 +388,8 @@ class PacedLaunch(StreamCommand):
         except Exception as error:
             self._fail(error)
             return
+        if self._knowledge is not None:
+            self._knowledge.tell(command, spans, heard)
         self._run.signals.written(spans)
         self._end_if_over()
 
