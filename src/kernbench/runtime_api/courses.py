@@ -90,4 +90,6 @@ class Course:
     sent: list[tuple[Span, int]] = field(default_factory=list)
     """What they wrote, and when it takes effect."""
     is_waiting: bool = False
+    deadline_ps: int | None = None
+    """When what it waits for is given up, where that has a timeout."""
     task: Task | None = None

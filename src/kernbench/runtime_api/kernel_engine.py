@@ -91,14 +91,13 @@ class KernelEngine:
         self,
         sip_id: int,
         policies: Policies,
-        comm_share: float,
         cached: CachedShares = (),
         queued: bool = False,
     ) -> Conditions:
         """Return the state of a SIP that a launch with these placements meets."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        return Conditions(placements, Fraction(comm_share), cached, queued)
+        return Conditions(placements, cached, queued)
 
     def lane_costs(self, sip_id: int, conditions: Conditions) -> LaneCosts:
         """Return the costs of commands on a SIP, which launches under like conditions share."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Loop
 from kernbench.errors import RankFailedError
+from kernbench.hardware import PS_PER_NS
 from kernbench.kernel_ir import SplitPrograms
 from kernbench.replay import (
     Decisions,
@@ -95,7 +96,7 @@ class PacedLaunch(StreamCommand):
             run.replay_queue.drain()
             self._live = self._make_live()
         run.simulation.open_ended[self] = None
-        pes = np.arange(run.machine.sip_at(self._sip_id).num_pes)
+        pes = np.arange(self._lanes.num_pes)
         with self._beginning():
             for _ in range(self._resident):
                 self._dispatch(pes)
@@ -142,6 +143,9 @@ class PacedLaunch(StreamCommand):
         left = self._num_programs - self._next_program
         if left:
             text += f"; {left} programs have not begun, as the PEs have no room for them"
+        assert self.engine is not None
+        for _, command in self.engine.waiting:
+            text += f"; {command.describe()} waits for its PEs"
         return text
 
     # -- programs --------------------------------------------------------------------------------
@@ -271,7 +275,9 @@ class PacedLaunch(StreamCommand):
                 return
             if strand.is_waiting:
                 yield from self._wait(course)
-            elif not goes_on:
+                continue
+            course.deadline_ps = None
+            if not goes_on:
                 break
         yield from self._ended(course)
 
@@ -283,11 +289,23 @@ class PacedLaunch(StreamCommand):
             course.is_waiting = True
             self._lanes.active -= len(lane.program_ids)
             self._run.signals.wait(strand.watched, _wake_of(course))
+            if strand.may_give_up and course.deadline_ps is None:
+                course.deadline_ps = lane.floor_ps + strand.timeout_ns * PS_PER_NS
+                give_up = partial(self._give_up, course, course.deadline_ps)
+                self._run.simulation.call_at(course.deadline_ps, give_up)
             yield None
             self._lanes.active += len(lane.program_ids)
             course.is_waiting = False
         strand.watched = []
         self._lanes.wait(lane, strand.loop_line, self._run.simulation.now_ps)
+
+    def _give_up(self, course: Course, deadline_ps: int) -> None:
+        """End a wait that has a timeout, if it is still going on."""
+        assert course.strand is not None
+        if course.is_waiting and course.deadline_ps == deadline_ps and self.error is None:
+            course.strand.gives_up = True
+            self._run.signals.forget(_wake_of(course))
+            _wake_of(course)()
 
     def _split(self, course: Course, labels: Array) -> None:
         """Let the programs of a course go different ways from here on."""

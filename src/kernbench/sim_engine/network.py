@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,16 +15,14 @@ from kernbench.commands import Engine
 from kernbench.errors import InternalError
 from kernbench.hardware import Link, Machine, transfer_ps
 from kernbench.op_log import Template
-from kernbench.sim_engine.conditions import COMM_SHARE_STEPS
 from kernbench.sim_engine.link_bookings import LinkBookings
-from kernbench.sim_engine.link_plan import LinkPlan, Times, build_link_plan, span_gbps
+from kernbench.sim_engine.link_plan import LinkPlan, Positions, Times, build_link_plan, span_gbps
 from kernbench.sim_engine.link_timing import run_on_links
 from kernbench.sim_engine.link_trail import Column, Trail, build_rows
 from kernbench.sim_engine.selection import PLAIN, Selector
 
 _MOST_PLANS = 64
 _MOST_TIMINGS = 512
-_FLOWS_PER_SIP = 8
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -38,6 +36,12 @@ class Transferred:
     starts_ps: tuple[int, ...]
     ends_ps: tuple[int, ...]
     template: Template
+    hbm_ps: tuple[int, ...]
+    """HBM time of all that a rank reads and writes."""
+    links: Positions
+    """The links that are taken for longer than until the first start, by number."""
+    free_ps: Times
+    """When each of them is free again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,6 @@ class _Relative:
 
     ends_ps: tuple[int, ...]
     free_ps: Times
-    flows: tuple[tuple[int, int, int, int], ...]
-    """(SIP, start, end, sixteenths of its HBM bandwidth) of every SIP that moves data."""
     template: Template
 
 
@@ -101,11 +103,6 @@ class Network:
         self.machine = machine
         # When each link of the machine is free.
         self._free_ps = np.zeros(len(machine.links), dtype=np.int64)
-        # Per SIP, the newest transfers as (start, end, sixteenths of its HBM bandwidth).
-        self._flows: list[deque[tuple[int, int, int]]] = [
-            deque(maxlen=_FLOWS_PER_SIP) for _ in range(machine.num_sips)
-        ]
-        self._flows_end_ps = [0] * machine.num_sips
         self.selector = Selector(machine)
         self._plans: _Recent[tuple[ScheduleKey, str, tuple[int, ...]], LinkPlan] = _Recent(
             _MOST_PLANS
@@ -204,22 +201,22 @@ class Network:
         )
         # Relative times cannot tell how long before the start an idle link became free.
         occupied = timing.free_ps > 0
-        self._free_ps[plan.links[occupied]] = timing.free_ps[occupied] + base
-        for sip, start, end, share in timing.flows:
-            self._flows[sip].append((start + base, end + base, share))
-            self._flows_end_ps[sip] = max(self._flows_end_ps[sip], end + base)
-        return Transferred(starts_ps, tuple(end + base for end in timing.ends_ps), timing.template)
+        links, free_ps = plan.links[occupied], timing.free_ps[occupied] + base
+        self._free_ps[links] = free_ps
+        ends_ps = tuple(end + base for end in timing.ends_ps)
+        return Transferred(
+            starts_ps, ends_ps, timing.template, tuple(plan.hbm_ps.tolist()), links, free_ps
+        )
 
-    def hbm_share(self, sip: int, at_ps: int) -> float:
-        """Return which part of the SIP's HBM bandwidth the transfers in flight take.
+    def delay(self, placed: Transferred, now_ps: int, by_ps: int) -> None:
+        """Take note that a collective ends later than it was placed, or less late (below 0).
 
-        A multiple of 1/16, below 1. A collective takes its average over the time from the last
-        rank's start to its end on that SIP.
+        Links that a later one has taken over since stay as they are.
         """
-        if at_ps >= self._flows_end_ps[sip]:
-            return 0.0
-        shares = sum(share for start, end, share in self._flows[sip] if start <= at_ps < end)
-        return min(shares, COMM_SHARE_STEPS - 1) / COMM_SHARE_STEPS
+        links, free_ps = placed.links, placed.free_ps
+        held = (self._free_ps[links] == free_ps) & (free_ps > now_ps)
+        self._free_ps[links[held]] += by_ps
+        free_ps[held] += by_ps
 
 
 def _time(plan: LinkPlan, starts: Times, free: Times, protocol: str) -> _Relative:
@@ -246,21 +243,4 @@ def _time(plan: LinkPlan, starts: Times, free: Times, protocol: str) -> _Relativ
         bound_ps=int(timing.busy_ps.max(initial=0)),
         hbm_bytes_by_rank=tuple(plan.hbm_bytes.tolist()),
     )
-    return _Relative(
-        tuple(timing.ends_ps.tolist()),
-        timing.free_ps,
-        _flows(plan, starts, timing.ends_ps),
-        template,
-    )
-
-
-def _flows(plan: LinkPlan, starts: Times, ends: Times) -> tuple[tuple[int, int, int, int], ...]:
-    # Who came early waits for the last one; only a sender can be done before that.
-    begins = np.where(ends > starts.max(), starts.max(), starts)
-    durations = np.maximum(ends - begins, 1)
-    # To the nearest share.
-    shares = np.minimum(
-        (2 * COMM_SHARE_STEPS * plan.hbm_ps + durations) // (2 * durations), COMM_SHARE_STEPS - 1
-    )
-    columns = (plan.sips, begins.tolist(), ends.tolist(), shares.tolist())
-    return tuple(flow for flow in zip(*columns, strict=True) if flow[3])
+    return _Relative(tuple(timing.ends_ps.tolist()), timing.free_ps, template)
