@@ -162,4 +162,5 @@ class Collective:
             ),
         )
         for work, end_ps in zip(works, ends_ps, strict=True):
+            work.placed()
             work.end_after(end_ps - now_ps)

@@ -107,9 +107,14 @@ class Run:
         running = self.simulation.running
         return self._main_state if running is None else running.local
 
-    def hbm_share(self, sip_id: int) -> float:
-        """Return how much of a SIP's HBM bandwidth transfers in flight take now."""
-        return self.network.hbm_share(sip_id, self.simulation.now_ps) if self.has_network else 0.0
+    def hbm_share(self, sip_id: int, at_ps: int | None = None) -> float:
+        """Return how much of a SIP's HBM bandwidth transfers in flight take, by default now.
+
+        Of a later time only what is known by now.
+        """
+        if not self.has_network:
+            return 0.0
+        return self.network.hbm_share(sip_id, self.simulation.now_ps if at_ps is None else at_ps)
 
     def memory(self, sip_id: int) -> DeviceMemory:
         """Return the HBM of a SIP."""
