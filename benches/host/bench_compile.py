@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import tutorial_attention as attention
 import tutorial_kernels as kernels
-from conftest import Goal
 from tutorial_gemm import matmul
 
+from conftest import Goal
 from kernbench.dtypes import as_dtype
 from kernbench.errors import NeedsDataError
 from kernbench.hardware import load_machine

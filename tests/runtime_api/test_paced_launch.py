@@ -442,6 +442,7 @@ def test_without_data_a_known_kernel_takes_the_time_that_it_takes_with() -> None
         def body(torch: Any, rank: int) -> None:
             symmetric = torch.distributed.symmetric_memory
             x = symmetric.empty(1 << 14, dtype=torch.float32)
+            x.zero_()
             shared = symmetric.rendezvous(x)
             out = torch.zeros(1 << 14)
             shared.barrier()

@@ -41,8 +41,8 @@ def run_whole(trace: KernelTrace, parts: list[tuple[Command, ...]]) -> int:
     ids = group.program_ids
     lanes.active = len(ids)
     lane = lanes.begin(ids, np.arange(len(ids)), 0)
-    for number, part in enumerate(parts):
-        lanes.run(lane, part, number, trace.num_slots)
+    for part in parts:
+        lanes.run(lane, part, trace.num_slots)
     return lane.end_ps
 
 
@@ -99,7 +99,7 @@ def one_program(lanes: Lanes) -> Any:
 
 
 def start(lanes: Lanes, lane: Any, command: Any) -> Any:
-    issue = lanes.issue(lane, command, id(command), 4)
+    issue = lanes.issue(lane, command, 4)
     return lanes.start(lane, issue, lanes.earliest_ps(lane, issue))
 
 
@@ -133,7 +133,7 @@ def test_a_release_waits_until_what_was_written_is_there(order: str) -> None:
     stored = start(lanes, lane, write_of(1))
     lanes.begin_operation(lane)
     atomic = atomic_of(0, order)
-    issue = lanes.issue(lane, atomic, "atomic", 4)
+    issue = lanes.issue(lane, atomic, 4)
     begins_ps = lanes.earliest_ps(lane, issue)
     assert (begins_ps >= stored.done_ps) == (order == "release")
 
@@ -161,7 +161,7 @@ def test_loads_of_a_loop_run_ahead_over_the_link() -> None:
         lanes.peers = {0: (1, 1)}
         lane = one_program(lanes)
         loop = Loop(0, 8, (read_of(0, 0, 256), write_of(1, 256)), (), stages, UNKNOWN_LINE)
-        steps = lanes.far_loops(lane, loop, "loop", 4)
+        steps = lanes.far_loops(lane, loop, 4)
         issued = list(steps)
         assert issued == sorted(issued)
         assert len(issued) == 8

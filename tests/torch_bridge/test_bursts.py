@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.hardware import load_machine
-from kernbench.op_log import Template
+from kernbench.op_log import Limit, Template
 from kernbench.runtime_api import Marker, Run, WaitFor
-from kernbench.sim_engine import Stream, StreamCommand
+from kernbench.sim_engine import Flow, Share, Stream, StreamCommand
 from kernbench.torch_bridge.bursts import Burst
 from kernbench.torch_bridge.host import Host
 from tests.logs import kernel
@@ -25,10 +25,11 @@ class Fixed:
     """A timing that is the same in every state but for the queue, which saves 1 ps."""
 
     def __init__(self, name: str, duration_ps: int) -> None:
-        self.idle = kernel(name, duration_ps)
+        # It asks for three quarters of HBM.
+        self.idle = kernel(name, duration_ps, limits_ps={Limit.HBM: duration_ps * 3 // 4})
         self.queued = replace(self.idle, duration_ps=duration_ps - 1)
 
-    def template(self, comm_share: float, queued: bool) -> Template:
+    def template(self, queued: bool) -> Template:
         return self.queued if queued else self.idle
 
 
@@ -41,8 +42,8 @@ class OneOperation(StreamCommand):
         self._run, self._queue, self._timing = run, queue, timing
 
     def begin(self) -> int:
-        queued = self._run.simulation.now_ps > self.earliest_ps
-        self.template = self._timing.template(0.0, queued)
+        self.template = self._timing.template(self.queued)
+        self.hbm_ps = self.template.hbm_ps
         return self.template.duration_ps
 
     def finish(self) -> None:
@@ -65,6 +66,13 @@ def in_bursts(host: Host, run: Run, queue: Stream, timing: Any) -> None:
         queue.submit(burst)
 
 
+def transfer(run: Run, demand: int, duration_ps: int) -> None:
+    """Let something that asks for part of HBM begin now, as a collective would."""
+    now_ps = run.simulation.now_ps
+    handle = run.simulation.timer(duration_ps)
+    run.hbm.begin(Flow([Share(0, demand, handle, duration_ps, now_ps + duration_ps)], now_ps))
+
+
 def times(program: list[tuple[Any, ...]], launch: Any) -> dict[str, tuple[str, int, int]]:
     run = Run(MACHINE, 1, False, 0)
     host = Host(run, 0)
@@ -79,6 +87,8 @@ def times(program: list[tuple[Any, ...]], launch: Any) -> dict[str, tuple[str, i
             host.enqueue(WaitFor(run, marker), queues[rest[1]])
         elif kind == "sleep":
             host.sleep(rest[0])
+        elif kind == "transfer":
+            transfer(run, *rest)
         elif queues[rest[0]].tail is not None:
             host.wait(queues[rest[0]].tail)
     run.drain()
@@ -96,6 +106,7 @@ step = st.one_of(
     st.tuples(st.just("operation"), stream, duration),
     st.tuples(st.just("wait"), stream, stream),
     st.tuples(st.just("sleep"), duration),
+    st.tuples(st.just("transfer"), st.integers(1, 64), duration),
     st.tuples(st.just("synchronize"), stream),
 )
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
     from kernbench.replay import Executed, InterleavedLaunch, Launched, Resolve, Sanitizer
-    from kernbench.runtime_api.kernel_plan import KernelPlan
     from kernbench.runtime_api.live_launch import LivePlan
     from kernbench.triton_backend import KernelBinary
 
@@ -44,6 +43,7 @@ class KernelEngine:
         passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
         supported = [each for each, name in passes.items() if name != "float32"]
         self._roundings = build_roundings(tf32, supported)
+        self._lane_costs: dict[tuple[int, Conditions], LaneCosts] = {}
         self.rounded: dict[str, SourceLine] = {}
         """Kernels whose float32 products are not computed in float32, and one such line of each."""
 
@@ -91,25 +91,22 @@ class KernelEngine:
         self,
         sip_id: int,
         policies: Policies,
-        comm_share: float,
         cached: CachedShares = (),
         queued: bool = False,
     ) -> Conditions:
         """Return the state of a SIP that a launch with these placements meets."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        return Conditions(placements, Fraction(comm_share), cached, queued)
+        return Conditions(placements, cached, queued)
 
-    def lane_costs(
-        self, plan: KernelPlan | LivePlan, sip_id: int, conditions: Conditions
-    ) -> LaneCosts:
-        """Return the costs of a plan's commands, which its launches share."""
+    def lane_costs(self, sip_id: int, conditions: Conditions) -> LaneCosts:
+        """Return the costs of commands on a SIP, which launches under like conditions share."""
         sip = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(sip), conditions)
-        found = plan.lane_costs.get(key)
+        found = self._lane_costs.get(key)
         if found is None:
-            found = plan.lane_costs[key] = LaneCosts(sip, conditions)
+            found = self._lane_costs[key] = LaneCosts(sip, conditions)
         return found
 
     def num_resident(self, tcm_bytes: int, sip_id: int) -> int:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from kernbench.op_log import Template
     from kernbench.runtime_api.kernel_engine import CachedShares, Grid, KernelEngine
-    from kernbench.sim_engine import LaneCosts
     from kernbench.triton_backend import KernelBinary
 
 
@@ -38,8 +37,6 @@ class KernelPlan:
         self._grid, self._ints = grid, ints
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
-        self.lane_costs: dict[Any, LaneCosts] = {}
-        """The same where others take part in its launches."""
         self.operands = kernel_operands(trace)
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {

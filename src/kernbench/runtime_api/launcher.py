@@ -77,6 +77,7 @@ class KernelLaunch(StreamCommand):
         )
         touch_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
         self._template = template
+        self.hbm_ps = template.hbm_ps
         return template.duration_ps
 
     def finish(self) -> None:
@@ -251,8 +252,7 @@ class KernelLauncher:
         run.replay_queue.drain()
         scratch = Scratch(reach)
         executed = self.engine.run_live(plan, scratch.params(params), scratch)
-        share = run.hbm_share(state.sip_id)
-        conditions = self.engine.conditions(state.sip_id, policies, share)
+        conditions = self.engine.conditions(state.sip_id, policies)
         return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
 
     def template(
@@ -274,17 +274,16 @@ class KernelLauncher:
             UsageError: The attributes name a parameter that the kernel does not have.
         """
         run = self.run
-        share = run.hbm_share(sip_id)
         operands = plan.operands if addresses else ()
         cached = cached_shares(run.cache(sip_id), operands, addresses)
         queued = queued or attributes.follows
         if attributes.cached:
             cached = plan.kernel.with_kept(cached, attributes.cached)
         # SIPs without a description of their own share one object.
-        key = (id(run.machine.sip_at(sip_id)), share, name, policies, queued, cached)
+        key = (id(run.machine.sip_at(sip_id)), name, policies, queued, cached)
         found = plan.templates.get(key)
         if found is None:
-            conditions = self.engine.conditions(sip_id, policies, share, cached, queued)
+            conditions = self.engine.conditions(sip_id, policies, cached, queued)
             found = self.engine.schedule(plan.trace, sip_id, conditions, name)
             plan.templates[key] = found
         return found

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.kernel_plan import KernelEntry
     from kernbench.runtime_api.rank_state import RankState
     from kernbench.runtime_api.run import Run
-    from kernbench.sim_engine import LaneCosts
 
 
 class LivePlan:
@@ -47,8 +46,6 @@ class LivePlan:
         self.reason = reason
         """Why nothing of it is known without data; None: it is, but others see what it does."""
         written = written_params(kernel.binary.module)
-        self.lane_costs: dict[Any, LaneCosts] = {}
-        """By machine state, where others take part in its launches."""
         self.writes_anywhere = ABSOLUTE in written
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
             (index, 0, 0, index in written or self.writes_anywhere)
@@ -167,14 +164,12 @@ class LiveLaunch(StreamCommand):
             # Which bytes it wrote is not counted: from now on all of them pass as written.
             pointer.buffer.written = None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
-        share = run.hbm_share(self._sip_id)
         cache, operands = run.cache(self._sip_id), kernel_operands(executed.trace)
         cached = cached_shares(cache, operands, self._addresses)
-        conditions = self._engine.conditions(
-            self._sip_id, self._policies, share, cached, self.queued
-        )
+        conditions = self._engine.conditions(self._sip_id, self._policies, cached, self.queued)
         self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
         touch_operands(cache, operands, self._addresses)
+        self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps
 
     def finish(self) -> None:

@@ -60,11 +60,11 @@ def build_paced(
     ]
 
     def costs(queued: bool) -> LaneCosts:
-        cache, share = run.cache(sip_id), run.hbm_share(sip_id)
+        cache = run.cache(sip_id)
         cached = cached_shares(cache, operands, addresses)
         touch_operands(cache, operands, addresses)
-        conditions = engine.conditions(sip_id, policies, share, cached, queued)
-        return engine.lane_costs(plan, sip_id, conditions)
+        conditions = engine.conditions(sip_id, policies, cached, queued)
+        return engine.lane_costs(sip_id, conditions)
 
     own = [
         params[index].buffer

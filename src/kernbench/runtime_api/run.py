@@ -25,6 +25,7 @@ from kernbench.sim_engine import (
     CacheContents,
     DeviceEngine,
     Handle,
+    HbmSharing,
     LaneCosts,
     Lanes,
     Network,
@@ -47,7 +48,7 @@ class Run:
         ranks: int | None,
         data: bool,
         seed: int,
-        check: object = False,
+        check: object = None,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
@@ -81,14 +82,14 @@ class Run:
         self.ended = False
         self.probed_ps: int | None = None
         """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""
-        self.has_network = False
-        """Whether a collective has run."""
         self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
         self._byte_pool = BytePool()
         self._memories: dict[int, DeviceMemory] = {}
         self._streams: dict[int, Stream] = {}
         self._more_streams: list[DeviceStream] = []
         self._engines: dict[int, DeviceEngine] = {}
+        self.hbm = HbmSharing(self.simulation)
+        """What is under way on the SIPs, and slows each other down."""
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
         self._caches: dict[int, CacheContents] = {}
@@ -98,7 +99,6 @@ class Run:
     @cached_property
     def network(self) -> Network:
         """The links between the SIPs, from the first collective on."""
-        self.has_network = True
         return Network(self.machine)
 
     @property
@@ -106,15 +106,6 @@ class Run:
         """The state of the rank whose code runs now; main's outside of ``spawn``."""
         running = self.simulation.running
         return self._main_state if running is None else running.local
-
-    def hbm_share(self, sip_id: int, at_ps: int | None = None) -> float:
-        """Return how much of a SIP's HBM bandwidth transfers in flight take, by default now.
-
-        Of a later time only what is known by now.
-        """
-        if not self.has_network:
-            return 0.0
-        return self.network.hbm_share(sip_id, self.simulation.now_ps if at_ps is None else at_ps)
 
     def memory(self, sip_id: int) -> DeviceMemory:
         """Return the HBM of a SIP."""
@@ -147,7 +138,7 @@ class Run:
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""
         number = 1 + sum(stream.sip_id == sip_id for stream in self._more_streams)
-        stream = DeviceStream(self, sip_id, Stream(self.simulation, f"sip{sip_id}.{number}"))
+        stream = DeviceStream(self, sip_id, self._new_queue(f"sip{sip_id}.{number}", sip_id))
         self._more_streams.append(stream)
         return stream
 
@@ -171,8 +162,11 @@ class Run:
         """Return the default in-order stream of a SIP."""
         found = self._streams.get(sip_id)
         if found is None:
-            found = self._streams[sip_id] = Stream(self.simulation, f"sip{sip_id}")
+            found = self._streams[sip_id] = self._new_queue(f"sip{sip_id}", sip_id)
         return found
+
+    def _new_queue(self, name: str, sip_id: int) -> Stream:
+        return Stream(self.simulation, name, sip_id, self.hbm)
 
     def queues(self, sip_id: int) -> list[Stream]:
         """Return the queues of all streams of a SIP."""

@@ -94,9 +94,6 @@ class Part(Handle):
         """Return what computes the data of the collective in its place in the replay, if any."""
         return None
 
-    def placed(self) -> None:
-        """Take note that the collective has been placed in time, from now on."""
-
     def asked(self) -> str:
         """Return the rank's call in words, for an error that compares it with the others'."""
         side = self.called.partition(" ")[0]

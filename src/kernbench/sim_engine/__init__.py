@@ -5,6 +5,7 @@ from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.hbm_sharing import Flow, HbmSharing, Share, demand_of
 from kernbench.sim_engine.kernel_operands import (
     KernelOperand,
     cached_shares,
@@ -37,7 +38,9 @@ __all__ = [
     "CommandSpan",
     "Conditions",
     "DeviceEngine",
+    "Flow",
     "Handle",
+    "HbmSharing",
     "KernelOperand",
     "KernelOutline",
     "Lane",
@@ -47,6 +50,7 @@ __all__ = [
     "ProgramOutline",
     "Rank",
     "Selector",
+    "Share",
     "Simulation",
     "Site",
     "Stream",
@@ -56,6 +60,7 @@ __all__ = [
     "Transferred",
     "cached_shares",
     "check_kernel",
+    "demand_of",
     "kernel_operands",
     "listed",
     "microseconds",

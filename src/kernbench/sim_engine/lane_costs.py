@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,14 @@ from kernbench.commands import (
     Command,
     DmaRead,
     DmaWrite,
+    Gemm,
     KernelTrace,
+    Loop,
+    Math,
+    Operand,
+    Predicate,
     ProgramGroup,
+    Reduce,
     access_of,
     walk,
 )
@@ -25,7 +32,7 @@ from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts, Sharing, Traffic
 from kernbench.sim_engine.kernel_pipeline import SiteTimes
 from kernbench.sim_engine.kernel_plan import CommandSite
-from kernbench.sim_engine.kernel_waves import GroupAnalysis
+from kernbench.sim_engine.kernel_waves import GroupAnalysis, pes_in_use
 
 Array = npt.NDArray[Any]
 
@@ -48,13 +55,18 @@ class LaneCosts:
     def __init__(self, sip: SipSpec, conditions: Conditions) -> None:
         self.sip = sip
         self.front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
+        num_cubes, pes_per_cube = pes_in_use(sip, conditions)
+        self.num_pes = num_cubes * pes_per_cube
+        """How many PEs run programs."""
         self._conditions = conditions
+        placed = [param for param, _ in conditions.placements]
+        self._special = frozenset((*placed, *(param for param, _ in conditions.cached)))
+        """Parameters whose memory costs something else than that of others."""
         self._known: dict[Hashable, PartCosts] = {}
 
     def of(
         self,
         commands: tuple[Command, ...],
-        look: Hashable,
         count: int,
         num_slots: int,
         active: int,
@@ -63,18 +75,51 @@ class LaneCosts:
         """Return the costs of commands.
 
         ``count`` programs run them in step while ``active`` programs share the SIP; parameters
-        ``far`` point to another SIP. Commands of one ``look`` cost the same.
+        ``far`` point to another SIP.
         """
-        leaving = tuple(
-            access_of(each).param in far
-            for each in walk(commands)
-            if isinstance(each, DmaRead | DmaWrite | Atomic)
-        )
-        key = (look, count, active, leaving)
+        key = (count, active, *(self._look(each, far) for each in walk(commands)))
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._build(commands, count, num_slots, active, far)
         return found
+
+    def _look(self, command: Command, far: frozenset[int]) -> tuple[Any, ...]:
+        """Return what commands that cost the same have in common."""
+        if isinstance(command, DmaRead | DmaWrite | Atomic):
+            access = access_of(command)
+            kind = command.kind if isinstance(command, Atomic) else ""
+            if access.param in far:
+                where = -2
+            else:
+                where = access.param if access.param in self._special else -1
+            how = (
+                type(command),
+                kind,
+                where,
+                access.shape,
+                access.dtype.name,
+                None if access.gather is None else access.gather.shape,
+            )
+            # What counts is not where tiles lie, but how elements and programs lie to each other.
+            pattern = blake2b(digest_size=16)
+            for dims, array in access.offset.terms.items():
+                pattern.update(repr((dims, array.shape)).encode())
+                pattern.update((array - array.min()).tobytes())
+            if isinstance(command.mask, Predicate):
+                for dims, held in command.mask.terms.items():
+                    pattern.update(repr((dims, held.shape)).encode())
+                    pattern.update(held.tobytes())
+            return (*how, pattern.digest())
+        if isinstance(command, Gemm):
+            operands = [(each.shape, type(each), _name(each)) for each in (command.a, command.b)]
+            return (Gemm, *operands, command.precision)
+        if isinstance(command, Math):
+            return (Math, command.cost, command.dst.shape)
+        if isinstance(command, Reduce):
+            return (Reduce, *(each.shape for each in command.inputs))
+        if isinstance(command, Loop):
+            return (Loop, command.trip_count, len(command.body))
+        return (type(command),)
 
     def _build(
         self,
@@ -137,3 +182,7 @@ def _leaving(
 
 def _trace(count: int, num_slots: int) -> KernelTrace:
     return KernelTrace("", (count, 1, 1), 1, 1, (), num_slots, 0, UNKNOWN_LINE, ())
+
+
+def _name(operand: Operand) -> str:
+    return str(getattr(getattr(operand, "dtype", None), "name", ""))

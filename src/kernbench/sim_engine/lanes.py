@@ -12,8 +12,7 @@ could begin, and whoever drives the clock then lets it begin.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator, Hashable
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,16 +36,10 @@ from kernbench.commands import (
 from kernbench.hardware import Machine
 from kernbench.op_log import Template
 from kernbench.sim_engine.kernel_pipeline import PipelineRun
-from kernbench.sim_engine.kernel_plan import (
-    CommandSite,
-    LoopNode,
-    Node,
-    ProgramPlan,
-    Step,
-    build_program_plan,
-)
+from kernbench.sim_engine.kernel_plan import CommandSite, ProgramPlan, Step, build_program_plan
 from kernbench.sim_engine.lane_costs import LaneCosts, PartCosts
 from kernbench.sim_engine.lane_log import LaneLog, Programs
+from kernbench.sim_engine.lane_loops import FarRun
 from kernbench.sim_engine.network import Network
 
 Array = npt.NDArray[Any]
@@ -64,6 +57,8 @@ class Lane:
     """Nothing that comes later in the program starts before."""
     ready: list[int]
     """When the value of each slot is there."""
+    viewed: dict[int, Tile]
+    """By the slot of a view of one tile: that tile."""
     stored_ps: int
     """When all that it has written is there."""
     fence_ps: int
@@ -84,6 +79,7 @@ class Lane:
             program_ids=self.program_ids[positions],
             pes=self.pes[positions],
             ready=list(self.ready),
+            viewed=dict(self.viewed),
         )
 
 
@@ -122,6 +118,7 @@ class Lanes:
         self.sip = machine.sip_at(sip_id)
         self.sip_id = sip_id
         self.start_ps = start_ps
+        self.num_pes = costs.num_pes
         self.active = 0
         """Programs that run, and do not wait for memory to change."""
         self.peers: dict[int, tuple[int, int]] = {}
@@ -137,32 +134,36 @@ class Lanes:
     def begin(self, program_ids: Array, pes: Array, at_ps: int) -> Lane:
         """Return a new lane; not before the SIP's front end has passed the launch on."""
         begin_ps = max(at_ps, self.begin_ps)
-        return Lane(program_ids, pes, begin_ps, [], begin_ps, begin_ps, begin_ps, begin_ps)
+        return Lane(program_ids, pes, begin_ps, [], {}, begin_ps, begin_ps, begin_ps, begin_ps)
 
     def template(self, name: str, end_ps: int) -> Template:
         """Return what the launch did."""
         return self.log.template(name, end_ps)
 
-    def run(self, lane: Lane, commands: tuple[Command, ...], look: Hashable, num_slots: int) -> int:
+    def run(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> int:
         """Time commands that stay on the SIP; return when the last of them has ended."""
         plan = build_program_plan(commands, num_slots)
         if plan.sites:
-            costs = self._part_costs(lane, commands, look, num_slots)
+            costs = self._part_costs(lane, commands, num_slots)
             run = self._resume(lane, plan, costs, num_slots)
             self._settle(lane, plan, costs, run, *run.nodes(plan.nodes, lane.floor_ps))
         self._pass_views(lane, commands, num_slots)
         return lane.end_ps
 
-    def far_loops(
-        self, lane: Lane, loop: Loop, look: Hashable, num_slots: int
-    ) -> Generator[int, None, int]:
+    def far_loops(self, lane: Lane, loop: Loop, num_slots: int) -> Generator[int, None, int]:
         """Time a loop with accesses to other SIPs, and return when it has ended.
 
         Yields when the next access begins, and takes the links when it is resumed.
         """
         plan = build_program_plan((loop,), num_slots)
-        costs = self._part_costs(lane, (loop,), look, num_slots)
-        run = _FarRun(self, lane, plan, costs)
+        costs = self._part_costs(lane, (loop,), num_slots)
+        far = {site.index for site in plan.sites if self._peer_rank(site) >= 0}
+        run = FarRun(
+            plan,
+            costs.program.times,
+            far,
+            lambda site, start, free: self._travel(lane, site, costs, start, free).done_ps,
+        )
         self._load(run, lane, num_slots)
         floor_ps, end_ps = yield from run.far_nodes(plan.nodes, lane.floor_ps)
         self._settle(lane, plan, costs, run, floor_ps, end_ps)
@@ -206,13 +207,14 @@ class Lanes:
 
     # -- single accesses ----------------------------------------------------------------------
 
-    def issue(self, lane: Lane, command: Transfer, look: Hashable, num_slots: int) -> Issue:
+    def issue(self, lane: Lane, command: Transfer, num_slots: int) -> Issue:
         """Return an access of a lane, ready to begin."""
+        command = _with_rows(command, lane.viewed)
         plan = build_program_plan((command,), num_slots)
         _grow(lane.ready, num_slots)
         (node,) = plan.nodes
         assert isinstance(node, Step)
-        costs = self._part_costs(lane, (command,), look, num_slots)
+        costs = self._part_costs(lane, (command,), num_slots)
         return Issue(plan.sites[0], node.reads, costs, self.peers.get(access_of(command).param))
 
     def earliest_ps(self, lane: Lane, issue: Issue) -> int:
@@ -234,7 +236,7 @@ class Lanes:
             outcome = self._here(issue, free)
             self.log.hbm_bytes += costs.program.hbm_bytes * len(lane.program_ids)
         else:
-            outcome = self.travel(lane, site, costs, start_ps, free)
+            outcome = self._travel(lane, site, costs, start_ps, free)
         peer = -1 if issue.peer is None else issue.peer[1]
         self.log.ran(
             site, lane.programs, start_ps, outcome.done_ps, occupancy, costs.useful_bytes[0], peer
@@ -248,6 +250,7 @@ class Lanes:
         dst = None if isinstance(command, DmaWrite) else command.dst  # type: ignore[union-attr]
         if isinstance(dst, Tile):
             lane.ready[dst.slot] = outcome.done_ps
+            lane.viewed.pop(dst.slot, None)
         return outcome
 
     def _here(self, issue: Issue, free_ps: int) -> Outcome:
@@ -258,7 +261,7 @@ class Lanes:
         )
         return Outcome(free_ps if looks else done, done)
 
-    def travel(
+    def _travel(
         self, lane: Lane, site: CommandSite, costs: PartCosts, start_ps: int, free_ps: int
     ) -> Outcome:
         """Take the links for one run of an access to another SIP.
@@ -288,12 +291,10 @@ class Lanes:
 
     # -- parts --------------------------------------------------------------------------------
 
-    def _part_costs(
-        self, lane: Lane, commands: tuple[Command, ...], look: Hashable, num_slots: int
-    ) -> PartCosts:
+    def _part_costs(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> PartCosts:
         count = len(lane.program_ids)
-        active = min(max(self.active, count), self.sip.num_pes)
-        return self._costs.of(commands, look, count, num_slots, active, frozenset(self.peers))
+        active = min(max(self.active, count), self.num_pes)
+        return self._costs.of(commands, count, num_slots, active, frozenset(self.peers))
 
     def _resume(
         self, lane: Lane, plan: ProgramPlan, costs: PartCosts, num_slots: int
@@ -361,77 +362,31 @@ class Lanes:
         """A view is there when what it views is."""
         _grow(lane.ready, num_slots)
         for command in commands:
-            if isinstance(command, Math) and command.cost is MathClass.FREE:
+            if not isinstance(command, Math):
+                continue
+            slot = command.dst.slot
+            lane.viewed.pop(slot, None)
+            if command.cost is MathClass.FREE:
                 tiles = [each for each in command.inputs if isinstance(each, Tile)]
-                lane.ready[command.dst.slot] = max(
-                    (lane.ready[tile.slot] for tile in tiles), default=0
-                )
-
-
-class _FarRun(PipelineRun):
-    """A run that stops at every access to another SIP, until the clock is there."""
-
-    def __init__(self, lanes: Lanes, lane: Lane, plan: ProgramPlan, costs: PartCosts) -> None:
-        super().__init__(plan, costs.program.times, True)
-        self.lanes, self.lane, self.plan, self.costs = lanes, lane, plan, costs
-        self.far = {site.index for site in plan.sites if lanes._peer_rank(site) >= 0}
-
-    def far_nodes(
-        self, nodes: tuple[Node, ...], floor: int
-    ) -> Generator[int, None, tuple[int, int]]:
-        """As :meth:`nodes`, step by step."""
-        end = floor
-        for node in nodes:
-            if isinstance(node, LoopNode):
-                if self.far.isdisjoint(node.sites):
-                    floor = self.loop(node, floor)
-                else:
-                    floor = yield from self.far_loop(node, floor)
-                end = max(end, floor)
-            elif node.site in self.far:
-                end = max(end, (yield from self._far_step(node, floor)))
-            else:
-                end = max(end, self.nodes((node,), floor)[1])
-        return floor, end
-
-    def far_loop(self, node: LoopNode, floor: int) -> Generator[int, None, int]:
-        """As :meth:`loop`, one iteration after the other."""
-        varying = [site for site in node.sites if node.loop_id in self.varies_over[site]]
-        outer = {site: self.cost[site] for site in varying}
-        for arg, slots in zip(node.args, node.inits, strict=True):
-            self.ready[arg] = max((self.ready[slot] for slot in slots), default=0)
-        ends = deque([floor] * node.in_flight, maxlen=node.in_flight)
-        for iteration in range(node.trip_count):
-            for site, costs in outer.items():
-                self.cost[site] = costs[iteration]  # type: ignore[index]  # varies over this loop
-            _, end = yield from self.far_nodes(node.body, ends[0])
-            yielded = [
-                max((self.ready[slot] for slot in slots), default=0) for slots in node.yields
-            ]
-            for arg, time in zip(node.args, yielded, strict=True):
-                self.ready[arg] = time
-            ends.append(end)
-        for site, costs in outer.items():
-            self.cost[site] = costs
-        for arg, result in zip(node.args, node.results, strict=True):
-            self.ready[result] = self.ready[arg]
-        return max(ends)
-
-    def _far_step(self, node: Step, floor: int) -> Generator[int, None, int]:
-        start = max([floor, self.queue[node.queue], *(self.ready[slot] for slot in node.reads)])
-        yield start
-        site = self.plan.sites[node.site]
-        free = start + self.cost[node.site]  # type: ignore[operator]  # an int inside its loops
-        self.queue[node.queue] = free
-        done = self.lanes.travel(self.lane, site, self.costs, start, free).done_ps
-        for slot in node.writes:
-            self.ready[slot] = done
-        if self.first[node.site] < 0:
-            self.first[node.site] = start
-        self.last[node.site] = max(self.last[node.site], done)
-        return done
+                lane.ready[slot] = max((lane.ready[tile.slot] for tile in tiles), default=0)
+                if len(tiles) == 1:
+                    lane.viewed[slot] = lane.viewed.get(tiles[0].slot, tiles[0])
 
 
 def _grow(ready: list[int], num_slots: int) -> None:
     if len(ready) < num_slots:
         ready.extend([0] * (num_slots - len(ready)))
+
+
+def _with_rows(command: Transfer, viewed: dict[int, Tile]) -> Transfer:
+    """Return a gather with as many addresses of its own as it has, before they were broadcast."""
+    access = access_of(command)
+    if access.gather is None or access.gather.slot not in viewed:
+        return command
+    rows = Tile(access.gather.slot, viewed[access.gather.slot].shape, access.gather.dtype)
+    access = replace(access, gather=rows)
+    if isinstance(command, DmaRead):
+        return replace(command, source=access)
+    if isinstance(command, DmaWrite):
+        return replace(command, dest=access)
+    return replace(command, access=access)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from heapq import heapify
 from typing import Any, Protocol
 
 import simpy
+from simpy import Event
 
 from kernbench.errors import UsageError
 from kernbench.sim_engine.carriers import (
@@ -125,6 +126,17 @@ class Simulation:
         rank = Rank(self, rank_id, body, on_end, local, carrier)
         self.ranks.append(rank)
         return rank
+
+    def move(self, ends_ps: Mapping[Event, int]) -> None:
+        """Let handles that were to end at one time end at another, not before now."""
+        if not ends_ps:
+            return
+        queue = self.env._queue
+        for place, (_, priority, number, event) in enumerate(queue):
+            end_ps = ends_ps.get(event)
+            if end_ps is not None:
+                queue[place] = (end_ps, priority, number, event)
+        heapify(queue)
 
     def start_strand(
         self,

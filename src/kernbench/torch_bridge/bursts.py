@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from kernbench.sim_engine import StreamCommand, Timer
+from kernbench.sim_engine import Flow, Share, StreamCommand, Timer, demand_of
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
@@ -38,6 +38,8 @@ class Burst(StreamCommand):
         self._planned: list[Planned] = []
         self._timer: Timer | None = None
         self._is_over = False
+        self._is_ahead = False
+        """Whether more than what runs now may be planned."""
 
     @property
     def is_open(self) -> bool:
@@ -58,19 +60,20 @@ class Burst(StreamCommand):
 
     def cut(self) -> None:
         """Give way after the operation that runs now; what is left is planned anew."""
-        now_ps = self._run.simulation.now_ps
-        planned = self._planned
-        kept = max(sum(start_ps <= now_ps for _, start_ps, *_ in planned), 1)
-        if self._timer is None or kept >= len(planned):
+        if not self._is_ahead:
             return
+        now_ps, planned = self._run.simulation.now_ps, self._planned
+        kept = max(sum(start_ps <= now_ps for _, start_ps, *_ in planned), 1)
         for earliest_ps, _, _, _, timing in reversed(planned[kept:]):
             self._waiting.appendleft((earliest_ps, timing))
         del planned[kept:]
+        assert self._timer is not None
         self._run.simulation.cancel(self._timer)
-        self._await(max(planned[-1][2] - now_ps, 0))
+        self._await()
+        self._share()
 
     def describe(self) -> str:
-        names = [timing.template(0.0, False).name for _, timing in self._waiting]
+        names = [timing.template(False).name for _, timing in self._waiting]
         names = [template.name for *_, template, _ in self._planned] + names
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         return f"{shown or 'operations'} on SIP {self._sip_id} (rank {self._rank})"
@@ -96,35 +99,62 @@ class Burst(StreamCommand):
 
     def _take(self) -> None:
         """Plan what can be planned: all of it, or one operation if others use the device too."""
-        simulation, waiting = self._run.simulation, self._waiting
+        run, waiting = self._run, self._waiting
         self._pes.is_busy = True
-        count = len(waiting) if self._is_alone() else 1
-        now_ps = at_ps = simulation.now_ps
-        for _ in range(count):
+        self._is_ahead = len(waiting) > 1 and self._is_alone()
+        at_ps = run.simulation.now_ps
+        for _ in range(len(waiting) if self._is_ahead else 1):
             earliest_ps, timing = waiting.popleft()
             start_ps = max(at_ps, earliest_ps)
-            share = self._run.hbm_share(self._sip_id, start_ps)
-            template = timing.template(share, queued=start_ps > earliest_ps)
+            template = timing.template(start_ps > earliest_ps)
             at_ps = start_ps + template.duration_ps
             self._planned.append((earliest_ps, start_ps, at_ps, template, timing))
-        self._pes.holder = self
-        self._await(at_ps - now_ps)
+        self._await()
+        if self._is_ahead:
+            self._pes.holder = self
+            run.hbm.plan(self._sip_id, self)
+        else:
+            self._share()
 
     def _is_alone(self) -> bool:
         queues = self._run.queues(self._sip_id)
-        return all(each is self._queue or each.tail is None or each.tail.done for each in queues)
+        return self._run.hbm.is_idle(self._sip_id) and all(
+            each is self._queue or each.tail is None or each.tail.done for each in queues
+        )
 
-    def _await(self, delay_ps: int) -> None:
-        self._timer = self._run.simulation.timer(delay_ps, self.label)
+    def _await(self) -> None:
+        """Wait until the last operation that is planned would end if it stayed alone."""
+        simulation = self._run.simulation
+        delay_ps = max(self._planned[-1][2] - simulation.now_ps, 0)
+        self._timer = simulation.timer(delay_ps, self.label)
         self._timer.when_done(lambda _: self._planned_is_done())
 
+    def _share(self) -> None:
+        """Let the operation that runs, the last one that is planned, share HBM with others."""
+        self._is_ahead = False
+        run, (_, start_ps, end_ps, template, _) = self._run, self._planned[-1]
+        self._pes.holder = None
+        run.hbm.plan(self._sip_id, None)
+        demand = demand_of(template.hbm_ps, template.duration_ps)
+        if demand and end_ps > run.simulation.now_ps:
+            assert self._timer is not None
+            share = Share(self._sip_id, demand, self._timer, template.duration_ps, end_ps)
+            run.hbm.begin(Flow([share], start_ps))
+
     def _planned_is_done(self) -> None:
-        self._timer = None
+        run = self._run
         planned, self._planned = self._planned, []
         ranks, sips = (self._rank,), (self._sip_id,)
-        for _, start_ps, end_ps, template, _ in planned:
-            self._run.log(template, ranks, sips, (start_ps,), (end_ps,), self._queue.name)
-        self.end_ps = planned[-1][2]
-        self._pes.holder = None
+        last = len(planned) - 1
+        for number, (_, start_ps, end_ps, template, _) in enumerate(planned):
+            if number == last and not self._is_ahead:
+                # Others may have slowed it down.
+                end_ps = max(end_ps, run.simulation.now_ps)
+            run.log(template, ranks, sips, (start_ps,), (end_ps,), self._queue.name)
+        if self._is_ahead:
+            self._is_ahead = False
+            self._pes.holder = None
+            run.hbm.plan(self._sip_id, None)
+        self._timer = None
         self._pes.release()
         self._go_on()

@@ -24,6 +24,7 @@ class HostCopy(StreamCommand):
         self._sip_id = sip_id
 
     def begin(self) -> int:
+        self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps
 
     def finish(self) -> None:

@@ -17,13 +17,13 @@ from kernbench.commands import (
     constant,
     is_axis,
 )
-from kernbench.dtypes import DType, bool_
+from kernbench.dtypes import DType, bool_, int64
 from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.literals import dense, scalar
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.overflow import note_overflow
-from kernbench.kernel_ir.values import Held, Pointer
+from kernbench.kernel_ir.values import ABSOLUTE, Held, Pointer
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluate import Evaluator
@@ -205,6 +205,10 @@ def _select(run: Evaluator, op: Op) -> None:
     if inputs[0].shape != shape:
         # A scalar condition may choose between tensors.
         inputs[0] = run.emit_math(op, "tt.splat", inputs[:1], MathClass.FREE, bool_, shape)
+    if result.type.is_pointer:
+        addresses = run.emit_math(op, op.name, inputs, _SIMPLE, int64, shape)
+        run.set(result, Pointer(ABSOLUTE, Separable(shape), addresses))
+        return
     run.math(op, inputs, _SIMPLE)
 
 

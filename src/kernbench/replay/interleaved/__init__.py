@@ -9,7 +9,6 @@ from kernbench.replay.interleaved.launch import (
 )
 from kernbench.replay.interleaved.memory import Resolve
 from kernbench.replay.interleaved.pacing import Decisions, Span, Watched, parts_of, spans_of
-from kernbench.replay.interleaved.recording import look
 from kernbench.replay.interleaved.strand import Strand
 from kernbench.replay.interleaved.values import of_programs
 
@@ -22,7 +21,6 @@ __all__ = [
     "Strand",
     "Watched",
     "capture",
-    "look",
     "of_programs",
     "pace_interleaved",
     "parts_of",

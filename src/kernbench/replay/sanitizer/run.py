@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from kernbench.replay.sanitizer.watch import SanitizerWatch
 
 # A memo, not state: a function of the trace alone that dies with it.
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, _Checked] = weakref.WeakKeyDictionary()
+
+
+_BY_VARIABLE: Mapping[str, bool] = {"": False, "0": False, "1": True}
 
 
 class _Checked:
@@ -107,11 +111,18 @@ class Sanitizer:
 def as_sanitizer(check: object) -> Sanitizer | None:
     """Return what ``check=`` asks for: False nothing, True all checks, "nan" NaN as an error too.
 
+    None leaves it to the environment: ``KERNBENCH_CHECK`` is 0 (as if it were not there), 1 or nan.
+
     Raises:
         UsageError: It is none of these.
     """
-    if check is False or check is None:
+    if check is None:
+        given = os.environ.get("KERNBENCH_CHECK", "")
+        check = _BY_VARIABLE.get(given, given)
+        if isinstance(check, str) and check != "nan":
+            raise UsageError(f"KERNBENCH_CHECK must be 0, 1 or nan, but is {given!r}")
+    if check is False:
         return None
     if check is True or check == "nan":
         return Sanitizer(non_finite_is_error=check == "nan")
-    raise UsageError(f'check must be True, False or "nan", but got {check!r}')
+    raise UsageError(f'check must be True, False, "nan" or None, but got {check!r}')

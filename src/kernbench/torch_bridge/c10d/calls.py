@@ -109,12 +109,6 @@ class TorchPart(Part):
         end_use(self, self._used)
         self._used = []
 
-    def placed(self) -> None:
-        holder = self._run.pes(self.sip_id).holder
-        if holder is not None:
-            # What it has planned knows nothing of these transfers.
-            holder.cut()
-
 
 class CollectiveWork(Work):
     """What ``torch.distributed`` hands out for a call that may be under way."""

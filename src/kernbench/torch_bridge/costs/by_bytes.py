@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.hardware import ceil_ps
-from kernbench.op_log import Template
+from kernbench.op_log import Limit, Template
 from kernbench.torch_bridge.costs.timing import OperationTiming
 
 if TYPE_CHECKING:
@@ -26,11 +24,10 @@ def timing_by_bytes(
 
 
 def _template(
-    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, comm_share: float, queued: bool
+    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, queued: bool
 ) -> Template:
     hbm_bytes = read_bytes + written_bytes
-    bound_ps = sip.hbm_stream_ps(hbm_bytes)
-    busy_ps = ceil_ps(bound_ps / (1 - Fraction(comm_share)))
+    busy_ps = sip.hbm_stream_ps(hbm_bytes)
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     end_ps = start_ps + sip.hbm_latency_ps + busy_ps
     rows = partial(_rows, start_ps, end_ps, busy_ps, read_bytes, written_bytes)
@@ -43,7 +40,12 @@ def _template(
         hbm_bytes=hbm_bytes,
         engine_busy_ps={Engine.DMA_IN: busy_ps, Engine.DMA_OUT: busy_ps},
         message_bytes=0,
-        bound_ps=bound_ps,
+        bound_ps=busy_ps,
+        limits_ps={
+            Limit.HBM: busy_ps,
+            Limit.LAUNCH: start_ps,
+            Limit.LATENCY: sip.hbm_latency_ps,
+        },
         make_rows=rows,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,10 +39,8 @@ class GemmCosts:
             found = self._known[key] = OperationTiming(make)
         return found
 
-    def _template(
-        self, name: str, trace: KernelTrace, sip_id: int, comm_share: float, queued: bool
-    ) -> Template:
-        conditions = Conditions(comm_share=Fraction(comm_share), queued=queued)
+    def _template(self, name: str, trace: KernelTrace, sip_id: int, queued: bool) -> Template:
+        conditions = Conditions(queued=queued)
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return dataclasses.replace(template, name=name)
 

@@ -10,20 +10,22 @@ from kernbench.op_log import Template
 class OperationTiming:
     """Schedules by state, worked out when they are first met.
 
-    ``make`` is given the share of HBM bandwidth that transfers take, and whether the kernel waited
-    in the device's queue.
+    ``make`` is told whether the kernel waited in the device's queue.
     """
 
-    __slots__ = ("_known", "_make")
+    __slots__ = ("_idle", "_make", "_queued")
 
-    def __init__(self, make: Callable[[float, bool], Template]) -> None:
+    def __init__(self, make: Callable[[bool], Template]) -> None:
         self._make = make
-        self._known: dict[tuple[float, bool], Template] = {}
+        self._idle: Template | None = None
+        self._queued: Template | None = None
 
-    def template(self, comm_share: float, queued: bool) -> Template:
+    def template(self, queued: bool) -> Template:
         """Return the schedule in a state."""
-        key = (comm_share, queued)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._make(comm_share, queued)
-        return found
+        if queued:
+            if self._queued is None:
+                self._queued = self._make(True)
+            return self._queued
+        if self._idle is None:
+            self._idle = self._make(False)
+        return self._idle
