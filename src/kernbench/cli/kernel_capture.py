@@ -20,7 +20,7 @@ from kernbench.runtime_api import KernelEngine, RuntimeContext
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
-    from kernbench.replay import Executed, Resolve
+    from kernbench.replay import Executed, LiveWatch, Resolve
     from kernbench.runtime_api import LivePlan
     from kernbench.sim_engine import Conditions
     from kernbench.triton_backend import KernelBinary
@@ -82,8 +82,14 @@ class _CapturingEngine(KernelEngine):
         self._planned[trace] = binary, grid, dict(ints)
         return trace
 
-    def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
-        executed = super().run_live(plan, params, resolve)
+    def run_live(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None = None,
+    ) -> Executed:
+        executed = super().run_live(plan, params, resolve, watch)
         self._planned[executed.trace] = plan.kernel.binary, plan.grid, dict(plan.ints)
         return executed
 
