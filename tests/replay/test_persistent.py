@@ -152,6 +152,26 @@ def two_stores(x_ptr, out_ptr, n):
 
 
 @triton.jit
+def two_stores_apart(x_ptr, out_ptr, n):
+    """Two stores of an iteration, each to a byte of its own."""
+    for i in range(n):
+        x = tl.load(x_ptr + i)
+        tl.store(out_ptr + 2 * i, x)
+        tl.store(out_ptr + 2 * i + 1, -x)
+
+
+@pytest.mark.adr("0044-D2")
+def test_stores_to_other_bytes_have_no_order(device: ExecutingLauncher) -> None:
+    x = RNG.integers(1, 100, 12).astype(np.int32)
+    out = device.tensor(np.zeros(24, np.int32))
+    two_stores_apart[(1,)](device.tensor(x), out, 12)
+    spread = iterations_as_programs(device.last.groups)
+    assert spread is not None
+    assert [len(group.program_ids) for group in spread] == [12]
+    np.testing.assert_array_equal(out.numpy().reshape(12, 2), np.stack([x, -x], axis=1))
+
+
+@triton.jit
 def store_in_a_loop(x_ptr, out_ptr, n):
     for i in range(n):
         for j in range(3):

@@ -152,3 +152,97 @@ def copy_rows(source, target, rows, B: tl.constexpr):
 def load_far(addresses, peer, at, out):
     part = tl.load(addresses + peer).to(tl.pointer_type(tl.float32))
     tl.store(out, tl.load(part + at))
+
+
+@triton.jit
+def from_all(addresses, out, WORLD: tl.constexpr, B: tl.constexpr):
+    """Each program loads from another rank."""
+    peer = tl.program_id(0) % WORLD
+    part = tl.load(addresses + peer).to(tl.pointer_type(tl.float32))
+    lane = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + lane, tl.load(part + lane))
+
+
+@triton.jit
+def lane_by_lane(addresses, which, out, B: tl.constexpr):
+    """Each element comes from another rank, and is counted there."""
+    lane = tl.arange(0, B)
+    part = tl.load(addresses + tl.load(which + lane)).to(tl.pointer_type(tl.float32))
+    tl.store(out + lane, tl.load(part + lane))
+    one = tl.full((B,), 1.0, tl.float32)
+    old = tl.atomic_add(part + B + lane, one, sem="relaxed", scope="sys")
+    tl.store(out + B + lane, old)
+
+
+@triton.jit
+def update_rows(rows, table, values, D: tl.constexpr, B: tl.constexpr):
+    """Rows of a peer's table that indices find, as a dispatch of tokens to experts."""
+    row = tl.load(rows + tl.arange(0, B))
+    there = table + row[:, None] * D + tl.arange(0, D)[None, :]
+    mine = tl.arange(0, B)[:, None] * D + tl.arange(0, D)[None, :]
+    tl.store(there, tl.load(there) + tl.load(values + mine))
+
+
+@triton.jit
+def wait_for_next(flags, out, n):
+    """Each program waits for the one after it, the last one for nobody."""
+    pid = tl.program_id(0)
+    if pid + 1 < n:
+        while tl.load(flags + pid + 1, volatile=True) == 0:
+            pass
+    tl.store(out + pid, pid)
+    tl.atomic_xchg(flags + pid, 1, sem="release", scope="sys")
+
+
+@triton.jit
+def say_and_check(flag, value):
+    tl.atomic_add(flag, 1, sem="relaxed", scope="sys")
+    tl.device_print("looks at", tl.program_id(0))
+    tl.device_assert(tl.load(flag, volatile=True) < value, "too much")
+
+
+@triton.jit
+def patience(flag, out):
+    seen = tl.atomic_poll(flag, 1, timeout_ns=5000)
+    tl.store(out, seen.to(tl.int32) + 5)
+
+
+@triton.jit
+def all_atomics(x, old):
+    """One of each, on elements of a peer's tensor."""
+    tl.store(old + 0, tl.atomic_add(x + 0, 5))
+    tl.store(old + 1, tl.atomic_max(x + 1, 7))
+    tl.store(old + 2, tl.atomic_min(x + 2, -7))
+    tl.store(old + 3, tl.atomic_and(x + 3, 6))
+    tl.store(old + 4, tl.atomic_or(x + 4, 9))
+    tl.store(old + 5, tl.atomic_xor(x + 5, 5))
+    tl.store(old + 6, tl.atomic_xchg(x + 6, 4))
+    tl.store(old + 7, tl.atomic_cas(x + 7, 3, 8))
+
+
+@triton.jit
+def overtake(data, flag, far, out):
+    """Store, and read it back; then what was stored before a relaxed signal need not be there."""
+    tl.store(data, 1.0)
+    tl.store(out, tl.load(data))
+    tl.store(far, 2.0)
+    tl.store(out + 1, tl.load(far))
+    tl.atomic_xchg(flag, 1, sem="relaxed", scope="sys")
+
+
+@triton.jit
+def count_tries(flag, out, most):
+    """Give up after so many looks."""
+    tries = 0
+    while (tl.load(flag, volatile=True) == 0) & (tries < most):
+        tries += 1
+    tl.store(out, tries)
+
+
+@triton.jit
+def first_come(counter, out, n):
+    """Tiles of all ranks' work from one counter."""
+    tile = tl.atomic_add(counter, 1, sem="relaxed", scope="sys")
+    while tile < n:
+        tl.atomic_add(out + tile, 1, sem="relaxed", scope="sys")
+        tile = tl.atomic_add(counter, 1, sem="relaxed", scope="sys")

@@ -47,6 +47,7 @@ from kernbench.replay.gemm import build_gemm, build_gemm_into
 from kernbench.replay.lifetimes import Hazards, freed_after, reads, results
 from kernbench.replay.reductions import build_reduction
 from kernbench.replay.shapes import SHAPE_OPS
+from kernbench.replay.shared_products import SharedProduct, shared_products
 from kernbench.replay.sites import Chunks, Site, atomic_name
 from kernbench.replay.steps import Materialise, Step, calling, freeing, looping
 
@@ -79,7 +80,8 @@ class Watch(Protocol):
 class GroupPlan:
     """The steps of one program group, and how its programs are cut into chunks.
 
-    Where ``kept`` slots are to be read afterwards there is one chunk of all programs.
+    Where ``kept`` slots are to be read afterwards there is one chunk of all programs. Without
+    ``merges`` no loop is computed for several programs at once.
     """
 
     def __init__(
@@ -88,11 +90,16 @@ class GroupPlan:
         trace: KernelTrace,
         watch: Watch | None,
         kept: frozenset[int] | None = None,
+        *,
+        merges: bool = True,
     ) -> None:
+        self._shared = (
+            _shared_loops(group, trace) if merges and watch is None else dict[Loop, Step]()
+        )
         whole = (0, len(group.program_ids))
         self.chunks = (
             _cut(group, trace.grid)
-            if kept is None
+            if kept is None and not self._shared
             else Chunks(whole, group.program_ids, trace.grid)
         )
         self._kernel = trace.name
@@ -307,6 +314,8 @@ class GroupPlan:
         return [*steps, step]
 
     def _build_loop(self, command: Loop) -> list[Step]:
+        if command in self._shared:
+            return [self._shared[command]]
         entry: list[Step] = []
         moves: list[tuple[int, int, int, int]] = []
         tail: list[Step] = []
@@ -370,6 +379,41 @@ class GroupPlan:
     def _new_slot(self, value: Any) -> int:
         self._values.append(value)
         return len(self._values) - 1
+
+
+def _shared_loops(group: ProgramGroup, trace: KernelTrace) -> dict[Loop, Step]:
+    """Return the steps of the loops that are products of all programs together."""
+    steps: dict[Loop, Step] = {}
+    for command in group.body:
+        if isinstance(command, Loop) and any(isinstance(each, Gemm) for each in command.body):
+            products = shared_products(group, command)
+            if products is not None:
+                steps[command] = _sharing(products, len(group.program_ids), trace)
+    return steps
+
+
+def _sharing(products: list[SharedProduct], num_programs: int, trace: KernelTrace) -> Step:
+    """Return the step that computes products and gives each program its blocks of them."""
+    tiles = products[0].tiles
+    kept = frozenset(tile.slot for tile in tiles)
+    plans = [GroupPlan(each.group, trace, None, kept) for each in products]
+
+    def step(frame: Frame) -> None:
+        outer = frame.values, frame.iterations, frame.chunk, frame.num_programs
+        blocks = [np.empty((num_programs, *t.shape), t.dtype.numpy) for t in tiles]
+        for product, plan in zip(products, plans, strict=True):
+            plan.run(frame, ())
+            position = product.classes.position
+            rows, columns = position.shape
+            for tile, block in zip(tiles, blocks, strict=True):
+                m, n = tile.shape
+                whole = np.broadcast_to(frame.values[tile.slot][0], (rows * m, columns * n))
+                block[position] = whole.reshape(rows, m, columns, n).swapaxes(1, 2)
+        frame.values, frame.iterations, frame.chunk, frame.num_programs = outer
+        for tile, block in zip(tiles, blocks, strict=True):
+            frame.values[tile.slot] = block
+
+    return step
 
 
 def _fusible(body: tuple[Command, ...], kept: frozenset[int]) -> frozenset[int]:

@@ -4,12 +4,13 @@ Such a program is one loop that carries no data. Where no iteration reads what a
 an iteration is as good as a program of its own, and what is known of grids holds for it: tiles of
 all iterations are an outer product (``composite``), chunks are as large as the cache, and stores
 fill whole buffers. That nothing is read which is stored depends on where the parameters point, so
-a plan compares those (ADR-0044).
+a plan compares those (ADR-0044 D1).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from kernbench.commands import (
     SourceLine,
     Tile,
     aligned,
+    axis_dim,
     loop_dim,
     walk,
 )
@@ -39,6 +41,9 @@ from kernbench.dtypes import DType
 from kernbench.replay.rewriting import Joining, Known, with_known
 
 Array = npt.NDArray[Any]
+
+_MOST_ELEMENTS = 1 << 24
+"""Whose places are looked at one by one, once per trace."""
 
 
 def iterations_as_programs(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup, ...] | None:
@@ -55,7 +60,8 @@ def iterations_as_programs(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup
     spread = [_spread(group, loop) for group, loop in zip(groups, loops, strict=True) if loop]
     trip_counts = [loop.trip_count for loop in loops if loop]
     one = _as_one(spread, trip_counts) if len(spread) > 1 else None
-    return tuple(spread) if one is None else (one,)
+    found = tuple(spread) if one is None else (one,)
+    return found if _keeps_order(found) else None
 
 
 def stored_params(groups: Sequence[ProgramGroup]) -> frozenset[int]:
@@ -83,9 +89,49 @@ def _persistent_loop(body: tuple[Command, ...]) -> Loop | None:
     loaded = {each.source.param for each in [*before, *inner] if isinstance(each, DmaRead)}
     stored = [each.dest.param for each in inner if isinstance(each, DmaWrite)]
     directly = sum(isinstance(each, DmaWrite) for each in loop.body)
-    # One store per parameter and iteration: their order is that of the programs.
-    is_free = len(stored) == len(set(stored)) == directly and loaded.isdisjoint(stored)
-    return loop if is_free else None
+    return loop if len(stored) == directly and loaded.isdisjoint(stored) else None
+
+
+def _keeps_order(groups: Sequence[ProgramGroup]) -> bool:
+    """Return whether it does not matter which of two stores comes first.
+
+    One store per parameter keeps the order of its programs; of several, all must go to other bytes.
+    """
+    stores: dict[int, list[DmaWrite]] = {}
+    for group in groups:
+        for command in group.body:
+            if isinstance(command, DmaWrite):
+                stores.setdefault(command.dest.param, []).append(command)
+    programs = {id(c): len(group.program_ids) for group in groups for c in group.body}
+    return all(
+        len(several) == len(groups) == 1
+        or _go_to_other_bytes([(each, programs[id(each)]) for each in several])
+        for several in stores.values()
+    )
+
+
+def _go_to_other_bytes(stores: list[tuple[DmaWrite, int]]) -> bool:
+    """Return whether no byte is written twice by stores of so many programs each."""
+    places: list[Array] = []
+    for store, programs in stores:
+        shape = (programs, *store.dest.shape)
+        if store.dest.gather is not None or isinstance(store.mask, Tile):
+            return False
+        if math.prod(shape) > _MOST_ELEMENTS:
+            return False
+        dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(shape) - 1)))
+        offsets = np.broadcast_to(store.dest.offset.dense(dims), shape)
+        places.append(offsets[np.broadcast_to(store.mask.dense(dims), shape)])
+    size = stores[0][0].dest.dtype.itemsize
+    if any(store.dest.dtype.itemsize != size for store, _ in stores):
+        return False
+    every = np.concatenate(places)
+    if not every.size:
+        return True
+    elements, rest = np.divmod(every - every.min(), size)
+    if rest.any() or elements.max() > 4 * _MOST_ELEMENTS:
+        return False
+    return int(np.bincount(elements).max()) == 1
 
 
 def _spread(group: ProgramGroup, loop: Loop) -> ProgramGroup:

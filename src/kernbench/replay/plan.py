@@ -48,7 +48,7 @@ class Plan:
             groups = spread
         if composite:
             groups = tuple(part for group in groups for part in composite_groups(group))
-        self.groups = [GroupPlan(group, trace, watch) for group in groups]
+        self.groups = [GroupPlan(group, trace, watch, merges=composite) for group in groups]
         self._only_stored = frozenset[int]() if watch is not None else only_stored(trace)
         self._stored: dict[int, tuple[int, int]] | None = None
 

@@ -8,7 +8,16 @@ from typing import TypedDict
 import numpy as np
 
 from kernbench.hardware import Machine
-from kernbench.op_log import Column, OpLog, Spans, Template, build_spans, covered_ps, exposed_ps
+from kernbench.op_log import (
+    Column,
+    Limit,
+    OpLog,
+    Spans,
+    Template,
+    build_spans,
+    covered_ps,
+    exposed_ps,
+)
 from kernbench.report.peaks import Peaks, peaks_of
 
 Nanoseconds = int | float
@@ -42,6 +51,8 @@ class KernelReport(TypedDict):
     bytes: int
     utilization: float
     """Least time at the SIP's peak rates (compute or HBM, the larger) over the time it took."""
+    bound_by: str
+    """What holds its launches up longest, summed over them (``op_log.Limit``); empty: unknown."""
 
 
 class CollectiveReport(TypedDict):
@@ -176,7 +187,17 @@ def _kernel(name: str, uses: list[tuple[Template, int, int]], peaks: Peaks) -> K
         "flops": sum(template.flops * launches for template, launches, _ in uses),
         "bytes": sum(template.hbm_bytes * launches for template, launches, _ in uses),
         "utilization": round(bound_ps / time_ps, 6) if time_ps else 0.0,
+        "bound_by": _bound_by(uses),
     }
+
+
+def _bound_by(uses: list[tuple[Template, int, int]]) -> str:
+    """Return the limit that takes longest by itself, over all launches."""
+    totals: dict[Limit, int] = {}
+    for template, launches, _ in uses:
+        for limit, time_ps in template.limits_ps.items():
+            totals[limit] = totals.get(limit, 0) + time_ps * launches
+    return max(totals, key=lambda limit: totals[limit]).value if totals else ""
 
 
 def _collectives(log: OpLog) -> list[CollectiveReport]:

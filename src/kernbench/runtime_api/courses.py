@@ -10,9 +10,11 @@ from kernbench.replay import capture, spans_of
 
 if TYPE_CHECKING:
     from kernbench.commands import Command
-    from kernbench.replay import Span, Strand
+    from kernbench.replay import InterleavedLaunch, Span, Strand
     from kernbench.runtime_api.replay_queue import ReplayQueue
     from kernbench.sim_engine import Lane, Task
+
+_MOST_NAMED = 4
 
 Commands = tuple["Command", ...]
 Steps = Generator[int | None, None, None]
@@ -90,4 +92,26 @@ class Course:
     sent: list[tuple[Span, int]] = field(default_factory=list)
     """What they wrote, and when it takes effect."""
     is_waiting: bool = False
+    deadline_ps: int | None = None
+    """When what it waits for is given up, where that has a timeout."""
     task: Task | None = None
+
+
+def waits_of(courses: Sequence[Course], live: InterleavedLaunch) -> str:
+    """Return what errors say about courses that wait: which programs, where, and for what."""
+    texts = []
+    for course in courses[:_MOST_NAMED]:
+        assert course.strand is not None
+        ids = course.lane.program_ids.tolist()
+        named = ", ".join(str(live.coordinates(each)) for each in ids[:_MOST_NAMED])
+        more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
+        tensors = dict.fromkeys(each.span.buffer.label for each in course.strand.watched)
+        of = f" of {', '.join(tensors)}" if tensors else ""
+        texts.append(
+            f"{'program' if len(ids) == 1 else 'programs'} {named}{more} at "
+            f"{course.strand.loop_line} for a change{of}"
+        )
+    rest = sum(len(course.lane.program_ids) for course in courses[_MOST_NAMED:])
+    if rest:
+        texts.append(f"{rest} more programs")
+    return "; ".join(texts)

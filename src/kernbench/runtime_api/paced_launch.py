@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Loop
 from kernbench.errors import RankFailedError
+from kernbench.hardware import PS_PER_NS
 from kernbench.kernel_ir import SplitPrograms
 from kernbench.replay import (
     Decisions,
@@ -25,21 +26,21 @@ from kernbench.replay import (
     of_programs,
     parts_of,
 )
-from kernbench.runtime_api.courses import Commands, Course, NoData, Steps, StrandData
+from kernbench.runtime_api.courses import Commands, Course, NoData, Steps, StrandData, waits_of
+from kernbench.runtime_api.signals import Knowledge
 from kernbench.sim_engine import StreamCommand
 
 if TYPE_CHECKING:
-    from kernbench.commands import KernelTrace
+    from kernbench.commands import KernelTrace, Transfer
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
-    from kernbench.replay import InterleavedLaunch, LiveWatch, Span, Strand
+    from kernbench.replay import Clock, InterleavedLaunch, LiveWatch, Span, Strand
     from kernbench.runtime_api.run import Run
+    from kernbench.runtime_api.signals import Heard
     from kernbench.sim_engine import LaneCosts, Lanes
 
 Array = npt.NDArray[Any]
 Timed = Generator[int | None, None, int]
-
-_MOST_NAMED = 4
 
 
 class PacedLaunch(StreamCommand):
@@ -57,7 +58,7 @@ class PacedLaunch(StreamCommand):
         params: Sequence[Any],
         addresses: list[int],
         trace: KernelTrace | None,
-        live: Callable[[PacedLaunch], InterleavedLaunch] | None,
+        live: Callable[[PacedLaunch, Clock | None], InterleavedLaunch] | None,
         writes: Sequence[Buffer],
         on_end: Callable[[PacedLaunch, Mapping[int, PointerArg]], None],
     ) -> None:
@@ -81,6 +82,8 @@ class PacedLaunch(StreamCommand):
         self._lanes: Lanes
         self._courses: dict[Course, None] = {}
         self._next_program = 0
+        self._knowledge: Knowledge | None = None
+        """Under the sanitizer: what its programs know of other launches."""
         self._num_in_flight = 0
         self._num_beginning = 0
         self._last_ps = 0
@@ -93,11 +96,15 @@ class PacedLaunch(StreamCommand):
         self._lanes = run.lanes(self._sip_id, self._costs(self.queued))
         for index, given in enumerate(self._params):
             self._note_peer(index, given)
+        begun = None
+        if run.ordering is not None:
+            begun = run.ordering.begin(self, self._stream)
+            self._knowledge = Knowledge(run.signals, self, begun)
         if self._make_live is not None:
             run.replay_queue.drain()
-            self._live = self._make_live(self)
+            self._live = self._make_live(self, begun)
         run.simulation.open_ended[self] = None
-        pes = np.arange(run.machine.sip_at(self._sip_id).num_pes)
+        pes = np.arange(self._lanes.num_pes)
         with self._beginning():
             for _ in range(self._resident):
                 self._dispatch(pes)
@@ -122,29 +129,17 @@ class PacedLaunch(StreamCommand):
         self.watch = None
 
     def describe(self) -> str:
-        waiting = [course for course in self._courses if course.is_waiting]
         text = f"kernel {self.label} on SIP {self._sip_id} (rank {self._rank})"
+        waiting = [course for course in self._courses if course.is_waiting]
         if not waiting or self._live is None:
             return text
-        lines = []
-        for course in waiting[:_MOST_NAMED]:
-            assert course.strand is not None
-            ids = course.lane.program_ids.tolist()
-            named = ", ".join(str(self._live.coordinates(i)) for i in ids[:_MOST_NAMED])
-            more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
-            places = dict.fromkeys(each.span.buffer.label for each in course.strand.watched)
-            of = f" of {', '.join(places)}" if places else ""
-            lines.append(
-                f"{'program' if len(ids) == 1 else 'programs'} {named}{more} at "
-                f"{course.strand.loop_line} for a change{of}"
-            )
-        rest = sum(len(course.lane.program_ids) for course in waiting[_MOST_NAMED:])
-        if rest:
-            lines.append(f"{rest} more programs")
-        text += ", which waits: " + "; ".join(lines)
+        text += f", which waits: {waits_of(waiting, self._live)}"
         left = self._num_programs - self._next_program
         if left:
             text += f"; {left} programs have not begun, as the PEs have no room for them"
+        assert self.engine is not None
+        for _, command in self.engine.waiting:
+            text += f"; {command.describe()} waits for its PEs"
         return text
 
     # -- programs --------------------------------------------------------------------------------
@@ -274,7 +269,9 @@ class PacedLaunch(StreamCommand):
                 return
             if strand.is_waiting:
                 yield from self._wait(course)
-            elif not goes_on:
+                continue
+            course.deadline_ps = None
+            if not goes_on:
                 break
         yield from self._ended(course)
 
@@ -286,11 +283,23 @@ class PacedLaunch(StreamCommand):
             course.is_waiting = True
             self._lanes.active -= len(lane.program_ids)
             self._run.signals.wait(strand.watched, _wake_of(course))
+            if strand.may_give_up and course.deadline_ps is None:
+                course.deadline_ps = lane.floor_ps + strand.timeout_ns * PS_PER_NS
+                give_up = partial(self._give_up, course, course.deadline_ps)
+                self._run.simulation.call_at(course.deadline_ps, give_up)
             yield None
             self._lanes.active += len(lane.program_ids)
             course.is_waiting = False
         strand.watched = []
         self._lanes.wait(lane, strand.loop_line, self._run.simulation.now_ps)
+
+    def _give_up(self, course: Course, deadline_ps: int) -> None:
+        """End a wait that has a timeout, if it is still going on."""
+        assert course.strand is not None
+        if course.is_waiting and course.deadline_ps == deadline_ps and self.error is None:
+            course.strand.gives_up = True
+            self._run.signals.forget(_wake_of(course))
+            _wake_of(course)()
 
     def _split(self, course: Course, labels: Array) -> None:
         """Let the programs of a course go different ways from here on."""
@@ -352,6 +361,9 @@ class PacedLaunch(StreamCommand):
         ):
             yield outcome.effect_ps
             data.perform(part)
+            if self._knowledge is not None:
+                self._knowledge.look(command, spans)
+                self._knowledge.tell(command, spans, self._knowledge.heard)
             self._run.signals.written(spans)
             return outcome.done_ps
         effect = data.capture(part)
@@ -359,10 +371,18 @@ class PacedLaunch(StreamCommand):
         course.sent = [each for each in course.sent if each[1] > now_ps]
         course.sent += [(span, outcome.effect_ps) for span in spans]
         self._num_in_flight += 1
-        simulation.call_at(outcome.effect_ps, lambda: self._arrive(effect, spans))
+        heard = {} if self._knowledge is None else self._knowledge.heard
+        arrive = partial(self._arrive, effect, command, spans, heard)
+        simulation.call_at(outcome.effect_ps, arrive)
         return outcome.done_ps
 
-    def _arrive(self, effect: Callable[[], None], spans: Sequence[Span]) -> None:
+    def _arrive(
+        self,
+        effect: Callable[[], None],
+        command: Transfer,
+        spans: Sequence[Span],
+        heard: Heard,
+    ) -> None:
         """Let what was written take effect."""
         self._num_in_flight -= 1
         if self.error is not None:
@@ -372,6 +392,8 @@ class PacedLaunch(StreamCommand):
         except Exception as error:
             self._fail(error)
             return
+        if self._knowledge is not None:
+            self._knowledge.tell(command, spans, heard)
         self._run.signals.written(spans)
         self._end_if_over()
 

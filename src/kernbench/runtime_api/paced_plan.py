@@ -13,7 +13,7 @@ from kernbench.runtime_api.paced_launch import PacedLaunch
 from kernbench.sim_engine import cached_shares, touch_operands
 
 if TYPE_CHECKING:
-    from kernbench.replay import InterleavedLaunch
+    from kernbench.replay import Clock, InterleavedLaunch
     from kernbench.runtime_api.kernel_engine import Policies
     from kernbench.runtime_api.launcher import KernelLauncher
     from kernbench.runtime_api.rank_state import RankState
@@ -106,13 +106,14 @@ def _begin_live(
     reach: Reach,
     rank: int,
     launch: PacedLaunch,
+    begun: Clock | None,
 ) -> InterleavedLaunch:
     """Return the kernel of a launch on data, under the sanitizer if there is one."""
     watch, sanitizer = None, launcher.run.sanitizer
     if sanitizer is not None:
         launched = Launched(launch.label, rank, launch.clock)
         module = plan.kernel.binary.module
-        watch = launch.watch = sanitizer.watch(module, plan.grid, params, launched, talks=True)
+        watch = launch.watch = sanitizer.watch(module, plan.grid, params, launched, begun)
     return launcher.engine.pace(plan, params, reach, watch)
 
 

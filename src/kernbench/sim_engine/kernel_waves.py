@@ -111,7 +111,7 @@ class Waves:
 
 def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
     """Return when each program of a launch runs on the PEs of a SIP."""
-    num_cubes, pes_per_cube = _in_use(sip, conditions)
+    num_cubes, pes_per_cube = pes_in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
     timing = Timing(resident_programs(trace.tcm_bytes, sip), trace.num_programs > num_pes)
     groups = [
@@ -167,7 +167,7 @@ def resident_programs(program_tcm_bytes: int, sip: SipSpec) -> int:
     return max(1, min(most, sip.tcm_bytes // program_tcm_bytes)) if program_tcm_bytes else most
 
 
-def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
+def pes_in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
     """Return how many cubes, and PEs per cube, run programs: all, or what the policies ask for."""
     places = [place for _, place in conditions.placements]
     if not places:

@@ -32,7 +32,7 @@ from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts, Sharing, Traffic
 from kernbench.sim_engine.kernel_pipeline import SiteTimes
 from kernbench.sim_engine.kernel_plan import CommandSite
-from kernbench.sim_engine.kernel_waves import GroupAnalysis
+from kernbench.sim_engine.kernel_waves import GroupAnalysis, pes_in_use
 
 Array = npt.NDArray[Any]
 
@@ -55,6 +55,9 @@ class LaneCosts:
     def __init__(self, sip: SipSpec, conditions: Conditions) -> None:
         self.sip = sip
         self.front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
+        num_cubes, pes_per_cube = pes_in_use(sip, conditions)
+        self.num_pes = num_cubes * pes_per_cube
+        """How many PEs run programs."""
         self._conditions = conditions
         placed = [param for param, _ in conditions.placements]
         self._special = frozenset((*placed, *(param for param, _ in conditions.cached)))

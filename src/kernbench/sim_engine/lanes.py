@@ -118,6 +118,7 @@ class Lanes:
         self.sip = machine.sip_at(sip_id)
         self.sip_id = sip_id
         self.start_ps = start_ps
+        self.num_pes = costs.num_pes
         self.active = 0
         """Programs that run, and do not wait for memory to change."""
         self.peers: dict[int, tuple[int, int]] = {}
@@ -292,7 +293,7 @@ class Lanes:
 
     def _part_costs(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> PartCosts:
         count = len(lane.program_ids)
-        active = min(max(self.active, count), self.sip.num_pes)
+        active = min(max(self.active, count), self.num_pes)
         return self._costs.of(commands, count, num_slots, active, frozenset(self.peers))
 
     def _resume(

@@ -139,6 +139,8 @@ class Strand(Evaluator):
         """The version of memory that the present turn of a loop began with."""
         self.may_give_up = False
         """Whether what it waits for has a timeout."""
+        self.timeout_ns = 0
+        """How long it waits then."""
         self.gives_up = False
         """Whether that has run out."""
         self._trying = 0
@@ -515,6 +517,8 @@ class Strand(Evaluator):
         seen = self.array(flags)
         ready: Array = np.logical_and.reduce(seen.reshape(len(seen), -1), axis=1)
         self.may_give_up = "timeout" in op.attrs.get("words", ())
+        if self.may_give_up:
+            self.timeout_ns = self.uniform_integer(self.integer(op, 2))
         if not self.gives_up and (ready != ready[0]).any():
             raise SplitPrograms(ready)
         self.recording.add(self.program_ids, commands, False)

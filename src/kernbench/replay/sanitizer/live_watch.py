@@ -19,7 +19,6 @@ from kernbench.replay.sanitizer.launch import Launched, LaunchState
 from kernbench.replay.sanitizer.ordered_map import OrderedMap
 from kernbench.replay.sanitizer.places import Places
 from kernbench.replay.sanitizer.programs import ProgramOrder
-from kernbench.replay.sanitizer.segments import Segments
 from kernbench.replay.sanitizer.touches import Touch, record_touch
 from kernbench.replay.sanitizer.trace_touches import Seen
 from kernbench.replay.sanitizer.watch import SanitizerWatch, is_infinite
@@ -35,11 +34,10 @@ class LiveWatch(SanitizerWatch):
     def __init__(
         self,
         module: Module,
-        grid: tuple[int, int, int],
         params: Sequence[PointerArg | float | int | None],
         launched: Launched,
         on_non_finite: Callable[[str], None] | None,
-        segments: Segments,
+        order: ProgramOrder,
         places: Places,
     ) -> None:
         super().__init__(nan_only=False)
@@ -54,8 +52,8 @@ class LiveWatch(SanitizerWatch):
             if isinstance(param, PointerArg) and index in written
         }
         self._maps: dict[int, OrderedMap] = {}
-        self._order = ProgramOrder(segments, grid, launched.clock, launched.who)
-        count = grid[0] * grid[1] * grid[2]
+        self._order = order
+        count = len(order.current)
         self._has_read: Array = np.zeros(count, np.bool_)
         self._first_site: Array = np.zeros(count, np.int64)
         self._state = LaunchState(launched, self._touched, Seen(), on_non_finite, self._order)

@@ -22,10 +22,15 @@ class ProgramOrder:
     """
 
     def __init__(
-        self, segments: Segments, grid: tuple[int, int, int], clock: Clock | None, who: str
+        self,
+        segments: Segments,
+        grid: tuple[int, int, int],
+        clock: Clock | None,
+        who: str,
+        begun: Clock | None = None,
     ) -> None:
         self.segments = segments
-        self.current = segments.begin(grid, clock, who)
+        self.current = segments.begin(grid, clock, who, begun)
         """By linear program id."""
         self._found: dict[int, dict[tuple[int, int], tuple[OrderedMap, int]]] = {}
         """By program and place, what it found there last."""

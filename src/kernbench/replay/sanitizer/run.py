@@ -21,6 +21,7 @@ from kernbench.replay.plan import Plan
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer.launch import Launched, LaunchState
 from kernbench.replay.sanitizer.live_watch import LiveWatch
+from kernbench.replay.sanitizer.order import Clock
 from kernbench.replay.sanitizer.ordered_map import OrderedMap
 from kernbench.replay.sanitizer.places import Places
 from kernbench.replay.sanitizer.programs import ProgramOrder
@@ -125,14 +126,18 @@ class Sanitizer:
         grid: tuple[int, int, int],
         params: Sequence[PointerArg | float | int | None],
         launched: Launched,
-        *,
-        talks: bool = False,
+        begun: Clock | None = None,
     ) -> LiveWatch:
-        """Return the checks of a launch that decides by data; ``talks`` if to other launches."""
+        """Return the checks of a launch that decides by data.
+
+        One that talks to other launches has ``begun`` before all that it follows is known.
+        """
         report = None if self._has_reported else self._report_non_finite
-        segments = self._segments if talks else Segments()
-        places = self._places if talks else Places()
-        return LiveWatch(module, grid, params, launched, report, segments, places)
+        segments, places = Segments(), Places()
+        if begun is not None:
+            segments, places = self._segments, self._places
+        order = ProgramOrder(segments, grid, launched.clock, launched.who, begun)
+        return LiveWatch(module, params, launched, report, order, places)
 
     def _report_non_finite(self, text: str) -> None:
         self._has_reported = True

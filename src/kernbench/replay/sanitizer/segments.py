@@ -32,13 +32,15 @@ class _Launch:
     first: int
     grid: tuple[int, int, int]
     clock: Clock | None
+    begun: Clock | None
+    """What it follows, which is less than its clock will know once it has heard others."""
     who: str
     taken_up: list[int] = field(default_factory=list)
     """Segments of other launches that programs of this one have acquired."""
 
     def follows(self, other: _Launch) -> bool:
         return (
-            self.clock is not None and other.clock is not None and self.clock.follows(other.clock)
+            self.begun is not None and other.clock is not None and self.begun.follows(other.clock)
         )
 
 
@@ -56,11 +58,20 @@ class Segments:
         """By program: from which segment on it knows which others."""
         self._answers: dict[tuple[int, int], bool] = {}
 
-    def begin(self, grid: tuple[int, int, int], clock: Clock | None, who: str) -> Array:
-        """Return the first segments of a launch, by the linear ids of its programs."""
+    def begin(
+        self,
+        grid: tuple[int, int, int],
+        clock: Clock | None,
+        who: str,
+        begun: Clock | None = None,
+    ) -> Array:
+        """Return the first segments of a launch, by the linear ids of its programs.
+
+        ``begun`` stands for what the launch follows, where its clock may yet learn more.
+        """
         count = grid[0] * grid[1] * grid[2]
         programs = np.arange(self._num_programs, self._num_programs + count)
-        self._launches.append(_Launch(self._num_programs, grid, clock, who))
+        self._launches.append(_Launch(self._num_programs, grid, clock, begun or clock, who))
         self._firsts.append(self._num_programs)
         self._num_programs += count
         return self._new(programs)
