@@ -160,9 +160,19 @@ class Timing:
 
 
 def resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
-    """Return how many programs a PE can have in TCM at the same time, at least one."""
-    most = sip.pe.resident_programs
-    return max(1, min(most, sip.tcm_bytes // trace.tcm_bytes)) if trace.tcm_bytes else most
+    """Return how many programs a PE can have in TCM at the same time, at least one.
+
+    Where part of the TCM is registers, loads that run ahead have the other part to themselves.
+    """
+    registers = sip.pe.register_kib * 1024
+    needs = [(sip.tcm_bytes, trace.tcm_bytes)]
+    if registers:
+        needs = [
+            (sip.tcm_bytes - registers, trace.staged_bytes),
+            (registers, trace.tcm_bytes - trace.staged_bytes),
+        ]
+    fitting = [room // needed for room, needed in needs if needed]
+    return max(1, min([sip.pe.resident_programs, *fitting]))
 
 
 def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:

@@ -36,9 +36,12 @@ _WIDE_TILES: list[tuple[int, tuple[int, int], tuple[int, ...]]] = [
     (128, (128, 32), (1,)),
     (128, (128, 64), (1,)),
 ]
+Cached = tuple[tuple[int, Fraction], ...]
+"""Shares of a launch's parameters that the cache holds, by their index."""
+
 _LEAST_K = 256
 """A part of a split K is at least this long."""
-_MOST_STAGES = 4
+_MOST_STAGES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,14 @@ class Problem:
     @property
     def out(self) -> DType:
         return bfloat16 if self.dtype.itemsize == 1 else self.dtype
+
+    @property
+    def input_bytes(self) -> int:
+        return self.m * self.k * self.dtype.itemsize
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.k * self.n * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +110,7 @@ class GemmTuner:
         their GEMM engines and caches must do, are not timed.
         """
         sip = machine.sip
-        weight_bytes = problem.k * problem.n * problem.dtype.itemsize
-        warm = harness.warm_share(weight_bytes, sip)
+        cached = harness.cached(problem.input_bytes, problem.weight_bytes, sip)
         bounds = sorted(
             (
                 (least_ps(problem, tile, sip), index, tile)
@@ -111,7 +121,7 @@ class GemmTuner:
         for bound, _, tile in bounds:
             if best is not None and bound >= best[0]:
                 break
-            time_ps = self.time_ps(problem, tile, machine, warm)
+            time_ps = self.time_ps(problem, tile, machine, cached)
             if best is None or time_ps < best[0]:
                 best = time_ps, tile
         if best is None:
@@ -125,10 +135,14 @@ class GemmTuner:
             if tile.split_k == 1 or tile.steps(problem.k) * tile.block_k >= _LEAST_K:
                 yield index, tile
 
-    def time_ps(self, problem: Problem, tile: GemmTile, machine: Machine, warm: Fraction) -> int:
-        """Return the time of a product with one tile, split-K's second kernel included."""
+    def time_ps(
+        self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()
+    ) -> int:
+        """Return the time of a product with one tile, split-K's second kernel included.
+
+        ``cached`` is how much of the input (parameter 0) and the weights (1) the cache holds.
+        """
         product, summing = self._traces(problem, tile)
-        cached = ((1, warm),) if warm else ()
         if summing is None:
             return schedule_kernel(product, machine, 0, Conditions(cached=cached)).duration_ps
         held = _held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)

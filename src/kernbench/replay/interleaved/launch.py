@@ -159,6 +159,7 @@ class Launch:
             )
             for strand in self.ended
         ]
+        tcm = tcm_use(self.module, self.num_stages)
         return KernelTrace(
             name=kernel.name,
             grid=self.grid,
@@ -166,7 +167,8 @@ class Launch:
             num_stages=self.num_stages,
             groups=merge_groups(groups),
             num_slots=1 + max((strand.num_slots for strand in self.ended), default=0),
-            tcm_bytes=tcm_use(self.module, self.num_stages).total_bytes,
+            tcm_bytes=tcm.total_bytes,
+            staged_bytes=tcm.staged_bytes,
             line=kernel.line,
             pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         )
