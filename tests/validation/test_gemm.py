@@ -1,6 +1,5 @@
 """GEMM rows: the tuner finds what timing every tile would find."""
 
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,10 @@ from hypothesis import strategies as st
 from kernbench.dtypes import bfloat16, float32
 from kernbench.hardware import load_machine
 from kernbench.validation import Category, read_rows
-from kernbench.validation.gemm import GemmPredictor, GemmTuner, Problem, least_ps, tiles
+from kernbench.validation.gemm import GemmPredictor, GemmTuner, tiles
+from kernbench.validation.gemm_bounds import least_ps
 from kernbench.validation.harness import Harness, gemm_harness
+from kernbench.validation.problem import Problem
 from kernbench.validation.registry import make_predictor
 
 TUNER = GemmTuner()

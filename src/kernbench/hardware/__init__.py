@@ -8,7 +8,7 @@ from kernbench.hardware.collective_specs import (
     RampSpec,
 )
 from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
-from kernbench.hardware.loading import known_machines, load_machine, parse_machine
+from kernbench.hardware.loading import known_machines, load_machine, machine_text, parse_machine
 from kernbench.hardware.machine import Link, Machine, build_machine
 from kernbench.hardware.rates import (
     PS_PER_NS,
@@ -58,6 +58,7 @@ __all__ = [
     "cycles_ps",
     "known_machines",
     "load_machine",
+    "machine_text",
     "parse_machine",
     "ps_per_byte",
     "transfer_ps",

@@ -29,12 +29,15 @@ def schedule_kernel(
     sip = machine.sip_at(sip_id)
     conditions = conditions or Conditions()
     waves = build_waves(trace, sip, conditions)
-    segments = [segment for group in waves.groups for segment in group.segments]
-    hbm_bytes = math.ceil(sum((s.hbm_bytes() for s in segments), Fraction(0)))
-    stream_bytes = math.ceil(sum((s.hbm_stream_bytes() for s in segments), Fraction(0)))
+    costs = [each for group in waves.groups for each in group.tally()]
+    hbm_bytes = math.ceil(sum((each.hbm_bytes * count for each, count in costs), Fraction(0)))
+    stream_bytes = math.ceil(
+        sum((each.hbm_stream_bytes * count for each, count in costs), Fraction(0))
+    )
     # Programs of different length overlap with programs of other waves than their own.
     busy_ps = max(waves.makespan_ps, sip.hbm_stream_ps(stream_bytes))
-    stretch = _stretch(_gemm_bound_ps(waves, sip), busy_ps, sip)
+    gemm_ps = _gemm_bound_ps(waves, sip)
+    stretch = _stretch(gemm_ps, busy_ps, sip)
     busy_ps = ceil_ps(busy_ps * stretch)
     front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
     return Template(
@@ -46,7 +49,7 @@ def schedule_kernel(
         hbm_bytes=hbm_bytes,
         engine_busy_ps=_engine_busy_ps(waves, sip),
         message_bytes=0,
-        bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
+        bound_ps=max(gemm_ps, sip.hbm_stream_ps(hbm_bytes)),
         make_rows=partial(build_rows, waves, front_end_ps, stretch),
     )
 
@@ -83,7 +86,7 @@ def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:
     """Return the busy time of each sort of engine, averaged over all PEs of the SIP."""
     busy = [0] * len(QUEUES)
     for group in waves.groups:
-        for segment in group.segments:
+        for costs, count in group.tally():
             for site in group.plan.sites:
-                busy[site.queue] += segment.timed.costs.busy_ps[site.index] * segment.count
+                busy[site.queue] += costs.busy_ps[site.index] * count
     return {engine: total // sip.num_pes for engine, total in zip(QUEUES, busy, strict=True)}

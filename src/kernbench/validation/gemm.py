@@ -8,15 +8,17 @@ from fractions import Fraction
 from functools import lru_cache
 
 from kernbench.commands import KernelTrace
-from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
+from kernbench.dtypes import bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
 from kernbench.ops import GemmTile, product_call, sum_parts_call
 from kernbench.sim_engine import Conditions, schedule_kernel
-from kernbench.validation.devices import machine_of
+from kernbench.validation.devices import Machines
+from kernbench.validation.gemm_bounds import least_ps
 from kernbench.validation.harness import Harness, gemm_harness
 from kernbench.validation.predictor import Answer
 from kernbench.validation.probe import KernelProbe, Pointer
+from kernbench.validation.problem import Cached, Problem
 from kernbench.validation.reference import Row
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
@@ -36,34 +38,11 @@ _WIDE_TILES: list[tuple[int, tuple[int, int], tuple[int, ...]]] = [
     (128, (128, 32), (1,)),
     (128, (128, 64), (1,)),
 ]
-Cached = tuple[tuple[int, Fraction], ...]
-"""Shares of a launch's parameters that the cache holds, by their index."""
-
 _LEAST_K = 256
 """A part of a split K is at least this long."""
 _MOST_STAGES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """``C[m, n] = A[m, k] @ B[k, n]`` of one dtype."""
-
-    m: int
-    n: int
-    k: int
-    dtype: DType
-
-    @property
-    def out(self) -> DType:
-        return bfloat16 if self.dtype.itemsize == 1 else self.dtype
-
-    @property
-    def input_bytes(self) -> int:
-        return self.m * self.k * self.dtype.itemsize
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.k * self.n * self.dtype.itemsize
+_MOST_TRACES = 32
+"""All tiles of one problem, so that rows of the same shape on several devices share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +56,8 @@ class Timed:
 class GemmPredictor:
     """Answers GEMM rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
         self._tuner = GemmTuner()
 
     def predict(self, row: Row) -> Answer:
@@ -86,8 +66,8 @@ class GemmPredictor:
             return Answer(None, f"no kernel for op {row.op}")
         if dtype is None:
             return Answer(None, f"no Triton dtype for {row.dtype}")
-        machine = machine_of(row.device)
-        problem = Problem(row.integer("m"), row.integer("n"), row.integer("k"), dtype)
+        machine = self._machines.machine_of(row.device)
+        problem = Problem.of(row, dtype)
         harness = gemm_harness(row.source, machine.name)
         try:
             best = self._tuner.tune(problem, machine, harness)
@@ -99,9 +79,9 @@ class GemmPredictor:
 class GemmTuner:
     """Finds the fastest tile by timing the kernel with each that may be the fastest."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_traces: int | None = _MOST_TRACES) -> None:
         self._probe = KernelProbe()
-        self._traces = lru_cache(maxsize=4)(self._trace)
+        self._traces = lru_cache(maxsize=most_traces)(self._trace)
 
     def tune(self, problem: Problem, machine: Machine, harness: Harness) -> Timed:
         """Return the tile with the least modeled time.
@@ -113,8 +93,8 @@ class GemmTuner:
         cached = harness.cached(problem.input_bytes, problem.weight_bytes, sip)
         bounds = sorted(
             (
-                (least_ps(problem, tile, sip), index, tile)
-                for index, tile in self._fitting(problem, sip)
+                (least_ps(problem, tile, sip, cached), index, tile)
+                for index, tile in enumerate(self.fitting(problem, sip))
             ),
         )
         best: tuple[int, GemmTile] | None = None
@@ -130,10 +110,11 @@ class GemmTuner:
             )
         return Timed(best[0] / 1e6, best[1])
 
-    def _fitting(self, problem: Problem, sip: SipSpec) -> Iterator[tuple[int, GemmTile]]:
-        for index, tile in enumerate(tiles(problem, sip)):
+    def fitting(self, problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
+        """Yield the tiles of the machine's library that serve a problem."""
+        for tile in tiles(problem, sip):
             if tile.split_k == 1 or tile.steps(problem.k) * tile.block_k >= _LEAST_K:
-                yield index, tile
+                yield tile
 
     def time_ps(
         self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()
@@ -179,32 +160,6 @@ def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
             yield GemmTile(
                 block_m, first, block_k, block_n2=second, split_k=split, num_stages=stages
             )
-
-
-def least_ps(problem: Problem, tile: GemmTile, sip: SipSpec) -> int:
-    """Return a time that no schedule of the tile can beat.
-
-    The longer of two: the dots of the fullest PE at peak, and what all waves but the last one load
-    through the cache.
-    """
-    tiles_mn, split = tile.grid(problem.m, problem.n)
-    programs = tiles_mn * split
-    rounds = -(-programs // sip.num_pes)
-    engine = sip.pe.gemm
-    flops = 2 * tile.block_m * tile.columns * tile.block_k * tile.steps(problem.k)
-    rate = sip.gemm_flops_per_clock(problem.dtype.name) * engine.efficiency * sip.clock_ghz
-    least = rounds * flops * 1000 / rate
-    if sip.cache is not None:
-        columns = -(-problem.n // tile.columns)
-        rows = -(-problem.m // tile.block_m)
-        size = problem.dtype.itemsize
-        loaded = (problem.m * columns + problem.n * rows) * problem.k * size
-        longest = (tile.block_m + tile.columns) * tile.block_k * tile.steps(problem.k) * size
-        loaded -= programs % sip.num_pes * longest
-        least = max(least, loaded * 1000 / sip.cache.bandwidth_gbps)
-    if split > 1:
-        least += sip.queued_front_end_ps
-    return sip.front_end_ps + int(least)
 
 
 def _held_share(size_bytes: int, sip: SipSpec) -> Fraction:

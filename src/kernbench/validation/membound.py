@@ -9,7 +9,7 @@ from kernbench.dtypes import DType, bfloat16, float16, float32
 from kernbench.errors import MachineError
 from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS, elementwise_call, rows_call
 from kernbench.sim_engine import Conditions, schedule_kernel
-from kernbench.validation.devices import machine_of
+from kernbench.validation.devices import Machines
 from kernbench.validation.harness import membound_harness
 from kernbench.validation.predictor import Answer
 from kernbench.validation.probe import KernelProbe, Pointer
@@ -23,7 +23,8 @@ _WIDEST_ROW = 1 << 17
 class MemboundPredictor:
     """Answers rows of elementwise operations, softmax and layer norm."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
         self._probe = KernelProbe()
         self._traces = lru_cache(maxsize=4)(self._trace)
 
@@ -33,7 +34,7 @@ class MemboundPredictor:
             return Answer(None, f"no Triton dtype for {row.dtype}")
         if row.op not in ELEMENTWISE_OPS | ROW_OPS:
             return Answer(None, f"no kernel for op {row.op}")
-        machine = machine_of(row.device)
+        machine = self._machines.machine_of(row.device)
         rows, cols = row.integer("rows"), row.integer("cols")
         if row.op in ROW_OPS and cols > _WIDEST_ROW:
             return Answer(None, f"{row.op} of rows longer than {_WIDEST_ROW} elements")
