@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("unchecked")
     if mark is not None and item.config.getoption("--check"):
         pytest.skip(f"unchecked: {mark.args[0]}")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave the bridge's own modules out where PyTorch, an extra, is not installed."""
+    is_bridge = "kernbench/torch_bridge/" in collection_path.as_posix()
+    return True if is_bridge and find_spec("torch") is None else None
 
 
 def marked_decisions(item: pytest.Item) -> list[str]:

@@ -15,10 +15,10 @@ SOURCE = ROOT / "src"
 # Third party: the modules that may import it (a package, or one module of it).
 SEAMS = {
     "simpy": ("kernbench.sim_engine",),
-    "greenlet": ("kernbench.sim_engine.ranks",),
+    "greenlet": ("kernbench.sim_engine.carriers",),
     "triton": ("kernbench.triton_backend", "kernbench.ops", "kernbench.tp.kernels"),
     "pydantic": ("kernbench.hardware",),
-    "torch": (),
+    "torch": ("kernbench.torch_bridge",),
 }
 
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kernbench.cli.app import app
+from kernbench.cli.kernel_capture import capture
 from kernbench.cli.kernel_text import ttir_lines
+from kernbench.hardware import load_machine
+from kernbench.report import format_ns
+from kernbench.sim_engine import outline_kernel
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -256,3 +261,143 @@ def test_locations_lead_to_lines_through_names_and_calls() -> None:
     assert lines[3] == "    tt.return"
     assert lines[-1] == "}"
     assert not any("loc" in line for line in lines)
+
+
+DECIDING = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def sum_ragged(x, lengths, out, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, tl.load(lengths + row), BLOCK):
+        total += tl.load(x + row * 256 + start + tl.arange(0, BLOCK))
+    tl.store(out + row, tl.sum(total, axis=0))
+
+@triton.jit
+def take_turns(lock, total):
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    tl.store(total, tl.load(total) + 1)
+    tl.atomic_xchg(lock, 0)
+
+@triton.jit
+def double(x, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at) * 2)
+
+def run(torch):
+    x = torch.ones(4, 256)
+    lengths = torch.tensor([32, 64, 64, 256], dtype="i32")
+    out = torch.zeros(4)
+    sum_ragged[(4,)](x, lengths, out, BLOCK=32)
+    assert out.tolist() == lengths.tolist()
+    total = torch.zeros(1, dtype="i32")
+    take_turns[(12,)](torch.zeros(1, dtype="i32"), total)
+    double[(int(total[0].item()),)](x, BLOCK=32)
+"""
+
+
+@pytest.fixture
+def deciding(show: Run, tmp_path: Path) -> Run:
+    (tmp_path / "deciding.py").write_text(DECIDING)
+    return show
+
+
+@pytest.mark.adr("0046-D1")
+def test_a_kernel_that_decides_by_data_is_shown_with_what_it_did(deciding: Run) -> None:
+    status, out, err = deciding("deciding.py:sum_ragged")
+    assert (status, err) == (0, "")
+    trip_counts = {}
+    for program, others in ((0, ""), (1, " and 1 other"), (3, "")):
+        lines = section(out, f"commands of program {program}{others}")
+        loaded, summed = (line.split() for line in lines if line.startswith("loop"))
+        assert loaded[1] == "once;"
+        trip_counts[program] = int(summed[1])
+    assert trip_counts == {0: 1, 1: 2, 3: 8}
+    assert "The program ran on data" in out
+
+
+@pytest.mark.adr("0046-D1")
+def test_programs_that_each_took_a_path_of_their_own_are_shown_as_far_as_one_can_read(
+    deciding: Run,
+) -> None:
+    status, out, _ = deciding("deciding.py:take_turns")
+    assert status == 0
+    assert out.count("\ncommands of program") == 8
+    assert "4 more paths, each of its own programs, not shown." in out
+
+
+@pytest.mark.adr("0046-D1")
+def test_a_kernel_after_one_that_decides_by_data_is_found(deciding: Run) -> None:
+    status, out, _ = deciding("deciding.py:double")
+    assert status == 0
+    assert "grid 12 x 1 x 1" in out
+
+
+TIMED = """
+import triton
+import triton.language as tl
+from kernbench import DPPolicy
+
+@triton.jit
+def square(a, c, N: tl.constexpr, BLOCK: tl.constexpr):
+    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for start in range(0, N, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        left = tl.load(a + m[:, None] * N + k[None, :])
+        sums = tl.dot(left, tl.load(a + k[:, None] * N + n[None, :]), sums)
+    tl.store(c + m[:, None] * N + n[None, :], sums.to(tl.float16))
+
+@triton.jit
+def copy_columns(x, out, N: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    rows = tl.arange(0, 128)[:, None] * N
+    tl.store(out + rows + at[None, :], tl.load(x + rows + at[None, :]))
+
+@triton.jit
+def ragged(x, lengths, BLOCK: tl.constexpr):
+    for start in range(0, tl.load(lengths + tl.program_id(0)), BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(x + at, tl.load(x + at) + 1)
+
+def run(torch):
+    a = torch.zeros(2048, 2048, dtype="f16")
+    square[(16, 16)](a, torch.empty(2048, 2048, dtype="f16"), N=2048, BLOCK=128)
+    x = torch.zeros(128, 4096, dp=DPPolicy(num_cubes=1))
+    copy_columns[(1024,)](x, torch.empty(128, 4096), N=4096, BLOCK=4)
+    ragged[(2,)](torch.zeros(4096), torch.tensor([1024, 4096], dtype="i32"), BLOCK=256)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0046-D2")
+@pytest.mark.parametrize("machine", ["ahbm", "h100-sxm", "a100-sxm-80g"])
+def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
+    show: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
+) -> None:
+    (tmp_path / "timed.py").write_text(TIMED)
+    with pytest.raises(SystemExit):
+        app(["run", "timed.py", "--machine", machine, "--json", "-"])
+    report = json.loads(capsys.readouterr().out)
+    kernels = {each["name"]: each["time_ns"] for each in report["kernels"]}
+    assert kernels.keys() == {"square", "copy_columns", "ragged"}
+    for name, time_ns in kernels.items():
+        _, out, _ = show(f"timed.py:{name}", "--machine", machine)
+        assert f"\ngrid: {format_ns(time_ns)}\n" in out
+        parts = {line.split()[0] for line in section(out, "grid")[1:]}
+        assert ("clock" in parts) == (machine != "ahbm" and name == "square")
+
+
+@pytest.mark.adr("0046-D2")
+def test_the_parts_of_a_launch_add_up_to_its_time(tmp_path: Path) -> None:
+    (tmp_path / "timed.py").write_text(TIMED)
+    path = str(tmp_path / "timed.py")
+    for name in ("square", "copy_columns", "ragged"):
+        (launch,) = capture(path, name, (), "h100-sxm", None, only_first=True).launches
+        machine = load_machine("h100-sxm", 1)
+        outline = outline_kernel(launch.trace, machine, launch.sip_id, launch.conditions)
+        assert outline.time.duration_ps == launch.template.duration_ps

@@ -88,6 +88,42 @@ def test_a_program_may_hear_of_a_gpu_while_triton_compiles_for_kernbench(
     assert f"TARGET.backend='{target}'" in out
 
 
+PRODUCT = """
+import triton
+import triton.language as tl
+from kernbench.runtime_api import current_context
+
+@triton.jit
+def product(a, b, out):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(out + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+torch = current_context()
+out = torch.zeros(16, 16)
+product[(1,)](torch.full((16, 16), 1 + 2**-11 + 2**-20), torch.ones(16, 16), out)
+print("each is", out[3, 5].item() / 16)
+"""
+
+
+@pytest.mark.adr("0045-D2")
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [
+        ([], 1 + 2**-10),
+        (["--tf32", "round"], 1 + 2**-10),
+        (["--tf32", "truncate"], 1.0),
+        (["--tf32", "ieee"], 1 + 2**-11 + 2**-20),
+    ],
+)
+def test_the_command_line_chooses_how_tf32_is_computed(
+    run: Run, options: list[str], factor: float
+) -> None:
+    Path("product.py").write_text(PRODUCT)
+    status, out, err = run(*options, "product.py")
+    assert (status, err) == (0, "")
+    assert f"each is {factor}" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected", "said"),
     [

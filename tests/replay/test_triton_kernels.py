@@ -207,7 +207,6 @@ def attention_kernel(
     tl.store(at, out.to(out_ptr.dtype.element_ty), mask=rows[:, None] < T)
 
 
-@pytest.mark.adr("0042-D5")
 @pytest.mark.parametrize("length", [32, 50])
 def test_causal_flash_attention(device: ExecutingLauncher, length: int) -> None:
     q, k, v = (normal(3, length, 16) for _ in range(3))

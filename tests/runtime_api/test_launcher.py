@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 import triton
 
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
+from kernbench.hardware import load_machine
 from kernbench.policy import DPPolicy
-from kernbench.runtime_api import RuntimeContext
+from kernbench.runtime_api import LaunchAttributes, RuntimeContext
 from tests.runtime_api.runtime_kernels import (
     add_one,
     add_one_unmasked,
@@ -294,6 +296,7 @@ def test_benchmarking_leaves_no_trace(torch) -> None:
     assert state == (torch.simulation.now_ps, len(torch.op_log), len(torch.replay_queue))
     assert y.tolist() == [0.0] * 64
     before = torch.simulation.now_ps
+    torch.cache(0).touch(0, 1 << 32)  # as a benchmark finds it
     handle = torch.launch("k", add_one, x, y, 64, BLOCK=64)
     torch.wait(handle)
     kernel_ps = handle.end_ps - handle.start_ps
@@ -344,3 +347,28 @@ def test_the_error_of_a_kernel_that_nobody_waited_for_is_raised_at_the_end(monke
 
     with pytest.raises(ZeroDivisionError, match="late"):
         run()
+
+
+def _durations(machine: str, attributes: LaunchAttributes | None) -> int:
+    with RuntimeContext(machine=machine, ranks=1, data=False) as torch:
+        x, out = torch.empty(1 << 20), torch.empty(1 << 20)
+        grid = (1 << 10,)
+        torch.launch("inc", add_one, x, out, 1 << 20, grid=grid, attributes=attributes, BLOCK=1024)
+        torch.ahbm.synchronize()
+        (launch,) = [each for each in torch.op_log.instances if each.template.name == "inc"]
+    return launch.template.duration_ps
+
+
+@pytest.mark.adr("0037-D4")
+def test_launch_attributes_change_what_the_device_meets() -> None:
+    plain = _durations("a100-sxm-80g", None)
+    assert _durations("a100-sxm-80g", LaunchAttributes()) == plain
+    sip = load_machine("a100-sxm-80g").sip
+    follows = _durations("a100-sxm-80g", LaunchAttributes(follows=True))
+    assert plain - follows == sip.front_end_ps - sip.queued_front_end_ps
+    cached = LaunchAttributes(cached=(("x", Fraction(1)), ("out", Fraction(1))))
+    assert _durations("a100-sxm-80g", cached) < plain
+    with pytest.raises(UsageError, match="add_one has no parameter y"):
+        _durations("a100-sxm-80g", LaunchAttributes(cached=(("y", Fraction(1)),)))
+    with pytest.raises(UsageError, match="must be from 0 to 1, but got 2"):
+        LaunchAttributes(cached=(("x", Fraction(2)),))

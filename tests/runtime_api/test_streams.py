@@ -143,3 +143,50 @@ def test_a_kernel_that_decides_by_data_sees_what_ran_before_it_on_another_stream
         torch.ahbm.synchronize()
         # 6, 3, 10, 5, 16, 8, 4, 2, 1
         assert set(steps.tolist()) == {8}
+
+
+def _reduce_thrice(rank: int, torch: Any, seen: dict[int, Any], blocking: bool) -> None:
+    torch.ahbm.set_device(rank)
+    torch.distributed.init_process_group(blocking_wait=blocking)
+    x = torch.ones(SIZE)
+    for _ in range(3):
+        x = x + 1
+        torch.distributed.all_reduce(x)
+    called = torch.simulation.now_ps
+    seen[rank] = called, x.numpy()[-1], torch.simulation.now_ps
+
+
+@pytest.mark.adr("0037-D3")
+def test_the_host_runs_ahead_of_collectives_that_only_the_stream_waits_for() -> None:
+    ends: dict[bool, int] = {}
+    for blocking in (True, False):
+        seen: dict[int, Any] = {}
+        with RuntimeContext(ranks=2) as torch:
+            torch.multiprocessing.spawn(_reduce_thrice, args=(torch, seen, blocking), nprocs=2)
+            reduced = sorted(spans(torch, "all_reduce"))
+            added = sorted(
+                (each.starts_ps[0], each.ends_ps[0])
+                for each in torch.op_log.instances
+                if each.template.name == "add" and each.ranks == (0,)
+            )
+        # ((1 + 1) * 2 + 1) * 2 + 1) * 2
+        assert [value for _, value, _ in seen.values()] == [22.0, 22.0]
+        for collective, later in zip(reduced, added[1:], strict=False):
+            assert later[0] >= collective[1], "a kernel started before its input was reduced"
+        called, _, ends[blocking] = seen[0]
+        # Six calls of 10 us of host time on ahbm, and nothing else, if only the stream waits.
+        assert (called >= reduced[-1][1]) == blocking
+    assert ends[False] <= ends[True]
+
+
+def _disagree(rank: int, torch: Any) -> None:
+    torch.ahbm.set_device(rank)
+    torch.distributed.init_process_group(blocking_wait=False)
+    torch.distributed.all_reduce(torch.ones(4 + rank))
+    torch.ahbm.synchronize()
+
+
+def test_an_error_of_a_collective_reaches_who_waits_for_the_stream() -> None:
+    with pytest.raises(ExceptionGroup) as caught, RuntimeContext(ranks=2) as torch:
+        torch.multiprocessing.spawn(_disagree, args=(torch,), nprocs=2)
+    assert "the ranks' calls differ" in str(caught.value.exceptions[0])

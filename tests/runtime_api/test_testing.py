@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,3 +86,42 @@ def test_the_tolerances_are_torchs() -> None:
         dtype = getattr(torch, name)
         if not name.startswith("float8"):
             assert default_tolerances(dtype) == tolerances
+
+
+@triton.jit
+def square_kernel(x_ptr, out_ptr, PRECISION: tl.constexpr):
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    x = tl.load(x_ptr + at)
+    tl.store(out_ptr + at, tl.dot(x, x, input_precision=PRECISION))
+
+
+def check_square(precision: str, expected: float | None = None, **options: Any) -> None:
+    with RuntimeContext(**options) as torch:
+        x = torch.randn(16, 16)
+        out = torch.zeros(16, 16)
+        square_kernel[(1,)](x, out, precision)
+        square = x.numpy() @ x.numpy() if expected is None else np.full((16, 16), expected)
+        assert_close(out, square, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.adr("0045-D5")
+def test_a_failed_check_is_told_of_products_in_tf32() -> None:
+    with pytest.raises(CheckFailedError) as failed:
+        check_square("tf32")
+    (note,) = failed.value.__notes__
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if "tl.dot(" in text
+    )
+    assert f"square_kernel at test_testing.py:{line}" in note
+    assert 'input_precision="ieee"' in note
+    check_square("ieee")
+    check_square("tf32", tf32="ieee")
+
+
+@pytest.mark.adr("0045-D5")
+def test_a_check_that_fails_for_another_reason_is_told_nothing() -> None:
+    with pytest.raises(CheckFailedError) as failed:
+        check_square("tf32", tf32="ieee", expected=0.0)
+    assert not hasattr(failed.value, "__notes__")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,12 @@ machines = typer.Typer(help="Show the machines that ship with kernbench.", no_ar
 app.add_typer(machines, name="machine")
 kernels = typer.Typer(help="Look into a kernel without running it on data.", no_args_is_help=True)
 app.add_typer(kernels, name="kernel")
+
+
+Tf32Option = Annotated[
+    Literal["round", "truncate", "ieee"],
+    typer.Option(help="float32 products whose kernel asks for tf32 or the like; ieee: in float32."),
+]
 
 
 def main() -> None:
@@ -71,6 +77,7 @@ def _run(
         bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
     ] = True,
     seed: Annotated[int, typer.Option(help="Seed of torch.rand and torch.randn.")] = 0,
+    tf32: Tf32Option = "round",
     log: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
     ] = None,
@@ -111,6 +118,7 @@ def _run(
         params=tuple(param or ()),
         data=data,
         seed=seed,
+        tf32=tf32,
         check="nan" if check_nan else check,
         log=log,
         trace=trace,
@@ -142,6 +150,7 @@ def _script(
         bool, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
     ] = True,
     seed: Annotated[int, typer.Option(help="Seed of kernbench's own random numbers.")] = 0,
+    tf32: Tf32Option = "round",
     log: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
     ] = None,
@@ -175,6 +184,7 @@ def _script(
         target=target,
         data=data,
         seed=seed,
+        tf32=tf32,
         check="nan" if check_nan else check,
         log=log,
         trace=trace,
@@ -182,6 +192,62 @@ def _script(
         debug=debug,
     )
     raise typer.Exit(run_script(options))
+
+
+@app.command("torchrun", context_settings={"allow_interspersed_args": False})
+def _torchrun(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A PyTorch program.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
+    ] = None,
+    nproc_per_node: Annotated[
+        int,
+        typer.Option(
+            "--nproc-per-node",
+            "--nproc_per_node",
+            metavar="N",
+            help="Ranks; with 1 the program may spawn ranks itself.",
+        ),
+    ] = 1,
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    data: Annotated[
+        bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
+    ] = True,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")
+    ] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
+    ] = False,
+) -> None:
+    """Run an unmodified PyTorch program on simulated devices; then show where the time went.
+
+    Options of kernbench come before SCRIPT, arguments of the program after it. Every rank is a
+    simulated process with the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, ...);
+    "cuda" is the machine, "nccl" its links. Needs PyTorch: pip install "kernbench[torch]".
+    """
+    from kernbench.cli.torchrun import TorchrunOptions, torchrun
+
+    options = TorchrunOptions(
+        script=script,
+        args=tuple(args or ()),
+        nprocs=nproc_per_node,
+        machine=machine,
+        data=data,
+        log=log,
+        trace=trace,
+        json=json,
+        debug=debug,
+    )
+    raise typer.Exit(torchrun(options))
 
 
 @kernels.command("show")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,10 @@ from kernbench.hardware import Machine, load_machine
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 
 if TYPE_CHECKING:
+    from kernbench.op_log import Template
+    from kernbench.replay import Executed, Resolve
+    from kernbench.runtime_api import LivePlan
+    from kernbench.sim_engine import Conditions
     from kernbench.triton_backend import KernelBinary
 
 Grid = tuple[int, int, int]
@@ -26,14 +30,16 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CapturedLaunch:
-    """How a kernel was launched: one specialisation, grid and set of integers."""
+    """How a kernel was launched: one specialisation, grid and set of integers, and when."""
 
     binary: KernelBinary
     grid: Grid
     ints: Mapping[int, int]
-    trace: KernelTrace | None
-    """None where what the kernel does depends on data; ``reason`` then says why."""
-    reason: str = ""
+    trace: KernelTrace
+    sip_id: int
+    conditions: Conditions
+    template: Template
+    """The schedule that the launch had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Captured:
 
     launches: tuple[CapturedLaunch, ...]
     machine: Machine
+    has_data: bool
+    """Whether the program ran on data, as what its kernels do depends on it."""
     failure: str
     """Why the program ended early, or nothing."""
 
@@ -51,7 +59,7 @@ class _EnoughSeen(BaseException):
 
 
 class _CapturingEngine(KernelEngine):
-    """Writes down what each kernel does when it is launched for the first time."""
+    """Writes down what each launch of a kernel does when it first starts in some state."""
 
     def __init__(self, machine: Machine, name: str, only_first: bool) -> None:
         super().__init__(machine)
@@ -59,23 +67,43 @@ class _CapturingEngine(KernelEngine):
         self.only_first = only_first
         self.launches: list[CapturedLaunch] = []
         self.seen: list[str] = []
+        self.needs_data = False
+        """Whether what the kernel does depends on data."""
+        self._planned: dict[KernelTrace, tuple[KernelBinary, Grid, Mapping[int, int]]] = {}
+        """What will be scheduled when it starts."""
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         self.seen.append(binary.name)
         try:
             trace = super().evaluate(binary, grid, ints)
-        except NeedsDataError as error:
-            self._keep(CapturedLaunch(binary, grid, dict(ints), None, str(error)))
+        except NeedsDataError:
+            self.needs_data |= binary.name == self.name
             raise
-        self._keep(CapturedLaunch(binary, grid, dict(ints), trace))
+        self._planned[trace] = binary, grid, dict(ints)
         return trace
 
-    def _keep(self, launch: CapturedLaunch) -> None:
-        if launch.binary.name != self.name:
-            return
-        self.launches.append(launch)
-        if self.only_first:
-            raise _EnoughSeen
+    def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
+        executed = super().run_live(plan, params, resolve)
+        self._planned[executed.trace] = plan.kernel.binary, plan.grid, dict(plan.ints)
+        return executed
+
+    def schedule(
+        self,
+        trace: KernelTrace,
+        sip_id: int,
+        conditions: Conditions,
+        name: str,
+    ) -> Template:
+        template = super().schedule(trace, sip_id, conditions, name)
+        if trace in self._planned:
+            binary, grid, ints = self._planned.pop(trace)
+            if binary.name == self.name:
+                self.launches.append(
+                    CapturedLaunch(binary, grid, ints, trace, sip_id, conditions, template)
+                )
+                if self.only_first:
+                    raise _EnoughSeen
+        return template
 
 
 def capture(
@@ -87,8 +115,9 @@ def capture(
     *,
     only_first: bool,
 ) -> Captured:
-    """Run a file without data and return the launches of one of its kernels.
+    """Run a file and return the launches of one of its kernels.
 
+    It runs without data, and again with it if the kernel, or one before it, decides by data.
     ``arguments`` are ``NAME=VALUE`` for a bench and the command line of any other program. What
     the file prints is thrown away. If it fails after a launch of the kernel, that is no failure
     here: without data its own checks cannot hold.
@@ -99,43 +128,83 @@ def capture(
     """
     path = find_bench(file)
     tree = _parse(path)
+    program = _load(path, tree, arguments, machine, ranks)
+    has_data = False
+    engine, error = _run(program, kernel, only_first, has_data)
+    lacked_data = any(isinstance(each, NoDataError) for each in _leaves(error))
+    if engine.needs_data or (lacked_data and not engine.launches):
+        has_data = True
+        engine, error = _run(program, kernel, only_first, has_data)
+    failure = ""
+    if error is not None and not any(isinstance(each, _EnoughSeen) for each in _leaves(error)):
+        if not engine.launches and kernel in _defined(tree) | set(engine.seen):
+            raise error
+        failure = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if not engine.launches:
+        raise _not_launched(path, tree, kernel, engine.seen)
+    return Captured(tuple(engine.launches), program.machine, has_data, failure)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A bench or any other program, ready to run on a machine."""
+
+    machine: Machine
+    ranks: int
+    run: Callable[[RuntimeContext], object]
+
+
+def _load(
+    path: Path, tree: ast.Module, arguments: Sequence[str], machine: str, ranks: int | None
+) -> _Program:
     is_bench = any(
         isinstance(node, ast.FunctionDef) and node.name == "run" and node.args.args
         for node in tree.body
     )
-    params: Mapping[str, Any] = {}
-    bench = None
     if is_bench:
         bench = load_bench(str(path))
         params = parse_parameters(tuple(arguments), parameters_of(bench.run), bench.name)
         ranks = bench.ranks if ranks is None else ranks
+        loaded = load_machine(machine, ranks)
+        return _Program(loaded, ranks, lambda context: bench.run(context, **params))
     ranks = 1 if ranks is None else ranks
     loaded = load_machine(machine, ranks)
-    engine = _CapturingEngine(loaded, kernel, only_first)
-    context = RuntimeContext(machine=loaded, ranks=ranks, data=False, kernel_engine=engine)
-    failure = ""
+    code = compile_program(path)
+    return _Program(
+        loaded, ranks, lambda context: run_program(path, code, tuple(arguments), loaded)
+    )
+
+
+def _run(
+    program: _Program, kernel: str, only_first: bool, has_data: bool
+) -> tuple[_CapturingEngine, BaseException | None]:
+    """Run a program in silence; return what was seen of a kernel, and what ended it early."""
+    engine = _CapturingEngine(program.machine, kernel, only_first)
+    context = RuntimeContext(
+        machine=program.machine, ranks=program.ranks, data=has_data, kernel_engine=engine
+    )
     try:
         with contextlib.redirect_stdout(io.StringIO()), context:
-            if bench is not None:
-                bench.run(context, **params)
-            else:
-                run_program(path, compile_program(path), tuple(arguments), loaded)
+            try:
+                program.run(context)
+            except Exception:
+                # What was launched by then starts all the same.
+                with contextlib.suppress(Exception):
+                    context.drain()
+                raise
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        known = _defined(tree) | set(engine.seen)
-        if not engine.launches and kernel in known and not isinstance(error, NoDataError):
-            raise
-        failure = "" if _is_enough(error) else f"{type(error).__name__}: {error}"
-    if not engine.launches:
-        raise _not_launched(path, tree, kernel, engine.seen)
-    return Captured(tuple(engine.launches), loaded, failure.partition("\n")[0])
+        return engine, error
+    return engine, None
 
 
-def _is_enough(error: BaseException) -> bool:
+def _leaves(error: BaseException | None) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        return any(_is_enough(each) for each in error.exceptions)
-    return isinstance(error, _EnoughSeen)
+        for each in error.exceptions:
+            yield from _leaves(each)
+    elif error is not None:
+        yield error
 
 
 def _parse(path: Path) -> ast.Module:

@@ -22,14 +22,14 @@ from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import Machine, SipSpec, load_machine
 from kernbench.kernel_ir import parse_module, tcm_use
 from kernbench.report import format_ns
-from kernbench.sim_engine import KernelOutline, outline_kernel, schedule_kernel
+from kernbench.sim_engine import KernelOutline, outline_kernel
 
 if TYPE_CHECKING:
     from kernbench.cli.kernel_capture import CapturedLaunch
-    from kernbench.commands import KernelTrace
-    from kernbench.op_log import Template
 
 _NARROWEST, _WIDEST = 60, 120
+_MOST_PATHS = 8
+"""Of a launch whose programs decide by data, each may have taken its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +85,13 @@ def _sections(options: ShowOptions, width: int) -> Iterator[Section]:
     for number, launch in enumerate(found.launches, start=1):
         of = f" ({number} of {len(found.launches)})" if options.all else ""
         yield from _launch(launch, found.machine, of, width)
+    if found.has_data:
+        yield "", ["", "The program ran on data: what one of its kernels does depends on that."]
     if not options.all:
         yield "", ["", "This is its first launch; --all shows every distinct one."]
     elif found.failure:
-        yield "", ["", f"The program ended early (it ran without data): {found.failure}"]
+        with_data = "" if found.has_data else " (it ran without data)"
+        yield "", ["", f"The program ended early{with_data}: {found.failure}"]
 
 
 def _ttir_file(path: Path, options: ShowOptions, width: int) -> Iterator[Section]:
@@ -125,23 +128,20 @@ def _launch(launch: CapturedLaunch, machine: Machine, of: str, width: int) -> It
     )
     yield "signature", list(_signature(launch))
     yield "TTIR", ttir_lines(binary.ttir, width)
-    capacity = machine.sip.tcm_bytes
-    yield f"TCM: {_share_of_tcm(binary.tcm.total_bytes, capacity)}", tcm_lines(binary.tcm, width)
-    if launch.trace is None:
-        yield "commands", [f"  not known without data: {launch.reason}"]
-        return
-    yield from _commands(launch, launch.trace, width)
-    outline = outline_kernel(launch.trace, machine, 0)
-    for program in outline.programs:
+    sip = machine.sip_at(launch.sip_id)
+    share = _share_of_tcm(binary.tcm.total_bytes, sip.tcm_bytes)
+    yield f"TCM: {share}", tcm_lines(binary.tcm, width)
+    yield from _commands(launch, width)
+    outline = outline_kernel(launch.trace, machine, launch.sip_id, launch.conditions)
+    for program in outline.programs[:_MOST_PATHS]:
         title = (
             f"program {program.program_id} on one PE: {format_ns(program.duration_ps / 1000)}"
-            f" ({program.num_programs:,} programs take this path)"
+            f" ({_count(program.num_programs, 'program')} on this path)"
         )
         yield title, timeline_lines(program, width)
-    template = schedule_kernel(launch.trace, machine, 0)
     yield (
-        f"grid: {format_ns(template.duration_ps / 1000)}",
-        list(_grid(launch.trace, outline, template, machine.sip)),
+        f"grid: {format_ns(launch.template.duration_ps / 1000)}",
+        list(_grid(launch, outline, sip)),
     )
 
 
@@ -155,39 +155,54 @@ def _signature(launch: CapturedLaunch) -> Iterator[str]:
         yield f"  {name:<20} {'constexpr':<9} = {value_text}"
 
 
-def _commands(launch: CapturedLaunch, trace: KernelTrace, width: int) -> Iterator[Section]:
+def _commands(launch: CapturedLaunch, width: int) -> Iterator[Section]:
     names = [param.name for param in launch.binary.module.kernel.params]
-    for group in trace.groups:
+    groups = launch.trace.groups
+    for group in groups[:_MOST_PATHS]:
         count = len(group.program_ids)
         which = f"program {group.program_ids[0]}"
-        title = "commands of one program" if len(trace.groups) == 1 else f"commands of {which}"
-        if len(trace.groups) > 1 and count > 1:
-            title += f" and {count - 1:,} others"
+        title = "commands of one program" if len(groups) == 1 else f"commands of {which}"
+        if len(groups) > 1 and count > 1:
+            title += f" and {_count(count - 1, 'other')}"
         yield title, command_lines(group.body, names, width)
+    if len(groups) > _MOST_PATHS:
+        left = len(groups) - _MOST_PATHS
+        yield "", ["", f"{_count(left, 'more path')}, each of its own programs, not shown."]
 
 
-def _grid(
-    trace: KernelTrace, outline: KernelOutline, template: Template, sip: SipSpec
-) -> Iterator[str]:
+def _grid(launch: CapturedLaunch, outline: KernelOutline, sip: SipSpec) -> Iterator[str]:
+    """Yield what the time of a launch is made of; but for what overlaps, the parts add up to it."""
     per_pe = outline.resident_programs
+    host = format_ns(sip.host_launch_ps / 1000)
+    template, time = launch.template, outline.time
     yield (
-        f"  {trace.num_programs:,} programs on {outline.num_pes} PEs: {outline.num_waves:,} "
-        f"wave{'s' if outline.num_waves != 1 else ''}, up to {per_pe} at a time on a PE"
+        f"  {_count(launch.trace.num_programs, 'program')} on {_count(outline.num_pes, 'PE')}: "
+        f"{_count(outline.num_waves, 'wave')}, up to {per_pe} at a time on a PE"
     )
     compute = max(template.engine_busy_ps.get(each, 0) for each in (Engine.GEMM, Engine.MATH))
-    hbm = sip.hbm_stream_ps(template.hbm_bytes)
-    launch = sip.host_launch_ps + sip.front_end_ps
-    waiting = max(outline.makespan_ps - max(compute, hbm), 0)
+    waiting = max(time.cool_ps - max(compute, time.stream_ps), 0)
+    hot = template.duration_ps - time.front_end_ps - time.cool_ps
+    runs = "" if time.stream_ps == sip.hbm_stream_ps(template.hbm_bytes) else ", in short runs"
     parts = {
         "compute": (compute, "the busier of GEMM and math, averaged over the PEs"),
-        "HBM": (hbm, f"{template.hbm_bytes:,} bytes at full bandwidth"),
+        "HBM": (time.stream_ps, f"{template.hbm_bytes:,} bytes{runs or ' at full bandwidth'}"),
         "latency": (waiting, "neither is busy: filling, draining, waiting"),
-        "launch": (launch, "host and front end"),
+        "clock": (hot, "engines that run hot are clocked lower"),
+        "launch": (time.front_end_ps, f"the front end; {host} before it on the host"),
     }
     for name, (time_ps, what) in parts.items():
+        if name == "clock" and not time_ps:
+            continue
         yield f"  {name:<8} {format_ns(time_ps / 1000):>8}  {what}"
-    bound = max(parts, key=lambda name: parts[name][0])
+    bounds = {name: time_ps for name, (time_ps, _) in parts.items()}
+    # A program that launches such kernels in a row waits for whichever of both takes longer.
+    bounds["launch"] = max(time.front_end_ps, sip.host_launch_ps)
+    bound = max(bounds, key=lambda name: bounds[name])
     yield f"  bound by {bound}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 def _share_of_tcm(used_bytes: int, capacity_bytes: int) -> str:

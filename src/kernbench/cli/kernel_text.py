@@ -158,6 +158,9 @@ def _parts(command: Command, params: Sequence[str]) -> tuple[str, str]:
             f"{_operand(each.yielded, params)}, after it {_tile(each.result)}"
             for each in command.carried
         )
+        if command.trip_count == 1 and not carried:
+            # As what a program decides by is recorded.
+            return "loop", "once; what follows waits for it"
         return "loop", f"{command.trip_count} times{stages}" + (f": {carried}" if carried else "")
     if isinstance(command, DmaRead | DmaWrite | Atomic):
         return _moved(command, params)

@@ -60,6 +60,7 @@ class RunOptions(Outputs):
     params: tuple[str, ...]
     data: bool
     seed: int
+    tf32: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ def _run(plan: _Plan, options: RunOptions) -> int:
         data=options.data,
         seed=options.seed,
         check=options.check,
+        tf32=options.tf32,
     )
 
     def work() -> int:

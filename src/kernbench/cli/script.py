@@ -27,6 +27,7 @@ class ScriptOptions(Outputs):
     target: str | None
     data: bool
     seed: int
+    tf32: str
 
 
 def run_script(options: ScriptOptions) -> int:
@@ -43,7 +44,12 @@ def run_script(options: ScriptOptions) -> int:
         from kernbench.runtime_api import RuntimeContext
 
         context = RuntimeContext(
-            machine=machine, ranks=1, data=options.data, seed=options.seed, check=options.check
+            machine=machine,
+            ranks=1,
+            data=options.data,
+            seed=options.seed,
+            check=options.check,
+            tf32=options.tf32,
         )
 
         def work() -> int:

@@ -1,5 +1,6 @@
 """The vocabulary that kernels and collectives are planned in: commands, traces, engines, spaces."""
 
+from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
 from kernbench.commands.separable import (
     PROGRAM,
     Dims,
@@ -64,6 +65,7 @@ from kernbench.commands.trace import (
 )
 
 __all__ = [
+    "IN_FLOAT32",
     "PROGRAM",
     "UNKNOWN_LINE",
     "Access",
@@ -93,16 +95,20 @@ __all__ = [
     "ProgramGroup",
     "Reduce",
     "Region",
+    "Rounding",
+    "Roundings",
     "Separable",
     "SourceLine",
     "Space",
     "Splat",
+    "Tf32",
     "Tile",
     "Transfer",
     "access_of",
     "aligned",
     "axis_dim",
     "axis_of",
+    "build_roundings",
     "combine",
     "combine_predicates",
     "compare",

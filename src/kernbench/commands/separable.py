@@ -69,6 +69,15 @@ def union(*dims: Dims) -> Dims:
     return tuple(sorted(set().union(*dims)))
 
 
+def _renamed(dims: Dims, array: Array, axes: Mapping[int, int]) -> tuple[Dims, Array]:
+    """Return a term whose tensor axis ``i`` has become ``axes[i]``, its dims in rising order."""
+    renamed = [axis_dim(axes[axis_of(dim)]) if is_axis(dim) else dim for dim in dims]
+    if renamed == sorted(renamed):
+        return tuple(renamed), array
+    order = sorted(range(len(renamed)), key=renamed.__getitem__)
+    return tuple(renamed[i] for i in order), array.transpose(order)
+
+
 class Separable:
     """An integer tensor: ``const`` plus terms, each an ``int64`` array over its dims.
 
@@ -76,7 +85,7 @@ class Separable:
     that axis. Arrays are never written to after they were put into a term.
     """
 
-    __slots__ = ("const", "shape", "terms")
+    __slots__ = ("_bounds", "const", "shape", "terms")
 
     def __init__(
         self, shape: tuple[int, ...], const: int = 0, terms: Mapping[Dims, Array] | None = None
@@ -84,6 +93,7 @@ class Separable:
         self.shape = shape
         self.const = const
         self.terms: dict[Dims, Array] = dict(terms) if terms else {}
+        self._bounds: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         parts = [str(self.const), *(f"{dims}:{arr.shape}" for dims, arr in self.terms.items())]
@@ -100,6 +110,8 @@ class Separable:
         return not self.terms
 
     def __add__(self, other: Separable) -> Separable:
+        if not other.terms:
+            return Separable(self.shape or other.shape, self.const + other.const, self.terms)
         terms = dict(self.terms)
         for dims, array in other.terms.items():
             mine = terms.get(dims)
@@ -143,16 +155,15 @@ class Separable:
 
         Serves splat, broadcast, expand_dims and trans. An axis of length 1 may become longer.
         """
+        if axes is None:
+            same = Separable(shape, self.const, self.terms)
+            same._bounds = self._bounds
+            return same
         terms: dict[Dims, Array] = {}
-        const = self.const
         for dims, array in self.terms.items():
-            if axes is not None:
-                renamed = [axis_dim(axes[axis_of(d)]) if is_axis(d) else d for d in dims]
-                order = np.argsort(renamed, kind="stable")
-                array = array.transpose(tuple(order))
-                dims = tuple(renamed[i] for i in order)
+            dims, array = _renamed(dims, array, axes)
             terms[dims] = terms[dims] + array if dims in terms else array
-        return fold_terms(shape, const, terms)
+        return fold_terms(shape, self.const, terms)
 
     def at(self, dim: int, index: int) -> Separable:
         """Return the tensor with ``dim`` (a loop or the programs) fixed at ``index``."""
@@ -176,8 +187,11 @@ class Separable:
     def dense(self, target: Dims) -> Array:
         """Return one ``int64`` array with an axis per dim of ``target`` (length 1 where constant).
 
-        ``target`` must hold every dim of the tensor.
+        ``target`` must hold every dim of the tensor. The array is not to be written to.
         """
+        if len(self.terms) == 1 and not self.const:
+            ((dims, array),) = self.terms.items()
+            return aligned(array, dims, target)
         total: Array = np.full((1,) * len(target), self.const, dtype=np.int64)
         for dims, array in self.terms.items():
             total = total + aligned(array, dims, target)
@@ -210,11 +224,14 @@ class Separable:
 
     def bounds(self) -> tuple[int, int]:
         """Return a lower and an upper bound of all elements; exact when terms are independent."""
-        low = high = self.const
-        for array in self.terms.values():
-            low += int(array.min())
-            high += int(array.max())
-        return low, high
+        found = self._bounds
+        if found is None:
+            low = high = self.const
+            for array in self.terms.values():
+                low += int(array.min())
+                high += int(array.max())
+            found = self._bounds = (low, high)
+        return found
 
 
 class Predicate:
@@ -264,13 +281,11 @@ class Predicate:
         self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
     ) -> Predicate:
         """As :meth:`Separable.with_shape`."""
+        if axes is None:
+            return Predicate(shape, self.terms)
         terms: dict[Dims, Array] = {}
         for dims, array in self.terms.items():
-            if axes is not None:
-                renamed = [axis_dim(axes[axis_of(d)]) if is_axis(d) else d for d in dims]
-                order = np.argsort(renamed, kind="stable")
-                array = array.transpose(tuple(order))
-                dims = tuple(renamed[i] for i in order)
+            dims, array = _renamed(dims, array, axes)
             terms[dims] = terms[dims] & array if dims in terms else array
         return conjunction(shape, terms)
 
@@ -332,6 +347,8 @@ def combine(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     """
     both = _joint(a, b)
     result = function(a.dense(both), b.dense(both)).astype(np.int64, copy=False)
+    if not both:
+        return Separable(a.shape or b.shape, int(result))
     dims, array = _squeezed(both, result)
     return fold_terms(a.shape or b.shape, 0, {dims: array})
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands.rounding import Rounding
 from kernbench.commands.separable import Predicate, Separable
 from kernbench.dtypes import DType
 
@@ -180,7 +181,9 @@ class DmaWrite:
 class Gemm:
     """``dst = a @ b + acc``, accumulated in ``dst``'s dtype. Shapes ``[..., m, k] [..., k, n]``.
 
-    ``precision`` is Triton's ``inputPrecision``: ``ieee``, ``tf32`` or ``tf32x3``.
+    ``precision`` is Triton's ``inputPrecision``, which decides the time: ``ieee``, ``tf32``,
+    ``tf32x3``, ``bf16x3`` or ``bf16x6``. ``rounding`` is what becomes of float32 operands before
+    they are multiplied, which decides the numbers.
     """
 
     dst: Tile
@@ -189,6 +192,7 @@ class Gemm:
     acc: Operand | None
     precision: str
     line: SourceLine
+    rounding: Rounding = Rounding.NONE
 
     @property
     def flops(self) -> int:

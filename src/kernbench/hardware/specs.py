@@ -14,6 +14,14 @@ from kernbench.hardware.link_specs import LinksSpec
 from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
 from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
 
+_FLOAT32_PASSES = {
+    "tf32": ("tf32", 1),
+    "tf32x3": ("tf32", 3),
+    "bf16x3": ("bfloat16", 3),
+    "bf16x6": ("bfloat16", 6),
+}
+"""What Triton's ``input_precision`` makes of float32 operands: their type, and the passes."""
+
 
 class GemmSpec(Spec):
     """The matrix engine of a PE. A command occupies whole native tiles."""
@@ -89,6 +97,19 @@ class CacheSpec(Spec):
     """Share of the capacity within which data survives from one wave of programs to the next."""
     write_back: bool = False
     """Whether a store ends when the cache has it, and goes on to HBM in the background."""
+
+    @cached_property
+    def held_bytes(self) -> int:
+        """How much data survives until it is used again."""
+        return max(int(self.capacity_mib * 2**20 * self.retained_share), 1)
+
+    def kept_share(self, reuse_bytes: int) -> Fraction:
+        """Return which share of data is still there after so many bytes, its own included.
+
+        All of it up to ``held_bytes``, none of it from twice that on.
+        """
+        share = 2 - Fraction(reuse_bytes, self.held_bytes)
+        return max(Fraction(0), min(share, Fraction(1)))
 
 
 class SustainedSpec(Spec):
@@ -220,6 +241,15 @@ class SipSpec(Spec):
                 f"the GEMM engine has no rate for {dtype_name} (it has {known}); cast the "
                 f"operands, or add sip.pe.gemm.flops_per_clock.{dtype_name} to the machine"
             ) from None
+
+    def float32_passes(self, precision: str) -> tuple[str, int]:
+        """Return what float32 operands are multiplied as, and in how many passes.
+
+        ``precision`` is Triton's ``input_precision``. Where the engine has no rate for what that
+        asks for, it is float32 itself.
+        """
+        name, passes = _FLOAT32_PASSES.get(precision, ("float32", 1))
+        return (name, passes) if name in self.pe.gemm.flops_per_clock else ("float32", 1)
 
     def peak_flops_per_s(self, dtype_name: str) -> Fraction:
         """Return the peak of the whole SIP for GEMM operands of a dtype."""

@@ -1,12 +1,19 @@
 """TTIR text to typed SSA, and its evaluation for all programs of a grid at once."""
 
 from kernbench.kernel_ir.evaluate import Evaluator, evaluate
-from kernbench.kernel_ir.footprints import Footprint, OutOfBounds, footprints, out_of_bounds
+from kernbench.kernel_ir.footprints import (
+    Footprint,
+    OutOfBounds,
+    footprints,
+    out_of_bounds,
+    touched,
+)
 from kernbench.kernel_ir.integers import wrap
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
 from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
 from kernbench.kernel_ir.parser import parse_module
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
+from kernbench.kernel_ir.stored import decode, encode
 from kernbench.kernel_ir.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer
 from kernbench.kernel_ir.writes import written_params
@@ -33,13 +40,16 @@ __all__ = [
     "UnrollLoops",
     "Value",
     "choose_both_ways",
+    "decode",
     "emit_load",
+    "encode",
     "evaluate",
     "footprints",
     "iterations_of",
     "out_of_bounds",
     "parse_module",
     "tcm_use",
+    "touched",
     "wrap",
     "written_params",
 ]

@@ -20,7 +20,8 @@ class Cursor:
         self.tokens = tokens
         self.kinds = tokens.kinds
         self.texts = tokens.texts
-        self.starts_line = tokens.starts_line
+        self.starts_line = frozenset(tokens.line_starts)
+        """Tokens before which a line ends."""
         self.locations = locations
         self.aliases: dict[str, Any] = {}
         """Attribute aliases (``#name = ...``) that were defined so far."""

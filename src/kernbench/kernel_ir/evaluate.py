@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import (
+    IN_FLOAT32,
     PROGRAM,
     Access,
     AddressOverflow,
@@ -26,6 +27,7 @@ from kernbench.commands import (
     Param,
     Predicate,
     ProgramGroup,
+    Roundings,
     Separable,
     Splat,
     Tile,
@@ -41,7 +43,7 @@ from kernbench.kernel_ir.ir import Block, Function, Module, Op, Region, Type, Va
 from kernbench.kernel_ir.ops import HANDLERS
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.tcm import tcm_use
-from kernbench.kernel_ir.values import ABSOLUTE, Held, Pointer, to_operand
+from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer, to_operand
 
 _TERMINATORS = frozenset(
     {
@@ -66,11 +68,13 @@ def evaluate(
     *,
     num_warps: int,
     num_stages: int,
+    roundings: Roundings = IN_FLOAT32,
 ) -> KernelTrace:
     """Return what a launch of the module's kernel does, for every program of ``grid``.
 
     ``ints`` gives the value of every integer parameter, by its index among the parameters of the
     TTIR function. Pointers stay symbolic; floating-point parameters are read at replay.
+    ``roundings`` says what becomes of float32 operands of products.
 
     Raises:
         UnsupportedOpError: The kernel needs something that is not supported; names the operation,
@@ -87,7 +91,9 @@ def evaluate(
     num_slots = num_loops = 0
     while pending:
         program_ids, unrolled = pending.pop()
-        run = Evaluator(module, grid, program_ids, unrolled, num_stages, num_slots, num_loops)
+        run = Evaluator(
+            module, grid, program_ids, unrolled, num_stages, roundings, num_slots, num_loops
+        )
         try:
             body = run.run(ints)
         except SplitPrograms as split:
@@ -133,6 +139,7 @@ class Evaluator:
         program_ids: npt.NDArray[np.int64],
         unrolled: frozenset[Op],
         num_stages: int,
+        roundings: Roundings,
         num_slots: int,
         num_loops: int,
     ) -> None:
@@ -141,6 +148,7 @@ class Evaluator:
         self.program_ids = program_ids
         self.unrolled = unrolled
         self.num_stages = num_stages
+        self.roundings = roundings
         self.num_slots = num_slots
         self.num_loops = num_loops
         self.open_loops: dict[int, Op] = {}
@@ -213,7 +221,7 @@ class Evaluator:
             raise self.unsupported(op, "a pointer is used as data")
         if type_.dtype is None:
             raise self.unsupported(op, f"a value has type {type_}")
-        assert isinstance(held, Separable | Predicate | Operand)
+        assert not isinstance(held, Descriptor)
         return to_operand(held, type_.dtype)
 
     def address(self, op: Op, pointer: Pointer) -> Separable | Tile:

@@ -26,6 +26,7 @@ from kernbench.commands import (
 Array = npt.NDArray[Any]
 Elementwise = Callable[[Array, Array], Array]
 _ZERO = Separable(())
+_NARROW = {8: np.int8, 16: np.int16, 32: np.int32}
 
 
 def wrap(value: Separable, bits: int) -> Separable:
@@ -39,6 +40,9 @@ def wrap(value: Separable, bits: int) -> Separable:
     low, high = value.bounds()
     if -half <= low and high < half:
         return value
+    narrow = _NARROW.get(bits)
+    if narrow is not None:
+        return combine(lambda a, _: a.astype(narrow), value, _ZERO)
     return combine(lambda a, _: ((a + half) & (2 * half - 1)) - half, value, _ZERO)
 
 

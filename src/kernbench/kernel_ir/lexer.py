@@ -24,23 +24,24 @@ def _nested(opening: str, closing: str, depth: int) -> str:
 _ANGLES = _nested("<", ">", 4)
 _PARENS = _nested(r"\(", r"\)", 8)
 
-_TOKEN = re.compile(
-    rf"""(?P<space>[ \t\r\n]*+(?://[^\n]*+[ \t\r\n]*+)*+)(?:
-      (?P<value>%(?:[\w$.]|-(?!>))+(?:\#\d+)?)
-    | loc\((?P<loc>\#\w+)\)
-    | loc(?P<location>{_PARENS})
-    | (?P<type>(?:tensor|memref|vector){_ANGLES}|![\w.$]+(?:{_ANGLES})?)
-    | (?P<literal>(?:dense|array){_ANGLES})
-    | (?P<string>"(?:[^"\\]|\\.)*")
-    | (?P<number>-?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?))
-    | (?P<label>\^\w+)
-    | (?P<symbol>@(?:[\w$.\-]+|"(?:[^"\\]|\\.)*"))
-    | (?P<alias>\#[\w.$\-]+(?:{_ANGLES})?)
-    | (?P<word>[A-Za-z_][\w.$]*)
-    | (?P<punct>->|<\{{|\}}>|::|[(){{}}\[\]<>,:=*+?/|-])
-    )""",
-    re.VERBOSE,
-)
+_PATTERNS = {
+    "value": r"%(?:[\w$.]|-(?!>))+(?:\#\d+)?",
+    "loc": r"loc\(\#\w+\)",
+    "location": rf"loc{_PARENS}",
+    "type": rf"(?:tensor|memref|vector){_ANGLES}|![\w.$]+(?:{_ANGLES})?",
+    "literal": rf"(?:dense|array){_ANGLES}",
+    "string": r'"(?:[^"\\]|\\.)*"',
+    "number": r"-?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)",
+    "label": r"\^\w+",
+    "symbol": r'@(?:[\w$.\-]+|"(?:[^"\\]|\\.)*")',
+    "alias": rf"\#[\w.$\-]+(?:{_ANGLES})?",
+    "word": r"[A-Za-z_][\w.$]*",
+    "comment": r"//[^\n]*+",
+    "punct": r"->|<\{|\}>|::|[(){}\[\]<>,:=*+?/|-]",
+}
+_PIECE = re.compile("|".join([r"\n", *_PATTERNS.values(), r"[^ \t\r]"]))
+"""A token, the end of a line, or one character that starts no token."""
+_KIND = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _PATTERNS.items()))
 
 
 @dataclass(slots=True)
@@ -49,15 +50,12 @@ class Tokens:
 
     kinds: list[str]
     texts: list[str]
-    starts: list[int]
-    starts_line: list[bool]
-    """Whether a token is the first on its line."""
-    source: str
     line_starts: list[int]
+    """Per line of the text after the first, the index of the first token that begins after it."""
 
     def line_of(self, index: int) -> int:
-        """Return the line of the text, from 1, that token ``index`` is on."""
-        return bisect.bisect_right(self.line_starts, self.starts[index])
+        """Return the line of the text, from 1, that token ``index`` begins on."""
+        return 1 + bisect.bisect_right(self.line_starts, index)
 
 
 def tokenize(text: str) -> Tokens:
@@ -68,31 +66,43 @@ def tokenize(text: str) -> Tokens:
     """
     kinds: list[str] = []
     texts: list[str] = []
-    starts: list[int] = []
-    fresh: list[bool] = []
-    line_starts = [0]
-    line_starts += [match.end() for match in re.finditer("\n", text)]
-    position, end = 0, len(text)
-    match_at = _TOKEN.match
-    while position < end:
-        match = match_at(text, position)
-        if match is None:
-            rest = text[position:].lstrip()
-            if not rest:
-                break
-            where = bisect.bisect_right(line_starts, end - len(rest))
-            excerpt = rest.partition("\n")[0][:40]
-            raise KernelParseError(f"TTIR text, line {where}: cannot read {excerpt!r}")
-        kind = match.lastgroup
-        assert kind is not None
-        token_start = match.end("space")
-        kinds.append(kind)
-        texts.append(match[kind])
-        starts.append(token_start)
-        fresh.append(token_start != position and "\n" in match["space"])
-        position = match.end()
+    line_starts: list[int] = []
+    # Most tokens of a text occur in it many times, so each is looked at once.
+    known: dict[str, tuple[str, str, int]] = {}
+    for piece in _PIECE.findall(text):
+        if piece == "\n":
+            line_starts.append(len(kinds))
+            continue
+        found = known.get(piece)
+        if found is None:
+            found = known[piece] = _read(piece, text)
+        kind, token, num_breaks = found
+        if kind != "comment":
+            kinds.append(kind)
+            texts.append(token)
+            if num_breaks:
+                line_starts += [len(kinds)] * num_breaks
+    line_starts.append(len(kinds))
     kinds.append("end")
     texts.append("")
-    starts.append(end)
-    fresh.append(True)
-    return Tokens(kinds, texts, starts, fresh, text, line_starts)
+    return Tokens(kinds, texts, line_starts)
+
+
+def _read(piece: str, text: str) -> tuple[str, str, int]:
+    """Return the kind of a token, what the parser sees of it, and the lines that end inside it."""
+    match = _KIND.fullmatch(piece)
+    if match is None:
+        raise _unreadable(text)
+    kind = match.lastgroup
+    assert kind is not None
+    token = piece[4:-1] if kind == "loc" else piece[3:] if kind == "location" else piece
+    return kind, token, piece.count("\n")
+
+
+def _unreadable(text: str) -> KernelParseError:
+    """Return the error for the first piece of the text that is no token."""
+    pieces = (match for match in _PIECE.finditer(text) if match[0] != "\n")
+    start = next(match.start() for match in pieces if not _KIND.fullmatch(match[0]))
+    line = 1 + text.count("\n", 0, start)
+    excerpt = text[start:].partition("\n")[0][:40]
+    return KernelParseError(f"TTIR text, line {line}: cannot read {excerpt!r}")

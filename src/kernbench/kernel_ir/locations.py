@@ -17,50 +17,61 @@ _NAMED = re.compile(r'"(?:[^"\\]|\\.)*"\s*\(')
 _LIBRARY = "triton/language/"
 _MAX_DEPTH = 200
 
+_Found = tuple[SourceLine | None, SourceLine | None]
+"""The innermost frame of a location, and the innermost that is not in the library."""
+_NOTHING: _Found = (None, None)
+_BRACKETS = re.compile(r'["(\[<]')
+
 
 class LocationTable:
     """Resolves location text against the ``#loc = loc(...)`` lines of one TTIR text."""
 
     def __init__(self, text: str) -> None:
         self._definitions = dict(_DEFINITION.findall(text))
-        self._lines: dict[str, SourceLine] = {}
+        self._known: dict[str, _Found] = {}
 
     def line(self, location: str) -> SourceLine:
         """Return the user's line for the text inside ``loc(...)``."""
-        found = self._lines.get(location)
+        frame, user_frame = self._find(location, 0)
+        return user_frame or frame or UNKNOWN_LINE
+
+    def _find(self, location: str, depth: int) -> _Found:
+        found = self._known.get(location)
         if found is None:
-            frames: list[SourceLine] = []
-            self._frames(location, frames, 0)
-            found = next((f for f in frames if _LIBRARY not in f.file), None)
-            if found is None:
-                found = frames[0] if frames else UNKNOWN_LINE
-            self._lines[location] = found
+            if depth > _MAX_DEPTH:
+                return _NOTHING
+            found = self._known[location] = self._read(location.strip(), depth + 1)
         return found
 
-    def _frames(self, location: str, frames: list[SourceLine], depth: int) -> None:
-        """Append the frames of a location, innermost first; text that we do not know adds none."""
-        location = location.strip()
-        if depth > _MAX_DEPTH or not location or location == "unknown":
-            return
+    def _read(self, location: str, depth: int) -> _Found:
+        """Return what a location's text leads to; text that we do not know leads nowhere."""
         if location.startswith("#"):
-            self._frames(self._definitions.get(location, ""), frames, depth + 1)
-        elif match := _FILE.match(location):
-            frames.append(SourceLine(match[1], int(match[2]), int(match[3])))
-        elif match := _NAMED.match(location):
-            self._frames(location[match.end() : -1], frames, depth + 1)
-        elif location.startswith("callsite("):
+            return self._find(self._definitions.get(location, ""), depth)
+        if match := _FILE.match(location):
+            frame = SourceLine(match[1], int(match[2]), int(match[3]))
+            return frame, None if _LIBRARY in frame.file else frame
+        if match := _NAMED.match(location):
+            return self._find(location[match.end() : -1], depth)
+        found = _NOTHING
+        if location.startswith("callsite("):
             callee, _, caller = _split(location[9:-1], " at ")
-            self._frames(callee, frames, depth + 1)
-            self._frames(caller, frames, depth + 1)
+            found = _either(self._find(callee, depth), self._find(caller, depth))
         elif location.startswith("fused"):
             rest = location[location.find("[") + 1 : -1]
             while rest:
                 part, _, rest = _split(rest, ",")
-                self._frames(part, frames, depth + 1)
+                found = _either(found, self._find(part, depth))
+        return found
+
+
+def _either(inner: _Found, outer: _Found) -> _Found:
+    return inner[0] or outer[0], inner[1] or outer[1]
 
 
 def _split(text: str, separator: str) -> tuple[str, str, str]:
     """Partition ``text`` at the first separator outside brackets and strings."""
+    if not _BRACKETS.search(text):
+        return text.partition(separator)
     depth = 0
     quoted = False
     for index, char in enumerate(text):

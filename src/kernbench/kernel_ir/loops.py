@@ -9,6 +9,7 @@ on the integer part of the body alone, and stacked. What depends on data is carr
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -180,7 +181,7 @@ class _RolledLoop:
     def _closed_forms(self) -> dict[int, _Form]:
         """Return the closed form of every carried value that phase 1 knows."""
         while self.known:
-            needed = Slice.of(self.block, self.known)
+            needed = Slice.of(self.block, frozenset(self.known))
             first = self._trial(needed, self.known, self.index)
             if self._demote(first):
                 continue
@@ -334,7 +335,8 @@ class Slice:
     yields: tuple[Value, ...]
 
     @staticmethod
-    def of(block: Block, positions: dict[int, Known]) -> Slice:
+    @functools.lru_cache(maxsize=1024)  # a memo, not state: blocks do not change
+    def of(block: Block, positions: frozenset[int]) -> Slice:
         last = block.ops[-1] if block.ops else None
         yields = last.operands if last is not None and last.name == "scf.yield" else ()
         place = {arg: index for index, arg in enumerate(block.args[1:])}
@@ -345,7 +347,7 @@ class Slice:
                 ops.append(op)
                 wanted |= _uses(op)
         read = {place[value] for value in wanted if value in place}
-        return Slice(tuple(reversed(ops)), frozenset(read | set(positions)), yields)
+        return Slice(tuple(reversed(ops)), frozenset(read | positions), yields)
 
 
 def _uses(op: Op) -> set[Value]:

@@ -47,8 +47,12 @@ def note_overflow(run: Evaluator, op: Op, a: Separable, b: Separable) -> None:
     if low >= -_HALF and high < _HALF:
         return
     exact = integers.binary(op.name, a, b, 64)
-    dense = exact.dense(exact.dims)
-    low, high = int(dense.min()), int(dense.max())
+    if len(exact.dims) == sum(map(len, exact.terms)):
+        # Each dim is in one term, so the extremes of the terms meet somewhere.
+        low, high = exact.bounds()
+    else:
+        dense = exact.dense(exact.dims)
+        low, high = int(dense.min()), int(dense.max())
     if low < -_HALF or high >= _HALF:
         run.overflowed[op] = low if low < -_HALF else high
 

@@ -34,6 +34,8 @@ _LOCATION_LINE = re.compile(r"^#loc\w*[ \t]*=[ \t]*loc\(.*$", re.MULTILINE)
 _MAX_NESTING = 64
 _MAX_RESULTS = 4096
 _UNTYPED = Type("?", (), None)
+_ENDS = frozenset({"end", "loc", "location"})
+"""What comes after the last type of an operation."""
 
 _RESULT_RULES: dict[str, Callable[[list[Type]], Type]] = {
     "arith.cmpi": lambda types: bool_like(types[0]),
@@ -251,11 +253,11 @@ class _Parser(Cursor):
         words: list[str] = []
         literals: list[Any] = []
         types: tuple[Type, ...] = ()
-        kinds, texts = self.kinds, self.texts
+        kinds, texts, starts_line = self.kinds, self.texts, self.starts_line
         while True:
             at = self.at
             kind, text = kinds[at], texts[at]
-            if kind in ("end", "loc", "location") or (self.starts_line[at] and at > first):
+            if kind in _ENDS or (at in starts_line and at > first):
                 break
             self.at += 1
             if kind == "value":
@@ -298,11 +300,11 @@ class _Parser(Cursor):
         """Read the types after the colon and return those of the results."""
         listed: list[Type] = []
         results: list[Type] | None = None
-        kinds, texts = self.kinds, self.texts
+        kinds, texts, starts_line = self.kinds, self.texts, self.starts_line
         while True:
             at = self.at
             kind, text = kinds[at], texts[at]
-            if kind in ("end", "loc", "location") or self.starts_line[at]:
+            if kind in _ENDS or at in starts_line:
                 break
             if text in ("->", "to") and results is None:
                 results = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from kernbench.kernel_ir.ir import Op, Region, Value
@@ -22,16 +23,18 @@ def num_stages_of(loop: Op, launch_num_stages: int) -> int:
     return max(int(own if isinstance(own, int) else launch_num_stages), 1)
 
 
-def pipelined_loads(loop: Op) -> list[Op]:
+# A memo, not state: operations do not change.
+@functools.lru_cache(maxsize=1024)
+def pipelined_loads(loop: Op) -> tuple[Op, ...]:
     """Return the loads of a loop that are issued ahead.
 
     Those that feed a ``tt.dot`` through any chain of operations, or all loads where the loop asks
     for stages itself.
     """
     body = loop.regions[0].entry.ops
-    if any(op.name in ("scf.for", "scf.while") for op in walk_ops(loop.regions[0])):
-        return []
-    loads = [op for op in body if op.name in _LOADS]
+    if _holds_loop(loop.regions[0]):
+        return ()
+    loads = tuple(op for op in body if op.name in _LOADS)
     if "tt.num_stages" in loop.attrs:
         return loads
     feeding: set[Value] = set()
@@ -41,7 +44,16 @@ def pipelined_loads(loop: Op) -> list[Op]:
             feeding |= set(op.operands[:2])
         elif any(result in feeding for result in op.results):
             feeding |= set(op.operands)
-    return [op for op in loads if any(result in feeding for result in op.results)]
+    return tuple(op for op in loads if any(result in feeding for result in op.results))
+
+
+def _holds_loop(region: Region) -> bool:
+    return any(
+        op.name in ("scf.for", "scf.while") or any(map(_holds_loop, op.regions))
+        for block in region.blocks
+        for op in block.ops
+        if op.regions
+    )
 
 
 def walk_ops(region: Region) -> Iterator[Op]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
-
-import numpy as np
 
 from kernbench.commands import SourceLine
 from kernbench.kernel_ir.ir import Function, Module, Op, Type
@@ -36,6 +36,8 @@ class TcmUse:
     """Of these: buffers of loads that are issued ahead."""
 
 
+# A memo, not state: modules do not change.
+@functools.lru_cache(maxsize=256)
 def tcm_use(module: Module, num_stages: int) -> TcmUse:
     """Return the TCM that a program of the module's kernel needs.
 
@@ -87,7 +89,7 @@ def tile_bytes(type_: Type) -> int:
     """Return the bytes of a tile of this type; pointers and descriptors take none."""
     if type_.dtype is None or type_.is_pointer or type_.is_descriptor:
         return 0
-    return int(np.prod(type_.shape, dtype=np.int64)) * type_.dtype.itemsize
+    return math.prod(type_.shape) * type_.dtype.itemsize
 
 
 def _shape(type_: Type) -> str:

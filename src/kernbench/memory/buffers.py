@@ -53,6 +53,8 @@ class Buffer:
     """The runtime's collectives that use the buffer and that nobody has waited for yet."""
     written: npt.NDArray[np.uint8] | None = None
     """Per byte 255 where something was written and else 0; None where nobody keeps count."""
+    touches: Any = None
+    """What the sanitizer knows of who touched which bytes, or None."""
     pool: BytePool = field(default_factory=BytePool, repr=False)
     _bytes: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
 

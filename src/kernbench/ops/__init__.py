@@ -6,6 +6,8 @@ of tensors: ``a + b``, ``a @ b``, ``a.to(dtype)``.
 
 import sys
 
+from kernbench.ops.attention import attention, attention_with_lse
+from kernbench.ops.attention_backward import attention_backward
 from kernbench.ops.cross_entropy import cross_entropy_backward, exp_sum, gather_target, row_max
 from kernbench.ops.elementwise import (
     add,
@@ -38,8 +40,19 @@ from kernbench.ops.elementwise import (
     where,
 )
 from kernbench.ops.embedding import embedding, embedding_backward
+from kernbench.ops.fused import (
+    bias_activation,
+    bias_gelu_backward,
+    bias_residual,
+    gated,
+    gated_backward,
+    residual_norm,
+    rms_norm,
+)
 from kernbench.ops.gemm import linear, matmul
-from kernbench.ops.gemm_tiles import GemmTile, matmul_tiled
+from kernbench.ops.gemm_library import TileChoice, use_tiles
+from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled
+from kernbench.ops.heads import join_heads, split_heads
 from kernbench.ops.launches import (
     ELEMENTWISE_OPS,
     ROW_OPS,
@@ -49,8 +62,11 @@ from kernbench.ops.launches import (
     rows_call,
     sum_parts_call,
 )
+from kernbench.ops.masked_softmax import masked_softmax, softmax_backward
+from kernbench.ops.norm_backward import norm_backward
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
+from kernbench.ops.probe import KernelProbe, Pointer
 from kernbench.ops.reductions import amax, mean, sum
 from kernbench.runtime_api import operators
 
@@ -59,10 +75,19 @@ __all__ = [
     "ROW_OPS",
     "GemmTile",
     "KernelCall",
+    "KernelProbe",
+    "Pointer",
+    "TileChoice",
     "adamw_",
     "add",
     "add_",
     "amax",
+    "attention",
+    "attention_backward",
+    "attention_with_lse",
+    "bias_activation",
+    "bias_gelu_backward",
+    "bias_residual",
     "cast",
     "concat",
     "copy_strided",
@@ -75,16 +100,21 @@ __all__ = [
     "exp",
     "exp_sum",
     "fill",
+    "gated",
+    "gated_backward",
     "gather_target",
     "ge",
     "gelu",
     "gelu_backward",
     "gt",
+    "held_share",
+    "join_heads",
     "layer_norm",
     "le",
     "linear",
     "log",
     "lt",
+    "masked_softmax",
     "matmul",
     "matmul_tiled",
     "maximum",
@@ -94,17 +124,23 @@ __all__ = [
     "mul_",
     "ne",
     "neg",
+    "norm_backward",
     "product_call",
     "relu",
     "relu_backward",
+    "residual_norm",
+    "rms_norm",
     "row_max",
     "rows_call",
     "silu",
     "softmax",
+    "softmax_backward",
+    "split_heads",
     "sqrt",
     "sub",
     "sum",
     "sum_parts_call",
+    "use_tiles",
     "where",
 ]
 

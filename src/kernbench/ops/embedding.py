@@ -50,7 +50,7 @@ def sum_rows_by_index(
         grad = tl.load(grad_ptr + m[:, None] * N + n[None, :], mask=mask, other=0.0)
         # A masked index could equal a row when first is negative: grad is 0 there.
         one_hot = (v[:, None] == row[None, :]).to(grad.dtype)
-        acc = tl.dot(one_hot, grad, acc)
+        acc = tl.dot(one_hot, grad, acc, input_precision="ieee")
     mask = (v < V)[:, None] & (n < N)[None, :]
     tl.store(out_ptr + v[:, None] * N + n[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask)
 

@@ -11,6 +11,9 @@ import triton.language as tl
 
 from kernbench.errors import UsageError
 from kernbench.ops import scalar_functions as fn
+from kernbench.ops.fused import bias_activation
+from kernbench.ops.gemm_library import TileChoice, chosen_tiles
+from kernbench.ops.gemm_tiles import launch_tiles
 from kernbench.ops.kernel import Memo, kernel, new_result, prepare, require_dims
 from kernbench.ops.layout import (
     Ints,
@@ -60,7 +63,7 @@ def gemm(
         left = K - step * BLOCK_K
         a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n[None, :] < N), other=0.0)
-        acc = tl.dot(a, b, acc, out_dtype=ACC)
+        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=ACC)
         a_ptrs += BLOCK_K * a_k
         b_ptrs += BLOCK_K * b_k
     if bias_ptr is not None:
@@ -91,11 +94,16 @@ def matmul(
 
     Shapes are as in ``torch.matmul``: vectors, matrices, and batches that broadcast. Views are
     read through their strides, without a copy. ``activation`` is one of ``"gelu"`` (tanh form),
-    ``"relu"`` and ``"silu"``.
+    ``"relu"`` and ``"silu"``. After :func:`~kernbench.ops.use_tiles` a library picks the tile.
 
     Raises:
         UsageError: Sizes, dtypes or ``out`` do not fit; names both.
     """
+    choose = chosen_tiles(a.context)
+    if choose is not None:
+        tiled = _by_library(a, b, bias, out, activation, choose)
+        if tiled is not None:
+            return tiled
     key = (
         a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype,
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
@@ -134,6 +142,37 @@ def matmul(
     prepared = prepare(gemm, tensors, numbers, layout.grid, constants, num_stages=NUM_STAGES)
     _PREPARED.keep(key, (shape, prepared))
     prepared.launch("matmul", tensors, out.context)
+    return out
+
+
+def _by_library(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    activation: str | None,
+    choose: TileChoice,
+) -> Tensor | None:
+    """Return the product with the tile that a library takes; None if it is none of matrices."""
+    _check(a, b, bias, activation)
+    shape = a.shape[:-1] + b.shape[-1:]
+    if len(b.shape) != 2 or 0 in shape or (out is not None and out.shape != shape):
+        return None
+    if out is None:
+        out = new_result(shape, a.dtype, a)
+    layout = build_layout(
+        a.shape, a.stride(), b.shape, b.stride(), out.stride(), a.shape[:-2], a.dtype.itemsize
+    )
+    if layout is None or len(layout.grid) > 1 or layout.c_strides[2] != 1:
+        return None
+    m, n, k = layout.sizes
+    tile = choose(m, n, k, a.dtype, a.context.machine.sip_at(a.sip_id))
+    if tile.split_k > 1 and not out.is_contiguous():
+        return None
+    strides = (*layout.a_strides[1:], *layout.b_strides[1:])
+    launch_tiles("matmul", (a, b, out), (m, n, k), strides, layout.c_strides[1], tile)
+    if bias is not None or activation is not None:
+        bias_activation(out, bias, activation, out)
     return out
 
 

@@ -7,6 +7,7 @@ kernels and takes the fastest one; :class:`GemmTile` is one entry of such a list
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import triton
@@ -14,9 +15,10 @@ import triton.language as tl
 
 from kernbench.dtypes import DType, float32
 from kernbench.errors import UsageError
-from kernbench.ops.kernel import kernel, new_result, require_dims
+from kernbench.hardware import SipSpec
+from kernbench.ops.kernel import Memo, kernel, new_result, prepare, require_dims
 from kernbench.ops.promotion import compute_dtype, require_float
-from kernbench.runtime_api import Tensor
+from kernbench.runtime_api import LaunchAttributes, Tensor
 
 _SUM_BLOCK = 1024
 
@@ -126,10 +128,19 @@ def sum_parts_launch(size: int, split: int) -> tuple[tuple[int], dict[str, Any]]
     return (triton.cdiv(size, _SUM_BLOCK),), {"SPLIT": split, "BLOCK": _SUM_BLOCK}
 
 
+def held_share(size_bytes: int, sip: SipSpec) -> Fraction:
+    """Return how much of a result the cache still has when the next kernel reads it."""
+    if sip.cache is None:
+        return Fraction(0)
+    held = sip.cache.capacity_mib * 2**20 * sip.cache.retained_share
+    return Fraction(round(min(held / size_bytes, Fraction(1)) * 64), 64)
+
+
 def matmul_tiled(a: Tensor, b: Tensor, tile: GemmTile) -> Tensor:
     """Return ``a @ b`` of two matrices, computed with the given tile.
 
-    With ``split_k`` above 1, parts are summed in float32 by a second kernel.
+    With ``split_k`` above 1, parts are summed in float32 by a second kernel, which starts as the
+    first one ends and finds in the cache what that holds of the parts.
 
     Raises:
         UsageError: They are no matrices that fit each other.
@@ -145,16 +156,52 @@ def matmul_tiled(a: Tensor, b: Tensor, tile: GemmTile) -> Tensor:
     m, k = a.shape
     n = b.shape[1]
     out = new_result((m, n), a.dtype, a)
-    if 0 in (m, n):
-        return out
-    split = tile.split_k > 1
-    target = new_result((tile.split_k, m, n), float32, a) if split else out
-    out.context.launch(
-        "matmul_tiled", gemm_tiles, a, b, target, m, n, k, tile.steps(k),
-        *a.stride(), *b.stride(), m * n, n, 1,
-        grid=tile.grid(m, n), **tile.constants(a.dtype),
-    )  # fmt: skip
-    if split:
-        grid, constants = sum_parts_launch(m * n, tile.split_k)
-        out.context.launch("sum_parts", sum_parts, out, target, m * n, grid=grid, **constants)
+    if 0 not in (m, n):
+        sizes, strides = (m, n, k), (*a.stride(), *b.stride())
+        launch_tiles("matmul_tiled", (a, b, out), sizes, strides, n, tile)
     return out
+
+
+_PREPARED = Memo()
+"""The launches of each product, by sizes, strides, dtypes and tile."""
+
+
+def launch_tiles(
+    name: str,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    sizes: tuple[int, int, int],
+    strides: tuple[int, ...],
+    out_stride: int,
+    tile: GemmTile,
+) -> None:
+    """Launch :func:`gemm_tiles` for ``tensors`` a, b and out, and what sums the parts of K.
+
+    ``sizes`` are M, N, K, ``strides`` of a row and a column of a, then of b. The result's rows are
+    ``out_stride`` apart; with ``split_k`` above 1 that is N.
+    """
+    a, b, out = tensors
+    m, n, k = sizes
+    key = (a.dtype, out.dtype, sizes, strides, out_stride, tile)
+    parts = new_result((tile.split_k, m, n), float32, a) if tile.split_k > 1 else out
+    found = _PREPARED.get(key)
+    if found is None:
+        numbers = (m, n, k, tile.steps(k), *strides, m * n, out_stride, 1)
+        options = tile.constants(a.dtype)
+        stages = options.pop("num_stages")
+        grid = tile.grid(m, n)
+        product = prepare(gemm_tiles, (a, b, parts), numbers, grid, options, num_stages=stages)
+        summing = None
+        if tile.split_k > 1:
+            sum_grid, constants = sum_parts_launch(m * n, tile.split_k)
+            summing = prepare(sum_parts, (out, parts), (m * n,), sum_grid, constants)
+        found = _PREPARED.keep(key, (product, summing))
+    product, summing = found
+    if summing is None:
+        product.launch(name, tensors, out.context)
+        return
+    held = held_share(4 * m * n * tile.split_k, out.context.machine.sip_at(out.sip_id))
+    product.launch(name, (a, b, parts), out.context, LaunchAttributes(cached=(("c_ptr", held),)))
+    summing.launch(
+        f"{name}_sum", (out, parts), out.context,
+        LaunchAttributes(follows=True, cached=(("parts_ptr", held),)),
+    )  # fmt: skip

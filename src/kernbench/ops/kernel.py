@@ -10,7 +10,7 @@ import triton
 
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
-from kernbench.runtime_api import Tensor
+from kernbench.runtime_api import LaunchAttributes, Tensor
 
 
 def kernel(function: Any) -> Any:
@@ -40,9 +40,17 @@ class Prepared:
     rest: tuple[Any, ...]
     """The arguments behind the tensors: numbers, then constants."""
 
-    def launch(self, name: str, tensors: tuple[Tensor | None, ...], context: Any) -> None:
+    def launch(
+        self,
+        name: str,
+        tensors: tuple[Tensor | None, ...],
+        context: Any,
+        attributes: LaunchAttributes | None = None,
+    ) -> None:
         """Launch it on the stream of the current rank."""
-        context.launch(name, self.compiled, *tensors, *self.rest, grid=self.grid)
+        context.launch(
+            name, self.compiled, *tensors, *self.rest, grid=self.grid, attributes=attributes
+        )
 
 
 def prepare(

@@ -125,6 +125,31 @@ def silu_mul(x, y):
 
 
 @triton.jit
+def add_relu(x, y):
+    return relu(x + y)
+
+
+@triton.jit
+def add_silu(x, y):
+    return silu(x + y)
+
+
+@triton.jit
+def add_gelu(x, y):
+    return gelu(x + y)
+
+
+@triton.jit
+def add_gelu_backward(grad, x, y):
+    return gelu_backward(grad, x + y)
+
+
+@triton.jit
+def add_3(x, y, z):
+    return x + y + z
+
+
+@triton.jit
 def gelu(x):
     """GELU's tanh form. ``(1 + tanh(u)) / 2`` is ``sigmoid(2 * u)``, which needs no libdevice."""
     return x * tl.sigmoid(2 * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))

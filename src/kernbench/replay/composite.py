@@ -8,7 +8,7 @@ is executed like any other; what does not fit the pattern is left as it was (ADR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,9 +101,7 @@ def _flatten(body: tuple[Command, ...]) -> _Flat:
             carried = sums.pop(id(command.dst))
             if command.acc is not carried.arg:
                 raise NotMergeableError
-            command = Gemm(
-                carried.result, command.a, command.b, carried.init, command.precision, command.line
-            )
+            command = replace(command, dst=carried.result, acc=carried.init)
         elif not isinstance(command, DmaRead | Math):
             raise NotMergeableError
         inner.append(command)
@@ -334,7 +332,7 @@ class _Merge:
             a = self._operand(command.a, ("m", "k"))
             b = self._operand(command.b, ("k", "n"))
             acc = None if command.acc is None else self._operand(command.acc, ("m", "n"))
-            return Gemm(self._tile(command.dst), a, b, acc, command.precision, command.line)
+            return replace(command, dst=self._tile(command.dst), a=a, b=b, acc=acc)
         if not isinstance(command, Math):
             raise NotMergeableError
         own = self._kinds.of(command.dst)

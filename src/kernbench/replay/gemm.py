@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Gemm
+from kernbench.commands import Gemm, Rounding
 from kernbench.replay.halves import narrow, widen
+from kernbench.replay.tf32 import multiply_rounded
 
 Array = npt.NDArray[Any]
 
@@ -18,7 +20,7 @@ def build_gemm(command: Gemm) -> Callable[..., Array]:
     """Return the function from ``a``, ``b`` (and ``acc``) to ``a @ b + acc``.
 
     Floating point accumulates in float32 (float64 in itself), one BLAS call per pair of tiles, and
-    is rounded to the destination once. ``tf32`` is computed as ``ieee``. Integers are exact.
+    is rounded to the destination once. Integers are exact.
     """
     result = command.dst.dtype.numpy
     k = command.a.shape[-1]
@@ -31,8 +33,10 @@ def build_gemm(command: Gemm) -> Callable[..., Array]:
 
         return exact
 
+    product_of = _product_of(command)
+
     def accumulated(a: Array, b: Array, acc: Array | None = None) -> Array:
-        product = multiply(widen(a), widen(b), k)
+        product = product_of(widen(a), widen(b))
         if acc is not None:
             if product.shape == np.broadcast_shapes(product.shape, acc.shape):
                 product += widen(acc)
@@ -50,14 +54,24 @@ def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
 
     m, k = command.a.shape[-2:]
     n = command.b.shape[-1]
+    product_of = _product_of(command)
+    is_plain = command.rounding is Rounding.NONE
 
     def into(a: Array, b: Array, *, out: Array) -> None:
-        if a.shape == (1, m, k) and b.shape == (1, k, n):
+        if is_plain and a.shape == (1, m, k) and b.shape == (1, k, n):
             np.matmul(widen(a)[0], widen(b)[0], out=out[0])
         else:
-            out[...] = multiply(widen(a), widen(b), k)
+            out[...] = product_of(widen(a), widen(b))
 
     return into
+
+
+def _product_of(command: Gemm) -> Callable[[Array, Array], Array]:
+    """Return the function from two float arrays to their product."""
+    plain = partial(multiply, k=command.a.shape[-1])
+    if command.rounding is Rounding.NONE:
+        return plain
+    return partial(multiply_rounded, rounding=command.rounding, multiply=plain)
 
 
 def multiply(a: Array, b: Array, k: int) -> Array:

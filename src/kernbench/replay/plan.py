@@ -51,7 +51,7 @@ from kernbench.replay.gemm import build_gemm, build_gemm_into
 from kernbench.replay.lifetimes import Hazards, freed_after, reads, results
 from kernbench.replay.reductions import build_reduction
 from kernbench.replay.shapes import SHAPE_OPS
-from kernbench.replay.sites import Chunks, Site
+from kernbench.replay.sites import Chunks, Site, atomic_name
 from kernbench.replay.steps import Materialise, Step, calling, freeing, looping
 
 Array = npt.NDArray[Any]
@@ -294,9 +294,13 @@ class GroupPlan:
         if command.compare is not None:
             steps, compare = self._fetch(command.compare)
             before = [*before, *steps]
-        name = "atomic_cas" if command.kind == "cas" else "atomic_rmw"
         site = Site(
-            command.access, command.mask, command.line, self.chunks, is_store=True, atomic=name
+            command.access,
+            command.mask,
+            command.line,
+            self.chunks,
+            is_store=True,
+            atomic=atomic_name(command),
         )
         dst = None if command.dst is None else command.dst.slot
         return [*before, AtomicStep(site, command.kind, value, compare, dst)]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Access,
+    Atomic,
     Mask,
     Predicate,
     Separable,
@@ -215,6 +216,11 @@ class Site:
     def verb(self) -> str:
         """What errors say that it does."""
         return "updates" if self.atomic else "writes" if self.is_store else "reads"
+
+
+def atomic_name(command: Atomic) -> str:
+    """Return how errors name an atomic."""
+    return "atomic_cas" if command.kind == "cas" else "atomic_rmw"
 
 
 def at_frame(tensor: Tensor, frame: Frame, chunks: Chunks) -> Tensor:

@@ -72,7 +72,7 @@ def check_race(
         if work.conflicts(tensor.buffer, span, writes):
             raise UsageError(
                 f"argument {kernel.param_names[index]} of kernel {kernel.name}: {tensor.label} is "
-                f"in use by {work.describe()}; call wait() on its Work first"
+                f"{work.use}"
             )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.errors import CollectiveMismatchError, KernbenchError
-from kernbench.runtime_api.collective_data import build_record
 from kernbench.sim_engine import Asked, Handle, listed
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
-    from kernbench.runtime_api.work import Work
+    from kernbench.runtime_api.work import Part
 
 
 class Collective:
@@ -27,11 +26,11 @@ class Collective:
         self.call = call
         """Between two ranks: how many of theirs came before, from 1 on."""
         self._ranks = ranks
-        self._works: list[Work | None] = [None] * len(ranks)
+        self._works: list[Part | None] = [None] * len(ranks)
         self._num_absent = len(ranks)
         self._num_not_ready = len(ranks)
 
-    def arrive(self, position: int, work: Work, after: list[Handle]) -> None:
+    def arrive(self, position: int, work: Part, after: list[Handle]) -> None:
         """Take a rank's part; its inputs are there once all of ``after`` have ended."""
         assert self._works[position] is None
         self._works[position] = work
@@ -73,26 +72,27 @@ class Collective:
         missing = list(self.missing())
         return f"waits for {listed(missing)}" if missing else "started"
 
-    def _ready(self, work: Work) -> None:
+    def _ready(self, work: Part) -> None:
         work.ready_ps = self._run.simulation.now_ps
         self._num_not_ready -= 1
         if self._num_not_ready == 0 and not work.done and work.error is None:
             try:
                 self._start()
             except KernbenchError as error:
-                self._fail(error)
+                self.fail(error)
 
-    def _arrived(self) -> list[Work]:
+    def parts(self) -> list[Part]:
+        """Return the parts of the ranks that have come, in group order."""
         return [work for work in self._works if work is not None]
 
     def _differ(self) -> bool:
-        works = self._arrived()
+        works = self.parts()
         first = works[0].signature
         # Equal ones are mostly one object.
         return any(work.signature is not first and work.signature != first for work in works)
 
     def _refuse(self) -> None:
-        works = self._arrived()
+        works = self.parts()
         calls = [(f"  rank {work.rank}  {work.asked()}", str(work.site)) for work in works]
         width = max(len(call) for call, _ in calls)
         text = "\n".join(
@@ -101,10 +101,11 @@ class Collective:
                 *(f"{call:<{width}}    {site}" for call, site in calls),
             ]
         )
-        self._fail(CollectiveMismatchError(text))
+        self.fail(CollectiveMismatchError(text))
 
-    def _fail(self, error: KernbenchError) -> None:
-        for work in self._arrived():
+    def fail(self, error: KernbenchError) -> None:
+        """End every rank's part with an error."""
+        for work in self.parts():
             # One object each: an exception belongs to the rank that raises it.
             work.error = type(error)(*error.args)
             work.waited_for()
@@ -112,7 +113,7 @@ class Collective:
 
     def _counts(self) -> tuple[int, ...]:
         """Return the elements from every rank to every rank of an all_to_all of uneven parts."""
-        works = self._arrived()
+        works = self.parts()
         for src, giver in enumerate(works):
             for dst, taker in enumerate(works):
                 if giver.sent and giver.sent[dst] != taker.taken[src]:
@@ -123,7 +124,7 @@ class Collective:
         return tuple(count for work in works for count in work.sent)
 
     def _start(self) -> None:
-        run, works = self._run, self._arrived()
+        run, works = self._run, self.parts()
         signature = works[0].signature
         counts = self._counts()
         asked = Asked(
@@ -145,8 +146,9 @@ class Collective:
         ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.
-        if run.has_data:
-            run.replay_queue.push(self, build_record(schedule, signature, works))
+        record = works[0].record(schedule, works)
+        if record is not None:
+            run.replay_queue.push(self, record)
         last = works[ends_ps.index(max(ends_ps))]
         last.callbacks.insert(
             0,
@@ -160,5 +162,4 @@ class Collective:
             ),
         )
         for work, end_ps in zip(works, ends_ps, strict=True):
-            work.finish_views()
             work.end_after(end_ps - now_ps)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from kernbench import dtypes
+from kernbench.commands import Tf32
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine
@@ -21,6 +22,7 @@ from kernbench.runtime_api.device import Device
 from kernbench.runtime_api.distributed import Distributed
 from kernbench.runtime_api.factories import Factories
 from kernbench.runtime_api.kernel_engine import KernelEngine
+from kernbench.runtime_api.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import Operators, operators
@@ -41,7 +43,9 @@ class RuntimeContext(Factories):
     and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
     unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
     NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
-    addresses are checked.
+    addresses are checked. ``tf32`` is what becomes of float32 products whose kernel asks for less
+    (``input_precision``, Triton's default is tf32), on a machine with an engine for that:
+    ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``, which computes all in float32.
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -78,6 +82,7 @@ class RuntimeContext(Factories):
         seed: Any = 0,
         *,
         check: Any = False,
+        tf32: Any = "round",
         kernel_engine: KernelEngine | None = None,
     ) -> None:
         super().__init__(machine, ranks, data, seed, check)
@@ -85,7 +90,9 @@ class RuntimeContext(Factories):
         self.distributed = Distributed(self)
         self.multiprocessing = Multiprocessing(self)
         self.testing = Testing()
-        self.launcher = KernelLauncher(self, kernel_engine or KernelEngine(self.machine))
+        self.launcher = KernelLauncher(
+            self, kernel_engine or KernelEngine(self.machine, _as_tf32(tf32))
+        )
         self._exit = ExitStack()
         self._token: Token[RuntimeContext | None] | None = None
 
@@ -96,7 +103,11 @@ class RuntimeContext(Factories):
         self._token = CURRENT.set(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *rest: object
+    ) -> None:
+        if error is not None:
+            _explain_difference(error, self.launcher.engine)
         try:
             # After an error nothing more happens; ranks that wait are ended.
             if kind is None:
@@ -126,19 +137,29 @@ class RuntimeContext(Factories):
         return self.rank_state.rank
 
     def launch(
-        self, name: str, kernel: Any, *args: Any, grid: Any = None, **constexprs: Any
+        self,
+        name: str,
+        kernel: Any,
+        *args: Any,
+        grid: Any = None,
+        attributes: Any = None,
+        **constexprs: Any,
     ) -> Handle | None:
         """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
 
         ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
-        Returns the handle of the launch, for :meth:`wait`.
+        ``attributes`` is a :class:`LaunchAttributes`. Returns the handle of the launch, for
+        :meth:`wait`.
         """
+        if attributes is not None and not isinstance(attributes, LaunchAttributes):
+            raise UsageError(f"launch {name}: attributes must be LaunchAttributes: {attributes!r}")
         if not hasattr(kernel, "run"):
             raise UsageError(
                 f"launch {name}: {kernel!r} is no kernel; decorate it with @triton.jit"
             )
         state = self.rank_state
         outer, state.launch_label = state.launch_label, name
+        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         state.last_launch = None
         try:
             if CURRENT.get() is self:
@@ -151,6 +172,7 @@ class RuntimeContext(Factories):
             raise
         finally:
             state.launch_label = outer
+            state.launch_attributes = outer_attributes
         return state.last_launch
 
     def __getattr__(self, name: str) -> Any:
@@ -179,6 +201,28 @@ class RuntimeContext(Factories):
             ranks=self.world_size,
             wall_s=time.perf_counter() - self.started_s,
             time_ps=self.simulation.now_ps,
+        )
+
+
+def _as_tf32(given: Any) -> Tf32:
+    try:
+        return Tf32(given)
+    except ValueError:
+        known = " or ".join(repr(str(each)) for each in Tf32)
+        raise UsageError(f"tf32 must be {known}, but got {given!r}") from None
+
+
+def _explain_difference(error: BaseException, engine: KernelEngine) -> None:
+    """Tell a check that failed about products that were not computed in float32."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            _explain_difference(each, engine)
+    elif isinstance(error, AssertionError) and engine.rounded:
+        where = ", ".join(f"{name} at {line}" for name, line in sorted(engine.rounded.items()))
+        error.add_note(
+            f"float32 products of {where} are tf32 or the like, as their input_precision says "
+            '(Triton\'s default is "tf32"); input_precision="ieee" in the kernel, or tf32="ieee" '
+            "(--tf32 ieee) for the run, computes them in float32"
         )
 
 

@@ -479,6 +479,8 @@ class Distributed(Groups):
         tail = self._run.queue_for(state.sip_id).tail
         if tail is not None:
             after.append(tail)
+        if self._run.ordering is not None:
+            self._run.ordering.arrive(work, state, self._run.queue_for(state.sip_id), channel)
         before = state.channel_tails.get(channel)
         if before is not None:
             after.append(before)

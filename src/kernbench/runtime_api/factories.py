@@ -150,7 +150,7 @@ class Factories(Run):
             raise UsageError(f"tensors hold real numbers, but got an array of {array.dtype}")
         tensor = self._allocate(array.shape, as_dtype(array.dtype), **options)
         self._set(tensor, array)
-        self.submit(HostToDevice(self, tensor.buffer, tensor.nbytes))
+        self.submit(HostToDevice(self, tensor.buffer, tensor.nbytes), writes=tensor)
         return tensor
 
     def cat(self, tensors: Any, dim: int = 0, **options: Any) -> Tensor:
@@ -204,7 +204,7 @@ class Factories(Run):
         if values is not None:
             self._set(tensor, values)
         if tensor.nbytes:
-            self.submit(Fill(self, tensor.buffer, tensor.nbytes))
+            self.submit(Fill(self, tensor.buffer, tensor.nbytes), writes=tensor)
         return tensor
 
     def _random(self, tensor: Tensor, draw: Any) -> Tensor:

@@ -30,12 +30,18 @@ class Groups:
         timeout: Any = None,
         world_size: int = -1,
         rank: int = -1,
+        *,
+        blocking_wait: bool = True,
         **ignored: Any,
     ) -> None:
         """Join the default group, which has all ranks of the ``spawn``; before any collective.
 
         What says how processes find each other is accepted and not needed. ``rank`` and
         ``world_size`` may be left out; where given they must be the true ones.
+
+        To wait for a collective (``async_op=False`` does) blocks the rank until it has ended. With
+        ``blocking_wait=False`` the host goes on at once and what it launches later on the current
+        stream waits, as with torch's NCCL backend; ``synchronize()`` and reading a tensor block.
 
         Raises:
             UsageError: Joined already, or a number is not the true one.
@@ -54,6 +60,7 @@ class Groups:
         if key not in self._groups:
             self._groups[key] = ProcessGroup("world", tuple(range(state.world_size)))
         state.world = self._groups[key]
+        state.blocking_wait = blocking_wait
 
     def is_initialized(self) -> bool:
         """Return whether the calling rank has joined the default group."""

@@ -56,9 +56,10 @@ def read(tensor: TensorBase, entry: str) -> Array:
     buffer = tensor.buffer
     check_not_in_flight(tensor, entry, writes=False)
     if buffer.last_writer is not None:
-        context.wait(buffer.last_writer)
+        context.block_on(buffer.last_writer)
     if entry not in _FREE:
-        context.wait(context.submit(DeviceToHost(context, tensor.sip_id, tensor.nbytes)))
+        command = DeviceToHost(context, tensor.sip_id, tensor.nbytes)
+        context.wait(context.submit(command, reads=tensor))
     context.replay_queue.drain()
     array = device_array(buffer, tensor.dtype, tensor.offset, tensor.shape, tensor.stride())
     array.flags.writeable = False

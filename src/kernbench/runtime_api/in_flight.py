@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.storage import BufferView
     from kernbench.runtime_api.tensor_base import TensorBase
     from kernbench.runtime_api.work import Work
 
 Span = tuple[int, int]
 
 
-def byte_span(tensor: TensorBase) -> Span:
+def byte_span(tensor: TensorBase | BufferView) -> Span:
     """Return the first byte of the buffer that a tensor shows, and the one after the last."""
     size = tensor.dtype.itemsize
     start = tensor.offset * size
@@ -42,7 +43,4 @@ def check_not_in_flight(tensor: TensorBase, entry: str, writes: bool) -> None:
     """
     work = find_in_flight(tensor, writes)
     if work is not None:
-        raise UsageError(
-            f"{entry} of {tensor.label}: it is in use by {work.describe()}; "
-            "call wait() on its Work first"
-        )
+        raise UsageError(f"{entry} of {tensor.label}: it is {work.use}")

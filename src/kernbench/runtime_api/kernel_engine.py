@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kernbench.kernel_ir import evaluate, footprints, out_of_bounds
+from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
+from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.replay import run_interleaved, run_kernel
-from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.sim_engine import Conditions, check_kernel, schedule_kernel
 
 if TYPE_CHECKING:
-    from kernbench.commands import KernelTrace
+    from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
     from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
@@ -24,23 +25,31 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 Policies = tuple[tuple[int, "DPPolicy"], ...]
 """The placements that arguments ask for, by parameter index."""
+CachedShares = tuple[tuple[int, Fraction], ...]
+"""What the cache holds of arguments, by parameter index."""
 
 
 class KernelEngine:
     """Plans, times and executes kernels on one machine. Tests put a fake in its place."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, tf32: Tf32 = Tf32.ROUND) -> None:
         self._machine = machine
+        passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
+        supported = [each for each, name in passes.items() if name != "float32"]
+        self._roundings = build_roundings(tf32, supported)
+        self.rounded: dict[str, SourceLine] = {}
+        """Kernels whose float32 products are not computed in float32, and one such line of each."""
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
-        return evaluate(
-            binary.module,
-            grid,
-            ints,
-            num_warps=binary.num_warps,
-            num_stages=binary.num_stages,
-        )
+        trace = binary.trace(grid, ints, roundings=self._roundings)
+        self._note_rounded(trace)
+        return trace
+
+    def _note_rounded(self, trace: KernelTrace) -> None:
+        for command in trace.commands():
+            if isinstance(command, Gemm) and command.rounding is not Rounding.NONE:
+                self.rounded.setdefault(trace.name, command.line)
 
     def footprints(self, trace: KernelTrace) -> Sequence[Footprint]:
         """Return the byte range that each pointer parameter is touched in."""
@@ -52,25 +61,42 @@ class KernelEngine:
         """Return the first access outside of the bytes around a pointer, for the error's text."""
         return out_of_bounds(trace, param, size_before, size_after)
 
+    def check(self, trace: KernelTrace, sip_id: int) -> None:
+        """Refuse a kernel that a SIP cannot run.
+
+        Raises:
+            MachineError: It cannot.
+        """
+        check_kernel(trace, self._machine, sip_id)
+
     def schedule(
         self,
         trace: KernelTrace,
         sip_id: int,
-        policies: Policies,
-        comm_share: float,
+        conditions: Conditions,
         name: str,
     ) -> Template:
-        """Return the schedule on a SIP whose HBM is busy with transfers to ``comm_share``."""
-        sip = self._machine.sip_at(sip_id)
-        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        conditions = Conditions(placements, Fraction(comm_share))
+        """Return the schedule on a SIP in the state that the launch meets."""
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         return template if template.name == name else dataclasses.replace(template, name=name)
+
+    def conditions(
+        self,
+        sip_id: int,
+        policies: Policies,
+        comm_share: float,
+        cached: CachedShares = (),
+        queued: bool = False,
+    ) -> Conditions:
+        """Return the state of a SIP that a launch with these placements meets."""
+        sip = self._machine.sip_at(sip_id)
+        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
+        return Conditions(placements, Fraction(comm_share), cached, queued)
 
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
         binary = plan.kernel.binary
-        return run_interleaved(
+        executed = run_interleaved(
             binary.module,
             plan.grid,
             plan.ints,
@@ -78,7 +104,11 @@ class KernelEngine:
             resolve,
             num_warps=binary.num_warps,
             num_stages=binary.num_stages,
+            roundings=self._roundings,
         )
+        if binary.name not in self.rounded:
+            self._note_rounded(executed.trace)
+        return executed
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
         """Execute the kernel on data."""

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
-from kernbench.errors import NeedsDataError, UsageError
+from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.runtime_api.live_launch import LivePlan
+from kernbench.sim_engine import kernel_operands
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from kernbench.op_log import Template
-    from kernbench.runtime_api.kernel_engine import Grid, KernelEngine
+    from kernbench.runtime_api.kernel_engine import CachedShares, Grid, KernelEngine
     from kernbench.triton_backend import KernelBinary
 
 
@@ -24,6 +27,7 @@ class KernelPlan:
         self.trace = trace
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
+        self.operands = kernel_operands(trace)
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {
             access_of(command).param
@@ -65,6 +69,32 @@ class KernelEntry:
             operator.itemgetter(*self.int_params) if self.int_params else _nothing
         )
         self.plans: dict[Any, KernelPlan | LivePlan] = {}
+
+    def param_index(self, name: str) -> int:
+        """Return the place of a parameter.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        if name not in self.param_names:
+            raise UsageError(
+                f"kernel {self.name} has no parameter {name}: {nearest(name, self.param_names)}"
+            )
+        return self.param_names.index(name)
+
+    def with_kept(
+        self, cached: CachedShares, kept: tuple[tuple[str, Fraction], ...]
+    ) -> CachedShares:
+        """Return the shares of parameters in the cache, of named ones at least what is given.
+
+        Raises:
+            UsageError: The kernel has no such parameter.
+        """
+        shares = dict(cached)
+        for name, share in kept:
+            index = self.param_index(name)
+            shares[index] = max(shares.get(index, share), share)
+        return tuple(sorted(shares.items()))
 
     def build_plan(
         self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]

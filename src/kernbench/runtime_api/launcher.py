@@ -15,9 +15,10 @@ from kernbench.runtime_api.argument_errors import (
 from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.sim_engine import StreamCommand
+from kernbench.sim_engine import StreamCommand, cached_shares, touch_operands
 from kernbench.triton_backend import DeviceRates
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class KernelLaunch(StreamCommand):
         params: Sequence[Any],
         state: RankState,
         name: str,
+        attributes: LaunchAttributes,
     ) -> None:
         self.env = launcher.run.simulation.env
         self.callbacks = []
@@ -51,6 +53,7 @@ class KernelLaunch(StreamCommand):
         self._launcher = launcher
         self._plan = plan
         self._policies = policies
+        self._attributes = attributes
         self._addresses = addresses
         self._params = params
         self._rank = state.rank
@@ -60,7 +63,17 @@ class KernelLaunch(StreamCommand):
         self._stream = launcher.run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
-        template = self._launcher.template(self._plan, self._policies, self._sip_id, self.label)
+        plan, sip_id = self._plan, self._sip_id
+        template = self._launcher.template(
+            plan,
+            self._policies,
+            sip_id,
+            self.label,
+            self._attributes,
+            addresses=self._addresses,
+            queued=self.queued,
+        )
+        touch_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
         self._template = template
         return template.duration_ps
 
@@ -81,7 +94,7 @@ class KernelLaunch(StreamCommand):
             if sanitizer is None:
                 record = partial(launcher.execute, trace, params)
             else:
-                launched = Launched(self.label, self._rank)
+                launched = Launched(self.label, self._rank, self.clock)
                 record = partial(launcher.engine.run_checked, trace, params, sanitizer, launched)
             run.replay_queue.push(self, record, speaks=self._plan.speaks)
             # A buffer keeps its last writer; that must not keep other buffers alive.
@@ -131,20 +144,26 @@ class KernelLauncher:
         host = HostMemory(state.sip_id)
         written, policies = self._bind(plan, state, addresses, params, host)
         name = state.launch_label or entry.name
+        attributes = state.launch_attributes or PLAIN_LAUNCH
         if run.probed_ps is not None:
-            run.probed_ps += self.template(plan, policies, state.sip_id, name).duration_ps
+            # As benchmarks measure: with cold caches.
+            found = self.template(plan, policies, state.sip_id, name, attributes)
+            run.probed_ps += found.duration_ps
             return
         if not plan.templates:
             # What cannot be scheduled at all is an error of the launch, not of whoever waits.
-            self.template(plan, policies, state.sip_id, name)
+            self.engine.check(plan.trace, state.sip_id)
+            plan.kernel.with_kept((), attributes.cached)
         if not run.has_data:
             params = []
-        launch = KernelLaunch(self, plan, policies, tuple(addresses), params, state, name)
+        launch = KernelLaunch(
+            self, plan, policies, tuple(addresses), params, state, name, attributes
+        )
         run.pass_launch_time(name)
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch
-        run.queue_for(state.sip_id).submit(launch)
+        run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
             # The other library reads its memory without asking anyone.
             run.wait(launch)
@@ -171,7 +190,7 @@ class KernelLauncher:
         for buffer in (*written, *reach.written):
             buffer.last_writer = launch
         state.last_launch = launch
-        run.queue_for(state.sip_id).submit(launch)
+        run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
             run.wait(launch)
 
@@ -191,18 +210,40 @@ class KernelLauncher:
         scratch = Scratch(reach)
         executed = self.engine.run_live(plan, scratch.params(params), scratch)
         share = run.hbm_share(state.sip_id)
-        template = self.engine.schedule(executed.trace, state.sip_id, policies, share, name)
-        return template.duration_ps
+        conditions = self.engine.conditions(state.sip_id, policies, share)
+        return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
 
-    def template(self, plan: KernelPlan, policies: Policies, sip_id: int, name: str) -> Template:
-        """Return the schedule for the state that the machine is in now."""
+    def template(
+        self,
+        plan: KernelPlan,
+        policies: Policies,
+        sip_id: int,
+        name: str,
+        attributes: LaunchAttributes,
+        *,
+        addresses: Sequence[int] = (),
+        queued: bool = False,
+    ) -> Template:
+        """Return the schedule for the state that the machine is in now.
+
+        Without ``addresses``, the cache holds only what the attributes say.
+
+        Raises:
+            UsageError: The attributes name a parameter that the kernel does not have.
+        """
         run = self.run
         share = run.hbm_share(sip_id)
+        operands = plan.operands if addresses else ()
+        cached = cached_shares(run.cache(sip_id), operands, addresses)
+        queued = queued or attributes.follows
+        if attributes.cached:
+            cached = plan.kernel.with_kept(cached, attributes.cached)
         # SIPs without a description of their own share one object.
-        key = (id(run.machine.sip_at(sip_id)), share, name, policies)
+        key = (id(run.machine.sip_at(sip_id)), share, name, policies, queued, cached)
         found = plan.templates.get(key)
         if found is None:
-            found = self.engine.schedule(plan.trace, sip_id, policies, share, name)
+            conditions = self.engine.conditions(sip_id, policies, share, cached, queued)
+            found = self.engine.schedule(plan.trace, sip_id, conditions, name)
             plan.templates[key] = found
         return found
 

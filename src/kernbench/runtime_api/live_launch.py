@@ -14,7 +14,12 @@ from kernbench.errors import BadPointerError, NeedsDataError, NoDataError
 from kernbench.kernel_ir import ABSOLUTE, written_params
 from kernbench.memory import Buffer, sip_of
 from kernbench.replay import PointerArg
-from kernbench.sim_engine import StreamCommand
+from kernbench.sim_engine import (
+    StreamCommand,
+    cached_shares,
+    kernel_operands,
+    touch_operands,
+)
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
@@ -149,9 +154,13 @@ class LiveLaunch(StreamCommand):
             pointer.buffer.written = None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         share = run.hbm_share(self._sip_id)
-        self._template = self._engine.schedule(
-            executed.trace, self._sip_id, self._policies, share, self.label
+        cache, operands = run.cache(self._sip_id), kernel_operands(executed.trace)
+        cached = cached_shares(cache, operands, self._addresses)
+        conditions = self._engine.conditions(
+            self._sip_id, self._policies, share, cached, self.queued
         )
+        self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
+        touch_operands(cache, operands, self._addresses)
         return self._template.duration_ps
 
     def finish(self) -> None:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import DeadlockError, RankFailedError, UsageError
 from kernbench.runtime_api.rank_state import RankState
-from kernbench.sim_engine import Rank, wait_line
+from kernbench.sim_engine import Carrier, Rank, on_greenlet, wait_line
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
+
+CarrierOf = Callable[[int], Carrier]
+"""What each rank runs on, by its number."""
 
 _START_METHODS = ("spawn", "fork", "forkserver")
 
@@ -53,14 +56,18 @@ class SpawnContext:
         self._waited: list[str] = []
         self._joined = False
 
-    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int) -> None:
+    def start(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, carrier_of: CarrierOf
+    ) -> None:
         """Start ``fn(rank, *args)`` for each rank, bound to the SIP of its number."""
         self._num_alive = nprocs
         for rank in range(nprocs):
             state = RankState(rank, nprocs, sip_id=rank, spawn_id=self._spawn_id)
+            if self._run.ordering is not None:
+                self._run.ordering.starts(state, self._run.rank_state)
             self._ranks.append(
                 self._run.simulation.start_rank(
-                    rank, _body(fn, rank, args), self._rank_ended, state
+                    rank, _body(fn, rank, args), self._rank_ended, state, carrier_of(rank)
                 )
             )
 
@@ -88,6 +95,9 @@ class SpawnContext:
                 if rank.alive:
                     rank.kill()
             simulation.ranks = [rank for rank in simulation.ranks if rank not in self._ranks]
+            if self._run.ordering is not None:
+                for rank in self._ranks:
+                    self._run.ordering.joins(self._run.rank_state, rank.local)
         self._raise_outcome(deadlock)
         return True
 
@@ -191,6 +201,24 @@ class Multiprocessing:
             DeadlockError: Nothing can make progress; lists every rank.
             UsageError: There are fewer SIPs than ranks, or a spawn is under way.
         """
+        if start_method not in _START_METHODS:
+            raise UsageError(
+                f"start_method must be one of {', '.join(_START_METHODS)}, but got {start_method!r}"
+            )
+        context = self.start(fn, args, nprocs)
+        if not join:
+            return context
+        context.join()
+        return None
+
+    def start(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        nprocs: int,
+        carrier_of: CarrierOf = lambda _: on_greenlet,
+    ) -> SpawnContext:
+        """Return the ranks of a :meth:`spawn` that has begun; they run when they are joined."""
         run = self._run
         run.check_open("spawn")
         if run.simulation.running is not None:
@@ -207,20 +235,13 @@ class Multiprocessing:
                 f"spawn was asked for {nprocs} ranks, but machine {run.machine.name} has "
                 f"{run.machine.num_sips} SIPs; use RuntimeContext(ranks={nprocs})"
             )
-        if start_method not in _START_METHODS:
-            raise UsageError(
-                f"start_method must be one of {', '.join(_START_METHODS)}, but got {start_method!r}"
-            )
         if not callable(fn):
             raise UsageError(f"spawn needs a function to run, but got {fn!r}")
         context = SpawnContext(run, self._num_spawns)
         self._num_spawns += 1
         self._latest = context
-        context.start(fn, tuple(args), nprocs)
-        if not join:
-            return context
-        context.join()
-        return None
+        context.start(fn, tuple(args), nprocs, carrier_of)
+        return context
 
 
 def _body(fn: Callable[..., Any], rank: int, args: tuple[Any, ...]) -> Callable[[], object]:

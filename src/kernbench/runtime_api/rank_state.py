@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.launch_attributes import LaunchAttributes
     from kernbench.runtime_api.process_group import ProcessGroup
     from kernbench.runtime_api.streams import DeviceStream
-    from kernbench.runtime_api.work import Work
+    from kernbench.runtime_api.work import Part
     from kernbench.sim_engine import Handle
 
 
@@ -28,7 +29,7 @@ class RankState:
     """The default group, once ``init_process_group`` was called."""
     call_counts: dict[ProcessGroup, int] = field(default_factory=dict)
     """How many collectives this rank has called on each group."""
-    channel_tails: dict[Any, Work] = field(default_factory=dict)
+    channel_tails: dict[Any, Part] = field(default_factory=dict)
     """The newest call on each group, and on each pair of sender and receiver."""
     new_group_calls: int = 0
     stream: DeviceStream | None = None
@@ -40,5 +41,9 @@ class RankState:
     """What ``torch.launch`` returns."""
     launch_label: str | None = None
     """The name that ``torch.launch`` gave to the launch in progress."""
+    launch_attributes: LaunchAttributes | None = None
+    """What ``torch.launch`` was told of the launch in progress."""
+    blocking_wait: bool = True
+    """Whether waiting for a collective holds up the host, or the current stream only."""
     extensions: dict[Any, Any] = field(default_factory=dict)
     """What packages above the runtime keep per rank, each under a key of its own."""

@@ -11,18 +11,21 @@ from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.memory import BytePool, DeviceMemory
 from kernbench.op_log import HostSpan, Instance, OpLog
-from kernbench.replay import as_sanitizer
+from kernbench.replay import Kind, as_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
 from kernbench.runtime_api.lent_memory import LentMemory
+from kernbench.runtime_api.ordering import Ordering, touches_of
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
+from kernbench.runtime_api.storage import BufferView
 from kernbench.runtime_api.streams import DeviceStream
-from kernbench.sim_engine import DeviceEngine, Handle, Network, Simulation, Stream
+from kernbench.sim_engine import CacheContents, DeviceEngine, Handle, Network, Simulation, Stream
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor_base import TensorBase
     from kernbench.runtime_api.transfers import DeviceCommand
+    from kernbench.sim_engine import StreamCommand
 
 
 class Run:
@@ -54,6 +57,8 @@ class Run:
         self.seed = seed
         self.sanitizer = as_sanitizer(check)
         """What looks for mistakes during replay, or None."""
+        self.ordering = Ordering() if self.sanitizer is not None and data else None
+        """What the sanitizer knows of who waited for whom."""
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.replay_queue = ReplayQueue(data)
@@ -72,6 +77,7 @@ class Run:
         self._streams: dict[int, Stream] = {}
         self._more_streams: list[DeviceStream] = []
         self._engines: dict[int, DeviceEngine] = {}
+        self._caches: dict[int, CacheContents] = {}
         self._num_logged = 0
         self._num_tensors = 0
 
@@ -108,6 +114,13 @@ class Run:
             found = self._engines[sip_id] = DeviceEngine()
         return found
 
+    def cache(self, sip_id: int) -> CacheContents:
+        """Return what the cache of a SIP holds."""
+        found = self._caches.get(sip_id)
+        if found is None:
+            found = self._caches[sip_id] = CacheContents(self.machine.sip_at(sip_id).cache)
+        return found
+
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""
         number = 1 + sum(stream.sip_id == sip_id for stream in self._more_streams)
@@ -138,12 +151,31 @@ class Run:
             found = self._streams[sip_id] = Stream(self.simulation, f"sip{sip_id}")
         return found
 
+    def queues(self, sip_id: int) -> list[Stream]:
+        """Return the queues of all streams of a SIP."""
+        more = [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
+        return [self.stream(sip_id), *more]
+
     def peak_hbm_bytes(self) -> dict[int, int]:
         """Return the most HBM that was allocated at a time, by SIP."""
         return {sip_id: memory.peak_bytes for sip_id, memory in sorted(self._memories.items())}
 
-    def submit(self, command: DeviceCommand) -> DeviceCommand:
-        """Put a fill or a copy on its SIP's stream; costs the rank the host time of a launch."""
+    def enqueue(self, stream: Stream, command: StreamCommand) -> None:
+        """Put a command on a stream, behind what is there and what the rank has waited for."""
+        if self.ordering is not None:
+            self.ordering.enqueue(self.rank_state, stream, command)
+        stream.submit(command)
+
+    def submit(
+        self,
+        command: DeviceCommand,
+        writes: TensorBase | None = None,
+        reads: TensorBase | None = None,
+    ) -> DeviceCommand:
+        """Put a fill or a copy on its SIP's stream; costs the rank the host time of a launch.
+
+        It ``writes`` and ``reads`` the elements of these tensors.
+        """
         if self.probed_ps is not None:
             self.probed_ps += command.template.duration_ps
             command.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
@@ -151,8 +183,21 @@ class Run:
         self.pass_launch_time(command.label)
         if command.target is not None:
             command.target.last_writer = command
-        self.queue_for(command.sip_id).submit(command)
+        self.enqueue(self.queue_for(command.sip_id), command)
+        if self.ordering is not None:
+            self._note(command, writes, reads)
         return command
+
+    def _note(
+        self, command: DeviceCommand, writes: TensorBase | None, reads: TensorBase | None
+    ) -> None:
+        """Let the record of a fill or a copy tell the sanitizer what it touches."""
+        touched = [(BufferView(reads), Kind.READ)] if reads is not None else []
+        if writes is not None:
+            touched.append((BufferView(writes), Kind.WRITE))
+        command.note(touches_of(command.template.name, command.clock, touched))
+        if command.blocks_host:
+            self._comes_after(command)
 
     def pass_launch_time(self, label: str) -> None:
         """Let the host time of one launch pass for the current rank."""
@@ -176,6 +221,14 @@ class Run:
             raise UsageError(
                 f"wait takes what launch or a collective with async_op=True returns, not {handle!r}"
             )
+        self.block_on(handle)
+        self._comes_after(handle)
+
+    def block_on(self, handle: Handle) -> None:
+        """Block the current rank until ``handle`` has ended, though nothing in the program says so.
+
+        What a host read needs anyway does not order the program's own operations.
+        """
         simulation = self.simulation
         since_ps = simulation.now_ps
         simulation.wait(handle)
@@ -186,11 +239,20 @@ class Run:
             rank = 0 if running is None else running.rank_id
             self.op_log.host_spans.append(HostSpan(rank, "wait", handle.label, since_ps, now_ps))
 
+    def has_ended(self, handle: Handle) -> bool:
+        """Return whether ``handle`` has ended; a rank that sees so comes after it."""
+        if handle.done:
+            self._comes_after(handle)
+        return handle.done
+
+    def _comes_after(self, handle: Handle) -> None:
+        """Order what the current rank does from now on behind ``handle``."""
+        if self.ordering is not None:
+            self.ordering.goes_on_after(self.rank_state, handle)
+
     def synchronize(self, sip_id: int) -> None:
         """Block the current rank until all streams of a SIP are idle."""
-        queues = [self.stream(sip_id)]
-        queues += [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
-        for queue in queues:
+        for queue in self.queues(sip_id):
             if queue.tail is not None:
                 self.wait(queue.tail)
         self.replay_queue.let_speak()

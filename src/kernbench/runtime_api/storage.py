@@ -66,6 +66,10 @@ class BufferView:
         self.shape = tensor.shape
         self.strides: tuple[int, ...] = tensor.stride()
 
+    def stride(self) -> tuple[int, ...]:
+        """Return the strides, in elements."""
+        return self.strides
+
     def array(self) -> Array:
         """Return the elements as a writable array."""
         return device_array(self.buffer, self.dtype, self.offset, self.shape, self.strides)

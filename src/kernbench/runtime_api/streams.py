@@ -30,10 +30,16 @@ class WaitFor(StreamCommand):
         self._awaited = awaited
 
     def begin(self) -> int | None:
-        if self._awaited.done:
-            return 0
-        self._awaited.when_done(lambda _: self.end_after(0))
-        return None
+        if not self._awaited.done:
+            self._awaited.when_done(lambda _: self.end_after(0))
+            return None
+        return 0
+
+    def finish(self) -> None:
+        error = self._awaited.error
+        if error is not None:
+            self._awaited.error_seen = True
+            raise error
 
     def waits_for(self) -> tuple[int, ...]:
         return self._awaited.waits_for()
@@ -61,7 +67,7 @@ class DeviceStream:
 
     def query(self) -> bool:
         """Return whether everything on the stream has ended; does not block."""
-        return self.queue.tail is None or self.queue.tail.done
+        return self.queue.tail is None or self._run.has_ended(self.queue.tail)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Return an event (a new one, or ``event``) that stands for all that is on it by now."""
@@ -71,9 +77,21 @@ class DeviceStream:
 
     def wait_event(self, event: Event) -> None:
         """Let what comes later wait for an event; the host goes on."""
-        awaited = event.handle
-        if awaited is not None and not awaited.done:
-            self.queue.submit(WaitFor(self._run, awaited))
+        run, awaited = self._run, event.handle
+        if awaited is None:
+            return
+        if run.ordering is not None:
+            run.ordering.stream_waits(run.rank_state, self.queue, awaited)
+        if not awaited.done:
+            run.enqueue(self.queue, WaitFor(run, awaited))
+
+    def wait_handle(self, handle: Handle) -> Handle:
+        """Let what comes later wait for a handle; the host goes on. Returns the wait's own."""
+        run, waiting = self._run, WaitFor(self._run, handle)
+        if run.ordering is not None:
+            run.ordering.stream_waits(run.rank_state, self.queue, handle)
+        run.enqueue(self.queue, waiting)
+        return waiting
 
     def wait_stream(self, other: DeviceStream) -> None:
         """Let what comes later wait for all that is on another stream by now."""
@@ -92,7 +110,7 @@ class Event:
         """Stand for all that is on a stream by now, by default the current one."""
         run = self._run
         self.handle = Marker(run.simulation.env, "an event")
-        (run.current_stream() if stream is None else stream).queue.submit(self.handle)
+        run.enqueue((run.current_stream() if stream is None else stream).queue, self.handle)
 
     def wait(self, stream: DeviceStream | None = None) -> None:
         """Let a stream, by default the current one, wait for this."""
@@ -100,7 +118,7 @@ class Event:
 
     def query(self) -> bool:
         """Return whether it has happened, True for one that was never recorded."""
-        return self.handle is None or self.handle.done
+        return self.handle is None or self._run.has_ended(self.handle)
 
     def synchronize(self) -> None:
         """Block the calling rank until it has happened."""

@@ -44,7 +44,9 @@ class TensorWrites(TensorReads):
             self._check_writable("copy_")
             record = _copy_record(self, source)
             self.context.submit(
-                DeviceCopy(self.context, self.buffer, source.buffer, self.nbytes, record)
+                DeviceCopy(self.context, self.buffer, source.buffer, self.nbytes, record),
+                writes=self,
+                reads=source,
             )
         else:
             self.context.copy_strided(source, self)
@@ -54,9 +56,11 @@ class TensorWrites(TensorReads):
         if self.context.has_data:
             return self._copy_from_host(read(source, "copy_"))
         if source.buffer.last_writer is not None:
-            self.context.wait(source.buffer.last_writer)
+            self.context.block_on(source.buffer.last_writer)
         self.context.wait(
-            self.context.submit(DeviceToHost(self.context, source.sip_id, source.nbytes))
+            self.context.submit(
+                DeviceToHost(self.context, source.sip_id, source.nbytes), reads=source
+            )
         )
         return self._copy_from_host(np.broadcast_to(np.zeros((), self.dtype.numpy), self.shape))
 
@@ -68,7 +72,9 @@ class TensorWrites(TensorReads):
             # The program may change its array before the copy is replayed.
             snapshot = as_elements(values, self.dtype)
             record = _write_record(self, snapshot)
-        self.context.submit(HostToDevice(self.context, self.buffer, self.nbytes, record))
+        self.context.submit(
+            HostToDevice(self.context, self.buffer, self.nbytes, record), writes=self
+        )
         return self
 
     def fill_(self, value: Any) -> Self:
@@ -78,7 +84,7 @@ class TensorWrites(TensorReads):
         if number.shape:
             raise UsageError(f"fill_ takes a number, but got an array of shape {number.shape}")
         record = _write_record(self, number) if self.context.has_data else None
-        self.context.submit(Fill(self.context, self.buffer, self.nbytes, record))
+        self.context.submit(Fill(self.context, self.buffer, self.nbytes, record), writes=self)
         return self
 
     def zero_(self) -> Self:

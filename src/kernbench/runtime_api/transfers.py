@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from kernbench.op_log import Template
+from kernbench.runtime_api.ordering import noting
 from kernbench.sim_engine import StreamCommand
 
 if TYPE_CHECKING:
     from kernbench.memory import Buffer
+    from kernbench.runtime_api.ordering import Noted
     from kernbench.runtime_api.run import Run
 
 Record = Callable[[], None]
@@ -17,6 +19,9 @@ Record = Callable[[], None]
 
 class DeviceCommand(StreamCommand):
     """A stream command with a fixed template that lands in the op log when it ends."""
+
+    blocks_host = False
+    """Whether PyTorch's call returns when it has ended, so that nothing else need wait for it."""
 
     def __init__(
         self,
@@ -40,7 +45,14 @@ class DeviceCommand(StreamCommand):
         self.addresses = addresses
         self._record = record
 
+    def note(self, touches: list[Noted]) -> None:
+        """Let the record take note of what the command touches."""
+        self._record = noting(touches, self._record)
+
     def begin(self) -> int:
+        cache = self.context.cache(self.sip_id)
+        for address in self.addresses:
+            cache.touch(address, address + self.template.hbm_bytes // len(self.addresses))
         return self.template.duration_ps
 
     def finish(self) -> None:
@@ -88,6 +100,7 @@ class Fill(Write):
 class HostToDevice(Write):
     """Copy bytes from the host over the host link."""
 
+    blocks_host = True
     template_name: Literal["fill", "copy_from_host"] = "copy_from_host"
 
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from kernbench.runtime_api.collective_data import build_record
 from kernbench.runtime_api.in_flight import Span, byte_span
 from kernbench.runtime_api.storage import BufferView
 from kernbench.sim_engine import Handle, Site
 
 if TYPE_CHECKING:
-    from kernbench.dtypes import DType
+    from kernbench.collectives import Schedule
     from kernbench.memory import Buffer
     from kernbench.runtime_api.collective import Collective
     from kernbench.runtime_api.run import Run
     from kernbench.runtime_api.tensor import Tensor
+
+
+class ElementType(Protocol):
+    """As much of an element type as a collective asks for."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def itemsize(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,7 @@ class Signature:
     op: str
     shapes: tuple[tuple[int, ...], ...]
     """Of the tensors that go in, or for a broadcast and a receive, out."""
-    dtype: DType | None
+    dtype: ElementType | None
     reduce_op: str
     root: int
     """Position in the group of who sends; 0 where there is no such rank."""
@@ -50,15 +61,13 @@ class Signature:
         return f"{self.op}{reduce_op}{what}{root}{algorithm}{protocol}"
 
 
-class Work(Handle):
-    """What an asynchronous collective returns. Until somebody waits, its tensors are in use."""
+class Part(Handle):
+    """One rank's part in a collective, whatever its data is; ends when the part is done."""
 
     def __init__(
         self,
         run: Run,
         signature: Signature,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
         site: Site,
         sent: tuple[int, ...] = (),
         taken: tuple[int, ...] = (),
@@ -74,15 +83,53 @@ class Work(Handle):
         """Elements for every rank of the group, in an all_to_all of uneven parts; else empty."""
         self.taken = taken
         """The same from every rank."""
-        self.inputs = tuple([BufferView(tensor) for tensor in inputs])
-        in_place = inputs is outputs
-        self.outputs = self.inputs if in_place else tuple(map(BufferView, outputs))
         self.collective: Collective | None = None
         """Set on arrival."""
         self.called = ""
         """The rank's own name for it, where that is not the collective's title."""
         self.ready_ps = 0
         """When the rank's own stream had produced the inputs."""
+
+    def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
+        """Return what computes the data of the collective in its place in the replay, if any."""
+        return None
+
+    def asked(self) -> str:
+        """Return the rank's call in words, for an error that compares it with the others'."""
+        side = self.called.partition(" ")[0]
+        return str(self.signature).replace("send_recv", side) if side else str(self.signature)
+
+    def waits_for(self) -> tuple[int, ...]:
+        return () if self.collective is None else self.collective.missing()
+
+    @property
+    def name(self) -> str:
+        """How errors name it, e.g. ``all_reduce #7 on group world``."""
+        return self.called or (self.label if self.collective is None else self.collective.title)
+
+    def describe(self) -> str:
+        if self.collective is None:
+            return self.label
+        return f"{self.name}, {self.collective.progress()}"
+
+
+class Work(Part):
+    """What an asynchronous collective returns. Until somebody waits, its tensors are in use."""
+
+    def __init__(
+        self,
+        run: Run,
+        signature: Signature,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        site: Site,
+        sent: tuple[int, ...] = (),
+        taken: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(run, signature, site, sent, taken)
+        self.inputs = tuple([BufferView(tensor) for tensor in inputs])
+        in_place = inputs is outputs
+        self.outputs = self.inputs if in_place else tuple(map(BufferView, outputs))
         spans: list[tuple[Buffer, Span, bool]] = [
             (tensor.buffer, byte_span(tensor), True) for tensor in outputs
         ]
@@ -94,13 +141,25 @@ class Work(Handle):
                 buffer.in_flight += (self,)
 
     def wait(self) -> bool:
-        """Block the calling rank until its part of the collective is done."""
-        self._run.wait(self)
+        """Block the calling rank until its part of the collective is done.
+
+        After ``init_process_group(blocking_wait=False)`` only the current stream is held up.
+        """
+        run = self._run
+        if run.rank_state.blocking_wait:
+            run.wait(self)
+        else:
+            ended = run.current_stream().wait_handle(self)
+            for buffer, _, written in self._spans:
+                if written:
+                    buffer.last_writer = ended
+            # What comes later on the stream is behind it.
+            self.waited_for()
         return True
 
     def is_completed(self) -> bool:
         """Return whether the rank's part is done; does not block."""
-        if self.done:
+        if self._run.has_ended(self):
             self.waited_for()
         return self.done
 
@@ -113,9 +172,24 @@ class Work(Handle):
             buffer.in_flight = tuple(work for work in buffer.in_flight if work is not self)
         self._spans = []
 
-    def finish_views(self) -> None:
-        """Let the buffers go once the data record has them."""
-        self.inputs = self.outputs = ()
+    def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
+        works = [part for part in parts if isinstance(part, Work)]
+        record: Callable[[], None] | None = None
+        if self._run.has_data:
+            record = build_record(schedule, self.signature, works)
+            if self._run.ordering is not None:
+                record = self._run.ordering.start(works, self.signature.root, record)
+        for work in works:
+            work._touch_cache()
+            # The record has what it needs; the buffers go when it has run.
+            work.inputs = work.outputs = ()
+        return record
+
+    def _touch_cache(self) -> None:
+        """Take note of what the collective reads and writes on the rank's SIP."""
+        cache = self._run.cache(self.sip_id)
+        for buffer, (start, end), _ in reversed(self._spans):
+            cache.touch(buffer.address + start, buffer.address + end)
 
     def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
         """Return whether an access to bytes of a buffer would race with the collective."""
@@ -124,15 +198,11 @@ class Work(Handle):
             for other, (start, end), written in self._spans
         )
 
-    def asked(self) -> str:
-        """Return the rank's call in words, for an error that compares it with the others'."""
-        side = self.called.partition(" ")[0]
-        return str(self.signature).replace("send_recv", side) if side else str(self.signature)
-
-    def waits_for(self) -> tuple[int, ...]:
-        return () if self.collective is None else self.collective.missing()
-
-    def describe(self) -> str:
-        if self.collective is None:
-            return self.label
-        return f"{self.called or self.collective.title}, {self.collective.progress()}"
+    @property
+    def use(self) -> str:
+        """What the error says that meets a tensor which it still uses."""
+        assert self.collective is not None
+        return (
+            f"in use by {self.name} at {self.site}, {self.collective.progress()}; call wait() on "
+            "its Work first"
+        )

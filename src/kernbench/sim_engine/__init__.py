@@ -1,15 +1,23 @@
 """Virtual time: ranks as processes, streams, PE schedules, links."""
 
+from kernbench.sim_engine.cache_contents import CacheContents
+from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.kernel_operands import (
+    KernelOperand,
+    cached_shares,
+    kernel_operands,
+    touch_operands,
+)
 from kernbench.sim_engine.kernel_outline import (
     CommandSpan,
     KernelOutline,
     ProgramOutline,
     outline_kernel,
 )
-from kernbench.sim_engine.kernel_schedule import schedule_kernel
+from kernbench.sim_engine.kernel_schedule import check_kernel, schedule_kernel
 from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
@@ -19,11 +27,14 @@ from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 
 __all__ = [
     "Asked",
+    "CacheContents",
+    "Carrier",
     "Choice",
     "CommandSpan",
     "Conditions",
     "DeviceEngine",
     "Handle",
+    "KernelOperand",
     "KernelOutline",
     "Network",
     "ProgramOutline",
@@ -35,10 +46,16 @@ __all__ = [
     "StreamCommand",
     "Timer",
     "Transferred",
+    "cached_shares",
+    "check_kernel",
+    "kernel_operands",
     "listed",
     "microseconds",
+    "on_greenlet",
+    "on_thread",
     "outline_kernel",
     "schedule_kernel",
+    "touch_operands",
     "user_site",
     "wait_line",
 ]

@@ -21,6 +21,8 @@ class Handle(Event):
     """Raised in everyone who waits, once the handle has ended."""
     error_seen = False
     """Whether somebody has waited and got the error."""
+    clock: Any = None
+    """What certainly comes before it, in a run with the sanitizer; else None."""
     _ok = True
 
     def __init__(self, env: Environment, label: str = "") -> None:

@@ -34,13 +34,6 @@ from kernbench.sim_engine.kernel_pipeline import Cost, SiteTimes
 from kernbench.sim_engine.kernel_plan import CommandSite, ProgramPlan
 
 # Passes over the operands that a GEMM of float32 makes, and the rate that they run at.
-_FLOAT32_PASSES = {
-    "ieee": ("float32", 1),
-    "tf32": ("tf32", 1),
-    "tf32x3": ("tf32", 3),
-    "bf16x3": ("bfloat16", 3),
-    "bf16x6": ("bfloat16", 6),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,16 +281,16 @@ def gemm_flops_per_clock(command: Gemm, sip: SipSpec) -> Fraction:
     Raises:
         MachineError: The machine gives no rate for an operand's dtype.
     """
-    rates = (_rate(operand, command.precision) for operand in (command.a, command.b))
+    rates = (_rate(operand, command.precision, sip) for operand in (command.a, command.b))
     return min(Fraction(sip.gemm_flops_per_clock(name), passes) for name, passes in rates)
 
 
-def _rate(operand: Operand, precision: str) -> tuple[str, int]:
+def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
     """Return the name of the rate that a GEMM operand runs at, and how many passes it takes."""
     dtype: DType | None = getattr(operand, "dtype", None)
     name = "int8" if dtype is None else dtype.name
     if name == "float32":
-        return _FLOAT32_PASSES.get(precision, ("float32", 1))
+        return sip.float32_passes(precision)
     return ("int8" if name in ("uint8", "bool") else name), 1
 
 

@@ -10,6 +10,7 @@ from kernbench.commands import Engine, KernelTrace, SourceLine
 from kernbench.hardware import Machine
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_plan import QUEUES
+from kernbench.sim_engine.kernel_schedule import LaunchTime, launch_time
 from kernbench.sim_engine.kernel_waves import GroupWaves, Segment, build_waves, resident_programs
 
 
@@ -42,14 +43,14 @@ class ProgramOutline:
 
 @dataclass(frozen=True, slots=True)
 class KernelOutline:
-    """A launch on one SIP, without the host's launch and the device's front end."""
+    """A launch on one SIP."""
 
     programs: tuple[ProgramOutline, ...]
     num_pes: int
     num_waves: int
     resident_programs: int
     """How many programs a PE has in TCM at the same time, at most."""
-    makespan_ps: int
+    time: LaunchTime
 
 
 def outline_kernel(
@@ -57,14 +58,15 @@ def outline_kernel(
 ) -> KernelOutline:
     """Return the outline of the schedule that ``schedule_kernel`` gives."""
     sip = machine.sip_at(sip_id)
-    waves = build_waves(trace, sip, conditions or Conditions())
+    conditions = conditions or Conditions()
+    waves = build_waves(trace, sip, conditions)
     used = {segment.wave for group in waves.groups for segment in group.segments}
     return KernelOutline(
         programs=tuple(_outline(group) for group in waves.groups),
         num_pes=sip.num_pes,
         num_waves=len(used),
         resident_programs=resident_programs(trace, sip),
-        makespan_ps=waves.makespan_ps,
+        time=launch_time(waves, sip, conditions),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
@@ -15,6 +16,43 @@ from kernbench.sim_engine.kernel_costs import gemm_flops_per_clock
 from kernbench.sim_engine.kernel_plan import QUEUES
 from kernbench.sim_engine.kernel_rows import build_rows
 from kernbench.sim_engine.kernel_waves import Waves, build_waves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTime:
+    """What the time of a launch is made of, the host's part aside."""
+
+    front_end_ps: int
+    makespan_ps: int
+    """From the start of the first program to the end of the last."""
+    stream_ps: int
+    """HBM's time for all bytes that move, short runs counted as what could stream instead."""
+    stretch: Fraction
+    """How many times longer everything after the front end takes on engines that run hot."""
+
+    @property
+    def cool_ps(self) -> int:
+        """The time after the front end at full clock."""
+        # Programs of different length overlap with programs of other waves than their own.
+        return max(self.makespan_ps, self.stream_ps)
+
+    @property
+    def duration_ps(self) -> int:
+        """From the device's start of the launch to its end."""
+        return self.front_end_ps + ceil_ps(self.cool_ps * self.stretch)
+
+
+def launch_time(waves: Waves, sip: SipSpec, conditions: Conditions) -> LaunchTime:
+    """Return the time of a launch whose programs run as ``waves`` says."""
+    streamed = (costs.hbm_stream_bytes * count for costs, count in waves.tally())
+    stream_ps = sip.hbm_stream_ps(math.ceil(sum(streamed, Fraction(0))))
+    cool_ps = max(waves.makespan_ps, stream_ps)
+    return LaunchTime(
+        front_end_ps=sip.queued_front_end_ps if conditions.queued else sip.front_end_ps,
+        makespan_ps=waves.makespan_ps,
+        stream_ps=stream_ps,
+        stretch=_stretch(_gemm_bound_ps(waves, sip), cool_ps, sip),
+    )
 
 
 def schedule_kernel(
@@ -29,29 +67,33 @@ def schedule_kernel(
     sip = machine.sip_at(sip_id)
     conditions = conditions or Conditions()
     waves = build_waves(trace, sip, conditions)
-    costs = [each for group in waves.groups for each in group.tally()]
-    hbm_bytes = math.ceil(sum((each.hbm_bytes * count for each, count in costs), Fraction(0)))
-    stream_bytes = math.ceil(
-        sum((each.hbm_stream_bytes * count for each, count in costs), Fraction(0))
-    )
-    # Programs of different length overlap with programs of other waves than their own.
-    busy_ps = max(waves.makespan_ps, sip.hbm_stream_ps(stream_bytes))
-    gemm_ps = _gemm_bound_ps(waves, sip)
-    stretch = _stretch(gemm_ps, busy_ps, sip)
-    busy_ps = ceil_ps(busy_ps * stretch)
-    front_end_ps = sip.queued_front_end_ps if conditions.queued else sip.front_end_ps
+    moved = (costs.hbm_bytes * count for costs, count in waves.tally())
+    hbm_bytes = math.ceil(sum(moved, Fraction(0)))
+    time = launch_time(waves, sip, conditions)
     return Template(
         name=trace.name,
         kind="kernel",
         algorithm="",
-        duration_ps=front_end_ps + busy_ps,
+        duration_ps=time.duration_ps,
         flops=sum(flops for _, flops in _gemms(waves)),
         hbm_bytes=hbm_bytes,
         engine_busy_ps=_engine_busy_ps(waves, sip),
         message_bytes=0,
-        bound_ps=max(gemm_ps, sip.hbm_stream_ps(hbm_bytes)),
-        make_rows=partial(build_rows, waves, front_end_ps, stretch),
+        bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
+        make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
     )
+
+
+def check_kernel(trace: KernelTrace, machine: Machine, sip_id: int) -> None:
+    """Refuse a kernel that a SIP cannot run.
+
+    Raises:
+        MachineError: Its GEMM engine has no rate for an operand's dtype.
+    """
+    sip = machine.sip_at(sip_id)
+    for command in trace.commands():
+        if isinstance(command, Gemm):
+            gemm_flops_per_clock(command, sip)
 
 
 def _stretch(gemm_ps: int, busy_ps: int, sip: SipSpec) -> Fraction:

@@ -91,7 +91,7 @@ class GroupWaves:
     segments: list[Segment]
 
     def tally(self) -> list[tuple[ProgramCosts, int]]:
-        """Return the different costs of programs, and how many programs have them."""
+        """Return the group's different costs of programs, and how many programs have them."""
         counts: dict[int, int] = {}
         different: dict[int, ProgramCosts] = {}
         for segment in self.segments:
@@ -109,6 +109,11 @@ class Waves:
     num_cubes: int
     """Cubes that run programs; those that follow each other run in different cubes."""
     makespan_ps: int
+
+    def tally(self) -> Iterator[tuple[ProgramCosts, int]]:
+        """Yield the different costs of programs, and how many programs have them."""
+        for group in self.groups:
+            yield from group.tally()
 
 
 def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
@@ -135,7 +140,7 @@ _ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[_Group]]] = WeakKeyDict
 def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int) -> list[_Group]:
     """Return the analysed groups of a trace, for a SIP of this shape."""
     cache = sip.cache
-    room = None if cache is None else int(cache.capacity_mib * 2**20 * cache.retained_share)
+    room = None if cache is None else cache.held_bytes
     copies = tuple(
         (param, place.copies) for param, place in conditions.placements if place.copies > 1
     )

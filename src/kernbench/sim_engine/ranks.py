@@ -1,19 +1,18 @@
-"""A rank: user code that thinks it blocks, run as a SimPy process (ADR-0027 D0).
+"""A rank: user code that thinks it blocks, run as a SimPy process (ADR-0027 D0, ADR-0060).
 
-The user's function runs in a greenlet. When it must wait, the greenlet switches to its parent
-(main) with the handle; there the rank's process yields the handle to SimPy and switches back when
-it has ended. Nothing else in kernbench knows greenlets.
+The user's function runs in a worker, a greenlet or a thread. When it must wait, the worker hands
+main the handle; there the rank's process yields the handle to SimPy and switches back when it has
+ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from greenlet import getcurrent, greenlet
 from simpy import Event, Interrupt
 
+from kernbench.sim_engine.carriers import Carrier, on_greenlet
 from kernbench.sim_engine.handles import Handle
 from kernbench.sim_engine.sites import Site, user_site
 
@@ -22,19 +21,20 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """One worker: a greenlet, the process that stands for it, and how it ended.
+    """One rank's code, the process that stands for it, and how it ended.
 
     ``on_end`` is called once, on main, when the function has returned or raised; the outcome is
-    in :attr:`error`. ``local`` is for the runtime: whatever it keeps per rank.
+    in :attr:`error`. ``local`` is for the runtime: whatever it keeps per rank. ``carrier`` makes
+    what the code runs on.
     """
 
     __slots__ = (
         "_body",
-        "_greenlet",
         "_on_end",
         "_process",
         "_simulation",
         "_to_main",
+        "_worker",
         "aborted",
         "ended_ps",
         "error",
@@ -51,6 +51,7 @@ class Rank:
         body: Callable[[], object],
         on_end: Callable[[Rank], None],
         local: Any = None,
+        carrier: Carrier = on_greenlet,
     ) -> None:
         self.rank_id = rank_id
         self.local = local
@@ -62,10 +63,7 @@ class Rank:
         self._simulation = simulation
         self._body = body
         self._on_end = on_end
-        self._greenlet = greenlet(self._run)
-        # A greenlet starts with an empty context; a rank sees the run that spawned it.
-        self._greenlet.gr_context = copy_context()
-        self._to_main = getcurrent().switch
+        self._worker, self._to_main = carrier(self._run)
         self._process = simulation.env.process(self._drive())
 
     def __repr__(self) -> str:
@@ -95,9 +93,9 @@ class Rank:
             # A rank that waits in a finally block comes back here; the next throw ends that wait.
             for _ in range(100):
                 # False also for one that has not begun; throwing would end main instead.
-                if not self._greenlet:
+                if not self._worker:
                     break
-                self._greenlet.throw(SystemExit)
+                self._worker.throw(SystemExit)
         finally:
             self._simulation.running = None
         if self.ended_ps is None:
@@ -105,7 +103,7 @@ class Rank:
 
     def site(self) -> Site | None:
         """Return the user's line at which the rank waits, or None when it does not wait."""
-        return user_site(self._greenlet.gr_frame) if self._greenlet else None
+        return user_site(self._worker.gr_frame) if self._worker else None
 
     def _run(self) -> None:
         try:
@@ -115,7 +113,7 @@ class Rank:
 
     def _drive(self) -> Generator[Event, Any, None]:
         simulation = self._simulation
-        worker = self._greenlet
+        worker = self._worker
         resume: Callable[..., Any] = worker.switch
         reason: tuple[type[SystemExit], ...] = ()
         # A rank that was aborted before it began never runs.
@@ -134,13 +132,3 @@ class Rank:
             self.waiting_for = None
             self.ended_ps = simulation.now_ps
             self._on_end(self)
-
-
-def is_running_in(main: greenlet) -> bool:
-    """Return whether ``main`` is the greenlet that executes this very call."""
-    return getcurrent() is main
-
-
-def current_greenlet() -> greenlet:
-    """Return the greenlet that executes this very call."""
-    return getcurrent()

@@ -8,9 +8,15 @@ from typing import Any
 import simpy
 
 from kernbench.errors import UsageError
+from kernbench.sim_engine.carriers import (
+    Carrier,
+    current_greenlet,
+    is_running_in,
+    on_greenlet,
+)
 from kernbench.sim_engine.deadlock import deadlock_error
 from kernbench.sim_engine.handles import Handle, Timer
-from kernbench.sim_engine.ranks import Rank, current_greenlet, is_running_in
+from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.sites import user_site
 
 
@@ -99,9 +105,10 @@ class Simulation:
         body: Callable[[], object],
         on_end: Callable[[Rank], None],
         local: Any = None,
+        carrier: Carrier = on_greenlet,
     ) -> Rank:
         """Return a new rank that starts to run ``body`` when the clock is next driven."""
-        rank = Rank(self, rank_id, body, on_end, local)
+        rank = Rank(self, rank_id, body, on_end, local, carrier)
         self.ranks.append(rank)
         return rank
 

@@ -11,6 +11,8 @@ from types import FrameType
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
 # Benches ship inside the installed package, but they are programs like the user's own.
 _BENCHES = _PACKAGE + "benches/"
+# kernel[grid](...) goes through Triton on its way here.
+_TRITON = "/triton/runtime/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,11 @@ class Site:
 
 @cache
 def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE) and not file.startswith(_BENCHES)
+    return _TRITON in file or (file.startswith(_PACKAGE) and not file.startswith(_BENCHES))
 
 
 def user_site(frame: FrameType | None = None) -> Site:
-    """Return the innermost line that is not kernbench's own, from ``frame`` or the caller on."""
+    """Return the innermost line that is the program's own, from ``frame`` or the caller on."""
     if frame is None:
         frame = sys._getframe(1)
     outermost = frame

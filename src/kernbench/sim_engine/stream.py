@@ -6,7 +6,7 @@ from collections import deque
 
 from simpy import Environment, Event
 
-from kernbench.sim_engine.handles import Handle
+from kernbench.sim_engine.handles import Handle, Timer
 from kernbench.sim_engine.simulation import Simulation
 
 
@@ -18,8 +18,12 @@ class StreamCommand(Handle):
 
     start_ps = -1
     end_ps = -1
+    earliest_ps = 0
+    """When its launch reaches the device; the host may be ahead of the simulation's clock."""
     engine: DeviceEngine | None = None
     """What only one command of any stream may use at a time; None where there is no such thing."""
+    queued = False
+    """Whether it waited on the device, behind another command of its stream or engine."""
 
     def __init__(self, env: Environment, label: str = "") -> None:
         self.env = env
@@ -49,7 +53,7 @@ class DeviceEngine:
         self.is_busy = False
         if self.waiting:
             stream, command = self.waiting.popleft()
-            stream.start(command)
+            stream.enter(command)
 
 
 class Stream:
@@ -74,6 +78,7 @@ class Stream:
         if self._current is None:
             self.start(command)
         else:
+            command.queued = True
             self._queue.append(command)
 
     def raise_unseen(self) -> None:
@@ -85,11 +90,21 @@ class Stream:
                 raise command.error
 
     def start(self, command: StreamCommand) -> None:
-        """Begin a command of this stream now, or when its engine is free."""
+        """Begin a command of this stream as soon as its launch is there and its engine is free."""
         self._current = command
+        now_ps: int = self._env._now  # type: ignore[assignment]
+        if command.earliest_ps > now_ps:
+            reached = Timer(self._env, command.earliest_ps - now_ps)
+            reached.callbacks.append(lambda _: self.enter(command))
+        else:
+            self.enter(command)
+
+    def enter(self, command: StreamCommand) -> None:
+        """Begin the command at the head of this stream now, or when its engine is free."""
         engine = command.engine
         if engine is not None:
             if engine.is_busy:
+                command.queued = True
                 engine.waiting.append((self, command))
                 return
             engine.is_busy = True

@@ -1,5 +1,6 @@
 """Megatron-style tensor parallelism on the kernbench runtime."""
 
+from kernbench.tp.attention import Attention, CachedAttention, Heads, TrainingAttention
 from kernbench.tp.layers import (
     BackwardError,
     ColumnParallelLinear,
@@ -33,15 +34,21 @@ from kernbench.tp.parallel_state import (
     initialize_model_parallel,
     model_parallel_is_initialized,
 )
+from kernbench.tp.transformer import TransformerLayer
 from kernbench.tp.vocab import VocabParallelCrossEntropy, VocabParallelEmbedding
 
 __all__ = [
+    "Attention",
     "BackwardError",
+    "CachedAttention",
     "ColumnParallelLinear",
+    "Heads",
     "Mapping",
     "ParallelLayer",
     "ParallelStateError",
     "RowParallelLinear",
+    "TrainingAttention",
+    "TransformerLayer",
     "VocabParallelCrossEntropy",
     "VocabParallelEmbedding",
     "all_gather_last_dim_from_tensor_parallel_region",

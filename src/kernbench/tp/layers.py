@@ -27,6 +27,7 @@ from kernbench.tp.mappings import (
 )
 from kernbench.tp.parallel_state import get_parallel_state
 from kernbench.tp.sharding import (
+    Part,
     ShardSpec,
     check_full_shape,
     column_parallel,
@@ -156,6 +157,8 @@ class ColumnParallelLinear(ParallelLayer):
             here, and once more in backward, so that only the rank's own tokens are kept.
         torch: The run; None for the active one.
         dp: How the weight lies over the cubes and PEs of the SIP.
+        parts: What is fused along the output features, so that each rank gets its part of each.
+        skip_bias_add: Leave the bias to the caller, who adds it in a kernel with something else.
 
     Raises:
         UsageError: ``out_features`` does not divide by the ranks, or ``gather_output`` with
@@ -172,6 +175,9 @@ class ColumnParallelLinear(ParallelLayer):
         sequence_parallel: bool = False,
         torch: RuntimeContext | None = None,
         dp: DPPolicy | None = None,
+        *,
+        parts: tuple[Part, ...] = (),
+        skip_bias_add: bool = False,
     ) -> None:
         if gather_output and sequence_parallel:
             raise UsageError(
@@ -179,9 +185,10 @@ class ColumnParallelLinear(ParallelLayer):
                 "behind this one takes the split output"
             )
         size = get_parallel_state().tensor.size
-        weight_spec = column_parallel(in_features, out_features, size)
-        bias_spec = ShardSpec((out_features,), 0, size) if bias else None
+        weight_spec = column_parallel(in_features, out_features, size, parts)
+        bias_spec = ShardSpec((out_features,), 0, size, parts) if bias else None
         super().__init__(weight_spec, bias_spec, dtype, dp, torch)
+        self._added_bias = None if skip_bias_add else self.bias
         self.in_features = in_features
         self.out_features = out_features
         self.local_out_features = weight_spec.local_shape()[1]
@@ -196,7 +203,7 @@ class ColumnParallelLinear(ParallelLayer):
         """Return ``(..., out_features / ranks)``, or all features with ``gather_output``."""
         self._check_last_dim(x, self.in_features, "an input")
         self._saved = x
-        y = ops.matmul(self._enter(x), self.weight, self.bias)
+        y = ops.matmul(self._enter(x), self.weight, self._added_bias)
         return gather_from_tensor_model_parallel_region(y) if self.gather_output else y
 
     def backward(self, grad_output: Tensor) -> Tensor:
@@ -235,6 +242,7 @@ class RowParallelLinear(ParallelLayer):
             reduce_scatter takes the place of the all_reduce.
         torch: The run; None for the active one.
         dp: How the weight lies over the cubes and PEs of the SIP.
+        skip_bias_add: Leave the bias to the caller, who adds it in a kernel with something else.
 
     Raises:
         UsageError: ``in_features`` does not divide by the ranks, or ``sequence_parallel`` with an
@@ -251,6 +259,8 @@ class RowParallelLinear(ParallelLayer):
         sequence_parallel: bool = False,
         torch: RuntimeContext | None = None,
         dp: DPPolicy | None = None,
+        *,
+        skip_bias_add: bool = False,
     ) -> None:
         if sequence_parallel and not input_is_parallel:
             raise UsageError("input_is_parallel must be True with sequence_parallel")
@@ -258,6 +268,7 @@ class RowParallelLinear(ParallelLayer):
         weight_spec = row_parallel(in_features, out_features, size)
         bias_spec = ShardSpec((out_features,), None, size) if bias else None
         super().__init__(weight_spec, bias_spec, dtype, dp, torch)
+        self._added_bias = None if skip_bias_add else self.bias
         self.in_features = in_features
         self.out_features = out_features
         self.local_in_features = weight_spec.local_shape()[0]
@@ -276,7 +287,7 @@ class RowParallelLinear(ParallelLayer):
             x = scatter_to_tensor_model_parallel_region(x)
         self._saved = x
         y = self._leave(ops.matmul(x, self.weight))
-        return y if self.bias is None else ops.add(y, self.bias)
+        return y if self._added_bias is None else ops.add(y, self._added_bias)
 
     def backward(self, grad_output: Tensor) -> Tensor:
         """Return the gradient of the input, in the form the input had; keep the parameters'."""

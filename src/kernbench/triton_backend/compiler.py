@@ -161,7 +161,7 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         ttir = str(module)
         # Host code divides a GPU's shared memory by what a program takes of it, so "shared" is
         # TCM. The machine that is then in use is compared with it at launch.
-        tcm = tcm_use(read_module(ttir), metadata["num_stages"])
+        tcm = tcm_use(read_module(ttir, metadata["hash"]), metadata["num_stages"])
         metadata["shared"] = tcm.total_bytes
         metadata["tcm_tiles"] = describe_largest(tcm)
         return ttir

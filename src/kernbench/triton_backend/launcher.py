@@ -76,6 +76,7 @@ class CompiledLauncher:
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
         self._constants = named_constants(src)
+        self._hash: str = metadata.hash
         self._pick = build_argument_picker(src.signature)
         self._binary: KernelBinary | None = None
         capacity_bytes = active_launcher().tcm_capacity_bytes()
@@ -121,7 +122,9 @@ class CompiledLauncher:
 
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
-        binary = build_binary(text, self._name, self._num_warps, self._num_stages, self._constants)
+        binary = build_binary(
+            text, self._name, self._num_warps, self._num_stages, self._constants, self._hash
+        )
         if len(binary.signature) != num_args:
             raise InternalError(
                 f"kernel {self._name} has {len(binary.signature)} parameters in TTIR, but Triton's "

@@ -11,13 +11,19 @@ from kernbench.commands import KernelTrace
 from kernbench.dtypes import bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
-from kernbench.ops import GemmTile, product_call, sum_parts_call
+from kernbench.ops import (
+    GemmTile,
+    KernelProbe,
+    Pointer,
+    held_share,
+    product_call,
+    sum_parts_call,
+)
 from kernbench.sim_engine import Conditions, schedule_kernel
 from kernbench.validation.devices import Machines
 from kernbench.validation.gemm_bounds import least_ps
 from kernbench.validation.harness import Harness, gemm_harness
 from kernbench.validation.predictor import Answer
-from kernbench.validation.probe import KernelProbe, Pointer
 from kernbench.validation.problem import Cached, Problem
 from kernbench.validation.reference import Row
 
@@ -126,7 +132,7 @@ class GemmTuner:
         product, summing = self._traces(problem, tile)
         if summing is None:
             return schedule_kernel(product, machine, 0, Conditions(cached=cached)).duration_ps
-        held = _held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
+        held = held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
         first = Conditions(cached=(*cached, (2, held)))
         second = Conditions(cached=((1, held),), queued=True)
         return (
@@ -160,11 +166,3 @@ def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
             yield GemmTile(
                 block_m, first, block_k, block_n2=second, split_k=split, num_stages=stages
             )
-
-
-def _held_share(size_bytes: int, sip: SipSpec) -> Fraction:
-    """Return how much of a result the cache still has when the next kernel reads it."""
-    if sip.cache is None:
-        return Fraction(0)
-    held = sip.cache.capacity_mib * 2**20 * sip.cache.retained_share
-    return Fraction(round(min(held / size_bytes, Fraction(1)) * 64), 64)

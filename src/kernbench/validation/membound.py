@@ -7,12 +7,18 @@ from functools import lru_cache
 from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float16, float32
 from kernbench.errors import MachineError
-from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS, elementwise_call, rows_call
+from kernbench.ops import (
+    ELEMENTWISE_OPS,
+    ROW_OPS,
+    KernelProbe,
+    Pointer,
+    elementwise_call,
+    rows_call,
+)
 from kernbench.sim_engine import Conditions, schedule_kernel
 from kernbench.validation.devices import Machines
 from kernbench.validation.harness import membound_harness
 from kernbench.validation.predictor import Answer
-from kernbench.validation.probe import KernelProbe, Pointer
 from kernbench.validation.reference import Row
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32}

@@ -150,3 +150,30 @@ def ratio(x_ptr, out_ptr, BUG: tl.constexpr, BLOCK: tl.constexpr):
     bottom = x if BUG else x + 1
     y = x / bottom
     tl.store(out_ptr + at, y * 2)
+
+
+@triton.jit
+def scale(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(y_ptr + at, x * 2, mask=at < n)
+
+
+@triton.jit
+def set_columns(x_ptr, first, columns, stride, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Write some columns of a matrix."""
+    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
+    tl.store(x_ptr + row * stride + first + column, 1.0, mask=column < columns)
+
+
+@triton.jit
+def set_rows(x_ptr, index_ptr, n, BLOCK: tl.constexpr):
+    """Write the elements that an index tensor names."""
+    at = tl.arange(0, BLOCK)
+    index = tl.load(index_ptr + at, mask=at < n, other=0)
+    tl.store(x_ptr + index, 1.0, mask=at < n)
+
+
+@triton.jit
+def count(x_ptr, BLOCK: tl.constexpr):
+    tl.atomic_add(x_ptr + tl.arange(0, BLOCK), 1.0)

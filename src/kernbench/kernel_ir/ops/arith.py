@@ -15,6 +15,7 @@ from kernbench.commands import (
     Splat,
     axis_dim,
     constant,
+    is_axis,
 )
 from kernbench.dtypes import DType, bool_
 from kernbench.kernel_ir import integers
@@ -91,6 +92,9 @@ def _binary(run: Evaluator, op: Op) -> None:
     type_ = op.results[0].type
     try:
         if isinstance(a, Separable) and isinstance(b, Separable):
+            if op.name == "tt.mulhiui" and any(map(is_axis, (*a.dims, *b.dims))):
+                # The high half of a product makes random numbers and no addresses.
+                raise NotSeparableError
             result: Held = integers.binary(op.name, a, b, type_.bits)
             note_overflow(run, op, a, b)
         elif (

@@ -12,6 +12,7 @@ from kernbench.commands import (
     Mask,
     MathClass,
     Predicate,
+    Rounding,
     Separable,
     Splat,
     Tile,
@@ -19,7 +20,7 @@ from kernbench.commands import (
     make_range,
     uniform,
 )
-from kernbench.dtypes import int64
+from kernbench.dtypes import float32, int64
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.descriptors import block_pointer_access
 from kernbench.kernel_ir.ops.registry import Dialect
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 DIALECT = Dialect()
 
 _AXES = {"x": 0, "y": 1, "z": 2}
-_PRECISIONS = {0: "ieee", 1: "tf32", 2: "tf32x3"}
+_PRECISIONS = {0: "tf32", 1: "tf32x3", 2: "ieee", 3: "bf16x3", 4: "bf16x6"}
+"""As MLIR's generic form has them."""
 _EXTERN_SIMPLE = ("abs", "floor", "ceil", "trunc", "rint", "fma", "copysign", "isnan", "isinf")
 
 
@@ -168,8 +170,13 @@ def _dot(run: Evaluator, op: Op) -> None:
     a, b, acc = (run.operand(op, index) for index in range(3))
     dst = run.result_tile(op)
     precision = op.attrs.get("inputPrecision", "ieee")
-    precision = _PRECISIONS.get(precision, precision)
-    run.commands.append(Gemm(dst, a, b, acc, str(precision), op.line))
+    precision = str(_PRECISIONS.get(precision, precision)).lower()
+    rounding = Rounding.NONE
+    if run.dtype_of(a) == run.dtype_of(b) == float32:
+        if precision not in run.roundings:
+            raise run.unsupported(op, f"the input precision {precision!r}")
+        rounding = run.roundings[precision]
+    run.commands.append(Gemm(dst, a, b, acc, precision, op.line, rounding))
     run.set(op.results[0], dst)
 
 

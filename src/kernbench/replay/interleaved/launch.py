@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import KernelTrace, ProgramGroup
+from kernbench.commands import IN_FLOAT32, KernelTrace, ProgramGroup, Roundings
 from kernbench.errors import DeadlockError
 from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
 from kernbench.replay.diagnostics import show_printed
@@ -46,6 +46,7 @@ def run_interleaved(
     *,
     num_warps: int,
     num_stages: int,
+    roundings: Roundings = IN_FLOAT32,
 ) -> Executed:
     """Run a kernel on data, programs taking turns where they wait for each other (ADR-0031).
 
@@ -57,6 +58,7 @@ def run_interleaved(
         resolve: Gives the buffer behind an address that the kernel has loaded.
         num_warps: As the launch says; only passed on to the trace.
         num_stages: As the launch says.
+        roundings: What becomes of float32 operands of products.
 
     Raises:
         DeadlockError: Programs wait for something that no program does.
@@ -64,7 +66,7 @@ def run_interleaved(
         BadPointerError: A loaded pointer belongs to no tensor.
         UnsupportedOpError: The kernel has an operation that is not supported.
     """
-    launch = Launch(module, grid, ints, params, resolve, num_warps, num_stages)
+    launch = Launch(module, grid, ints, params, resolve, num_warps, num_stages, roundings)
     try:
         launch.run()
     finally:
@@ -84,12 +86,14 @@ class Launch:
         resolve: Resolve,
         num_warps: int,
         num_stages: int,
+        roundings: Roundings,
     ) -> None:
         self.module = module
         self.grid = grid
         self.ints = ints
         self.num_warps = num_warps
         self.num_stages = num_stages
+        self.roundings = roundings
         self.memory = LaunchMemory(module.kernel.name, params, resolve)
         self.liveness = Liveness(module)
         self.stepped: set[Op] = set()

@@ -106,7 +106,14 @@ class Strand(Evaluator):
 
     def __init__(self, launch: Launch, program_ids: Array) -> None:
         super().__init__(
-            launch.module, launch.grid, program_ids, frozenset(), launch.num_stages, 0, 0
+            launch.module,
+            launch.grid,
+            program_ids,
+            frozenset(),
+            launch.num_stages,
+            launch.roundings,
+            num_slots=0,
+            num_loops=0,
         )
         self.launch = launch
         self.frames: list[Frame] = []

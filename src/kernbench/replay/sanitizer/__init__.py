@@ -1,6 +1,19 @@
 """Replay that looks for the mistakes which a device turns into garbage (ADR-0020)."""
 
 from kernbench.replay.sanitizer.launch import Launched
+from kernbench.replay.sanitizer.order import Clock
 from kernbench.replay.sanitizer.run import Sanitizer, as_sanitizer
+from kernbench.replay.sanitizer.spans import strided_spans
+from kernbench.replay.sanitizer.touches import Kind, Part, Touch, record_touch
 
-__all__ = ["Launched", "Sanitizer", "as_sanitizer"]
+__all__ = [
+    "Clock",
+    "Kind",
+    "Launched",
+    "Part",
+    "Sanitizer",
+    "Touch",
+    "as_sanitizer",
+    "record_touch",
+    "strided_spans",
+]

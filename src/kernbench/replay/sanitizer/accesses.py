@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands import Transfer
 from kernbench.errors import (
     AddressOverflowError,
     DataRaceError,
@@ -19,6 +20,7 @@ from kernbench.replay.sanitizer.launch import LaunchState, element, written_of
 from kernbench.replay.sanitizer.non_finite import check_stored, note_read
 from kernbench.replay.sanitizer.origins import Origins
 from kernbench.replay.sanitizer.shadows import IDS, Shadow, clean
+from kernbench.replay.sanitizer.trace_touches import is_known
 from kernbench.replay.sites import Site
 
 Array = npt.NDArray[Any]
@@ -29,6 +31,7 @@ class AccessCheck:
 
     def __init__(
         self,
+        command: Transfer,
         site: Site,
         sites: list[Site],
         origins: Origins,
@@ -37,6 +40,8 @@ class AccessCheck:
         value: int,
     ) -> None:
         self.site, self.lanes = site, LaneFinder(site)
+        self._command = command
+        self._is_known = is_known(command)
         self._is_plain_store = site.is_store and not site.atomic
         self._sites, self._number = sites, len(sites)
         sites.append(site)
@@ -52,11 +57,14 @@ class AccessCheck:
         touched = state.touched.get(id(buffer))
         written = written_of(buffer)
         gather, value = values[self._gather], values[self._value]
-        if touched is None and written is None and gather is None and value is None:
+        nothing_to_see = touched is None and written is None and gather is None and value is None
+        if nothing_to_see and self._is_known:
             return
         if gather is not None:
             self._check_addresses(frame, gather)
         lanes = self.lanes.find(frame)
+        if not self._is_known:
+            state.seen.add(self._command, lanes.where, buffer.size_bytes)
         if value is not None:
             self._check_value(frame, lanes, value)
         if touched is not None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.memory import Buffer
+from kernbench.replay.sanitizer.order import Clock
 from kernbench.replay.sanitizer.races import Touched
+
+if TYPE_CHECKING:
+    from kernbench.replay.sanitizer.trace_touches import Seen
 
 Array = npt.NDArray[Any]
 
@@ -21,9 +25,17 @@ class Launched:
 
     kernel: str
     rank: int = 0
+    clock: Clock | None = None
+    """Its place among the operations of the run; None where it stands alone."""
 
     def __str__(self) -> str:
         return f"kernel {self.kernel}, rank {self.rank}"
+
+    @property
+    def who(self) -> str:
+        """The same for an error about several launches: with the stream and the line."""
+        where = f"rank {self.rank}" if self.clock is None else self.clock.where
+        return f"kernel {self.kernel}, {where}"
 
 
 class LaunchState:
@@ -33,11 +45,14 @@ class LaunchState:
         self,
         launched: Launched,
         touched: dict[int, Touched],
+        seen: Seen,
         on_non_finite: Callable[[str], None] | None,
     ) -> None:
         self.launched = launched
         self.touched = touched
         """By the identity of a buffer that the launch writes to."""
+        self.seen = seen
+        """What accesses by data have touched."""
         self.on_non_finite = on_non_finite
         """Who hears of the first NaN; None once somebody has, or if nobody wants to."""
         self.has_read_non_finite: Array = np.zeros(1, np.bool_)

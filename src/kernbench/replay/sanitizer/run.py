@@ -16,6 +16,7 @@ from kernbench.replay.frame import Frame, PointerArg
 from kernbench.replay.plan import Plan
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer.launch import Launched, LaunchState
+from kernbench.replay.sanitizer.trace_touches import Seen, TraceTouches
 from kernbench.replay.sanitizer.watch import SanitizerWatch
 
 # A memo, not state: a function of the trace alone that dies with it.
@@ -28,6 +29,7 @@ class _Checked:
     def __init__(self, trace: KernelTrace) -> None:
         self.watch = SanitizerWatch(trace)
         self.plan = Plan(trace, composite=False, watch=self.watch)
+        self.touches = TraceTouches(trace)
         self.is_composite = any(composite_groups(group) != [group] for group in trace.groups)
         """Whether the plan without checks merges programs, so that sums have another order."""
 
@@ -78,9 +80,11 @@ class Sanitizer:
         wants_non_finite = not self._has_reported and all(
             not isinstance(param, float) or math.isfinite(param) for param in params
         )
+        seen = Seen()
         frame.state = LaunchState(
             launched,
             checked.watch.touched(pointers),
+            seen,
             self._report_non_finite if wants_non_finite else None,
         )
         checked.plan.run_frame(frame, params)
@@ -88,6 +92,8 @@ class Sanitizer:
             for buffer, before in undo:
                 np.copyto(buffer.bytes, before)
             run_kernel(trace, params)
+        if launched.clock is not None:
+            checked.touches.record(pointers, seen, launched.clock, launched.who)
 
     def _report_non_finite(self, text: str) -> None:
         self._has_reported = True

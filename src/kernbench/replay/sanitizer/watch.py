@@ -37,7 +37,7 @@ from kernbench.replay.sanitizer.origins import Origin, Origins
 from kernbench.replay.sanitizer.overflow import Overflow, address_arithmetic
 from kernbench.replay.sanitizer.races import Touched
 from kernbench.replay.sanitizer.shadows import build_math, gemm_shadow, reduce_shadow
-from kernbench.replay.sites import Site
+from kernbench.replay.sites import Site, atomic_name
 from kernbench.replay.steps import Step
 
 Array = npt.NDArray[Any]
@@ -113,21 +113,18 @@ class SanitizerWatch:
         if not isinstance(command, Transfer) or access_of(command).param == _ABSOLUTE:
             return []
         access = access_of(command)
-        atomic = ""
-        if isinstance(command, Atomic):
-            atomic = "atomic_cas" if command.kind == "cas" else "atomic_rmw"
         site = Site(
             access,
             command.mask,
             command.line,
             group.chunks,
             is_store=not isinstance(command, DmaRead),
-            atomic=atomic,
+            atomic=atomic_name(command) if isinstance(command, Atomic) else "",
         )
         mask = self._shadow(group, command.mask)
         gather = self._shadow(group, access.gather)
         value = self._shadow(group, None if isinstance(command, DmaRead) else command.value)
-        check = AccessCheck(site, self._sites, self._origins, mask, gather, value)
+        check = AccessCheck(command, site, self._sites, self._origins, mask, gather, value)
         if not isinstance(command, DmaWrite):
             self._checks[command] = check
             return [check]

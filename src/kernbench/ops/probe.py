@@ -14,7 +14,7 @@ from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType
 from kernbench.errors import InternalError
 from kernbench.kernel_ir import evaluate
-from kernbench.ops import KernelCall
+from kernbench.ops.launches import KernelCall
 from kernbench.triton_backend import DeviceRates, KernelBinary, activate
 
 

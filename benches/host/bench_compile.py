@@ -1,0 +1,161 @@
+"""Question: what does it take from TTIR to commands, and from the disk in a later process?
+
+In CPU time, best of several, for kernels in the manner of Triton's tutorials 01 to 06 and 09, up to
+an attention backward pass. *Cold* is our whole compilation: text to SSA with its verification, the
+TCM that a program needs, and evaluation to a trace on a grid of the tutorial's size. *From disk* is
+what a process pays that finds both files beside Triton's artefacts. Triton's own tracing (10 to
+150 ms) comes before either, and the schedule on a machine (also printed) after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+import tutorial_attention as attention
+import tutorial_kernels as kernels
+from conftest import Goal
+from tutorial_gemm import matmul
+
+from kernbench.dtypes import as_dtype
+from kernbench.errors import NeedsDataError
+from kernbench.hardware import load_machine
+from kernbench.kernel_ir import evaluate, footprints, parse_module, tcm_use
+from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.triton_backend import DeviceRates, KernelBinary, activate
+from kernbench.triton_backend.kernel_folder import KernelFolder
+
+
+class Pointer:
+    def __init__(self, dtype: str) -> None:
+        self.dtype = as_dtype(dtype)
+
+    def data_ptr(self) -> int:
+        return 1 << 20
+
+
+TIMES = 9
+H, F, I32 = Pointer("f16"), Pointer("f32"), Pointer("i32")
+LENGTH, HEADS, HEAD = 512, 8, 64
+
+CASES: dict[str, Callable[[], Any]] = {
+    "vector add": lambda: kernels.vector_add[(1024,)](F, F, F, 1 << 20, BLOCK=1024),
+    "softmax": lambda: kernels.softmax[(256,)](
+        F, F, 1024, 1024, 4096, 1024, BLOCK=1024, STAGES=2
+    ),
+    "matmul": lambda: matmul[(64,)](H, H, H, 1024, 1024, 1024, BM=128, BN=128, BK=64, G=8),
+    "seeded dropout": lambda: kernels.seeded_dropout[(1024,)](F, F, 1 << 20, 0.5, 7, BLOCK=1024),
+    "layer norm": lambda: kernels.norm_rows[(1151,)](
+        H, H, H, H, F, F, 8192, 8192, 1e-5, BLOCK=1024
+    ),
+    "layer norm backward, rows": lambda: kernels.norm_backward_rows[(4096,)](
+        H, H, H, H, H, H, F, F, I32, 1024, 1024, GROUP=256, BLOCK=1024
+    ),
+    "layer norm backward, columns": lambda: kernels.norm_backward_columns[(8,)](
+        H, H, H, H, 256, 1024, BLOCK_M=32, BLOCK_N=128
+    ),
+    "attention": lambda: attention.attention[(LENGTH // 128, 32)](
+        H, H, H, H, F, 0.125, 4, HEADS, LENGTH,
+        HEAD=HEAD, BLOCK_M=128, BLOCK_N=64, CAUSAL=True,
+    ),
+    "attention backward": lambda: attention.attention_backward[(LENGTH // 128, 1, 32)](
+        H, H, H, 0.125, H, H, H, H, F, F, HEADS * LENGTH * HEAD, LENGTH * HEAD, HEAD, HEADS,
+        LENGTH, BLOCK_SMALL=32, BLOCK_LARGE=128, HEAD=HEAD,
+    ),
+    "persistent matmul": lambda: kernels.persistent_matmul[(32,)](
+        H, H, H, 1024, 1024, 1024, BM=128, BN=128, BK=64, G=8
+    ),
+}  # fmt: skip
+
+
+class Keeping:
+    """A launcher that keeps the last launch."""
+
+    current_stream = 0
+
+    def launch(self, binary: KernelBinary, grid: tuple[int, int, int], args: Any) -> None:
+        floats = [param.type.is_float for param in binary.module.kernel.params]
+        self.binary, self.grid = binary, grid
+        self.ints = {
+            index: arg for index, arg in enumerate(args) if type(arg) is int and not floats[index]
+        }
+
+    def tcm_capacity_bytes(self) -> int:
+        return 1 << 40
+
+    def device_rates(self) -> DeviceRates:
+        return DeviceRates(clock_ghz=1.0, hbm_bytes_per_ns=1.0)
+
+    def num_pes(self) -> int:
+        return 32
+
+    def benchmark_ms(self, fn: Callable[[], Any]) -> float:
+        raise NotImplementedError
+
+
+def best_ms(work: Callable[[], Any], times: int = TIMES) -> float:
+    found = []
+    for _ in range(times):
+        start = process_time()
+        work()
+        found.append((process_time() - start) * 1e3)
+    return min(found)
+
+
+def measure(launch: Callable[[], Any]) -> dict[str, float]:
+    """Return the milliseconds of each part, for one kernel."""
+    keeping = Keeping()
+    with activate(keeping):
+        launch()
+    binary, grid, ints = keeping.binary, keeping.grid, keeping.ints
+    options = {"num_warps": binary.num_warps, "num_stages": binary.num_stages}
+    # Each call on a module of its own: what is found out about one is kept.
+    modules = [parse_module(binary.ttir) for _ in range(TIMES)]
+
+    def evaluated() -> Any:
+        return evaluate(binary.module, grid, ints, **options)
+
+    found = {
+        "parse and verify": best_ms(lambda: parse_module(binary.ttir)),
+        "TCM": best_ms(lambda: tcm_use(modules.pop(), binary.num_stages)),
+    }
+    try:
+        trace = evaluated()
+    except NeedsDataError:
+        return {**found, "evaluate": 0.0, "disk": saved_and_loaded(binary.module.functions)}
+    machine = load_machine("ahbm")
+    found["evaluate"] = best_ms(evaluated)
+    found["disk"] = saved_and_loaded(binary.module.functions) + saved_and_loaded(trace)
+    footprints(trace)
+    found["schedule"] = best_ms(
+        lambda: schedule_kernel(trace, machine, 0, Conditions((), Fraction(0)))
+    )
+    return found
+
+
+def saved_and_loaded(value: Any) -> float:
+    """Return the milliseconds that it takes to read a value back, or 0 if it is not kept."""
+    folder = KernelFolder("00" * 32)
+    folder.save("bench.kbtrace", "bench", value)
+    if folder.load("bench.kbtrace", "bench") is None:
+        return 0.0
+    return best_ms(lambda: folder.load("bench.kbtrace", "bench"))
+
+
+def test_compilation(goal: Goal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cold, warm = {}, {}
+    for index, (name, launch) in enumerate(CASES.items()):
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(index)))
+        parts = measure(launch)
+        cold[name] = parts["parse and verify"] + parts["TCM"] + parts["evaluate"]
+        warm[name] = parts["disk"]
+        each = ", ".join(f"{what} {ms:.1f}" for what, ms in parts.items())
+        print(f"\n  {name}: cold {cold[name]:.1f} ms ({each})", end="")
+    slowest = max(cold, key=cold.__getitem__)
+    goal(f"TTIR to commands, cold, slowest of {len(cold)}: {slowest}", cold[slowest], 30, " ms")
+    slowest = max(warm, key=warm.__getitem__)
+    goal(f"TTIR to commands, from disk, slowest: {slowest}", warm[slowest], 30, " ms")

@@ -1,0 +1,55 @@
+"""``kernbench torchrun``: an unmodified PyTorch program on the devices of a machine (ADR-0060)."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from kernbench.cli.run import DONE, FAILED, Outputs, guarded, make_room, run_and_report
+from kernbench.cli.script import compile_program, find_script
+from kernbench.errors import UsageError
+from kernbench.hardware import load_machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchrunOptions(Outputs):
+    """What ``kernbench torchrun`` was given; see ``kernbench torchrun --help``."""
+
+    script: str
+    args: tuple[str, ...]
+    nprocs: int
+    machine: str
+    data: bool
+
+
+def torchrun(options: TorchrunOptions) -> int:
+    """Run a program, report, and return its exit status."""
+
+    def start() -> int:
+        path = find_script(options.script)
+        if options.nprocs < 1:
+            raise UsageError(f"--nproc-per-node must be at least 1, but got {options.nprocs}")
+        # A program in one process may start ranks itself, as many as there are devices.
+        machine = load_machine(options.machine, None if options.nprocs == 1 else options.nprocs)
+        make_room(options)
+        from kernbench.torch_bridge import check_torch, run_torchrun
+
+        check_torch()
+        code = compile_program(path)
+        from kernbench.runtime_api import RuntimeContext
+
+        context = RuntimeContext(machine=machine, data=options.data)
+
+        def work() -> int:
+            try:
+                run_torchrun(context, path, code, options.args, options.nprocs)
+            except SystemExit as end:
+                if end.code is None or isinstance(end.code, int):
+                    return end.code or DONE
+                print(end.code, file=sys.stderr)
+                return FAILED
+            return DONE
+
+        return guarded(lambda: run_and_report(context, options, work), options.debug)
+
+    return guarded(start, options.debug, usage=True)

@@ -1,0 +1,119 @@
+"""What a launch touches, line by line: known to phase 1 once per trace, or found as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    Access,
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    KernelTrace,
+    Predicate,
+    Transfer,
+    access_of,
+    walk,
+)
+from kernbench.kernel_ir import touched
+from kernbench.replay.frame import PointerArg
+from kernbench.replay.sanitizer.lanes import mark_written
+from kernbench.replay.sanitizer.order import Clock
+from kernbench.replay.sanitizer.spans import access_spans, flagged_spans
+from kernbench.replay.sanitizer.touches import Kind, Part, Touch, record_touch
+from kernbench.replay.sites import atomic_name
+
+Array = npt.NDArray[Any]
+
+
+def kind_of(command: Transfer) -> Kind:
+    """Return what a command does to memory, as far as other operations are concerned."""
+    if isinstance(command, Atomic):
+        return Kind.ATOMIC
+    return Kind.READ if isinstance(command, DmaRead) else Kind.WRITE
+
+
+class TraceTouches:
+    """The touches of one trace; counted from where each parameter points."""
+
+    def __init__(self, trace: KernelTrace) -> None:
+        self._parts: dict[tuple[int, Kind], tuple[Part, ...]] = {}
+        for group in trace.groups:
+            for command in walk(group.body):
+                if isinstance(command, DmaRead | DmaWrite | Atomic):
+                    self._add(command)
+
+    def _add(self, command: Transfer) -> None:
+        access, mask = access_of(command), command.mask
+        if access.param < 0 or not is_known(command):
+            return
+        assert isinstance(mask, Predicate)
+        extent = touched(access, mask)
+        if extent is None:
+            return
+        key = (access.param, kind_of(command))
+        spans = cache(partial(access_spans, access.offset, mask, access.dtype.itemsize))
+        part = Part(name_of(command), *extent, spans, access.dtype.itemsize)
+        self._parts[key] = (*self._parts.get(key, ()), part)
+
+    def record(
+        self, pointers: Mapping[int, PointerArg], seen: Seen, clock: Clock, who: str
+    ) -> None:
+        """Take note of everything that a launch has touched.
+
+        Raises:
+            DataRaceError: An operation that is in no order with it has touched the same bytes.
+        """
+        for (param, kind), parts in self._parts.items():
+            buffer, offset = pointers[param]
+            moved = tuple(part.moved(offset) for part in parts)
+            key = (self, param, kind, offset)
+            record_touch(buffer, Touch(kind, clock, who, moved, key))
+        for param, kind, part in seen.parts():
+            record_touch(pointers[param].buffer, Touch(kind, clock, who, (part,)))
+
+
+class Seen:
+    """The bytes that accesses by data touch, collected while a launch runs."""
+
+    def __init__(self) -> None:
+        self._flags: dict[Transfer, Array] = {}
+
+    def add(self, command: Transfer, where: Array, size_bytes: int) -> None:
+        """Take note of lanes at bytes ``where`` of a buffer of ``size_bytes``."""
+        flags = self._flags.get(command)
+        if flags is None:
+            flags = self._flags[command] = np.zeros(size_bytes, np.uint8)
+        mark_written(flags, where, access_of(command).dtype.itemsize)
+
+    def parts(self) -> Iterator[tuple[int, Kind, Part]]:
+        """Yield parameter, kind and bytes of every access; the bytes are those of the buffer."""
+        for command, flags in self._flags.items():
+            spans = flagged_spans(flags != 0)
+            if len(spans):
+                access: Access = access_of(command)
+                low, high = int(spans[0, 0]), int(spans[-1, 1])
+                name, size = name_of(command), access.dtype.itemsize
+                part = Part(name, low, high, partial(_same, spans), size)
+                yield access.param, kind_of(command), part
+
+
+def _same(spans: Array) -> Array:
+    return spans
+
+
+def is_known(command: Transfer) -> bool:
+    """Return whether phase 1 knows which bytes a command touches."""
+    return access_of(command).gather is None and isinstance(command.mask, Predicate)
+
+
+def name_of(command: Transfer) -> str:
+    """Return how errors name an access."""
+    if isinstance(command, Atomic):
+        return f"tt.{atomic_name(command)} at {command.line}"
+    return f"tt.{'load' if isinstance(command, DmaRead) else 'store'} at {command.line}"

@@ -1,0 +1,85 @@
+"""What a launch uses of the tensors that its pointers point to: what meets the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
+from kernbench.kernel_ir import footprints
+from kernbench.sim_engine.cache_contents import CacheContents
+from kernbench.sim_engine.kernel_plan import build_program_plan
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOperand:
+    """The bytes ``[low, high)`` of a pointer parameter's tensor, relative to it."""
+
+    param: int
+    low: int
+    high: int
+    size: int
+    """How many of them are used at most: tiles may lie apart."""
+    is_loaded: bool
+    is_known: bool
+    """Whether the addresses are; else only ``size`` says something."""
+
+    def span(self, addresses: Sequence[int]) -> tuple[int, int]:
+        """Return the addresses in a launch whose parameters have the given ones."""
+        if not self.is_known:
+            # No tensor is there: the bytes only push out others.
+            return -self.size, 0
+        return addresses[self.param] + self.low, addresses[self.param] + self.high
+
+
+def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
+    """Return what a trace uses by parameter; what it changes comes last."""
+    moved: dict[int, int] = {}
+    loaded: set[int] = set()
+    changed: set[int] = set()
+    for group in trace.groups:
+        for site in build_program_plan(group.body, trace.num_slots).sites:
+            command = site.command
+            if not isinstance(command, DmaRead | DmaWrite | Atomic):
+                continue
+            access = access_of(command)
+            tile_bytes = int(np.prod(access.shape, dtype=np.int64)) * access.dtype.itemsize
+            total = tile_bytes * site.count * len(group.program_ids)
+            moved[access.param] = moved.get(access.param, 0) + total
+            (loaded if isinstance(command, DmaRead) else changed).add(access.param)
+    found = [
+        KernelOperand(
+            each.param,
+            each.low,
+            each.high,
+            min(moved[each.param], each.high - each.low) if each.is_complete else moved[each.param],
+            each.param in loaded,
+            each.is_complete and each.param >= 0,
+        )
+        for each in footprints(trace)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.param in changed, each.param)))
+
+
+def cached_shares(
+    contents: CacheContents, operands: Iterable[KernelOperand], addresses: Sequence[int]
+) -> tuple[tuple[int, Fraction], ...]:
+    """Return which share of each operand that is loaded the cache holds, where it holds any."""
+    found = []
+    for each in operands:
+        if each.is_loaded and each.is_known:
+            share = contents.share(*each.span(addresses))
+            if share:
+                found.append((each.param, share))
+    return tuple(found)
+
+
+def touch_operands(
+    contents: CacheContents, operands: Iterable[KernelOperand], addresses: Sequence[int]
+) -> None:
+    """Take note that a launch uses its operands, its results last."""
+    for each in operands:
+        contents.touch(*each.span(addresses), each.size)

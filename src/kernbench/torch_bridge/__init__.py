@@ -1,0 +1,28 @@
+"""Unmodified PyTorch programs on simulated devices. Importing this imports nothing of PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from kernbench.torch_bridge.versions import SUPPORTED, TorchVersionError, check_torch
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext
+
+__all__ = ["SUPPORTED", "TorchVersionError", "check_torch", "run_torchrun"]
+
+
+def run_torchrun(
+    context: RuntimeContext, path: Path, code: CodeType, args: tuple[str, ...], nprocs: int
+) -> None:
+    """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
+
+    Raises:
+        TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
+    """
+    check_torch()
+    from kernbench.torch_bridge.programs import run_torchrun as run
+
+    run(context, path, code, args, nprocs)

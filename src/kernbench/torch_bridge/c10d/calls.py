@@ -1,0 +1,312 @@
+"""A rank's call of a collective: when it meets the others', what it costs, when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Work
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernbench.errors import KernbenchError, RankFailedError, UsageError
+from kernbench.runtime_api import Collective, Part, Signature, WaitFor
+from kernbench.sim_engine import Handle, user_site
+from kernbench.torch_bridge.c10d.data import Compute
+from kernbench.torch_bridge.device.residence import residence_of
+from kernbench.torch_bridge.dtypes import element_type
+from kernbench.torch_bridge.process import Process, current
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import ProcessGroup, Run
+    from kernbench.sim_engine import Site
+
+
+def signature(
+    op: str,
+    tensors: Sequence[Tensor],
+    num_elements: int,
+    reduce_op: str = "",
+    root: int = 0,
+    *,
+    with_shapes: bool = True,
+) -> Signature:
+    """Return what must be the same on all ranks; shapes may differ ``with_shapes=False``."""
+    return _signature(
+        op,
+        tuple([tuple(tensor.shape) for tensor in tensors]) if with_shapes else (),
+        element_type(tensors[0].dtype) if tensors else None,
+        reduce_op,
+        root,
+        num_elements,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _signature(
+    op: str,
+    shapes: tuple[tuple[int, ...], ...],
+    dtype: Any,
+    reduce_op: str,
+    root: int,
+    num_elements: int,
+) -> Signature:
+    return Signature(op, shapes, dtype, reduce_op, root, "auto", num_elements)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """What one rank asks for."""
+
+    signature: Signature
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    compute: Compute
+    """Computes the outputs of all ranks from the inputs of all ranks."""
+    sent: tuple[int, ...] = ()
+    """Elements for each rank, in an exchange of uneven parts."""
+    taken: tuple[int, ...] = ()
+    called: str = ""
+    """The rank's own name for it, where it differs from the others'."""
+    follows_stream: bool = False
+    """Whether it comes after what is on the current stream even without device tensors."""
+
+
+class _DataThere(Handle):
+    """Ends when a collective's outputs hold their values: every rank has called it by then."""
+
+    def __init__(self, part: TorchPart) -> None:
+        super().__init__(part.env, part.label)
+        self._part = part
+
+    def waits_for(self) -> tuple[int, ...]:
+        return self._part.waits_for()
+
+    def describe(self) -> str:
+        return self._part.describe()
+
+
+class TorchPart(Part):
+    """One rank's part in a collective of PyTorch tensors; ends when its simulated time is over.
+
+    Its data is there sooner, when all ranks have called: see :attr:`data`.
+    """
+
+    def __init__(self, run: Run, call: Call, site: Site) -> None:
+        super().__init__(run, call.signature, site, call.sent, call.taken)
+        self.call = call
+        self.called = call.called
+        self.data = _DataThere(self)
+        self.versions = [_version(tensor) for tensor in call.inputs]
+
+
+class CollectiveWork(Work):
+    """What ``torch.distributed`` hands out for a call that may be under way."""
+
+    def __init__(self, process: Process, part: TorchPart, on_device: bool) -> None:
+        super().__init__()
+        self._process = process
+        self._part = part
+        self._on_device = on_device
+        # C++ holds on to works, and does not keep the Python half of this one alive.
+        process.kept.add(self)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Block until the outputs may be used; of device tensors, by what is launched later."""
+        self.wait_for_data()
+        host = self._process.host
+        if not self._on_device:
+            host.wait(self._part)
+        elif not self._part.done:
+            run = self._process.session.run
+            host.enqueue(WaitFor(run, self._part), run.current_stream().queue)
+        self._process.kept.discard(self)
+        return True
+
+    def wait_for_data(self) -> None:
+        """Block until the outputs hold their values, however long that takes in simulated time."""
+        part = self._part
+        self._process.session.run.simulation.wait(part.data)
+        if part.error is not None:
+            part.error_seen = True
+            raise part.error
+
+    def wait_on_host(self) -> None:
+        """Block the rank until its part is over in simulated time."""
+        self.wait_for_data()
+        self._process.host.wait(self._part)
+        self._process.kept.discard(self)
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether it is over at the host's time; asking costs the host a launch's time."""
+        self._process.host.poll()
+        return self._part.done
+
+    def is_success(self) -> bool:
+        return self._part.done and self._part.error is None
+
+    def exception(self) -> Any:
+        return self._part.error
+
+    def result(self) -> list[Tensor]:
+        return list(self._part.call.outputs)
+
+    def get_future(self) -> Any:
+        """Return a future that has ended: C++ would wait for another with the baton in hand."""
+        self.wait()
+        future: Any = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+class WorkGroup(Work):
+    """Several calls that are waited for together."""
+
+    def __init__(self, process: Process, works: Sequence[CollectiveWork]) -> None:
+        super().__init__()
+        self._process = process
+        self._works = works
+        process.kept.add(self)
+
+    def wait(self, timeout: Any = None) -> bool:
+        for work in self._works:
+            work.wait()
+        self._process.kept.discard(self)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def result(self) -> list[Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> Any:
+        self.wait()
+        future: Any = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+def post(members: ProcessGroup, call: Call) -> CollectiveWork:
+    """Bring the calling rank's part to the collective; the host goes on."""
+    process, part, on_device = _begin(call)
+    state = process.state
+    number = state.call_counts.get(members, 0) + 1
+    state.call_counts[members] = number
+    meeting = members.pending.get(number)
+    if meeting is None:
+        title = f"{call.signature.op} #{number} on group {members.name}"
+        meeting = Collective(process.session.run, title, members.ranks)
+        members.pending[number] = meeting
+    _arrive(process, meeting, members.position(state.rank), part, members, on_device)
+    if meeting.is_complete:
+        del members.pending[number]
+    return CollectiveWork(process, part, on_device)
+
+
+def post_pair(members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call) -> CollectiveWork:
+    """Bring one side of a send and its receive, from and to a rank of the world, together."""
+    process, part, on_device = _begin(call)
+    rank = process.state.rank
+    channel = (members, *ends, tag)
+    pairs = process.session.pairs.setdefault(channel, [])
+    meeting = next((each for each in pairs if rank in each.missing()), None)
+    if meeting is None:
+        number = process.session.pair_calls.get(channel, 0) + 1
+        process.session.pair_calls[channel] = number
+        title = f"send #{number} from rank {ends[0]} to rank {ends[1]}"
+        meeting = Collective(process.session.run, title, ends, number)
+        pairs.append(meeting)
+    part.called = f"{call.called.replace(' ', f' #{meeting.call} ', 1)}"
+    _arrive(process, meeting, ends.index(rank), part, channel, on_device)
+    if meeting.is_complete:
+        pairs.remove(meeting)
+    return CollectiveWork(process, part, on_device)
+
+
+def _begin(call: Call) -> tuple[Process, TorchPart, bool]:
+    process = current()
+    run = process.session.run
+    running = run.simulation.running
+    if running is not None and running.aborted:
+        raise RankFailedError(
+            f"{call.signature.op}: another rank has failed, so rank {running.rank_id} is being "
+            "ended and nobody will answer; do not call collectives while cleaning up"
+        )
+    on_device = False
+    for tensor in (*call.inputs, *call.outputs):
+        residence = residence_of(tensor)
+        if residence is not None:
+            on_device = True
+            if residence.sip_id != process.state.sip_id:
+                raise UsageError(
+                    f"{call.signature.op}: a tensor lies on cuda:{residence.sip_id}, but the "
+                    f"current device of rank {process.rank} is cuda:{process.state.sip_id}; "
+                    "call torch.cuda.set_device first"
+                )
+    part = TorchPart(run, call, user_site())
+    process.host.spend(call.signature.op)
+    return process, part, on_device
+
+
+def _arrive(
+    process: Process,
+    meeting: Collective,
+    position: int,
+    part: TorchPart,
+    channel: Any,
+    on_device: bool,
+) -> None:
+    """Bring the part to the meeting: behind its host's time, its stream and the last call."""
+    run, state = process.session.run, process.state
+    after: list[Handle] = [process.host.timer()]
+    if on_device or part.call.follows_stream:
+        tail = run.current_stream().queue.tail
+        if tail is not None:
+            after.append(tail)
+    before = state.channel_tails.get(channel)
+    if before is not None:
+        after.append(before)
+    state.channel_tails[channel] = part
+    meeting.arrive(position, part, after)
+    if meeting.is_complete:
+        parts = [each for each in meeting.parts() if isinstance(each, TorchPart)]
+        if part.error is None:
+            _compute(meeting, parts)
+        for each in parts:
+            each.data.end_after(0)
+
+
+def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
+    changed = [
+        part for part in parts if part.versions != [_version(tensor) for tensor in part.call.inputs]
+    ]
+    if changed:
+        part = changed[0]
+        meeting.fail(
+            UsageError(
+                f"rank {part.rank} changed an input of {meeting.title}, called at {part.site}, "
+                "before it had waited for it"
+            )
+        )
+        return
+    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
+        try:
+            parts[0].call.compute(
+                [part.call.inputs for part in parts], [part.call.outputs for part in parts]
+            )
+        except KernbenchError as error:
+            meeting.fail(error)
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

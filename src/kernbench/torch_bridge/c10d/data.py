@@ -1,0 +1,134 @@
+"""What each collective does to the tensors of its ranks.
+
+Every function takes the inputs and the outputs of all ranks, in group order, and writes outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from kernbench.torch_bridge.c10d.reductions import reduce_in_order
+
+Lists = Sequence[Sequence[Tensor]]
+Compute = Callable[[Lists, Lists], None]
+
+
+def all_reduce(op: Any) -> Compute:
+    """Combine in place."""
+
+    def compute(_: Lists, outputs: Lists) -> None:
+        for tensors in zip(*outputs, strict=True):
+            total = reduce_in_order(tensors, op)
+            for tensor in tensors:
+                tensor.copy_(total)
+
+    return compute
+
+
+def reduce(op: Any, root: int) -> Compute:
+    """Combine into the root's tensor."""
+
+    def compute(inputs: Lists, outputs: Lists) -> None:
+        for index, target in enumerate(outputs[root]):
+            target.copy_(reduce_in_order([given[index] for given in inputs], op))
+
+    return compute
+
+
+def broadcast(root: int) -> Compute:
+    """Give the root's tensors to all."""
+
+    def compute(_: Lists, outputs: Lists) -> None:
+        for position, targets in enumerate(outputs):
+            if position != root:
+                for target, source in zip(targets, outputs[root], strict=True):
+                    target.copy_(source)
+
+    return compute
+
+
+def all_gather(inputs: Lists, outputs: Lists) -> None:
+    """Give every rank all inputs: ``len(outputs)`` tensors for each input, in rank order."""
+    for targets in outputs:
+        for index, sources in enumerate(zip(*inputs, strict=True)):
+            for position, source in enumerate(sources):
+                targets[index * len(inputs) + position].copy_(source)
+
+
+def all_gather_flat(inputs: Lists, outputs: Lists) -> None:
+    """Write all inputs into one output each, one after another in rank order."""
+    for targets in outputs:
+        for index, target in enumerate(targets):
+            flat = target.view(-1)
+            at = 0
+            for given in inputs:
+                source = given[index].reshape(-1)
+                flat[at : at + source.numel()].copy_(source)
+                at += source.numel()
+
+
+def reduce_scatter(op: Any) -> Compute:
+    """Give each rank the combination of the inputs at its position."""
+
+    def compute(inputs: Lists, outputs: Lists) -> None:
+        ranks = len(inputs)
+        for position, targets in enumerate(outputs):
+            for index, target in enumerate(targets):
+                parts = [given[index * ranks + position] for given in inputs]
+                target.copy_(reduce_in_order(parts, op))
+
+    return compute
+
+
+def reduce_scatter_flat(op: Any) -> Compute:
+    """The same where each input is one tensor, cut into as many parts as there are ranks."""
+
+    def compute(inputs: Lists, outputs: Lists) -> None:
+        for position, targets in enumerate(outputs):
+            for index, target in enumerate(targets):
+                size = target.numel()
+                part = slice(position * size, (position + 1) * size)
+                parts = [given[index].reshape(-1)[part] for given in inputs]
+                target.view(-1).copy_(reduce_in_order(parts, op))
+
+    return compute
+
+
+def gather(root: int) -> Compute:
+    """Give the root all inputs."""
+
+    def compute(inputs: Lists, outputs: Lists) -> None:
+        for target, (source,) in zip(outputs[root], inputs, strict=True):
+            target.copy_(source)
+
+    return compute
+
+
+def scatter(root: int) -> Compute:
+    """Give each rank one of the root's tensors."""
+
+    def compute(inputs: Lists, outputs: Lists) -> None:
+        for source, (target,) in zip(inputs[root], outputs, strict=True):
+            target.copy_(source)
+
+    return compute
+
+
+def all_to_all(inputs: Lists, outputs: Lists) -> None:
+    """Give each rank the tensor at its position of every rank."""
+    for position, targets in enumerate(outputs):
+        for target, given in zip(targets, inputs, strict=True):
+            target.copy_(given[position])
+
+
+def send(inputs: Lists, outputs: Lists) -> None:
+    """Copy the first rank's tensors to the second's."""
+    for target, source in zip(outputs[1], inputs[0], strict=True):
+        target.copy_(source)
+
+
+def nothing(_: Lists, __: Lists) -> None:
+    """A barrier moves no data."""

@@ -1,0 +1,34 @@
+"""Putting the simulated world in the place of ``torch.distributed``'s native parts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import _set_thread_isolation_mode
+
+from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
+from kernbench.torch_bridge.c10d.store import rendezvous
+from kernbench.torch_bridge.c10d.world import CurrentWorld
+from kernbench.torch_bridge.patches import Patches
+
+
+def install(patches: Patches) -> None:
+    """Let every simulated process have a world of its own, of simulated groups."""
+    patches.set_all(
+        c10d,
+        {
+            "_world": CurrentWorld(),
+            "ProcessGroupGloo": GlooGroup,
+            "ProcessGroupNCCL": NcclGroup,
+            "_GLOO_AVAILABLE": True,
+            "_NCCL_AVAILABLE": True,
+            "rendezvous": rendezvous,
+            "default_pg_nccl_timeout": timedelta(minutes=10),
+        },
+    )
+    patches.set_all(dist, {"ProcessGroupGloo": GlooGroup, "ProcessGroupNCCL": NcclGroup})
+    # C++ finds groups by name; each thread then has names of its own.
+    _set_thread_isolation_mode(True)
+    patches.on_close(_set_thread_isolation_mode, False)

@@ -1,0 +1,391 @@
+"""The process group that programs meet under the names of gloo and nccl."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from kernbench.errors import UsageError
+from kernbench.runtime_api import ProcessGroup
+from kernbench.torch_bridge.c10d import data
+from kernbench.torch_bridge.c10d.calls import (
+    Call,
+    CollectiveWork,
+    WorkGroup,
+    post,
+    post_pair,
+    signature,
+)
+from kernbench.torch_bridge.c10d.reductions import name_of
+from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.refusals import UnsupportedTorchError
+
+
+class Options:
+    """Of a process group; everything is accepted and nothing is needed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.is_high_priority_stream = kwargs.get("is_high_priority_stream", False)
+        self._timeout: Any = None
+        self.config = SimpleNamespace()
+        self.global_ranks_in_group: list[int] = []
+        self.group_name: Any = None
+        self.split_from: Any = None
+        self.split_color: Any = None
+
+
+class SimulatedGroup(dist.ProcessGroup):
+    """The calls of ``torch.distributed`` as collectives on the links of the machine.
+
+    C++ asks for :meth:`getBackendName`; it must not be that of a backend of its own.
+    """
+
+    backend_name = "simulated"
+    device_types: Sequence[str] = ("cpu", "cuda")
+    supports_splitting = False
+    supports_coalescing = True
+    supports_time_estimate = False
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._store = store
+        self.options = options if isinstance(options, Options) else Options()
+        self._owner = current()
+        self._described = ""
+        self._members: ProcessGroup | None = None
+        self._together: list[CollectiveWork] | None = None
+        # C++ registers groups by name, and does not keep the Python half of this one alive.
+        self._owner.kept.add(self)
+
+    def getBackendName(self) -> str:  # noqa: N802 - C++ asks by this name
+        return "simulated"
+
+    def _get_backend_name(self) -> str:
+        return self.backend_name
+
+    def name(self) -> str:
+        return self.backend_name
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(each) for each in self.device_types]
+
+    @property
+    def group_name(self) -> str:
+        return str(c10d._world.pg_names.get(self, ""))
+
+    @property
+    def pg_name(self) -> str:
+        return self.group_name
+
+    @property
+    def group_desc(self) -> str:
+        return self._described
+
+    def _get_backend(self, device: Any) -> SimulatedGroup:
+        return self
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def _set_group_name(self, name: str) -> None:
+        """Accept it: the name is asked of the world."""
+
+    def _set_group_desc(self, described: str) -> None:
+        self._described = described
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Accept it: calls are counted from the first on."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        state = self._owner.state
+        return state.call_counts.get(self.members(), 0)
+
+    def _set_default_timeout(self, timeout: Any) -> None:
+        """Accept it: what never comes is found at once."""
+
+    set_timeout = _set_default_timeout
+
+    def eager_connect_single_device(self, device: Any) -> None:
+        """Accept it: there is nothing to connect."""
+
+    def shutdown(self) -> None:
+        """Accept it: there is nothing to close."""
+
+    abort = shutdown
+
+    def _wait_for_pending_works(self) -> None:
+        """Accept it: works that matter are waited for."""
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def members(self) -> ProcessGroup:
+        """Return the group as the runtime knows it: one object for all of its ranks.
+
+        Raises:
+            UsageError: Another rank has made a group of this name with other ranks.
+        """
+        found = self._members
+        if found is None:
+            to_position = c10d._world.pg_group_ranks[self]
+            ranks = tuple(sorted(to_position, key=to_position.__getitem__))
+            session, name = self._owner.session, self.group_name
+            shown = "world" if self is c10d._world.default_pg else name
+            known = session.groups.setdefault(
+                (self._owner.state.spawn_id, name), ProcessGroup(shown, ranks)
+            )
+            if known.ranks != ranks:
+                raise UsageError(
+                    f"rank {self._owner.rank} has made group {name} of ranks {list(ranks)}, but "
+                    f"another rank of {list(known.ranks)}; every rank must make the same groups in "
+                    "the same order"
+                )
+            found = self._members = known
+        return found
+
+    def _post(self, call: Call) -> CollectiveWork:
+        self._check_owner(call)
+        work = post(self.members(), call)
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _check_owner(self, call: Call) -> None:
+        caller = current()
+        if caller is not self._owner:
+            raise UsageError(
+                f"rank {caller.rank} calls {call.signature.op} on a process group object of rank "
+                f"{self._owner.rank}; it was kept in a place that all ranks share, such as a "
+                "default argument of a module that they import"
+            )
+
+    def _start_coalescing(self, device: Any) -> None:
+        self._together = []
+
+    def _end_coalescing(self, device: Any) -> WorkGroup:
+        works, self._together = self._together or [], None
+        return WorkGroup(self._owner, works)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> CollectiveWork:
+        tensors = _listed(tensors)
+        op = _reduce_op(opts)
+        asked = signature("all_reduce", tensors, _numel(tensors), name_of(op))
+        return self._post(Call(asked, tensors, tensors, data.all_reduce(op)))
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: Any, opts: Any, *rest: Any) -> CollectiveWork:
+        tensors = _listed(tensors)
+        root = opts.rootRank
+        asked = signature("broadcast", tensors, _numel(tensors), root=root)
+        inputs = tensors if self._rank == root else []
+        return self._post(Call(asked, inputs, tensors, data.broadcast(root)))
+
+    def reduce(self, tensors: Any, opts: Any, *rest: Any) -> CollectiveWork:
+        tensors = _listed(tensors)
+        root, op = opts.rootRank, opts.reduceOp
+        asked = signature("reduce", tensors, _numel(tensors), name_of(op), root)
+        return self._post(Call(asked, tensors, tensors, data.reduce(op, root)))
+
+    def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
+        if isinstance(inputs, Tensor):
+            output_lists, inputs = [output_lists], [inputs]
+        for outputs in output_lists:
+            self._check_count("all_gather", "output", outputs)
+        outputs = [tensor for each in output_lists for tensor in each]
+        even = all(
+            tensor.shape == given.shape
+            for given, each in zip(inputs, output_lists, strict=True)
+            for tensor in each
+        )
+        asked = signature("all_gather", inputs, _numel(outputs), with_shapes=even)
+        return self._post(Call(asked, inputs, outputs, data.all_gather))
+
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        by_input = [[each[index] for each in output_lists] for index in range(len(inputs))]
+        return self.allgather(by_input, list(inputs), opts)
+
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> CollectiveWork:
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Any, inputs: Any, opts: Any = None
+    ) -> CollectiveWork:
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_whole("all_gather_into_tensor: output", output, given)
+        asked = signature("all_gather", inputs, _numel(outputs))
+        return self._post(Call(asked, list(inputs), list(outputs), data.all_gather_flat))
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> CollectiveWork:
+        op = _reduce_op(opts)
+        for inputs in input_lists:
+            self._check_count("reduce_scatter", "input", inputs)
+        inputs = [tensor for each in input_lists for tensor in each]
+        asked = signature("reduce_scatter", inputs, _numel(inputs), name_of(op))
+        return self._post(Call(asked, inputs, list(outputs), data.reduce_scatter(op)))
+
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any = None) -> CollectiveWork:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, inputs: Any, opts: Any = None
+    ) -> CollectiveWork:
+        op = _reduce_op(opts)
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_whole("reduce_scatter_tensor: input", given, output)
+        asked = signature("reduce_scatter", inputs, _numel(inputs), name_of(op))
+        return self._post(Call(asked, list(inputs), list(outputs), data.reduce_scatter_flat(op)))
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self, output: Any, given: Any, taken: Any, sent: Any, opts: Any = None, *rest: Any
+    ) -> CollectiveWork:
+        inputs = self._cut("input", given, sent)
+        outputs = self._cut("output", output, taken)
+        return self._exchange(inputs, outputs, even=not sent and not taken)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
+        self._check_count("all_to_all", "output", outputs)
+        self._check_count("all_to_all", "input", inputs)
+        shapes = {tensor.shape for tensor in (*inputs, *outputs)}
+        return self._exchange(list(inputs), list(outputs), even=len(shapes) == 1)
+
+    def _exchange(self, inputs: list[Tensor], outputs: list[Tensor], even: bool) -> CollectiveWork:
+        size = _numel(inputs) if even else 0
+        asked = signature("all_to_all", inputs, size, with_shapes=even)
+        sent = () if even else tuple(tensor.numel() for tensor in inputs)
+        taken = () if even else tuple(tensor.numel() for tensor in outputs)
+        return self._post(Call(asked, inputs, outputs, data.all_to_all, sent, taken))
+
+    def gather(self, output_lists: Any, inputs: Any, opts: Any, *rest: Any) -> CollectiveWork:
+        root = opts.rootRank
+        outputs = list(output_lists[0]) if output_lists else []
+        asked = signature("gather", inputs, _numel(inputs) * self._size, root=root)
+        return self._post(Call(asked, list(inputs), outputs, data.gather(root)))
+
+    def scatter(self, outputs: Any, input_lists: Any, opts: Any, *rest: Any) -> CollectiveWork:
+        root = opts.rootRank
+        inputs = list(input_lists[0]) if input_lists else []
+        asked = signature("scatter", outputs, _numel(outputs) * self._size, root=root)
+        return self._post(Call(asked, inputs, list(outputs), data.scatter(root)))
+
+    def barrier(self, opts: Any = None, *rest: Any) -> CollectiveWork:
+        return self._post(Call(signature("barrier", [], 0), [], [], data.nothing))
+
+    def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
+        self.barrier().wait()
+
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> CollectiveWork:
+        return self._pair("send", list(tensors), destination, tag)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> CollectiveWork:
+        return self._pair("recv", list(tensors), source, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> CollectiveWork:
+        raise UnsupportedTorchError(
+            "recv from any rank: who comes first would decide what the program computes, which "
+            "no run could repeat; name the rank with src="
+        )
+
+    def _pair(self, side: str, tensors: list[Tensor], peer: int, tag: int) -> CollectiveWork:
+        members = self.members()
+        mine, theirs = members.ranks[self._rank], members.ranks[peer]
+        is_sender = side == "send"
+        ends = (mine, theirs) if is_sender else (theirs, mine)
+        called = f"{side} {'to' if is_sender else 'from'} rank {theirs}"
+        if tag:
+            called += f" with tag {tag}"
+        asked = signature("send_recv", tensors, _numel(tensors))
+        inputs, outputs = (tensors, []) if is_sender else ([], tensors)
+        call = Call(asked, inputs, outputs, data.send, called=called)
+        self._check_owner(call)
+        work = post_pair(members, ends, tag, call)
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
+    def _check_count(self, op: str, what: str, tensors: Sequence[Tensor]) -> None:
+        if len(tensors) != self._size:
+            raise UsageError(
+                f"{op}: the {what} list has {len(tensors)} tensors, but the group has "
+                f"{self._size} ranks"
+            )
+
+    def _check_whole(self, what: str, whole: Tensor, part: Tensor) -> None:
+        if whole.numel() != self._size * part.numel() or whole.dtype is not part.dtype:
+            raise UsageError(
+                f"{what} must hold {self._size} x {part.numel()} elements of {part.dtype}, but has "
+                f"shape {tuple(whole.shape)} and dtype {whole.dtype}"
+            )
+
+    def _cut(self, what: str, tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not sizes:
+            if rows % self._size:
+                raise UsageError(
+                    f"all_to_all_single: {what} of {rows} rows does not divide by the group's "
+                    f"{self._size} ranks; give split sizes"
+                )
+            sizes = [rows // self._size] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows:
+            raise UsageError(
+                f"all_to_all_single: {what} split sizes {list(sizes)} must be {self._size} numbers "
+                f"that add up to {rows} rows"
+            )
+        return list(tensor.detach().split(list(sizes)))
+
+
+class GlooGroup(SimulatedGroup):
+    """``ProcessGroupGloo``."""
+
+    backend_name = "gloo"
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any = None) -> None:
+        super().__init__(store, rank, size)
+
+
+class NcclGroup(SimulatedGroup):
+    """``ProcessGroupNCCL``."""
+
+    backend_name = "nccl"
+    device_types = ("cuda",)
+    Options = Options
+
+    def barrier(self, opts: Any = None, *rest: Any) -> CollectiveWork:
+        asked = signature("barrier", [], 0)
+        return self._post(Call(asked, [], [], data.nothing, follows_stream=True))
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _numel(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _reduce_op(opts: Any) -> Any:
+    return ReduceOp.SUM if opts is None else opts.reduceOp

@@ -1,0 +1,149 @@
+"""The key-value store through which processes find each other; waiting gives way to others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch._C._distributed_c10d import Store
+
+from kernbench.sim_engine import Handle
+from kernbench.torch_bridge.process import current
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine import Simulation
+
+_TIMEOUT = timedelta(minutes=30)
+
+
+class _KeyWait(Handle):
+    """Ends when all of some keys are there."""
+
+    def __init__(self, simulation: Simulation, keys: Sequence[str]) -> None:
+        super().__init__(simulation.env, f"store.wait({', '.join(map(repr, keys))})")
+        self.keys = keys
+
+
+class SharedValues:
+    """The values of one store, and who waits for keys that are not there yet."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self._waits: list[_KeyWait] = []
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set a value, and wake those who waited for it."""
+        self.values[key] = value
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            if self.has(wait.keys):
+                wait.end_after(0)
+            else:
+                self._waits.append(wait)
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are there."""
+        return all(key in self.values for key in keys)
+
+    def wait(self, keys: Sequence[str]) -> None:
+        """Block the calling rank until all keys are there."""
+        if not self.has(keys):
+            simulation = current().session.run.simulation
+            wait = _KeyWait(simulation, keys)
+            self._waits.append(wait)
+            simulation.wait(wait)
+
+
+class ProcessStore(Store):
+    """One process's end of a store, with the interface of ``torch.distributed.Store``."""
+
+    def __init__(self, shared: SharedValues) -> None:
+        super().__init__()
+        self._shared = shared
+        self._timeout = _TIMEOUT
+        # C++ wraps stores in others, and does not keep the Python half of this one alive.
+        current().kept.add(self)
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._shared.put(key, _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        self._shared.wait([key])
+        return self._shared.values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        total = int(self._shared.values.get(key, b"0")) + amount
+        self._shared.put(key, str(total).encode())
+        return total
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self._shared.put(key, self._shared.values.get(key, b"") + _bytes(value))
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        found = self._shared.values.get(key)
+        if found == _bytes(expected) or (found is None and not expected):
+            self._shared.put(key, _bytes(desired))
+            return _bytes(desired)
+        return _bytes(expected) if found is None else found
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._shared.has(keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._shared.wait(list(keys))
+
+    def delete_key(self, key: str) -> bool:
+        return self._shared.values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        return len(self._shared.values)
+
+    def list_keys(self) -> list[str]:
+        return sorted(self._shared.values)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> ProcessStore:
+        return ProcessStore(self._shared)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def rendezvous(
+    url: str, rank: int = -1, world_size: int = -1, **kwargs: Any
+) -> Iterator[tuple[Store, int, int]]:
+    """Yield the store of the calling process, its rank and the number of processes.
+
+    Stands for ``torch.distributed.rendezvous``; where two processes of a run meet (address, port,
+    file) tells stores apart and nothing else.
+    """
+    process = current()
+    if rank in (-1, None):
+        rank = int(os.environ.get("RANK", process.rank))
+    if world_size in (-1, None):
+        world_size = int(os.environ.get("WORLD_SIZE", process.state.world_size))
+    place = f"{process.state.spawn_id} {url}"
+    if url.startswith("env://"):
+        port = os.environ.get("MASTER_PORT", "")
+        place += f" {os.environ.get('MASTER_ADDR', '')}:{port}"
+    shared = process.session.stores.setdefault(place, SharedValues())
+    yield ProcessStore(shared), rank, world_size

@@ -1,0 +1,47 @@
+"""The process groups that each simulated process knows, in place of the real process's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed.distributed_c10d as c10d
+
+from kernbench.torch_bridge.process import current
+
+
+class _World:
+    """What ``distributed_c10d._World`` keeps, for one process."""
+
+    def __init__(self) -> None:
+        self.default_pg: Any = None
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, dict[int, int]] = {}
+        self.pg_backend_config: dict[Any, str] = {}
+        self.group_count = 0
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, str] = {}
+        self.pg_coalesce_state: dict[Any, Any] = {}
+        self.comms: list[Any] = []
+
+    @property
+    def pg_config_info(self) -> Any:
+        return c10d._World.pg_config_info.fget(self)
+
+
+def _world() -> _World:
+    process = current()
+    found: _World | None = process.world
+    if found is None:
+        found = process.world = _World()
+    return found
+
+
+class CurrentWorld:
+    """Stands for ``distributed_c10d._world``: has the attributes of the calling process's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_world(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_world(), name, value)

@@ -1,0 +1,5 @@
+"""What each operation of PyTorch costs on a device of the machine."""
+
+from kernbench.torch_bridge.costs.operations import OperationCosts
+
+__all__ = ["OperationCosts"]

@@ -1,0 +1,12 @@
+"""Putting simulated devices in the place of CUDA's."""
+
+from __future__ import annotations
+
+from kernbench.torch_bridge.device import module, tensors
+from kernbench.torch_bridge.patches import Patches
+
+
+def install(patches: Patches) -> None:
+    """Let programs that say ``cuda`` use the machine's SIPs."""
+    module.install(patches)
+    tensors.install(patches)

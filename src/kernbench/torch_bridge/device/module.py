@@ -1,0 +1,126 @@
+"""``torch.cuda`` and ``torch.accelerator`` for simulated devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.device import rng, streams
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, check_index, current_index, with_index
+from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import current
+
+CAPABILITY = (9, 0)
+"""The CUDA capability that programs see: an architecture whose features PyTorch uses freely."""
+_NCCL_VERSION = (2, 27, 5)
+
+
+def device_count() -> int:
+    """Return how many devices the machine has."""
+    return current().session.run.machine.num_sips
+
+
+def set_device(device: Any) -> None:
+    """Choose the calling rank's device."""
+    index = with_index(device).index
+    check_index(index)
+    state = current().state
+    if index != state.sip_id:
+        state.sip_id = index
+        state.stream = None
+
+
+@contextmanager
+def device_context(device: Any) -> Iterator[None]:
+    """Choose the calling rank's device for a while; None and -1 change nothing."""
+    state = current().state
+    before = (state.sip_id, state.stream)
+    if device is not None and device != -1:
+        set_device(device)
+    try:
+        yield
+    finally:
+        state.sip_id, state.stream = before
+
+
+def get_device_properties(device: Any = None) -> Any:
+    """Return what a program may want to know of a device."""
+    index = with_index(DEVICE_TYPE if device is None else device).index
+    machine = current().session.run.machine
+    sip = machine.sip_at(index)
+    return SimpleNamespace(
+        name=f"{machine.name} (simulated)",
+        major=CAPABILITY[0],
+        minor=CAPABILITY[1],
+        total_memory=sip.hbm_bytes,
+        multi_processor_count=sip.num_pes,
+        shared_memory_per_block_optin=sip.tcm_bytes,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+    )
+
+
+def _ignore(*args: Any, **kwargs: Any) -> None:
+    """Accept a call that has nothing to do here."""
+
+
+def install(patches: Patches) -> None:
+    """Let the modules answer for the simulated machine."""
+    patches.set_all(
+        torch.cuda,
+        {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "init": _ignore,
+            "_lazy_init": _ignore,
+            "_is_in_bad_fork": lambda: False,
+            "device_count": device_count,
+            "current_device": current_index,
+            "set_device": set_device,
+            "device": device_context,
+            "get_device_properties": get_device_properties,
+            "get_device_name": lambda device=None: get_device_properties(device).name,
+            "get_device_capability": lambda device=None: CAPABILITY,
+            "is_bf16_supported": lambda *args, **kwargs: True,
+            "synchronize": streams.synchronize,
+            "Stream": streams.Stream,
+            "Event": streams.Event,
+            "StreamContext": streams.stream_context,
+            "stream": streams.stream_context,
+            "set_stream": streams.set_stream,
+            "current_stream": streams.current_stream,
+            "default_stream": streams.default_stream,
+            "empty_cache": _ignore,
+            "manual_seed": rng.manual_seed,
+            "manual_seed_all": rng.manual_seed,
+            "initial_seed": rng.initial_seed,
+            "get_rng_state": rng.get_rng_state,
+            "set_rng_state": rng.set_rng_state,
+        },
+    )
+    patches.set_all(
+        torch.cuda.random,
+        {"manual_seed_all": rng.manual_seed, "manual_seed": rng.manual_seed},
+    )
+    patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
+    patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
+    patches.set_all(
+        torch.accelerator,
+        {
+            "is_available": lambda: True,
+            "current_accelerator": lambda check_available=False: torch.device(DEVICE_TYPE),
+            "device_count": device_count,
+            "current_device_index": current_index,
+            "current_device_idx": current_index,
+            "set_device_index": set_device,
+            "set_device_idx": set_device,
+            "synchronize": streams.synchronize,
+            "current_stream": streams.current_stream,
+            "set_stream": streams.set_stream,
+        },
+    )

@@ -1,0 +1,76 @@
+"""Device arguments: which simulated device, if any, a program means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from kernbench.errors import UsageError
+from kernbench.torch_bridge.process import current
+
+DEVICE_TYPE = "cuda"
+CPU = torch.device("cpu")
+
+
+class _Executing(threading.local):
+    depth = 0
+
+
+EXECUTING = _Executing()
+"""Above 0 while PyTorch itself executes an operation: tensors then say where C++ has them."""
+
+
+@contextmanager
+def executing() -> Iterator[None]:
+    """Let tensors say where C++ has them."""
+    EXECUTING.depth += 1
+    try:
+        yield
+    finally:
+        EXECUTING.depth -= 1
+
+
+def is_simulated(device: Any) -> bool:
+    """Return whether a device argument names a simulated device."""
+    if isinstance(device, torch.device):
+        return device.type == DEVICE_TYPE
+    if isinstance(device, str):
+        return device.partition(":")[0] == DEVICE_TYPE
+    return type(device) is int
+
+
+def current_index() -> int:
+    """Return the index of the calling rank's current device."""
+    # What C++ works out meanwhile is cached for all ranks, so it must not name one of theirs.
+    return 0 if EXECUTING.depth else current().state.sip_id
+
+
+def with_index(device: Any) -> torch.device:
+    """Return the simulated device of an argument, with its index.
+
+    Raises:
+        UsageError: The machine has no such device.
+    """
+    found = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
+    if found.index is None:
+        return torch.device(DEVICE_TYPE, current_index())
+    check_index(found.index)
+    return found
+
+
+def check_index(index: int) -> None:
+    """Refuse a device that the machine does not have.
+
+    Raises:
+        UsageError: It has not.
+    """
+    machine = current().session.run.machine
+    if not 0 <= index < machine.num_sips:
+        raise UsageError(
+            f"{DEVICE_TYPE}:{index} does not exist: machine {machine.name} has {machine.num_sips} "
+            f"devices (0 to {machine.num_sips - 1}); take a larger one with --machine"
+        )

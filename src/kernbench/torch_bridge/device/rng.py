@@ -1,0 +1,58 @@
+"""The random numbers of a simulated device: a seed and an offset, as a GPU's are.
+
+The numbers themselves are the CPU generator's. Right after seeding they are those that the same
+seed gives on the CPU; the numbers of a GPU they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.process import current
+
+_PER_OFFSET = 4
+"""A GPU's generator makes four numbers at a time, and offsets are multiples of that."""
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the calling rank's device."""
+    current().device_rng = (int(seed), 0)
+
+
+def initial_seed() -> int:
+    """Return the seed of the calling rank's device."""
+    return current().device_rng[0]
+
+
+def get_rng_state(device: Any = DEVICE_TYPE) -> Tensor:
+    """Return seed and offset as the 16 bytes that CUDA's state is."""
+    return torch.tensor(current().device_rng, dtype=torch.int64).view(torch.uint8)
+
+
+def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
+    """Take seed and offset from :func:`get_rng_state`."""
+    seed, offset = state.view(torch.int64).tolist()
+    current().device_rng = (seed, offset)
+
+
+@contextmanager
+def device_generator(num_elements: int) -> Iterator[None]:
+    """Let the CPU's default generator give the device's numbers; the device's offset moves on."""
+    process = current()
+    seed, offset = process.device_rng
+    generator = torch.default_generator
+    before = generator.get_state()
+    # An odd factor far from powers of two: offsets of one seed must not meet those of the next.
+    generator.manual_seed((seed + offset * 0x9E3779B97F4A7C15) & (2**63 - 1))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+        step = -(-num_elements // _PER_OFFSET) * _PER_OFFSET
+        process.device_rng = (seed, offset + step)

@@ -1,0 +1,190 @@
+"""``torch.cuda.Stream`` and ``Event`` in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from kernbench.errors import UsageError
+from kernbench.runtime_api import DeviceStream, Marker, WaitFor
+from kernbench.sim_engine import Handle
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, with_index
+from kernbench.torch_bridge.process import current
+
+_PS_PER_MS = 1e9
+
+
+class Stream:
+    """An in-order queue of a device; all streams of a device share its PEs."""
+
+    def __init__(
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        queue: DeviceStream | None = None,
+        **ignored: Any,
+    ) -> None:
+        run = current().session.run
+        sip_id = with_index(DEVICE_TYPE if device is None else device).index
+        self.queue = run.new_stream(sip_id) if queue is None else queue
+        self.priority = priority
+        self._before: list[Stream] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.queue.queue is self.queue.queue
+
+    def __hash__(self) -> int:
+        return hash(self.queue.queue)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} {self.queue.queue.name}>"
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(DEVICE_TYPE, self.queue.sip_id)
+
+    @property
+    def device_index(self) -> int:
+        return self.queue.sip_id
+
+    @property
+    def cuda_stream(self) -> int:
+        return id(self.queue.queue)
+
+    stream_id = cuda_stream
+
+    def wait_event(self, event: Event) -> None:
+        """Let what comes later wait for an event; the host goes on."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Let what comes later wait for all that is on another stream by now."""
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Return an event that stands for all that is on the stream by now."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """Block the host until everything on the stream has ended."""
+        wait_for_queue(self.queue.queue.tail)
+
+    def query(self) -> bool:
+        """Return whether everything on the stream has ended at the host's time."""
+        current().host.poll()
+        return self.queue.query()
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def __enter__(self) -> Stream:
+        self._before.append(current_stream())
+        set_stream(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        set_stream(self._before.pop())
+
+
+class Event:
+    """A point in a stream; simulated time is always known, so timing is always enabled."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._marker: Marker | None = None
+
+    def record(self, stream: Stream | None = None) -> Event:
+        """Stand for all that is on a stream by now, by default the current one."""
+        process = current()
+        self._marker = Marker(process.session.run.simulation.env, "an event")
+        queue = (current_stream() if stream is None else stream).queue.queue
+        process.host.enqueue(self._marker, queue)
+        return self
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let a stream, by default the current one, wait for this."""
+        if self._marker is not None and not self._marker.done:
+            process = current()
+            queue = (current_stream() if stream is None else stream).queue.queue
+            process.host.enqueue(WaitFor(process.session.run, self._marker), queue)
+
+    def synchronize(self) -> None:
+        """Block the host until it has happened."""
+        wait_for_queue(self._marker)
+
+    def query(self) -> bool:
+        """Return whether it has happened at the host's time."""
+        current().host.poll()
+        return self._marker is None or self._marker.done
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the simulated milliseconds from this event to another.
+
+        Raises:
+            UsageError: One of them has not happened yet.
+        """
+        current().host.catch_up()
+        for which, event in (("the first", self), ("the second", end_event)):
+            if event._marker is None or not event._marker.done:
+                raise UsageError(
+                    f"elapsed_time: {which} event has not happened; record it and synchronize()"
+                )
+        assert self._marker is not None
+        assert end_event._marker is not None
+        return (end_event._marker.end_ps - self._marker.end_ps) / _PS_PER_MS
+
+
+def wait_for_queue(handle: Handle | None) -> None:
+    """Block the host until a command has ended, if there is one."""
+    host = current().host
+    if handle is None:
+        host.catch_up()
+    else:
+        host.wait(handle)
+
+
+def current_stream(device: Any = None) -> Stream:
+    """Return the stream that the calling rank's operations go to."""
+    run = current().session.run
+    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    queue = run.current_stream()
+    return Stream(queue=queue if queue.sip_id == sip_id else run.default_stream(sip_id))
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Return the stream of operations for which none was chosen."""
+    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    return Stream(queue=current().session.run.default_stream(sip_id))
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Choose the stream for the calling rank's operations."""
+    if stream is not None:
+        state = current().state
+        state.sip_id = stream.queue.sip_id
+        state.stream = stream.queue
+
+
+@contextmanager
+def stream_context(stream: Stream | None) -> Iterator[None]:
+    """Choose a stream for a while; None changes nothing."""
+    if stream is None:
+        yield
+        return
+    with stream:
+        yield
+
+
+def synchronize(device: Any = None) -> None:
+    """Block the host until all streams of a device, by default the current one, are idle."""
+    process = current()
+    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    process.host.catch_up()
+    for queue in process.session.run.queues(sip_id):
+        if queue.tail is not None:
+            process.host.wait(queue.tail)

@@ -1,0 +1,172 @@
+"""Methods of ``torch.Tensor`` that say or change where a tensor is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.device.moves import moving
+from kernbench.torch_bridge.device.names import CPU, EXECUTING, is_simulated, with_index
+from kernbench.torch_bridge.device.residence import residence_of
+from kernbench.torch_bridge.patches import Patches
+
+_Base = torch._C.TensorBase
+_device_of = _Base.device.__get__
+_to = torch.Tensor.to
+_cpu = torch.Tensor.cpu
+_numpy = torch.Tensor.numpy
+_make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def cpp_device(tensor: Tensor) -> torch.device:
+    """Return the device that C++ has a tensor on."""
+    found: torch.device = _device_of(tensor)
+    return found
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor holds memory itself, and is no wrapper around others."""
+    return type(tensor) in _PLAIN
+
+
+def device_of(tensor: Tensor) -> torch.device:
+    """Return where a tensor is, as its program sees it."""
+    if EXECUTING.depth:
+        return cpp_device(tensor)
+    if is_plain(tensor):
+        residence = residence_of(tensor)
+        return cpp_device(tensor) if residence is None else residence.device
+    inner = inner_of(tensor)
+    return cpp_device(tensor) if inner is None else device_of(inner)
+
+
+def inner_of(tensor: Tensor) -> Tensor | None:
+    """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor) is around, if any."""
+    inner = getattr(tensor, "_local_tensor", None)
+    if inner is None:
+        inner = tensor.__dict__.get("elem")
+    return inner if isinstance(inner, Tensor) else None
+
+
+def _on_device(tensor: Tensor) -> bool:
+    return is_plain(tensor) and not EXECUTING.depth and residence_of(tensor) is not None
+
+
+def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``Tensor.to``: a move from a device to the host copies, one to where it is does nothing."""
+    if EXECUTING.depth or not is_plain(self):
+        return _to(self, *_indexed(args), **_indexed_keywords(kwargs))
+    given = kwargs.get("device", args[0] if args else None)
+    if isinstance(given, Tensor):
+        return to(self, device_of(given), given.dtype, *args[1:], **kwargs)
+    if not isinstance(given, (str, torch.device)) and type(given) is not int:
+        return _to(self, *args, **kwargs)
+    residence = residence_of(self)
+    if is_simulated(given):
+        target = with_index(given)
+        if residence is not None and residence.device == target:
+            # In C++ it would seem to move from the CPU.
+            return _converted(self, args, kwargs)
+        if "device" in kwargs:
+            return _to(self, *args, **{**kwargs, "device": target})
+        return _to(self, target, *args[1:], **kwargs)
+    if residence is not None and torch.device(given) == CPU:
+        # In C++ it is there already, and would be the same memory.
+        with moving(None):
+            return _converted(self, args, {**kwargs, "copy": True})
+    return _to(self, *args, **kwargs)
+
+
+def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Do what ``to`` was asked besides the device: dtype, copy, memory_format."""
+    positional = args if "device" in kwargs else args[1:]
+    asked = kwargs | dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False))
+    rest = {
+        name: value
+        for name, value in asked.items()
+        if name not in ("device", "non_blocking") and value is not None
+    }
+    return _to(tensor, **rest) if rest else tensor
+
+
+def _indexed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if args and isinstance(args[0], (str, torch.device)) and is_simulated(args[0]):
+        return (with_index(args[0]), *args[1:])
+    return args
+
+
+def _indexed_keywords(kwargs: dict[str, Any]) -> dict[str, Any]:
+    device = kwargs.get("device")
+    if device is not None and is_simulated(device):
+        return {**kwargs, "device": with_index(device)}
+    return kwargs
+
+
+def cpu(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``Tensor.cpu``."""
+    return to(self, CPU) if _on_device(self) else _cpu(self, *args, **kwargs)
+
+
+def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
+    """``Tensor.cuda``."""
+    return to(self, with_index("cuda" if device is None else device))
+
+
+def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``Tensor.numpy``, which a tensor on a device refuses."""
+    if _on_device(self):
+        raise TypeError(
+            f"can't convert {device_of(self)} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+    return _numpy(self, *args, **kwargs)
+
+
+def _wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    # C++ has no guard for a device that it was not built for, and would abort.
+    if device is not None and is_simulated(device):
+        device = CPU
+    made: Tensor = _make_wrapper_subclass(cls, *args, device=device, **kwargs)
+    return made
+
+
+def _factory(original: Any) -> Any:
+    def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+        if device is None or not is_simulated(device):
+            made: Tensor = original(data, *args, device=device, **kwargs)
+            return made
+        requires_grad = kwargs.pop("requires_grad", False)
+        made = to(original(data, *args, **kwargs), with_index(device))
+        return made.requires_grad_() if requires_grad else made
+
+    make.__name__ = original.__name__
+    make.__doc__ = original.__doc__
+    return make
+
+
+def _get_device(self: Tensor) -> int:
+    index = device_of(self).index
+    return -1 if index is None else index
+
+
+def install(patches: Patches) -> None:
+    """Let tensors say where they are in the simulation."""
+    patches.set_all(
+        torch.Tensor,
+        {
+            "device": property(device_of),
+            "is_cuda": property(lambda self: device_of(self).type == "cuda"),
+            "to": to,
+            "cpu": cpu,
+            "cuda": cuda,
+            "numpy": numpy,
+            "get_device": _get_device,
+            "record_stream": lambda self, stream: None,
+            "_make_wrapper_subclass": staticmethod(_wrapper),
+        },
+    )
+    for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
+        patches.set(torch, name, _factory(getattr(torch, name)))

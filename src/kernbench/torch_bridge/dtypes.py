@@ -1,0 +1,35 @@
+"""PyTorch's element types as kernbench's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from kernbench import dtypes
+from kernbench.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class OtherElement:
+    """An element type that kernels do not know; collectives move it all the same."""
+
+    name: str
+    itemsize: int
+
+
+@lru_cache(maxsize=64)
+def kernel_dtype(dtype: torch.dtype) -> DType | None:
+    """Return the element type of kernels, None if they have no such type."""
+    name = str(dtype).removeprefix("torch.")
+    return next((each for each in dtypes.ALL if each.name == name), None)
+
+
+@lru_cache(maxsize=64)
+def element_type(dtype: torch.dtype) -> DType | OtherElement:
+    """Return the element type of a message."""
+    found = kernel_dtype(dtype)
+    return (
+        OtherElement(str(dtype).removeprefix("torch."), dtype.itemsize) if found is None else found
+    )

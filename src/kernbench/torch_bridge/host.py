@@ -1,0 +1,81 @@
+"""A rank's host: its clock, and the commands that it launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.op_log import HostSpan
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import Run
+    from kernbench.sim_engine import Handle, Stream, StreamCommand
+
+
+class Host:
+    """The host clock of a rank. It runs ahead of the simulation's until the rank must wait.
+
+    Launching costs host time, and nothing else of the run can change that time; so it is only
+    added up here, and commands carry the earliest time at which they may start. The rank gives
+    way to others when it waits, not when it launches.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._ahead_ps = 0
+
+    @property
+    def now_ps(self) -> int:
+        return max(self._ahead_ps, self._run.simulation.now_ps)
+
+    def spend(self, label: str) -> int:
+        """Let the host time of one launch pass, and return when it is over."""
+        run = self._run
+        start_ps = self.now_ps
+        end_ps = self._ahead_ps = start_ps + self._launch_ps()
+        rank = run.rank_state.rank
+        run.op_log.host_spans.append(HostSpan(rank, "launch", label, start_ps, end_ps))
+        return end_ps
+
+    def launch(self, command: StreamCommand, stream: Stream) -> None:
+        """Put a command on a stream, at the cost of a launch."""
+        command.earliest_ps = self.spend(command.label)
+        stream.submit(command)
+
+    def enqueue(self, command: StreamCommand, stream: Stream) -> None:
+        """Put a command on a stream that costs the host nothing worth counting."""
+        command.earliest_ps = self.now_ps
+        stream.submit(command)
+
+    def timer(self) -> Handle:
+        """Return a handle that ends at this host's time."""
+        simulation = self._run.simulation
+        return simulation.timer(self.now_ps - simulation.now_ps, "the host's launch")
+
+    def poll(self) -> None:
+        """Come to this host's time to look at the device, which costs it as much as a launch."""
+        self._ahead_ps = self.now_ps + self._launch_ps()
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Let the simulation come to this host's time; other ranks run meanwhile."""
+        simulation = self._run.simulation
+        lead_ps = self._ahead_ps - simulation.now_ps
+        if lead_ps > 0:
+            simulation.sleep(lead_ps)
+
+    def wait(self, handle: Handle) -> None:
+        """Block the rank until ``handle`` has ended in simulated time, and raise its error."""
+        since_ps = self.now_ps
+        simulation = self._run.simulation
+        simulation.wait(handle)
+        handle.waited_for()
+        end_ps = self.now_ps
+        if end_ps > since_ps:
+            rank = self._run.rank_state.rank
+            self._run.op_log.host_spans.append(
+                HostSpan(rank, "wait", handle.label, since_ps, end_ps)
+            )
+
+    def _launch_ps(self) -> int:
+        run = self._run
+        return run.machine.sip_at(run.rank_state.sip_id).host_launch_ps

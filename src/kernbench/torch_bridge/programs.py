@@ -1,0 +1,135 @@
+"""Starting a program's processes, and what surrounds each of them."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernbench.sim_engine import on_thread
+from kernbench.torch_bridge import c10d, device, environ, spawn
+from kernbench.torch_bridge.globals import Globals
+from kernbench.torch_bridge.observe import Observer
+from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import HERE, Process, _Here
+from kernbench.torch_bridge.session import Session
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext, SpawnContext
+    from kernbench.sim_engine import Carrier
+
+
+class Programs:
+    """Runs one program file in simulated processes of a run."""
+
+    def __init__(self, session: Session, path: Path, code: CodeType) -> None:
+        self._session = session
+        self._path = path
+        self._code = code
+        self._base = Process(session, 0, environ.variables())
+        self._globals = Globals(self._base)
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Replace what has to be replaced in PyTorch and Python, and put it back in the end."""
+        patches = Patches()
+        outer = HERE.process
+        try:
+            self._globals.start(self._base)
+            _Here.process = self._base
+            environ.install(patches)
+            c10d.install(patches)
+            device.install(patches)
+            spawn.install(patches, self)
+            patches.set(sys, "path", [str(self._path.parent), *sys.path])
+            yield
+        finally:
+            self._globals.load(self._base)
+            patches.close()
+            _Here.process = outer
+
+    def execute(self, name: str) -> ModuleType:
+        """Execute the program as the module ``name`` of the calling process."""
+        module = ModuleType(name)
+        module.__dict__.update(__file__=str(self._path), __builtins__=builtins)
+        sys.modules[name] = module
+        exec(self._code, module.__dict__)
+        return module
+
+    def on_main(self, variables: Mapping[str, str]) -> None:
+        """Execute the program once, as rank 0; it may spawn ranks."""
+        self._base.environ.update(environ.encoded(variables))
+        with Observer(self._base), _one_thread_backward():
+            self.execute("__main__")
+        self._base.host.catch_up()
+
+    def start(
+        self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
+    ) -> SpawnContext:
+        """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
+        context: RuntimeContext = self._session.run
+        processes: dict[int, Process] = {}
+
+        def carrier_of(rank: int) -> Carrier:
+            own = {name: value.replace("{rank}", str(rank)) for name, value in variables.items()}
+            environment = environ.variables() | environ.encoded(own)
+            process = processes[rank] = Process(self._session, rank, environment)
+            self._globals.start(process)
+            return on_thread(f"rank {rank}", lambda: self._globals.load(process))
+
+        def body(rank: int) -> None:
+            process = processes[rank]
+            HERE.process = process
+            with Observer(process), _one_thread_backward():
+                work(rank)
+            process.host.catch_up()
+
+        return context.multiprocessing.start(body, (), nprocs, carrier_of)
+
+
+@contextmanager
+def _one_thread_backward() -> Iterator[None]:
+    """Let backward passes stay on this thread, with all that belongs to its process."""
+    before = torch.autograd.is_multithreading_enabled()
+    torch.autograd.set_multithreading_enabled(False)
+    try:
+        yield
+    finally:
+        torch.autograd.set_multithreading_enabled(before)
+
+
+def run_torchrun(
+    context: RuntimeContext, path: Path, code: CodeType, args: tuple[str, ...], nprocs: int
+) -> None:
+    """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``."""
+    programs = Programs(Session(context), path, code)
+    variables = {
+        "RANK": "{rank}",
+        "LOCAL_RANK": "{rank}",
+        "WORLD_SIZE": str(nprocs),
+        "LOCAL_WORLD_SIZE": str(nprocs),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": "{rank}",
+        "ROLE_WORLD_SIZE": str(nprocs),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
+    with programs.surroundings():
+        sys.argv = [str(path), *args]
+        if nprocs == 1:
+            programs.on_main(
+                {name: value.replace("{rank}", "0") for name, value in variables.items()}
+            )
+        else:
+            programs.start(lambda _: programs.execute("__main__"), nprocs, variables).join()

@@ -1,0 +1,25 @@
+"""One run of PyTorch programs on a simulated machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernbench.torch_bridge.costs import OperationCosts
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import Collective, ProcessGroup, RuntimeContext
+
+
+class Session:
+    """What all simulated processes of a run share."""
+
+    def __init__(self, run: RuntimeContext) -> None:
+        self.run = run
+        self.stores: dict[str, Any] = {}
+        """Keys and values of each store, by where its processes meet."""
+        self.groups: dict[tuple[int, str], ProcessGroup] = {}
+        """By spawn and name."""
+        self.pairs: dict[Any, list[Collective]] = {}
+        """Sends and receives that have not met, by group, ends and tag."""
+        self.pair_calls: dict[Any, int] = {}
+        self.costs = OperationCosts(run.machine)

@@ -1,0 +1,72 @@
+"""``torch.multiprocessing.spawn``: ranks of the run in place of processes."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch.multiprocessing
+from torch import Tensor
+
+from kernbench.torch_bridge.patches import Patches
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import SpawnContext
+    from kernbench.torch_bridge.programs import Programs
+
+
+def install(patches: Patches, programs: Programs) -> None:
+    """Let programs that start processes themselves start ranks."""
+
+    def spawn(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> SpawnContext | None:
+        context = programs.start(_in_new_main(fn, args, programs), nprocs, {})
+        if not join:
+            return context
+        context.join()
+        return None
+
+    patches.set(torch.multiprocessing, "spawn", spawn)
+    patches.set(sys.modules["torch.multiprocessing.spawn"], "spawn", spawn)
+
+
+def _in_new_main(
+    fn: Callable[..., Any], args: tuple[Any, ...], programs: Programs
+) -> Callable[[int], None]:
+    """Return what a rank does: run the program's file as ``__mp_main__``, then its own ``fn``."""
+    # Tensors are shared, all else is each rank's own, as between real processes.
+    own = tuple(args)
+
+    def work(rank: int) -> None:
+        arguments = copy.deepcopy(own, {id(each): each for each in _tensors_in(own)})
+        function = fn
+        main = sys.modules["__main__"]
+        if getattr(fn, "__module__", None) == "__main__" and hasattr(main, "__file__"):
+            module = programs.execute("__mp_main__")
+            sys.modules["__main__"] = module
+            found: Any = module
+            for name in fn.__qualname__.split("."):
+                found = getattr(found, name)
+            function = found
+        function(rank, *arguments)
+
+    return work
+
+
+def _tensors_in(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors_in(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors_in(each)

@@ -1,0 +1,35 @@
+"""Which releases of PyTorch the bridge knows: it replaces private parts of each."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from kernbench.errors import KernbenchError
+
+SUPPORTED = ("2.13",)
+"""Minor releases whose insides the bridge was tested with."""
+
+
+class TorchVersionError(KernbenchError, ImportError):
+    """PyTorch is missing, or a release that the bridge does not know."""
+
+
+def check_torch() -> str:
+    """Return the release of PyTorch that is installed; nothing of it is imported or changed.
+
+    Raises:
+        TorchVersionError: There is none, or it is not supported.
+    """
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        raise TorchVersionError(
+            "kernbench torchrun needs PyTorch, which is not installed; "
+            'pip install "kernbench[torch]"'
+        ) from None
+    if ".".join(found.split(".")[:2]) not in SUPPORTED:
+        raise TorchVersionError(
+            f"kernbench torchrun works with PyTorch {', '.join(SUPPORTED)}, but {found} is "
+            f'installed; pip install "torch=={SUPPORTED[-1]}.*"'
+        )
+    return found

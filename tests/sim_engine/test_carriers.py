@@ -1,0 +1,158 @@
+"""Ranks on threads behave as ranks on greenlets do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.errors import DeadlockError
+from kernbench.sim_engine import Carrier, Rank, Simulation, on_greenlet, on_thread
+
+
+def thread() -> Carrier:
+    return on_thread("worker", lambda: None)
+
+
+def ignore(rank: Rank) -> None:
+    """Take no note of a rank's end."""
+
+
+def trace(delays: list[list[int]], carrier: Callable[[], Carrier]) -> list[tuple[int, int, int]]:
+    simulation = Simulation()
+    seen: list[tuple[int, int, int]] = []
+
+    def body(rank: int) -> None:
+        for step, delay in enumerate(delays[rank]):
+            simulation.sleep(delay)
+            seen.append((rank, step, simulation.now_ps))
+
+    for rank in range(len(delays)):
+        simulation.start_rank(rank, partial(body, rank), ignore, carrier=carrier())
+    simulation.drain()
+    return seen
+
+
+@pytest.mark.adr("0060-D1")
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.integers(0, 50), max_size=5), min_size=1, max_size=5))
+def test_threads_take_turns_in_the_order_of_greenlets(delays: list[list[int]]) -> None:
+    assert trace(delays, thread) == trace(delays, lambda: on_greenlet)
+
+
+@pytest.mark.adr("0060-D1")
+def test_each_rank_has_an_operating_system_thread_and_none_is_left() -> None:
+    simulation = Simulation()
+    idents: set[int] = set()
+    before = threading.active_count()
+
+    def body() -> None:
+        simulation.sleep(1)
+        idents.add(threading.get_ident())
+
+    for rank in range(3):
+        simulation.start_rank(rank, body, ignore, carrier=thread())
+    simulation.drain()
+    assert len(idents - {threading.get_ident()}) == 3
+    assert threading.active_count() == before
+
+
+def test_what_comes_before_a_switch_runs_on_main_each_time() -> None:
+    simulation = Simulation()
+    calls: list[int] = []
+    carrier = on_thread("worker", lambda: calls.append(threading.get_ident()))
+
+    def body() -> None:
+        simulation.sleep(1)
+        simulation.sleep(1)
+
+    simulation.start_rank(0, body, ignore, carrier=carrier)
+    simulation.drain()
+    assert calls == [threading.get_ident()] * 3
+
+
+def test_an_aborted_thread_gets_system_exit_and_may_wait_while_cleaning_up() -> None:
+    simulation = Simulation()
+    steps: list[str] = []
+
+    def body() -> None:
+        try:
+            simulation.sleep(1000)
+        except SystemExit:
+            steps.append("exit")
+            raise
+        finally:
+            simulation.sleep(5)
+            steps.append("cleaned up")
+
+    rank = simulation.start_rank(0, body, ignore, carrier=thread())
+    simulation.start_rank(1, rank.abort, ignore, carrier=thread())
+    simulation.run_until(simulation.timer(10))
+    assert steps == ["exit", "cleaned up"]
+    assert isinstance(rank.error, SystemExit)
+    assert not rank.alive
+
+
+def test_a_killed_thread_runs_its_finally_blocks() -> None:
+    simulation = Simulation()
+    steps: list[str] = []
+
+    def body() -> None:
+        try:
+            simulation.wait(simulation.handle())
+        finally:
+            steps.append("cleaned up")
+
+    rank = simulation.start_rank(0, body, ignore, carrier=thread())
+    with pytest.raises(DeadlockError):
+        simulation.drain()
+    rank.kill()
+    assert steps == ["cleaned up"]
+    assert not rank.alive
+
+
+@pytest.mark.adr("0060-D1")
+def test_a_deadlock_of_threads_names_the_lines_at_which_they_wait() -> None:
+    simulation = Simulation()
+
+    def body() -> None:
+        simulation.wait(simulation.handle("a letter"))
+
+    rank = simulation.start_rank(0, body, ignore, carrier=thread())
+    line = body.__code__.co_firstlineno + 1
+    with pytest.raises(DeadlockError, match=rf"rank 0  a letter, .*test_carriers.py:{line}"):
+        simulation.drain()
+    rank.kill()
+
+
+@pytest.mark.adr("0060-D1")
+def test_an_interrupt_of_main_ends_the_thread_that_runs() -> None:
+    simulation = Simulation()
+    began = threading.Event()
+
+    def body() -> None:
+        began.set()
+        while True:
+            time.sleep(0.001)
+
+    def interrupt() -> None:
+        began.wait()
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    rank = simulation.start_rank(0, body, ignore, carrier=thread())
+    # Where the tests run in the background, Python was told to ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        simulation.drain()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert isinstance(rank.error, KeyboardInterrupt)

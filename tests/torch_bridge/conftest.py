@@ -1,0 +1,3 @@
+"""The programs here are run by tests; they are none."""
+
+collect_ignore = ["programs"]

@@ -1,0 +1,62 @@
+"""Running a PyTorch program in simulated processes, and in real ones to compare with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from kernbench.runtime_api import RuntimeContext
+from kernbench.torch_bridge import run_torchrun
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def simulated(
+    program: str | Path, *args: object, nprocs: int = 1, machine: str = "ahbm:4", data: bool = True
+) -> RuntimeContext:
+    """Run a program of the folder (or a path) in this process and return its run."""
+    path = PROGRAMS / program
+    context = RuntimeContext(machine=machine, ranks=nprocs, data=data)
+    code = compile(path.read_text(), str(path), "exec")
+    with context:
+        run_torchrun(context, path, code, tuple(map(str, args)), nprocs)
+    return context
+
+
+def real(program: str, *args: object, nprocs: int = 1) -> None:
+    """Run a program as PyTorch itself would, on gloo processes."""
+    launch = [] if nprocs == 1 else ["-m", "torch.distributed.run", "--nproc-per-node", str(nprocs)]
+    command = [sys.executable, *launch, str(PROGRAMS / program), *map(str, args)]
+    subprocess.run(
+        command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+
+
+def results(folder: Path) -> list[Any]:
+    """Return what each rank has saved."""
+    import torch
+
+    return [torch.load(path) for path in sorted(folder.glob("rank*.pt"))]
+
+
+def assert_same_bits(found: Any, expected: Any, where: str = "") -> int:
+    """Compare nested results bit by bit and return how many tensors they hold."""
+    import torch
+
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected), f"{where}: {(found - expected).abs().max()} apart"
+        return 1
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        return sum(assert_same_bits(found[k], expected[k], f"{where}.{k}") for k in expected)
+    if isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        return sum(
+            assert_same_bits(a, b, f"{where}[{i}]")
+            for i, (a, b) in enumerate(zip(found, expected, strict=True))
+        )
+    assert found == expected, where
+    return 0

@@ -1,0 +1,84 @@
+"""What a real process has once, every simulated process has for itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+PROGRAM = """
+import json, os, random, sys
+import numpy as np
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.manual_seed(rank)
+random.seed(rank)
+np.random.seed(rank)
+if rank == 1:
+    torch.set_default_dtype(torch.float64)
+sys.argv.append(f"of rank {rank}")
+os.environ["MINE"] = str(rank)
+name = f"rank {rank}"
+dist.barrier()
+with torch.no_grad() if rank == 0 else torch.enable_grad():
+    dist.barrier()
+    grad_mode = torch.is_grad_enabled()
+seen = {
+    "torch": torch.rand(1).item(),
+    "device": torch.rand(1, device="cuda").item(),
+    "random": random.random(),
+    "numpy": np.random.rand(),
+    "dtype": str(torch.get_default_dtype()),
+    "argv": sys.argv[-1],
+    "environ": os.environ["MINE"],
+    "main": sys.modules["__main__"].name,
+    "grad": grad_mode,
+    "current": torch.cuda.current_device(),
+    "rank": dist.get_rank(),
+    "world": os.environ["WORLD_SIZE"],
+    "backend": dist.get_backend(),
+}
+with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
+    json.dump(seen, file)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.adr("0060-D2")
+def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> None:
+    import json
+    import random
+
+    import numpy as np
+
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    simulated(path, tmp_path, nprocs=3)
+    for rank in range(3):
+        seen = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        generator = torch.Generator().manual_seed(rank)
+        dtype = torch.float64 if rank == 1 else torch.float32
+        expected = torch.rand(1, generator=generator, dtype=dtype).item()
+        assert seen == {
+            "torch": expected,
+            "device": expected,
+            "random": random.Random(rank).random(),
+            "numpy": np.random.RandomState(rank).rand(),
+            "dtype": str(dtype),
+            "argv": f"of rank {rank}",
+            "environ": str(rank),
+            "main": f"rank {rank}",
+            "grad": rank != 0,
+            "current": rank,
+            "rank": rank,
+            "world": "3",
+            "backend": "nccl",
+        }
