@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import yaml
@@ -13,7 +14,7 @@ from kernbench.calibration.constants import Constant, constants_of, number_at
 from kernbench.calibration.least_squares import solve
 from kernbench.calibration.machine_text import edited
 from kernbench.calibration.rows import Array, Modeled, modeled, part_of
-from kernbench.errors import UsageError
+from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import machine_text, parse_machine
 from kernbench.validation import Category, Errors, Row, errors_of
 
@@ -81,6 +82,7 @@ def calibrate(
             f"{', '.join(spec.devices) or 'none (add devices: [NAME] to the file)'}; "
             f"the rows are of {', '.join(found) or 'none'}"
         )
+    _check_names(only, yaml.safe_load(text), spec.name)
     fits = []
     for category in Category:
         of_category = [row for row in own if row.category is category]
@@ -96,6 +98,13 @@ def calibrate(
             + (f" named {', '.join(only)}" if only else "")
         )
     return Calibration(text=text, fits=tuple(fits))
+
+
+def _check_names(only: Sequence[str], data: Mapping[str, Any], name: str) -> None:
+    known = {each.key for category in Category for each in constants_of(category, data)}
+    for key in only:
+        if key not in known:
+            raise UnknownNameError(f"{name} has no constant {key!r} to fit: {nearest(key, known)}")
 
 
 def _chosen(constants: Sequence[Constant], only: Sequence[str]) -> tuple[Constant, ...]:
@@ -137,15 +146,10 @@ class _Fit:
             for held in (False, True)
         )
         say(f"{self.category}: {len(kept)} rows to fit to, {len(apart)} kept apart")
+        self._check_count(len(kept))
         fitted_to = modeled(self.category, kept, self.text)
         scored = modeled(self.category, apart, self.text) if apart else None
-        least = _LEAST_ROWS_PER_CONSTANT * len(self.constants)
-        if len(fitted_to.rows) < least:
-            raise UsageError(
-                f"{len(self.constants)} constants of {self.category} need at least {least} rows "
-                f"that the model answers, but there are {len(fitted_to.rows)}; give more rows, or "
-                f"name the constants to fit"
-            )
+        self._check_count(len(fitted_to.rows))
         before = [_errors(each, self.text) for each in (fitted_to, scored)]
         values = self._solve(fitted_to, say)
         named = sorted({row.source for row in fitted_to.rows})
@@ -166,6 +170,15 @@ class _Fit:
             sources=tuple(named),
         )
 
+    def _check_count(self, found: int) -> None:
+        least = _LEAST_ROWS_PER_CONSTANT * len(self.constants)
+        if found < least:
+            raise UsageError(
+                f"{len(self.constants)} constants of {self.category} need at least {least} rows "
+                f"that the model answers, but there are {found}; give more rows, or "
+                f"name the constants to fit"
+            )
+
     def _solve(self, rows: Modeled, say: Callable[[str], None]) -> Array:
         upper = np.array(
             [
@@ -176,8 +189,8 @@ class _Fit:
         lower = self.start / _FARTHEST
         values = self.start.copy()
         for number in range(_ROUNDS_OF_TILES):
-            if number:
-                rows.narrow(self.with_values(list(values)))
+            if number and not rows.narrow(self.with_values(list(values))):
+                break
             values = solve(
                 lambda tried: self._residuals(rows, tried),
                 values,

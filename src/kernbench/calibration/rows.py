@@ -14,6 +14,7 @@ from kernbench.hardware import Machine, parse_machine
 from kernbench.ops import GemmTile
 from kernbench.validation import Category, Machines, Row
 from kernbench.validation.gemm import DTYPES, GemmTuner
+from kernbench.validation.gemm import tiles as library
 from kernbench.validation.harness import gemm_harness
 from kernbench.validation.problem import Problem
 from kernbench.validation.registry import make_predictor
@@ -32,8 +33,8 @@ class Modeled(Protocol):
         """Return the modeled time of every row on the machine that the text describes."""
         ...
 
-    def narrow(self, text: str) -> None:
-        """Look again for what may be the best way to do each row on a machine like this."""
+    def narrow(self, text: str) -> bool:
+        """Look again for the best ways to do each row on a machine like this; say if others are."""
         ...
 
 
@@ -65,9 +66,9 @@ class GemmRows:
         self._tiles: list[list[GemmTile]] = []
         self.narrow(text)
 
-    def narrow(self, text: str) -> None:
+    def narrow(self, text: str) -> bool:
         machine = _one(text)
-        self._tiles = []
+        before, self._tiles = self._tiles, []
         answered = []
         for row in self.rows:
             tuner = GemmTuner()
@@ -76,6 +77,7 @@ class GemmRows:
                 answered.append(row)
                 self._tiles.append([tile for _, tile in sorted(found, key=_time)[:_KEPT_TILES]])
         self.rows = answered
+        return [set(each) for each in before] != [set(each) for each in self._tiles]
 
     def times_us(self, text: str) -> Array:
         machine = _one(text)
@@ -92,7 +94,7 @@ class GemmRows:
         harness = gemm_harness(row.source, machine.name)
         cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
         found = []
-        for tile in tuner.fitting(problem, machine.sip) if tiles is None else tiles:
+        for tile in library(problem, machine.sip) if tiles is None else tiles:
             try:
                 time_ps = tuner.time_ps(problem, tile, machine, cached)
             except MachineError:
@@ -109,8 +111,9 @@ class PredictedRows:
         times = self._answers(text)
         self.rows = [row for row, time in zip(rows, times, strict=True) if time is not None]
 
-    def narrow(self, text: str) -> None:
+    def narrow(self, text: str) -> bool:
         """Do nothing: the predictor looks at every way each time."""
+        return False
 
     def times_us(self, text: str) -> Array:
         return np.array(self._answers(text), dtype=np.float64)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kernbench.commands import KernelTrace
@@ -16,6 +15,7 @@ from kernbench.ops import (
     KernelProbe,
     Pointer,
     held_share,
+    library_tiles,
     product_call,
     sum_parts_call,
 )
@@ -29,24 +29,9 @@ from kernbench.validation.reference import Row
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
 
-# Rows and columns of a tile (the second number of a pair is an extra piece), and split-K.
-_TILES: list[tuple[int, tuple[int, int], tuple[int, ...]]] = [
-    (64, (32, 0), (1, 8)),
-    (64, (64, 0), (1, 4, 8, 16)),
-    (64, (128, 0), (1, 6)),
-    (128, (128, 0), (1, 3, 6)),
-    (128, (256, 0), (1, 2, 3)),
-]
-# Libraries for matrix engines that take operands from shared memory also have tiles whose width
-# is no power of two.
-_WIDE_TILES: list[tuple[int, tuple[int, int], tuple[int, ...]]] = [
-    (128, (64, 32), (1,)),
-    (128, (128, 32), (1,)),
-    (128, (128, 64), (1,)),
-]
-_LEAST_K = 256
-"""A part of a split K is at least this long."""
-_MOST_STAGES = 5
+_LEAST_STAGES, _MOST_STAGES = 2, 5
+_WIDE_NATIVE_M = 64
+"""Rows of a native tile of engines that take operands from shared memory."""
 _MOST_TRACES = 32
 """All tiles of one problem, so that rows of the same shape on several devices share them."""
 
@@ -100,7 +85,7 @@ class GemmTuner:
         bounds = sorted(
             (
                 (least_ps(problem, tile, sip, cached), index, tile)
-                for index, tile in enumerate(self.fitting(problem, sip))
+                for index, tile in enumerate(tiles(problem, sip))
             ),
         )
         best: tuple[int, GemmTile] | None = None
@@ -115,12 +100,6 @@ class GemmTuner:
                 f"no tile of a GEMM of {problem.dtype} fits in {sip.pe.tcm_kib} KiB of TCM"
             )
         return Timed(best[0] / 1e6, best[1])
-
-    def fitting(self, problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
-        """Yield the tiles of the machine's library that serve a problem."""
-        for tile in tiles(problem, sip):
-            if tile.split_k == 1 or tile.steps(problem.k) * tile.block_k >= _LEAST_K:
-                yield tile
 
     def time_ps(
         self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()
@@ -144,7 +123,9 @@ class GemmTuner:
         sizes = (problem.m, problem.n, problem.k)
         operand, out = Pointer(problem.dtype), Pointer(problem.out)
         parts = Pointer(float32) if tile.split_k > 1 else out
-        product = self._probe.trace(product_call(operand, parts, sizes, problem.dtype, tile))
+        product = self._probe.trace(
+            product_call(operand, operand, parts, sizes, problem.dtype, tile)
+        )
         if tile.split_k == 1:
             return product, None
         summing = sum_parts_call(out, parts, problem.m * problem.n, tile.split_k)
@@ -153,16 +134,11 @@ class GemmTuner:
 
 def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
     """Yield the tiles that a library for the machine has, in as many stages as fit."""
-    block_k = max(64, 64 * 2 // problem.dtype.itemsize) if problem.dtype.itemsize < 4 else 32
-    wide = sip.pe.gemm.native_m >= 64
-    for block_m, (first, second), splits in _TILES + (_WIDE_TILES if wide else []):
-        accumulator = 4 * block_m * (first + second)
-        stage = (block_m + first + second) * block_k * problem.dtype.itemsize
-        held = max(accumulator, sip.pe.register_kib * 1024)
+    size = problem.dtype.itemsize
+    wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M
+    for tile in library_tiles(problem.k, problem.dtype, wide):
+        held = max(4 * tile.block_m * tile.columns, sip.pe.register_kib * 1024)
+        stage = (tile.block_m + tile.columns) * tile.block_k * size
         stages = min(_MOST_STAGES, (sip.tcm_bytes - held) // stage)
-        if stages < 2:
-            continue
-        for split in splits:
-            yield GemmTile(
-                block_m, first, block_k, block_n2=second, split_k=split, num_stages=stages
-            )
+        if stages >= _LEAST_STAGES:
+            yield replace(tile, num_stages=stages)

@@ -28,7 +28,7 @@ class GemmCosts:
         found = self._known.get(key)
         if found is None:
             tile = GemmTile(_block(m), _block(n), max(128 // dtype.itemsize, 16))
-            call = product_call(Pointer(dtype), Pointer(dtype), (m, n, k), dtype, tile)
+            call = product_call(*(Pointer(dtype),) * 3, (m, n, k), dtype, tile)
             found = schedule_kernel(self._probe.trace(call), self._machine, sip_id)
             self._known[key] = found
         return dataclasses.replace(found, name=name)
