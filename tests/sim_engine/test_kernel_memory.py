@@ -1,6 +1,7 @@
 """What the memory system and the clock add to a kernel, one mechanism at a time."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from kernbench.errors import UsageError
 from kernbench.op_log import Template
 from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.sim_engine.kernel_waves import resident_programs
 from tests.sim_engine.kernel_traces import gemm_trace, machine_with, only_gemm, trace_of
 from tests.sim_engine.test_kernel_schedule import check_rows, copy_trace
 
@@ -83,6 +85,36 @@ def test_a_queued_kernel_pays_the_shorter_front_end() -> None:
     assert first.duration_ps - next_one.duration_ps == 2_000_000
     same = machine_with(front_end_us=3)
     assert scheduled(trace, same, queued=True).duration_ps == scheduled(trace, same).duration_ps
+
+
+@pytest.mark.adr("0039-D1")
+def test_registers_hold_no_loads_that_run_ahead() -> None:
+    kib = 1024
+    pe = {"pe__tcm_kib": 420, "pe__resident_programs": 16}
+    pool, split = machine_with(**pe), machine_with(**pe, pe__register_kib=256)
+    trace = replace(copy_trace(256, 1 << 12), tcm_bytes=192 * kib, staged_bytes=128 * kib)
+    assert [
+        resident_programs(trace.tcm_bytes, trace.staged_bytes, each.sip) for each in (pool, split)
+    ] == [2, 1]
+    small = replace(trace, tcm_bytes=96 * kib, staged_bytes=32 * kib)
+    assert resident_programs(small.tcm_bytes, small.staged_bytes, split.sip) == 256 // 64
+    assert resident_programs(40 * kib, small.staged_bytes, split.sip) == 164 // 32
+    assert resident_programs(small.tcm_bytes, 0, split.sip) == 256 // 96
+    assert scheduled(trace, split).duration_ps > scheduled(trace, pool).duration_ps
+
+
+@pytest.mark.adr("0039-D2")
+@settings(max_examples=30, deadline=None)
+@given(share=st.fractions(0, 1, max_denominator=16))
+def test_what_a_load_misses_passes_the_cache_twice(share: Fraction) -> None:
+    narrow = {"cache__bandwidth_gbps": 100, "cube__hbm_bandwidth_gbps": 10_000}
+    machine = machine_with(**narrow, front_end_us=0, pe__dma_issue_cycles=0, cache__write_back=True)
+    moved = 256 * 2 * (1 << 12)
+    trace = copy_trace(256, 1 << 12)
+    time_ns = scheduled(trace, machine, cached=((0, share),)).duration_ps / 1e3
+    passes = float(moved * (1 + (1 - share)) + moved) / 100
+    assert time_ns >= passes
+    assert time_ns == pytest.approx(passes, rel=0.6)
 
 
 @pytest.mark.adr("0028-D5")

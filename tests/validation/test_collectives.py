@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.validation import Row, read_rows
+from kernbench.validation import Row, presets, read_rows
 from kernbench.validation.collectives import CollectivePredictor
 
 HEADER = "device,op,dtype,n_ranks,n_nodes,bytes,time_us,impl,source"
@@ -29,7 +29,7 @@ def rows_of(tmp_path: Path, lines: Sequence[str]) -> list[Row]:
 def test_the_jump_of_the_vendors_table_is_in_the_answers(tmp_path: Path) -> None:
     """A100, 2 ranks: 19.4 us at 512 KiB in LL, 40.8 us at 1 MiB in Simple, as NCCL chooses."""
     lines = [f"{MEASURED[0]},19.4,,aic-nccl", f"{MEASURED[1]},40.8,,aic-nccl"]
-    predictor = CollectivePredictor()
+    predictor = CollectivePredictor(presets())
     answers = [predictor.predict(row) for row in rows_of(tmp_path, lines)]
     assert [answer.how for answer in answers] == ["ring/ll", "ring/simple"]
     for answer, time_us in zip(answers, (19.4, 40.8), strict=True):
@@ -47,7 +47,7 @@ def test_the_jump_of_the_vendors_table_is_in_the_answers(tmp_path: Path) -> None
 )
 def test_a_row_without_an_answer_says_why(tmp_path: Path, line: str, why_not: str) -> None:
     (row,) = rows_of(tmp_path, [line])
-    answer = CollectivePredictor().predict(row)
+    answer = CollectivePredictor(presets()).predict(row)
     assert answer.time_us is None
     assert why_not in answer.why_not
 
@@ -55,6 +55,6 @@ def test_a_row_without_an_answer_says_why(tmp_path: Path, line: str, why_not: st
 def test_a_serving_stacks_kernel_becomes_the_library_for_large_messages(tmp_path: Path) -> None:
     sizes = (4096, 1 << 20, 16 << 20)
     lines = [f"A100-SXM4-80GB,all_reduce_custom,bf16,8,1,{size},9,,x" for size in sizes]
-    predictor = CollectivePredictor()
+    predictor = CollectivePredictor(presets())
     found = [predictor.predict(row).how for row in rows_of(tmp_path, lines)]
     assert found == ["one_shot/simple", "two_shot/simple", "ring/ll128"]

@@ -1,6 +1,5 @@
 """GEMM rows: the tuner finds what timing every tile would find."""
 
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,10 @@ from hypothesis import strategies as st
 from kernbench.dtypes import bfloat16, float32
 from kernbench.hardware import load_machine
 from kernbench.validation import Category, read_rows
-from kernbench.validation.gemm import GemmPredictor, GemmTuner, Problem, least_ps, tiles
+from kernbench.validation.gemm import GemmPredictor, GemmTuner, tiles
+from kernbench.validation.gemm_bounds import least_ps
 from kernbench.validation.harness import Harness, gemm_harness
+from kernbench.validation.problem import Problem
 from kernbench.validation.registry import make_predictor
 
 TUNER = GemmTuner()
@@ -28,7 +29,7 @@ def test_pruned_tuning_finds_the_fastest_tile_of_all(m: int, n: int, k: int, mac
     times = []
     for tile in tiles(problem, machine.sip):
         if tile.split_k == 1 or tile.steps(k) * tile.block_k >= 256:
-            time_ps = TUNER.time_ps(problem, tile, machine, Fraction(0))
+            time_ps = TUNER.time_ps(problem, tile, machine)
             assert least_ps(problem, tile, machine.sip) <= time_ps
             times.append(time_ps)
     assert TUNER.tune(problem, machine, KERNEL).kernel_us == min(times) / 1e6
@@ -41,9 +42,9 @@ def test_tiles_have_as_many_stages_as_fit_beside_the_registers() -> None:
         for tile in tiles(problem, load_machine(name, 1).sip):
             stage = (tile.block_m + tile.columns) * tile.block_k * 2
             room = (pe.tcm_kib - pe.register_kib) * 1024
-            assert 2 <= tile.num_stages <= 4
+            assert 2 <= tile.num_stages <= 5
             assert tile.num_stages * stage <= room
-            assert tile.num_stages == 4 or (tile.num_stages + 1) * stage > room
+            assert tile.num_stages == 5 or (tile.num_stages + 1) * stage > room
 
 
 @pytest.mark.adr("0029-D3")
@@ -51,12 +52,23 @@ def test_only_the_harness_knows_of_warm_weights() -> None:
     machine = load_machine("l40s", 1)
     loop = gemm_harness("aic-gemm", "l40s")
     small = 2 * 1024 * 1024
-    assert loop.warm_share(small, machine.sip) == 1
-    assert loop.warm_share(100 * small, machine.sip) == 0
-    assert KERNEL.warm_share(small, machine.sip) == 0
+    assert dict(loop.cached(small, small, machine.sip)) == {0: 1, 1: 1}
+    assert loop.cached(small, 100 * small, machine.sip) == ()
+    assert KERNEL.cached(small, small, machine.sip) == ()
     problem = Problem(16, 1024, 1024, bfloat16)
     warm = TUNER.tune(problem, machine, loop).kernel_us
     assert warm <= TUNER.tune(problem, machine, KERNEL).kernel_us
+
+
+@pytest.mark.adr("0039-D3")
+def test_the_input_is_warm_if_every_buffer_fits_beside_it() -> None:
+    sip = load_machine("h100-sxm", 1).sip
+    assert sip.cache is not None
+    held = int(sip.cache.capacity_mib * 2**20 * sip.cache.retained_share)
+    weights = held // 12
+    loop = gemm_harness("aic-gemm", "h100-sxm")
+    assert dict(loop.cached(held - 6 * weights, weights, sip)) == {0: 1, 1: 1}
+    assert dict(loop.cached(held - 6 * weights + 1, weights, sip)) == {1: 1}
 
 
 def test_float32_is_not_computed_in_tf32() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from kernbench.hardware import load_machine
 from kernbench.validation import Row, read_rows
+from kernbench.validation.devices import presets
 from kernbench.validation.stacks import STACKS, Stack
 from kernbench.validation.tp_scaling import TpPredictor
 
@@ -15,7 +16,7 @@ HEADER = (
     "device,op,dtype,model,hidden,layers,heads,seq,batch,tokens,input_len,output_len,tp,pp,"
     "time_us,tflops,impl,source\n"
 )
-PREDICTOR = TpPredictor()
+PREDICTOR = TpPredictor(presets())
 
 
 def rows_of(tmp_path: Path, *lines: str) -> list[Row]:

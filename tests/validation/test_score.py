@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernbench.cli.validate import ValidateOptions, validate
 from kernbench.errors import UsageError
-from kernbench.validation import answer_rows, errors_of, measure, read_rows
+from kernbench.validation import answer_rows, errors_of, measure, presets, read_rows
 from kernbench.validation.baselines import baselines, fit, ideal_us
 
 TEXT = """\
@@ -111,10 +111,10 @@ def test_several_processes_give_the_same_answers(data: Path) -> None:
 
 def test_baselines_stand_beside_the_model(data: Path) -> None:
     scored = [each for each in answer_rows(read_rows([data])) if each.row.op == "add"][:3]
-    beside = baselines(scored)
+    beside = baselines(scored, presets())
     assert beside.roofline is not None
     # 1555 GB/s of the vendor: what the rows took is longer.
-    assert ideal_us(scored[0].row) == (0.0, pytest.approx(201326592 / 1555e3))
+    assert ideal_us(scored[0].row, presets()) == (0.0, pytest.approx(201326592 / 1555e3))
     assert beside.roofline.bias is not None
     assert beside.roofline.bias < 0
     found = measure(scored)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from kernbench.cli.bench_file import known_benches
+from kernbench.cli.measured import add_commands
 
 app = typer.Typer(
     name="kernbench",
@@ -327,14 +328,36 @@ def _validate(
     page: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the table as a Markdown page.")
     ] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Your machine for the devices it lists; repeatable."),
+    ] = None,
+    borrow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DONOR:TARGET",
+            help="Score TARGET's GEMMs with DONOR's fitted constants, as if it had no rows.",
+        ),
+    ] = None,
 ) -> None:
     """Score the model on measured rows: errors per category, device and source."""
     from kernbench.cli.validate import ValidateOptions, validate
 
     options = ValidateOptions(
-        data=tuple(data), json=json, page=page, plot=plot, worst=worst, jobs=jobs, every=every
+        data=tuple(data),
+        json=json,
+        page=page,
+        plot=plot,
+        worst=worst,
+        jobs=jobs,
+        every=every,
+        machines=tuple(machine or ()),
+        borrow=borrow,
     )
     raise typer.Exit(validate(options))
+
+
+add_commands(app)
 
 
 @machines.command("list")

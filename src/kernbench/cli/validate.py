@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, UsageError
+
+if TYPE_CHECKING:
+    from kernbench.validation import Row
 
 _ABOUT = """\
 # How far off the model is
@@ -43,6 +46,8 @@ class ValidateOptions:
     worst: int
     jobs: int | None
     every: int
+    machines: tuple[str, ...] = ()
+    borrow: str | None = None
 
 
 def validate(options: ValidateOptions) -> int:
@@ -59,7 +64,9 @@ def validate(options: ValidateOptions) -> int:
 
 
 def _validate(options: ValidateOptions) -> None:
+    from kernbench.hardware import machine_text
     from kernbench.validation import (
+        Machines,
         answer_rows,
         read_rows,
         render_page,
@@ -69,10 +76,16 @@ def _validate(options: ValidateOptions) -> None:
         write_plot,
     )
 
-    rows = sampled(read_rows(options.data), options.every)
+    rows = read_rows(options.data)
+    added = [machine_text(name) for name in options.machines]
+    if options.borrow is not None:
+        text, rows = _borrowed(options.borrow, rows)
+        added.append(text)
+    rows = sampled(rows, options.every)
+    machines = Machines(added)
     with _bar(len(rows)) as advance:
-        scored = answer_rows(rows, options.jobs or os.cpu_count() or 1, advance)
-    print(render_text(scored, options.worst))
+        scored = answer_rows(rows, options.jobs or os.cpu_count() or 1, advance, machines)
+    print(render_text(scored, options.worst, machines))
     try:
         if options.json is not None:
             Path(options.json).write_text(json.dumps(to_json(scored), indent=2) + "\n")
@@ -80,11 +93,28 @@ def _validate(options: ValidateOptions) -> None:
             about = _ABOUT
             if options.every > 1:
                 about += f"\nThis table is of one row in {options.every} (`--every`), by a hash.\n"
-            Path(options.page).write_text(render_page(scored, about))
+            Path(options.page).write_text(render_page(scored, about, machines))
         if options.plot is not None:
             write_plot(scored, Path(options.plot))
     except OSError as error:
         raise KernbenchError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def _borrowed(asked: str, rows: Sequence[Row]) -> tuple[tuple[str, str], list[Row]]:
+    """Return the machine that ``DONOR:TARGET`` makes, and TARGET's GEMM rows."""
+    from kernbench.calibration import transferred
+    from kernbench.hardware import parse_machine
+    from kernbench.validation import Category
+
+    donor, colon, target = asked.partition(":")
+    if not (donor and colon and target):
+        raise UsageError(f"--borrow takes DONOR:TARGET, two machines, but got {asked!r}")
+    text, origin = transferred(donor, target), f"{target} with constants of {donor}"
+    devices = parse_machine(text, origin, 1).spec.devices
+    own = [row for row in rows if row.device in devices and row.category is Category.GEMM]
+    if not own:
+        raise UsageError(f"no GEMM row is of a device of {target}: {', '.join(devices) or 'none'}")
+    return (text, origin), own
 
 
 @contextmanager

@@ -395,6 +395,8 @@ class KernelTrace:
     """Parameter indices that are pointers, rising."""
     overflows: tuple[AddressOverflow, ...] = ()
     """What wrapped around on the way to an address; with ``check`` that is an error."""
+    staged_bytes: int = 0
+    """Part of ``tcm_bytes``: buffers of loads that are issued ahead."""
 
     @property
     def num_programs(self) -> int:

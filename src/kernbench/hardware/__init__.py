@@ -12,6 +12,7 @@ from kernbench.hardware.loading import (
     changed_machine,
     known_machines,
     load_machine,
+    machine_text,
     parse_machine,
 )
 from kernbench.hardware.machine import Link, Machine, build_machine
@@ -64,6 +65,7 @@ __all__ = [
     "cycles_ps",
     "known_machines",
     "load_machine",
+    "machine_text",
     "parse_machine",
     "ps_per_byte",
     "transfer_ps",

@@ -56,7 +56,7 @@ def load_machine(spec: str | Path | Machine, num_sips: int | None = None) -> Mac
         _check_room(spec.name, spec.num_sips, num_sips)
         return spec
     name, size, shape = _split(str(spec))
-    text, origin = _read(name)
+    text, origin = machine_text(name)
     parsed = _validated(_parsed(text, origin), origin)
     if size is None:
         size = _fitting_size(parsed, num_sips)
@@ -121,7 +121,13 @@ def _presets() -> Any:
     return resources.files("kernbench.hardware") / "presets"
 
 
-def _read(name: str) -> tuple[str, str]:
+def machine_text(name: str) -> tuple[str, str]:
+    """Return the YAML text of a preset or a file, and what errors call it.
+
+    Raises:
+        UnknownNameError: No such preset or file.
+        MachineError: The file cannot be read.
+    """
     if name in known_machines():
         path = _presets() / f"{name}.yaml"
         return path.read_text(encoding="utf-8"), f"machine {name}"

@@ -113,6 +113,7 @@ def evaluate(
             overflows.update(run.overflows)
             num_slots, num_loops = run.num_slots, run.num_loops
     groups.sort(key=lambda group: int(group.program_ids[0]))
+    tcm = tcm_use(module, num_stages)
     return KernelTrace(
         name=kernel.name,
         grid=grid,
@@ -120,7 +121,8 @@ def evaluate(
         num_stages=num_stages,
         groups=tuple(groups),
         num_slots=num_slots,
-        tcm_bytes=tcm_use(module, num_stages).total_bytes,
+        tcm_bytes=tcm.total_bytes,
+        staged_bytes=tcm.staged_bytes,
         line=kernel.line,
         pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         overflows=tuple(overflows.values()),

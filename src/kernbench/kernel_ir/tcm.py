@@ -32,6 +32,8 @@ class TcmUse:
 
     total_bytes: int
     tiles: tuple[TcmTile, ...]
+    staged_bytes: int = 0
+    """Of these: buffers of loads that are issued ahead."""
 
 
 # A memo, not state: modules do not change.
@@ -46,17 +48,20 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
     """
     tiles: list[TcmTile] = []
     other: list[TcmTile] = []
-    for function in module.functions.values():
-        _collect(function, num_stages, tiles, other)
+    staged_bytes = sum(
+        _collect(function, num_stages, tiles, other) for function in module.functions.values()
+    )
     if other:
         tiles.append(max(other, key=lambda tile: tile.total_bytes))
     tiles.sort(key=lambda tile: -tile.total_bytes)
-    return TcmUse(sum(tile.total_bytes for tile in tiles), tuple(tiles))
+    return TcmUse(sum(tile.total_bytes for tile in tiles), tuple(tiles), staged_bytes)
 
 
 def _collect(
     function: Function, num_stages: int, tiles: list[TcmTile], other: list[TcmTile]
-) -> None:
+) -> int:
+    """Sort a function's tiles into those that count and the others; return the staged bytes."""
+    staged_bytes = 0
     staged: dict[Op, int] = {}
     for op in walk_ops(function.body):
         if op.name == "scf.for":
@@ -72,10 +77,12 @@ def _collect(
             elif op in staged:
                 what = f"load {_shape(result.type)}"
                 tiles.append(TcmTile(size, staged[op], what, op.line))
+                staged_bytes += tiles[-1].total_bytes
             elif result.type.is_float or op.name == "tt.load":
                 what = f"{op.name} {_shape(result.type)}"
                 if op.name != "arith.constant" and not op.regions:
                     other.append(TcmTile(size, 1, what, op.line))
+    return staged_bytes
 
 
 def tile_bytes(type_: Type) -> int:

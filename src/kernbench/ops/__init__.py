@@ -50,7 +50,7 @@ from kernbench.ops.fused import (
     rms_norm,
 )
 from kernbench.ops.gemm import linear, matmul
-from kernbench.ops.gemm_library import TileChoice, use_tiles
+from kernbench.ops.gemm_library import TileChoice, library_tiles, use_tiles
 from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled
 from kernbench.ops.heads import join_heads, split_heads
 from kernbench.ops.launches import (
@@ -111,6 +111,7 @@ __all__ = [
     "join_heads",
     "layer_norm",
     "le",
+    "library_tiles",
     "linear",
     "log",
     "lt",

@@ -7,7 +7,7 @@ for the calling rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kernbench.dtypes import DType
@@ -15,6 +15,37 @@ from kernbench.errors import UsageError
 from kernbench.hardware import SipSpec
 from kernbench.ops.gemm_tiles import GemmTile
 from kernbench.runtime_api import RuntimeContext, current_context
+
+# Rows and columns of a tile (the second number of a pair is an extra piece), and split-K.
+_TILES = (
+    (64, (32, 0), (1, 8)),
+    (64, (64, 0), (1, 4, 8, 16)),
+    (64, (128, 0), (1, 6)),
+    (128, (128, 0), (1, 3, 6)),
+    (128, (256, 0), (1, 2, 3)),
+)
+_WIDE_TILES = (
+    (128, (64, 32), (1,)),
+    (128, (128, 32), (1,)),
+    (128, (128, 64), (1,)),
+)
+_LEAST_PART = 256
+"""A part of a split K is at least this long."""
+
+
+def library_tiles(k: int, dtype: DType, wide: bool) -> Iterator[GemmTile]:
+    """Yield the tiles of a vendor's library for products with ``k`` columns of A.
+
+    ``wide`` adds those that are no power of two wide: libraries for matrix engines that take
+    operands from shared memory have them. The number of stages is left to who knows the device.
+    """
+    block_k = max(64, 128 // dtype.itemsize) if dtype.itemsize < 4 else 32
+    for block_m, (first, second), splits in _TILES + (_WIDE_TILES if wide else ()):
+        for split in splits:
+            tile = GemmTile(block_m, first, block_k, block_n2=second, split_k=split)
+            if split == 1 or tile.steps(k) * block_k >= _LEAST_PART:
+                yield tile
+
 
 TileChoice = Callable[[int, int, int, DType, SipSpec], GemmTile]
 """From M, N, K, the dtype and the device to a tile."""

@@ -6,15 +6,18 @@ pointer, and sizes, and return what would be launched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import triton
+from triton.runtime.errors import OutOfResources
 
 from kernbench.dtypes import DType
 from kernbench.ops import scalar_functions as fn
 from kernbench.ops.elementwise import elementwise_flat
+from kernbench.ops.fused import residual_norm_rows
 from kernbench.ops.gemm_tiles import GemmTile, gemm_tiles, sum_parts, sum_parts_launch
 from kernbench.ops.normalization import layer_norm_rows, softmax_rows
 from kernbench.ops.promotion import compute_dtype
@@ -29,11 +32,12 @@ _ELEMENTWISE = {
     "add": (fn.add, 2),
     "mul": (fn.mul, 2),
     "relu": (fn.relu, 1),
+    "relu_squared": (fn.relu_squared, 1),
     "gelu": (fn.gelu, 1),
     "silu_mul": (fn.silu_mul, 2),
 }
 ELEMENTWISE_OPS = frozenset(_ELEMENTWISE)
-ROW_OPS = frozenset({"softmax", "layernorm"})
+ROW_OPS = frozenset({"softmax", "layernorm", "rmsnorm", "add_rmsnorm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,32 @@ class KernelCall:
     args: tuple[Any, ...]
     options: Mapping[str, Any]
 
+    def on_device(self) -> None:
+        """Launch it on Triton's active driver, compiled as a GPU needs it.
+
+        The same function, but specialized on sizes, strides and addresses that are multiples of 16,
+        without which a GPU's compiler cannot use wide accesses.
+
+        Raises:
+            LookupError: It needs more of a resource than the device has.
+        """
+        try:
+            _specialized(self.kernel)[self.grid](*self.args, **self.options)
+        except OutOfResources as error:
+            raise LookupError(str(error)) from None
+
+
+@cache
+def _specialized(kernel: Any) -> Any:
+    return triton.jit(kernel.fn)
+
 
 def product_call(
-    operand: Any, out: Any, sizes: tuple[int, int, int], dtype: DType, tile: GemmTile
+    a: Any, b: Any, out: Any, sizes: tuple[int, int, int], dtype: DType, tile: GemmTile
 ) -> KernelCall:
     """Return the GEMM of two row-major matrices, sizes M, N, K; of its parts with split-K."""
     m, n, k = sizes
-    args = (operand, operand, out, m, n, k, tile.steps(k), k, 1, n, 1, m * n, n, 1)
+    args = (a, b, out, m, n, k, tile.steps(k), k, 1, n, 1, m * n, n, 1)
     return KernelCall(gemm_tiles, tile.grid(m, n), args, tile.constants(dtype))
 
 
@@ -61,33 +84,50 @@ def sum_parts_call(out: Any, parts: Any, size: int, split: int) -> KernelCall:
     return KernelCall(sum_parts, grid, (out, parts, size), options)
 
 
-def elementwise_call(op: str, tensor: Any, dtype: DType, size: int) -> KernelCall:
-    """Return one of :data:`ELEMENTWISE_OPS` on ``size`` consecutive elements."""
-    function, operands = _ELEMENTWISE[op]
-    slots = (tensor,) * operands + (None,) * (3 - operands)
+def elementwise_call(
+    op: str, out: Any, operands: Sequence[Any], dtype: DType, size: int
+) -> KernelCall:
+    """Return one of :data:`ELEMENTWISE_OPS` on ``size`` consecutive elements.
+
+    It takes as many of ``operands`` as it needs: two at most.
+    """
+    function, count = _ELEMENTWISE[op]
+    slots = (*operands[:count], *(None,) * (3 - count))
     options = {"COMPUTE": compute_dtype(dtype), "FUNCTION": function, "BLOCK": _BLOCK}
-    return KernelCall(
-        elementwise_flat, (triton.cdiv(size, _BLOCK),), (tensor, *slots, size), options
-    )
+    return KernelCall(elementwise_flat, (triton.cdiv(size, _BLOCK),), (out, *slots, size), options)
 
 
 def rows_call(
-    op: str, tensor: Any, dtype: DType, rows: int, cols: int, in_passes: bool
+    op: str,
+    out: Any,
+    operands: Sequence[Any],
+    dtype: DType,
+    rows: int,
+    cols: int,
+    in_passes: bool = False,
 ) -> KernelCall:
     """Return one of :data:`ROW_OPS`; ``in_passes`` reads each row once per pass.
 
-    Passes after the first read parameter 2, and the third one of softmax parameter 3.
+    ``operands`` are the rows, then a weight, then a bias or (for ``add_rmsnorm``) a residual; an
+    operation takes what it needs. Passes after the first read parameter 2, and the third one of
+    softmax parameter 3; norms without a mean have no passes.
     """
+    x, weight, other = operands[0], *operands[1:3]
     blocks = row_blocks(rows, cols)
+    options = {"COMPUTE": compute_dtype(dtype), **blocks}
     strides = (rows, cols, cols, 1, cols, 1)
     kernel: Any
     args: tuple[Any, ...]
     if op == "softmax":
         kernel = softmax_in_passes if in_passes else softmax_rows
-        args = (tensor,) * (4 if in_passes else 2) + strides
+        args = (out, *(x,) * (3 if in_passes else 1), *strides)
+    elif op in ("rmsnorm", "add_rmsnorm"):
+        total, residual = (x, other) if op == "add_rmsnorm" else (None, None)
+        kernel = residual_norm_rows
+        args = (total, out, x, None, residual, weight, None, _EPS, rows, cols, cols, 1, cols, 1)
+        options["CENTRED"] = False
     elif in_passes:
-        kernel, args = layer_norm_in_passes, (*(tensor,) * 5, _EPS, *strides)
+        kernel, args = layer_norm_in_passes, (out, x, x, weight, other, _EPS, *strides)
     else:
-        kernel, args = layer_norm_rows, (*(tensor,) * 4, _EPS, *strides, 1, 1)
-    options = {"COMPUTE": compute_dtype(dtype), **blocks}
+        kernel, args = layer_norm_rows, (out, x, weight, other, _EPS, *strides, 1, 1)
     return KernelCall(kernel, (triton.cdiv(rows, blocks["BLOCK_M"]),), args, options)

@@ -110,6 +110,11 @@ def relu(x):
 
 
 @triton.jit
+def relu_squared(x):
+    return relu(x) * relu(x)
+
+
+@triton.jit
 def relu_backward(grad, x):
     return tl.where(x > 0, grad, 0)
 

@@ -21,7 +21,7 @@ from kernbench.sim_engine import (
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
-    from kernbench.kernel_ir import Footprint, OutOfBounds
+    from kernbench.kernel_ir import Footprint, OutOfBounds, TcmUse
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
     from kernbench.replay import (
@@ -116,9 +116,10 @@ class KernelEngine:
             found = self._lane_costs[key] = LaneCosts(sip, conditions)
         return found
 
-    def num_resident(self, tcm_bytes: int, sip_id: int) -> int:
+    def num_resident(self, tcm: TcmUse, sip_id: int) -> int:
         """Return how many programs that need so much TCM one PE holds at a time."""
-        return resident_programs(tcm_bytes, self._machine.sip_at(sip_id))
+        sip = self._machine.sip_at(sip_id)
+        return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip)
 
     def run_live(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
 from kernbench.errors import NeedsDataError, UsageError, nearest
-from kernbench.kernel_ir import makes_pointers, tcm_use
+from kernbench.kernel_ir import makes_pointers
 from kernbench.runtime_api.live_launch import LivePlan
 from kernbench.sim_engine import kernel_operands
 
@@ -87,11 +87,6 @@ class KernelEntry:
         self.plans: dict[Any, KernelPlan | LivePlan] = {}
         self.makes_pointers = makes_pointers(binary.module)
         """Whether it may go to addresses that it has loaded or computed."""
-
-    @property
-    def tcm_bytes(self) -> int:
-        """TCM that one program needs."""
-        return tcm_use(self.binary.module, self.binary.num_stages).total_bytes
 
     def param_index(self, name: str) -> int:
         """Return the place of a parameter.

@@ -88,7 +88,7 @@ def build_paced(
         rank=state.rank,
         sip_id=sip_id,
         num_programs=x * y * z,
-        resident=engine.num_resident(plan.kernel.tcm_bytes, sip_id),
+        resident=engine.num_resident(plan.kernel.binary.tcm, sip_id),
         costs=costs,
         params=params,
         addresses=addresses,

@@ -189,6 +189,9 @@ class CostModel:
         waits = not stores or sip.cache is None or not sip.cache.write_back
         if sip.cache is not None:
             cache = ps_per_byte(sip.cache.bandwidth_gbps) * active
+            if not stores:
+                # What a load misses is written into the cache before it is read.
+                cache *= 1 + missed
         between = Fraction(0)
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote

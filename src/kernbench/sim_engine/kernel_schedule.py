@@ -44,9 +44,8 @@ class LaunchTime:
 
 def launch_time(waves: Waves, sip: SipSpec, conditions: Conditions) -> LaunchTime:
     """Return the time of a launch whose programs run as ``waves`` says."""
-    segments = [segment for group in waves.groups for segment in group.segments]
-    stream_bytes = math.ceil(sum((s.hbm_stream_bytes() for s in segments), Fraction(0)))
-    stream_ps = sip.hbm_stream_ps(stream_bytes)
+    streamed = (costs.hbm_stream_bytes * count for costs, count in waves.tally())
+    stream_ps = sip.hbm_stream_ps(math.ceil(sum(streamed, Fraction(0))))
     cool_ps = max(waves.makespan_ps, stream_ps)
     return LaunchTime(
         front_end_ps=sip.queued_front_end_ps if conditions.queued else sip.front_end_ps,
@@ -68,8 +67,8 @@ def schedule_kernel(
     sip = machine.sip_at(sip_id)
     conditions = conditions or Conditions()
     waves = build_waves(trace, sip, conditions)
-    segments = [segment for group in waves.groups for segment in group.segments]
-    hbm_bytes = math.ceil(sum((s.hbm_bytes() for s in segments), Fraction(0)))
+    moved = (costs.hbm_bytes * count for costs, count in waves.tally())
+    hbm_bytes = math.ceil(sum(moved, Fraction(0)))
     time = launch_time(waves, sip, conditions)
     return Template(
         name=trace.name,
@@ -157,7 +156,7 @@ def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:
     """Return the busy time of each sort of engine, averaged over all PEs of the SIP."""
     busy = [0] * len(QUEUES)
     for group in waves.groups:
-        for segment in group.segments:
+        for costs, count in group.tally():
             for site in group.plan.sites:
-                busy[site.queue] += segment.timed.costs.busy_ps[site.index] * segment.count
+                busy[site.queue] += costs.busy_ps[site.index] * count
     return {engine: total // sip.num_pes for engine, total in zip(QUEUES, busy, strict=True)}

@@ -11,9 +11,8 @@ wave is a *segment*: it is timed once, whatever the number of its programs.
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -82,14 +81,6 @@ class Segment:
     def count(self) -> int:
         return len(self.program_ids)
 
-    def hbm_bytes(self) -> Fraction:
-        """Return what the segment moves in and out of HBM."""
-        return self.timed.costs.hbm_bytes * self.count
-
-    def hbm_stream_bytes(self) -> Fraction:
-        """Return the bytes that HBM could stream in the time that it takes for these."""
-        return self.timed.costs.hbm_stream_bytes * self.count
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupWaves:
@@ -97,6 +88,16 @@ class GroupWaves:
 
     plan: ProgramPlan
     segments: list[Segment]
+
+    def tally(self) -> list[tuple[ProgramCosts, int]]:
+        """Return the group's different costs of programs, and how many programs have them."""
+        counts: dict[int, int] = {}
+        different: dict[int, ProgramCosts] = {}
+        for segment in self.segments:
+            costs = segment.timed.costs
+            different[id(costs)] = costs
+            counts[id(costs)] = counts.get(id(costs), 0) + segment.count
+        return [(costs, counts[key]) for key, costs in different.items()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,12 +109,19 @@ class Waves:
     """Cubes that run programs; those that follow each other run in different cubes."""
     makespan_ps: int
 
+    def tally(self) -> Iterator[tuple[ProgramCosts, int]]:
+        """Yield the different costs of programs, and how many programs have them."""
+        for group in self.groups:
+            yield from group.tally()
+
 
 def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
     """Return when each program of a launch runs on the PEs of a SIP."""
     num_cubes, pes_per_cube = pes_in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
-    timing = Timing(resident_programs(trace.tcm_bytes, sip), trace.num_programs > num_pes)
+    timing = Timing(
+        resident_programs(trace.tcm_bytes, trace.staged_bytes, sip), trace.num_programs > num_pes
+    )
     groups = [
         group.waves(CostModel(group.plan, sip, conditions), timing)
         for group in _groups(trace, sip, conditions, num_pes)
@@ -161,10 +169,21 @@ class Timing:
     """Whether there are more programs than PEs."""
 
 
-def resident_programs(program_tcm_bytes: int, sip: SipSpec) -> int:
-    """Return how many programs a PE can have in TCM at the same time, at least one."""
-    most = sip.pe.resident_programs
-    return max(1, min(most, sip.tcm_bytes // program_tcm_bytes)) if program_tcm_bytes else most
+def resident_programs(program_tcm_bytes: int, staged_bytes: int, sip: SipSpec) -> int:
+    """Return how many programs a PE can have in TCM at the same time, at least one.
+
+    ``staged_bytes`` of a program's bytes are for loads that run ahead; where part of the TCM is
+    registers, they have the other part to themselves.
+    """
+    registers = sip.pe.register_kib * 1024
+    needs = [(sip.tcm_bytes, program_tcm_bytes)]
+    if registers:
+        needs = [
+            (sip.tcm_bytes - registers, staged_bytes),
+            (registers, program_tcm_bytes - staged_bytes),
+        ]
+    fitting = [room // needed for room, needed in needs if needed]
+    return max(1, min([sip.pe.resident_programs, *fitting]))
 
 
 def pes_in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
@@ -381,21 +400,38 @@ def _in_lock_step(segments: list[Segment]) -> int | None:
 
 
 def _one_by_one(segments: list[Segment], num_programs: int, num_pes: int) -> int:
-    """Give each program, in order, to the PE that can begin it first."""
+    """Give each program, in order, to the PE that can begin it first.
+
+    Of programs in a row that take equally long, as many are placed at once as there are PEs that
+    come free before the first of them hands its PE on.
+    """
     owner = np.full(num_programs, -1, dtype=np.int64)
     for index, segment in enumerate(segments):
         owner[segment.program_ids] = index
         segment.first_start_ps = -1
-    free = [(0, pe) for pe in range(num_pes)]
+    free = np.zeros(num_pes, dtype=np.int64)
+    pes = np.arange(num_pes)
     makespan = 0
-    for index in owner.tolist():
+    for index, count in _runs(owner):
         if index < 0:
             continue
         segment = segments[index]
-        start, pe = free[0]
-        heapq.heapreplace(free, (start + segment.timed.interval_ps, pe))
-        if segment.first_start_ps < 0:
-            segment.first_start_ps, segment.first_pe = start, pe
-        segment.last_start_ps = start
-        makespan = max(makespan, start + segment.timed.duration_ps)
+        interval = segment.timed.interval_ps
+        while count:
+            at_once = max(1, min(count, int(np.searchsorted(free, free[0] + interval))))
+            last = int(free[at_once - 1])
+            if segment.first_start_ps < 0:
+                segment.first_start_ps, segment.first_pe = int(free[0]), int(pes[0])
+            segment.last_start_ps = last
+            makespan = max(makespan, last + segment.timed.duration_ps)
+            free[:at_once] += interval
+            order = np.lexsort((pes, free))
+            free, pes = free[order], pes[order]
+            count -= at_once
     return makespan
+
+
+def _runs(values: Array) -> Iterator[tuple[int, int]]:
+    """Yield every value and how often it follows itself."""
+    bounds = np.flatnonzero(np.diff(values, prepend=values[:1] - 1, append=values[-1:] - 1))
+    yield from zip(values[bounds[:-1]].tolist(), np.diff(bounds).tolist(), strict=True)

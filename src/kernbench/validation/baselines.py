@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
-from kernbench.validation.devices import machine_of
+from kernbench.validation.devices import Machines
 from kernbench.validation.reference import Category, Row
 from kernbench.validation.score import Errors, Scored, errors_of
 
@@ -34,10 +34,10 @@ class Baselines:
     fitted: Errors | None
 
 
-def baselines(scored: Sequence[Scored]) -> Baselines:
+def baselines(scored: Sequence[Scored], machines: Machines) -> Baselines:
     """Return the errors of the formulas on the rows of one group that the model answers."""
     rows = [each.row for each in scored if each.answer.time_us is not None]
-    ideal = [ideal_us(row) for row in rows]
+    ideal = [ideal_us(row, machines) for row in rows]
     known = [(row, times) for row, times in zip(rows, ideal, strict=True) if times is not None]
     if not known:
         return Baselines(None, None)
@@ -52,10 +52,10 @@ def baselines(scored: Sequence[Scored]) -> Baselines:
     return Baselines(errors_of(times.max(axis=1), measured), errors_of(fitted, measured))
 
 
-def ideal_us(row: Row) -> tuple[float, float] | None:
+def ideal_us(row: Row, machines: Machines) -> tuple[float, float] | None:
     """Return the compute and the memory time of a row at peak rates, None if they are unknown."""
     try:
-        machine = machine_of(row.device)
+        machine = machines.machine_of(row.device)
         if row.category is Category.GEMM:
             m, n, k = (row.integer(name) for name in ("m", "n", "k"))
             peak = machine.sip.peak_flops_per_s(_GEMM_RATES.get(row.dtype, row.dtype))
@@ -63,7 +63,7 @@ def ideal_us(row: Row) -> tuple[float, float] | None:
         if row.category is Category.MEMBOUND:
             return 0.0, _hbm_us(row, machine)
         if row.category is Category.COLLECTIVES:
-            return 0.0, _link_us(row)
+            return 0.0, _link_us(row, machines)
     except KernbenchError:
         return None
     return None
@@ -74,9 +74,9 @@ def _hbm_us(row: Row, machine: Machine) -> float:
     return row.integer("bytes") / float(cube.hbm_bandwidth_gbps * machine.sip.num_cubes) / 1e3
 
 
-def _link_us(row: Row) -> float:
+def _link_us(row: Row, machines: Machines) -> float:
     ranks = row.integer("n_ranks")
-    machine = machine_of(row.device, ranks)
+    machine = machines.machine_of(row.device, ranks)
     fastest = max((float(link.bandwidth_gbps) for link in machine.links), default=0.0)
     if not fastest:
         raise KernbenchError(f"machine {machine.name} has no links")

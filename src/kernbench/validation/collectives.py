@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kernbench.errors import KernbenchError
-from kernbench.hardware import Machine
 from kernbench.sim_engine import Asked, Network
-from kernbench.validation.devices import machine_of
+from kernbench.validation.devices import Machines
 from kernbench.validation.predictor import Answer
 from kernbench.validation.reference import Row
 
@@ -23,7 +22,8 @@ _PS_PER_US = 1e6
 class CollectivePredictor:
     """Answers collective rows of one node; every rank enters at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
         self._networks: dict[tuple[str, int], Network] = {}
 
     def predict(self, row: Row) -> Answer:
@@ -55,8 +55,7 @@ class CollectivePredictor:
     def _network(self, device: str, num_ranks: int) -> Network:
         key = (device, num_ranks)
         if key not in self._networks:
-            machine: Machine = machine_of(device, num_ranks)
-            self._networks[key] = Network(machine)
+            self._networks[key] = Network(self._machines.machine_of(device, num_ranks))
         return self._networks[key]
 
 

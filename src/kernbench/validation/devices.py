@@ -2,33 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
-from kernbench.errors import UnknownNameError, nearest
-from kernbench.hardware import Machine, known_machines, load_machine
+from kernbench.errors import MachineError, UnknownNameError, nearest
+from kernbench.hardware import Machine, MachineSpec, known_machines, load_machine, parse_machine
 
 
-@cache
-def known_devices() -> dict[str, str]:
-    """Return the machine of every device name that the presets' ``devices`` list."""
-    found: dict[str, str] = {}
-    for name in known_machines():
-        for device in load_machine(name).spec.devices:
-            found[device] = name
-    return found
+class Machines:
+    """The machines of all devices: those that ship with kernbench, and others by their text.
 
-
-@cache
-def machine_of(device: str, num_sips: int = 1) -> Machine:
-    """Return the machine of a device, with room for ``num_sips`` of them.
+    ``added`` are (YAML text, name for errors) of machine files; a device that one of them lists
+    is theirs, whatever the presets say. Made of text, so that other processes can be sent it.
 
     Raises:
-        UnknownNameError: No preset lists the device.
-        UsageError: The preset has fewer SIPs.
+        MachineError: A text does not describe a machine, or lists no device.
     """
-    known = known_devices()
-    if device not in known:
-        raise UnknownNameError(
-            f"no machine lists the device {device!r} under devices: {nearest(device, known)}"
-        )
-    return load_machine(known[device], num_sips)
+
+    def __init__(self, added: Iterable[tuple[str, str]] = ()) -> None:
+        self.added = tuple(added)
+        self._known: dict[str, tuple[str, str] | str] = {}
+        self._built: dict[tuple[str, int], Machine] = {}
+        for name in known_machines():
+            self._known.update(dict.fromkeys(load_machine(name).spec.devices, name))
+        for text, origin in self.added:
+            devices = parse_machine(text, origin).spec.devices
+            if not devices:
+                raise MachineError(
+                    f"{origin}: the machine lists no device under devices, so no row is of it; "
+                    f"add devices: [NAME] with the name that the rows have"
+                )
+            self._known.update(dict.fromkeys(devices, (text, origin)))
+
+    def __contains__(self, device: str) -> bool:
+        return device in self._known
+
+    def machine_of(self, device: str, num_sips: int = 1) -> Machine:
+        """Return the machine of a device, with room for ``num_sips`` of them.
+
+        Raises:
+            UnknownNameError: No machine lists the device.
+            UsageError: The machine has fewer SIPs.
+        """
+        key = (device, num_sips)
+        found = self._built.get(key)
+        if found is None:
+            found = self._built[key] = self._build(device, num_sips)
+        return found
+
+    def devices_of(self, spec: MachineSpec) -> set[str]:
+        """Return the devices that a machine stands for here."""
+        return {each for each in spec.devices if self.machine_of(each).name == spec.name}
+
+    def _build(self, device: str, num_sips: int) -> Machine:
+        known = self._known.get(device)
+        if known is None:
+            raise UnknownNameError(
+                f"no machine lists the device {device!r} under devices: "
+                f"{nearest(device, self._known)}"
+            )
+        if isinstance(known, str):
+            return load_machine(known, num_sips)
+        return parse_machine(*known, num_sips)
+
+
+@cache
+def presets() -> Machines:
+    """Return the machines that ship with kernbench."""
+    return Machines()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kernbench.commands import KernelTrace
-from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
+from kernbench.dtypes import bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
 from kernbench.ops import (
@@ -16,49 +15,25 @@ from kernbench.ops import (
     KernelProbe,
     Pointer,
     held_share,
+    library_tiles,
     product_call,
     sum_parts_call,
 )
 from kernbench.sim_engine import Conditions, schedule_kernel
-from kernbench.validation.devices import machine_of
+from kernbench.validation.devices import Machines
+from kernbench.validation.gemm_bounds import least_ps
 from kernbench.validation.harness import Harness, gemm_harness
 from kernbench.validation.predictor import Answer
+from kernbench.validation.problem import Cached, Problem
 from kernbench.validation.reference import Row
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
 
-# Rows and columns of a tile (the second number of a pair is an extra piece), and split-K.
-_TILES: list[tuple[int, tuple[int, int], tuple[int, ...]]] = [
-    (64, (32, 0), (1, 8)),
-    (64, (64, 0), (1, 4, 8, 16)),
-    (64, (128, 0), (1, 6)),
-    (128, (128, 0), (1, 3, 6)),
-    (128, (256, 0), (1, 2, 3)),
-]
-# Libraries for matrix engines that take operands from shared memory also have tiles whose width
-# is no power of two.
-_WIDE_TILES: list[tuple[int, tuple[int, int], tuple[int, ...]]] = [
-    (128, (64, 32), (1,)),
-    (128, (128, 32), (1,)),
-    (128, (128, 64), (1,)),
-]
-_LEAST_K = 256
-"""A part of a split K is at least this long."""
-_MOST_STAGES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """``C[m, n] = A[m, k] @ B[k, n]`` of one dtype."""
-
-    m: int
-    n: int
-    k: int
-    dtype: DType
-
-    @property
-    def out(self) -> DType:
-        return bfloat16 if self.dtype.itemsize == 1 else self.dtype
+_LEAST_STAGES, _MOST_STAGES = 2, 5
+_WIDE_NATIVE_M = 64
+"""Rows of a native tile of engines that take operands from shared memory."""
+_MOST_TRACES = 32
+"""All tiles of one problem, so that rows of the same shape on several devices share them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +47,8 @@ class Timed:
 class GemmPredictor:
     """Answers GEMM rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
         self._tuner = GemmTuner()
 
     def predict(self, row: Row) -> Answer:
@@ -81,8 +57,8 @@ class GemmPredictor:
             return Answer(None, f"no kernel for op {row.op}")
         if dtype is None:
             return Answer(None, f"no Triton dtype for {row.dtype}")
-        machine = machine_of(row.device)
-        problem = Problem(row.integer("m"), row.integer("n"), row.integer("k"), dtype)
+        machine = self._machines.machine_of(row.device)
+        problem = Problem.of(row, dtype)
         harness = gemm_harness(row.source, machine.name)
         try:
             best = self._tuner.tune(problem, machine, harness)
@@ -94,9 +70,9 @@ class GemmPredictor:
 class GemmTuner:
     """Finds the fastest tile by timing the kernel with each that may be the fastest."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_traces: int | None = _MOST_TRACES) -> None:
         self._probe = KernelProbe()
-        self._traces = lru_cache(maxsize=4)(self._trace)
+        self._traces = lru_cache(maxsize=most_traces)(self._trace)
 
     def tune(self, problem: Problem, machine: Machine, harness: Harness) -> Timed:
         """Return the tile with the least modeled time.
@@ -105,19 +81,18 @@ class GemmTuner:
         their GEMM engines and caches must do, are not timed.
         """
         sip = machine.sip
-        weight_bytes = problem.k * problem.n * problem.dtype.itemsize
-        warm = harness.warm_share(weight_bytes, sip)
+        cached = harness.cached(problem.input_bytes, problem.weight_bytes, sip)
         bounds = sorted(
             (
-                (least_ps(problem, tile, sip), index, tile)
-                for index, tile in self._fitting(problem, sip)
+                (least_ps(problem, tile, sip, cached), index, tile)
+                for index, tile in enumerate(tiles(problem, sip))
             ),
         )
         best: tuple[int, GemmTile] | None = None
         for bound, _, tile in bounds:
             if best is not None and bound >= best[0]:
                 break
-            time_ps = self.time_ps(problem, tile, machine, warm)
+            time_ps = self.time_ps(problem, tile, machine, cached)
             if best is None or time_ps < best[0]:
                 best = time_ps, tile
         if best is None:
@@ -126,15 +101,14 @@ class GemmTuner:
             )
         return Timed(best[0] / 1e6, best[1])
 
-    def _fitting(self, problem: Problem, sip: SipSpec) -> Iterator[tuple[int, GemmTile]]:
-        for index, tile in enumerate(tiles(problem, sip)):
-            if tile.split_k == 1 or tile.steps(problem.k) * tile.block_k >= _LEAST_K:
-                yield index, tile
+    def time_ps(
+        self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()
+    ) -> int:
+        """Return the time of a product with one tile, split-K's second kernel included.
 
-    def time_ps(self, problem: Problem, tile: GemmTile, machine: Machine, warm: Fraction) -> int:
-        """Return the time of a product with one tile, split-K's second kernel included."""
+        ``cached`` is how much of the input (parameter 0) and the weights (1) the cache holds.
+        """
         product, summing = self._traces(problem, tile)
-        cached = ((1, warm),) if warm else ()
         if summing is None:
             return schedule_kernel(product, machine, 0, Conditions(cached=cached)).duration_ps
         held = held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
@@ -149,7 +123,9 @@ class GemmTuner:
         sizes = (problem.m, problem.n, problem.k)
         operand, out = Pointer(problem.dtype), Pointer(problem.out)
         parts = Pointer(float32) if tile.split_k > 1 else out
-        product = self._probe.trace(product_call(operand, parts, sizes, problem.dtype, tile))
+        product = self._probe.trace(
+            product_call(operand, operand, parts, sizes, problem.dtype, tile)
+        )
         if tile.split_k == 1:
             return product, None
         summing = sum_parts_call(out, parts, problem.m * problem.n, tile.split_k)
@@ -158,42 +134,11 @@ class GemmTuner:
 
 def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
     """Yield the tiles that a library for the machine has, in as many stages as fit."""
-    block_k = max(64, 64 * 2 // problem.dtype.itemsize) if problem.dtype.itemsize < 4 else 32
-    wide = sip.pe.gemm.native_m >= 64
-    for block_m, (first, second), splits in _TILES + (_WIDE_TILES if wide else []):
-        accumulator = 4 * block_m * (first + second)
-        stage = (block_m + first + second) * block_k * problem.dtype.itemsize
-        held = max(accumulator, sip.pe.register_kib * 1024)
+    size = problem.dtype.itemsize
+    wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M
+    for tile in library_tiles(problem.k, problem.dtype, wide):
+        held = max(4 * tile.block_m * tile.columns, sip.pe.register_kib * 1024)
+        stage = (tile.block_m + tile.columns) * tile.block_k * size
         stages = min(_MOST_STAGES, (sip.tcm_bytes - held) // stage)
-        if stages < 2:
-            continue
-        for split in splits:
-            yield GemmTile(
-                block_m, first, block_k, block_n2=second, split_k=split, num_stages=stages
-            )
-
-
-def least_ps(problem: Problem, tile: GemmTile, sip: SipSpec) -> int:
-    """Return a time that no schedule of the tile can beat.
-
-    The longer of two: the dots of the fullest PE at peak, and what all waves but the last one load
-    through the cache.
-    """
-    tiles_mn, split = tile.grid(problem.m, problem.n)
-    programs = tiles_mn * split
-    rounds = -(-programs // sip.num_pes)
-    engine = sip.pe.gemm
-    flops = 2 * tile.block_m * tile.columns * tile.block_k * tile.steps(problem.k)
-    rate = sip.gemm_flops_per_clock(problem.dtype.name) * engine.efficiency * sip.clock_ghz
-    least = rounds * flops * 1000 / rate
-    if sip.cache is not None:
-        columns = -(-problem.n // tile.columns)
-        rows = -(-problem.m // tile.block_m)
-        size = problem.dtype.itemsize
-        loaded = (problem.m * columns + problem.n * rows) * problem.k * size
-        longest = (tile.block_m + tile.columns) * tile.block_k * tile.steps(problem.k) * size
-        loaded -= programs % sip.num_pes * longest
-        least = max(least, loaded * 1000 / sip.cache.bandwidth_gbps)
-    if split > 1:
-        least += sip.queued_front_end_ps
-    return sip.front_end_ps + int(least)
+        if stages >= _LEAST_STAGES:
+            yield replace(tile, num_stages=stages)

@@ -44,14 +44,23 @@ class Harness:
             kernel_us *= 1 + self.block_waste * (math.ceil(rounds) / rounds - 1)
         return max(self.host_us, self.fixed_us + kernel_us)
 
-    def warm_share(self, weight_bytes: int, sip: SipSpec) -> Fraction:
-        """Return the share of the weights that the cache still has when their turn comes again."""
+    def cached(
+        self, input_bytes: int, weight_bytes: int, sip: SipSpec
+    ) -> tuple[tuple[int, Fraction], ...]:
+        """Return the shares of a GEMM's input (0) and weights (1) that the cache still has.
+
+        Weights find what is left of them when their turn comes again; the input, which every launch
+        reads, is there if all buffers in rotation fit beside it.
+        """
         if not self.weight_buffers or sip.cache is None:
-            return Fraction(0)
+            return ()
         held = sip.cache.capacity_mib * 2**20 * sip.cache.retained_share
-        share = 2 - Fraction(self.weight_buffers * weight_bytes) / held
+        rotated = self.weight_buffers * weight_bytes
+        share = 2 - Fraction(rotated) / held
         # In sixteenths, so that schedules are met again.
-        return Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
+        warm = Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
+        shares = ((0, Fraction(input_bytes + rotated <= held)), (1, warm))
+        return tuple((param, found) for param, found in shares if found)
 
     def warm_row(self, row_bytes: int) -> Fraction:
         """Return the share of a row that later passes find: all of a short one, none of a long."""

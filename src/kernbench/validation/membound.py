@@ -16,7 +16,7 @@ from kernbench.ops import (
     rows_call,
 )
 from kernbench.sim_engine import Conditions, schedule_kernel
-from kernbench.validation.devices import machine_of
+from kernbench.validation.devices import Machines
 from kernbench.validation.harness import membound_harness
 from kernbench.validation.predictor import Answer
 from kernbench.validation.reference import Row
@@ -24,12 +24,14 @@ from kernbench.validation.reference import Row
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32}
 
 _WIDEST_ROW = 1 << 17
+_OPS_IN_PASSES = ("softmax", "layernorm")
 
 
 class MemboundPredictor:
-    """Answers rows of elementwise operations, softmax and layer norm."""
+    """Answers rows of elementwise operations, softmax and norms."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
         self._probe = KernelProbe()
         self._traces = lru_cache(maxsize=4)(self._trace)
 
@@ -39,19 +41,20 @@ class MemboundPredictor:
             return Answer(None, f"no Triton dtype for {row.dtype}")
         if row.op not in ELEMENTWISE_OPS | ROW_OPS:
             return Answer(None, f"no kernel for op {row.op}")
-        machine = machine_of(row.device)
+        machine = self._machines.machine_of(row.device)
         rows, cols = row.integer("rows"), row.integer("cols")
         if row.op in ROW_OPS and cols > _WIDEST_ROW:
             return Answer(None, f"{row.op} of rows longer than {_WIDEST_ROW} elements")
         harness = membound_harness(row.source, machine.name, row.op)
         conditions = Conditions()
-        if harness.row_kib:
+        in_passes = bool(harness.row_kib) and row.op in _OPS_IN_PASSES
+        if in_passes:
             # Every pass but the first finds what the caches still have of the row.
             warm = harness.warm_row(cols * dtype.itemsize)
             passes = ((2, warm), (3, warm)) if row.op == "softmax" else ((2, warm),)
             conditions = Conditions(cached=passes)
         try:
-            trace = self._traces(row.op, dtype, rows, cols, bool(harness.row_kib))
+            trace = self._traces(row.op, dtype, rows, cols, in_passes)
             kernel_us = schedule_kernel(trace, machine, 0, conditions).duration_ps / 1e6
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
@@ -60,5 +63,7 @@ class MemboundPredictor:
     def _trace(self, op: str, dtype: DType, rows: int, cols: int, in_passes: bool) -> KernelTrace:
         tensor = Pointer(dtype)
         if op in ELEMENTWISE_OPS:
-            return self._probe.trace(elementwise_call(op, tensor, dtype, rows * cols))
-        return self._probe.trace(rows_call(op, tensor, dtype, rows, cols, in_passes))
+            return self._probe.trace(
+                elementwise_call(op, tensor, (tensor,) * 2, dtype, rows * cols)
+            )
+        return self._probe.trace(rows_call(op, tensor, (tensor,) * 3, dtype, rows, cols, in_passes))

@@ -17,8 +17,9 @@ from kernbench.hardware import Machine, SipSpec
 from kernbench.ops import GemmTile
 from kernbench.runtime_api import KernelEngine, RuntimeContext
 from kernbench.tp import TransformerConfig
-from kernbench.validation.gemm import GemmTuner, Problem
+from kernbench.validation.gemm import GemmTuner
 from kernbench.validation.harness import Harness
+from kernbench.validation.problem import Problem
 from kernbench.validation.stacks import Stack
 
 LAYERS = 3

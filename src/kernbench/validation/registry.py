@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+from kernbench.validation.devices import Machines, presets
 from kernbench.validation.predictor import Predictor
 from kernbench.validation.reference import Category
 
@@ -17,8 +18,8 @@ PREDICTORS: dict[Category, tuple[str, str]] = {
 }
 
 
-def make_predictor(category: Category) -> Predictor:
-    """Return a new predictor of a category."""
+def make_predictor(category: Category, machines: Machines | None = None) -> Predictor:
+    """Return a new predictor of a category, for the presets or other machines."""
     module, name = PREDICTORS[category]
-    maker: Callable[[], Predictor] = getattr(import_module(module), name)
-    return maker()
+    maker: Callable[[Machines], Predictor] = getattr(import_module(module), name)
+    return maker(machines or presets())

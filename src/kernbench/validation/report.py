@@ -8,6 +8,7 @@ from typing import Any
 
 from kernbench.errors import UsageError
 from kernbench.validation.baselines import Baselines, baselines
+from kernbench.validation.devices import Machines, presets
 from kernbench.validation.reference import Category
 from kernbench.validation.score import Errors, Group, Scored, grouped, measure, reasons
 
@@ -49,7 +50,7 @@ def to_json(scored: Sequence[Scored]) -> dict[str, Any]:
     return {"categories": categories, "groups": groups}
 
 
-def table(scored: Sequence[Scored], header: Sequence[str]) -> list[list[str]]:
+def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -> list[list[str]]:
     """Return the lines of the error table as cells: every group, then every category."""
     lines = [[*header, *_HEAD]]
     previous: Category | None = None
@@ -58,7 +59,7 @@ def table(scored: Sequence[Scored], header: Sequence[str]) -> list[list[str]]:
             lines.append(_total(scored, previous, len(header)))
         previous = group.category
         cells = [group.category.value, group.device, group.source, f"{group.op} {group.dtype}"]
-        lines.append([*cells, *_errors(measure(rows), baselines(rows))])
+        lines.append([*cells, *_errors(measure(rows), baselines(rows, machines))])
     if previous is not None:
         lines.append(_total(scored, previous, len(header)))
     return lines
@@ -89,9 +90,9 @@ def _baseline(found: Errors | None) -> str:
 HEADER = ("category", "device", "source", "op")
 
 
-def render_text(scored: Sequence[Scored], worst: int) -> str:
+def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None = None) -> str:
     """Return what the command prints."""
-    lines = table(scored, HEADER)
+    lines = table(scored, HEADER, machines or presets())
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [
         "  ".join(
@@ -124,9 +125,9 @@ def _worst(scored: Iterable[Scored], count: int) -> list[str]:
     ]
 
 
-def render_page(scored: Sequence[Scored], about: str) -> str:
+def render_page(scored: Sequence[Scored], about: str, machines: Machines | None = None) -> str:
     """Return the table as a page of the documentation; ``about`` is its text."""
-    lines = table(scored, HEADER)
+    lines = table(scored, HEADER, machines or presets())
     cells = ["| " + " | ".join(line) + " |" for line in lines]
     align = ["---"] * len(HEADER) + ["---:"] * len(_HEAD)
     cells.insert(1, "| " + " | ".join(align) + " |")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import groupby
 from multiprocessing import get_context
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import UnknownNameError, UsageError
-from kernbench.validation.devices import known_devices, machine_of
+from kernbench.validation.devices import Machines, presets
 from kernbench.validation.predictor import Answer, Predictor
 from kernbench.validation.reference import Category, Row
 from kernbench.validation.registry import make_predictor
@@ -66,9 +67,15 @@ class Group:
 
 
 def answer_rows(
-    rows: Sequence[Row], jobs: int = 1, advance: Callable[[int], Any] = lambda count: None
+    rows: Sequence[Row],
+    jobs: int = 1,
+    advance: Callable[[int], Any] = lambda count: None,
+    machines: Machines | None = None,
 ) -> list[Scored]:
     """Return every row with the model's answer, in order; ``advance`` hears of rows done.
+
+    Rows of like shapes go to one process together, whatever their devices: what it has compiled
+    and evaluated for one device serves the others.
 
     Raises:
         UsageError: ``jobs`` is below 1, or a row has an impossible number.
@@ -76,18 +83,22 @@ def answer_rows(
     """
     if jobs < 1:
         raise UsageError(f"jobs must be at least 1, but got {jobs}")
-    _check_devices(rows)
-    # Like rows together: what a process has compiled and cached serves its next rows.
+    machines = machines or presets()
+    _check_devices(rows, machines)
     order = sorted(range(len(rows)), key=lambda index: _affinity(rows[index]))
-    chunks = [order[first : first + _CHUNK] for first in range(0, len(order), _CHUNK)]
+    chunks = _chunks(order, rows)
     answers: dict[int, Answer] = {}
     if jobs == 1 or len(chunks) < 2:
+        answerer = _Answerer(machines)
         for chunk in chunks:
-            answers.update(zip(chunk, _answer([rows[index] for index in chunk]), strict=True))
+            found = answerer.answer([rows[index] for index in chunk])
+            answers.update(zip(chunk, found, strict=True))
             advance(len(chunk))
     else:
         context = get_context("spawn")
-        with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context) as pool:
+        with ProcessPoolExecutor(
+            min(jobs, len(chunks)), context, initializer=_begin, initargs=(machines.added,)
+        ) as pool:
             pending = {
                 pool.submit(_answer, [rows[index] for index in chunk]): chunk for chunk in chunks
             }
@@ -102,33 +113,59 @@ def answer_rows(
     return [Scored(row, answers[index]) for index, row in enumerate(rows)]
 
 
+_SHAPE = ("n", "k", "m", "cols", "rows", "op", "n_ranks", "bytes", "model")
+
+
 def _affinity(row: Row) -> tuple[str, ...]:
-    shape = (row.fields.get(name, "") for name in ("n", "k", "cols", "op", "n_ranks", "model"))
-    return (row.category.value, row.device, *shape)
+    return (row.category.value, row.dtype, *(row.fields.get(name, "") for name in _SHAPE))
 
 
-# The predictors of this process.
-_PREDICTORS: dict[Category, Predictor] = {}
+def _chunks(order: Sequence[int], rows: Sequence[Row]) -> list[list[int]]:
+    """Cut what the processes are given, never between rows of one shape."""
+    chunks: list[list[int]] = []
+    for _, alike in groupby(order, key=lambda index: _affinity(rows[index])):
+        if not chunks or len(chunks[-1]) >= _CHUNK:
+            chunks.append([])
+        chunks[-1] += alike
+    return chunks
+
+
+class _Answerer:
+    """The predictors of one process."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+        self._predictors: dict[Category, Predictor] = {}
+
+    def answer(self, rows: Iterable[Row]) -> list[Answer]:
+        return [self._one(row) for row in rows]
+
+    def _one(self, row: Row) -> Answer:
+        if row.category not in self._predictors:
+            self._predictors[row.category] = make_predictor(row.category, self._machines)
+        try:
+            return self._predictors[row.category].predict(row)
+        except UnknownNameError as error:
+            return Answer(None, str(error))
+
+
+# What a process of a pool answers with; its initializer makes it.
+_ANSWERERS: list[_Answerer] = []
+
+
+def _begin(added: tuple[tuple[str, str], ...]) -> None:
+    _ANSWERERS[:] = [_Answerer(Machines(added))]
 
 
 def _answer(rows: list[Row]) -> list[Answer]:
-    found = []
-    for row in rows:
-        if row.category not in _PREDICTORS:
-            _PREDICTORS[row.category] = make_predictor(row.category)
-        try:
-            found.append(_PREDICTORS[row.category].predict(row))
-        except UnknownNameError as error:
-            found.append(Answer(None, str(error)))
-    return found
+    return _ANSWERERS[0].answer(rows)
 
 
-def _check_devices(rows: Sequence[Row]) -> None:
+def _check_devices(rows: Sequence[Row], machines: Machines) -> None:
     """Refuse data of which the model knows no device at all: a misspelt name, most likely."""
-    known = known_devices()
-    if rows and all(row.device not in known for row in rows):
+    if rows and all(row.device not in machines for row in rows):
         try:
-            machine_of(rows[0].device)
+            machines.machine_of(rows[0].device)
         except UnknownNameError as error:
             raise UnknownNameError(f"{rows[0].where}: {error}") from None
 

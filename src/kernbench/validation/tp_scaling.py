@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.validation.devices import machine_of
+from kernbench.validation.devices import Machines
 from kernbench.validation.inference import InferencePredictor
 from kernbench.validation.predictor import Answer
 from kernbench.validation.reference import Row
@@ -11,8 +11,8 @@ from kernbench.validation.reference import Row
 class TpPredictor:
     """Answers a row by layers of the model, run on the row's machine with the source's stack."""
 
-    def __init__(self) -> None:
-        self._inference = InferencePredictor(machine_of)
+    def __init__(self, machines: Machines) -> None:
+        self._inference = InferencePredictor(machines.machine_of)
 
     def predict(self, row: Row) -> Answer:
         if row.op in ("generate", "encode"):

@@ -205,6 +205,7 @@ class InterleavedLaunch:
             )
             for strand in self.ended
         ]
+        tcm = tcm_use(self.module, self.num_stages)
         return KernelTrace(
             name=kernel.name,
             grid=self.grid,
@@ -212,7 +213,8 @@ class InterleavedLaunch:
             num_stages=self.num_stages,
             groups=merge_groups(groups),
             num_slots=1 + max((strand.num_slots for strand in self.ended), default=0),
-            tcm_bytes=tcm_use(self.module, self.num_stages).total_bytes,
+            tcm_bytes=tcm.total_bytes,
+            staged_bytes=tcm.staged_bytes,
             line=kernel.line,
             pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         )

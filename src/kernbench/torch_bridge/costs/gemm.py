@@ -33,7 +33,7 @@ class GemmCosts:
         found = self._known.get(key)
         if found is None:
             tile = GemmTile(_block(m), _block(n), max(128 // dtype.itemsize, 16))
-            call = product_call(Pointer(dtype), Pointer(dtype), (m, n, k), dtype, tile)
+            call = product_call(*(Pointer(dtype),) * 3, (m, n, k), dtype, tile)
             trace = self._probe.trace(call)
             make = partial(self._template, name, trace, sip_id)
             found = self._known[key] = OperationTiming(make)

@@ -1,0 +1,139 @@
+"""Measured rows as a function from a machine to their modeled times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import md5
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.errors import MachineError
+from kernbench.hardware import Machine, parse_machine
+from kernbench.ops import GemmTile
+from kernbench.validation import Category, Machines, Row
+from kernbench.validation.gemm import DTYPES, GemmTuner
+from kernbench.validation.gemm import tiles as library
+from kernbench.validation.harness import gemm_harness
+from kernbench.validation.problem import Problem
+from kernbench.validation.registry import make_predictor
+
+Array = npt.NDArray[np.float64]
+
+_KEPT_TILES = 3
+
+
+class Modeled(Protocol):
+    """Rows that a model answers for any machine file of one device."""
+
+    rows: list[Row]
+
+    def times_us(self, text: str) -> Array:
+        """Return the modeled time of every row on the machine that the text describes."""
+        ...
+
+    def narrow(self, text: str) -> bool:
+        """Look again for the best ways to do each row on a machine like this; say if others are."""
+        ...
+
+
+def part_of(row: Row, parts: int) -> int:
+    """Return which of ``parts`` a row is in, by a hash that keeps whole shapes together.
+
+    GEMMs go by their weights (n x k), elementwise rows by rows x cols, collectives by operation
+    and ranks: rows that differ in one size only are never on both sides of a split.
+    """
+    names = {
+        Category.GEMM: ("n", "k"),
+        Category.MEMBOUND: ("rows", "cols"),
+        Category.COLLECTIVES: ("op", "n_ranks"),
+    }[row.category]
+    key = "x".join(row.fields[name] for name in names)
+    return int(md5(key.encode()).hexdigest(), 16) % parts
+
+
+class GemmRows:
+    """GEMM rows; which tiles may be the fastest is looked up again with every :meth:`narrow`.
+
+    A tile that is far from the fastest does not become it when a constant moves a little, and
+    traces do not depend on constants, so timing the rows again is cheap.
+    """
+
+    def __init__(self, rows: Sequence[Row], text: str) -> None:
+        self.rows = [row for row in rows if row.dtype in DTYPES and row.op == "gemm"]
+        self._tuner = GemmTuner(most_traces=None)
+        self._tiles: list[list[GemmTile]] = []
+        self.narrow(text)
+
+    def narrow(self, text: str) -> bool:
+        machine = _one(text)
+        before, self._tiles = self._tiles, []
+        answered = []
+        for row in self.rows:
+            tuner = GemmTuner()
+            found = self._timed(row, machine, tuner)
+            if found:
+                answered.append(row)
+                self._tiles.append([tile for _, tile in sorted(found, key=_time)[:_KEPT_TILES]])
+        self.rows = answered
+        return [set(each) for each in before] != [set(each) for each in self._tiles]
+
+    def times_us(self, text: str) -> Array:
+        machine = _one(text)
+        found = []
+        for row, tiles in zip(self.rows, self._tiles, strict=True):
+            times = self._timed(row, machine, self._tuner, tiles)
+            found.append(min(time for time, _ in times))
+        return np.array(found)
+
+    def _timed(
+        self, row: Row, machine: Machine, tuner: GemmTuner, tiles: Sequence[GemmTile] | None = None
+    ) -> list[tuple[float, GemmTile]]:
+        problem = Problem.of(row, DTYPES[row.dtype])
+        harness = gemm_harness(row.source, machine.name)
+        cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
+        found = []
+        for tile in library(problem, machine.sip) if tiles is None else tiles:
+            try:
+                time_ps = tuner.time_ps(problem, tile, machine, cached)
+            except MachineError:
+                continue
+            found.append((harness.time_us(time_ps / 1e6), tile))
+        return found
+
+
+class PredictedRows:
+    """Rows of any category, by its predictor."""
+
+    def __init__(self, rows: Sequence[Row], text: str) -> None:
+        self.rows = list(rows)
+        times = self._answers(text)
+        self.rows = [row for row, time in zip(rows, times, strict=True) if time is not None]
+
+    def narrow(self, text: str) -> bool:
+        """Do nothing: the predictor looks at every way each time."""
+        return False
+
+    def times_us(self, text: str) -> Array:
+        return np.array(self._answers(text), dtype=np.float64)
+
+    def _answers(self, text: str) -> list[float | None]:
+        predictor = make_predictor(self.rows[0].category, Machines([(text, _ORIGIN)]))
+        return [predictor.predict(row).time_us for row in self.rows]
+
+
+def modeled(category: Category, rows: Sequence[Row], text: str) -> Modeled:
+    """Return those of the rows that the model can answer on the machine of a text."""
+    return GemmRows(rows, text) if category is Category.GEMM else PredictedRows(rows, text)
+
+
+_ORIGIN = "the machine that is being calibrated"
+
+
+def _one(text: str) -> Machine:
+    return parse_machine(text, _ORIGIN, 1)
+
+
+def _time(timed: tuple[float, GemmTile]) -> float:
+    return timed[0]

@@ -1,0 +1,209 @@
+"""``kernbench calibrate`` and ``kernbench measure``: rows of a real device, and what they say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernbench.errors import KernbenchError, UsageError
+
+if TYPE_CHECKING:
+    from kernbench.calibration import Fitted
+    from kernbench.measurement import Device, Shape
+    from kernbench.validation import Errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateOptions:
+    """What ``kernbench calibrate`` was given; see ``kernbench calibrate --help``."""
+
+    machine: str
+    data: tuple[str, ...]
+    out: str | None
+    only: tuple[str, ...]
+    sources: tuple[str, ...]
+    rows: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """What ``kernbench measure`` was given; see ``kernbench measure --help``."""
+
+    out: str
+    device: str | None
+    dtype: str
+    gemm: tuple[str, ...]
+    shapes: tuple[str, ...]
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add both commands to the command line."""
+    app.command("calibrate")(_calibrate)
+    app.command("measure")(_measure)
+
+
+def _calibrate(
+    machine: Annotated[
+        str, typer.Argument(metavar="MACHINE", help="The machine to start from: a preset or file.")
+    ],
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="CSV files of measured rows.")
+    ],
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The new machine; NAME-calibrated.yaml.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Fit this constant only; repeatable.")
+    ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Rows of this source only; repeatable.")
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Rows to fit to, and to score on, at most.")
+    ] = 120,
+    parts: Annotated[
+        int, typer.Option(metavar="N", min=2, help="One in N shapes is kept apart and scored.")
+    ] = 4,
+) -> None:
+    """Fit a machine's named constants to measured rows and write it as a new machine file.
+
+    Whole shapes are kept apart and only scored: their error is what other rows will see.
+    """
+    options = CalibrateOptions(
+        machine=machine,
+        data=tuple(data),
+        out=out,
+        only=tuple(only or ()),
+        sources=tuple(source or ()),
+        rows=rows,
+        parts=parts,
+    )
+    raise typer.Exit(_status(lambda: calibrate(options)))
+
+
+def _measure(
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Where gemm.csv and membound.csv go.")
+    ] = "measured",
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the device in the rows; the GPU's.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="bfloat16, float16 or float32.")
+    ] = "bfloat16",
+    gemm: Annotated[
+        list[str] | None, typer.Option(metavar="M,N,K", help="Measure this GEMM; repeatable.")
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="CSV of shapes: m, n, k or op, rows, cols; repeatable."),
+    ] = None,
+) -> None:
+    """Time kernbench's Triton kernels and the vendor's GEMM on this computer's GPU.
+
+    Writes CSV files that validate and calibrate read. Needs PyTorch with CUDA beside kernbench.
+    """
+    options = MeasureOptions(
+        out=out,
+        device=device,
+        dtype=dtype,
+        gemm=tuple(gemm or ()),
+        shapes=tuple(shapes or ()),
+    )
+    raise typer.Exit(_status(lambda: measure(options)))
+
+
+def _status(run: Callable[[], None]) -> int:
+    """Run a command and return its exit status: 2 for a mistake, said in one line."""
+    try:
+        run()
+    except KernbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def calibrate(options: CalibrateOptions) -> None:
+    """Fit, print the constants and the errors, and write the machine."""
+    from kernbench.calibration import calibrate
+    from kernbench.hardware import load_machine
+    from kernbench.validation import read_rows
+
+    name = load_machine(options.machine, 1).name
+    path = Path(options.out or f"{name}-calibrated.yaml")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: cannot be written: there is no folder {path.parent}")
+    rows = read_rows(options.data)
+    if options.sources:
+        known = {row.source for row in rows}
+        unknown = [each for each in options.sources if each not in known]
+        if unknown:
+            raise UsageError(
+                f"no row is of source {unknown[0]!r}; the rows are of {', '.join(sorted(known))}"
+            )
+        rows = [row for row in rows if row.source in options.sources]
+    found = calibrate(
+        options.machine,
+        rows,
+        parts=options.parts,
+        most_rows=options.rows,
+        only=options.only,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    for fitted in found.fits:
+        _print_fit(fitted)
+    try:
+        path.write_text(found.text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    print(f"wrote {path}")
+
+
+def _print_fit(fitted: Fitted) -> None:
+    width = max(len(key) for key, _, _ in fitted.constants)
+    print(f"{fitted.category}, rows of {', '.join(fitted.sources)}")
+    print(f"  {'constant':<{width}}  {'before':>10}  {'after':>10}")
+    for key, before, after in fitted.constants:
+        print(f"  {key:<{width}}  {before:>10.5g}  {after:>10.5g}")
+    print(f"  {'MAPE/median/p90 %':<{width}}  {'before':>14}  {'after':>14}")
+    for label, was, now in (
+        ("fitted to", fitted.fitted_before, fitted.fitted_after),
+        ("kept apart", fitted.apart_before, fitted.apart_after),
+    ):
+        cells = f"{_errors(was):>14}  {_errors(now):>14}"
+        print(f"  {f'{label}, {was.rows} rows':<{width}}  {cells}")
+
+
+def _errors(found: Errors) -> str:
+    if found.mape is None:
+        return "-"
+    return "/".join(f"{each:.1f}" for each in (found.mape, found.median, found.p90))
+
+
+def measure(options: MeasureOptions, make_device: Callable[[], Device] | None = None) -> None:
+    """Measure and write; ``make_device`` stands for the GPU in tests."""
+    from kernbench.dtypes import bfloat16, float16, float32
+    from kernbench.errors import UnknownNameError, nearest
+    from kernbench.measurement import default_shapes, parse_gemm, read_shapes, write_rows
+    from kernbench.measurement import measure as measured
+    from kernbench.measurement.cuda import CudaDevice
+
+    dtypes = {each.name: each for each in (bfloat16, float16, float32)}
+    if options.dtype not in dtypes:
+        raise UnknownNameError(f"unknown dtype {options.dtype!r}: {nearest(options.dtype, dtypes)}")
+    shapes: list[Shape] = [parse_gemm(each) for each in options.gemm]
+    for file in options.shapes:
+        shapes += read_shapes(file)
+    device = make_device() if make_device is not None else CudaDevice(options.device)
+    rows = measured(device, shapes or default_shapes(), dtypes[options.dtype])
+    for path in write_rows(options.out, device.name, rows):
+        print(f"wrote {path}")
