@@ -30,8 +30,8 @@ x.add_(1)
 end.record()
 end.synchronize()
 assert start.query() and end.query()
-said = open({0!r}, "w")
-said.write(f"{start.elapsed_time(end):.9f}")
+with open({0!r}, "w") as said:
+    said.write(f"{start.elapsed_time(end):.9f}")
 """
     said = tmp_path / "said"
     context = run(tmp_path, source.replace("{0!r}", repr(str(said))))

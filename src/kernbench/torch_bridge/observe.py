@@ -78,16 +78,22 @@ class Observer(TorchDispatchMode):
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         asked = kwargs.get("device")
-        if asked is None or asked.type != DEVICE_TYPE:
-            target = None
-        elif _dispatch_mode(_FAKE) is not None:
-            # Shape propagation; a fake tensor on a device that C++ lacks cannot even be copied.
-            return func(*args, **{**kwargs, "device": CPU})
-        else:
-            target = with_index(asked)
-            kwargs = {**kwargs, "device": CPU}
         source = _residence_among(operation, args)
-        return self._move(func, operation, args, kwargs, source, target)
+        if asked is not None and asked.type == DEVICE_TYPE:
+            if _dispatch_mode(_FAKE) is not None:
+                # Shape propagation; a fake tensor on a device that C++ lacks cannot be copied.
+                return func(*args, **{**kwargs, "device": CPU})
+            target: torch.device | None = with_index(asked)
+            kwargs = {**kwargs, "device": CPU}
+        elif MOVE.under_way:
+            target = MOVE.target
+        else:
+            # C++ says so of tensors that are to be where the operand is.
+            target = None if source is None else source.device
+        result = self._move(func, operation, args, kwargs, source, target)
+        if target is None and source is None and asked is not None:
+            _leave_open(result)
+        return result
 
     def _move(
         self,
@@ -166,9 +172,9 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
             if residence.uses and not operation.is_free:
                 check_use(operation, args, arg, residence)
             if residence.device is None:
-                host = arg
+                host = host if residence.is_open else arg
                 continue
-        elif kind is list or kind is tuple:
+        elif isinstance(arg, (list, tuple)):
             residence = _residence_among(operation, arg)
             if residence is None:
                 continue
@@ -205,6 +211,13 @@ def _settle_all(result: Any, device: torch.device) -> None:
     elif isinstance(result, (list, tuple)):
         for each in result:
             _settle_all(each, device)
+
+
+def _leave_open(result: Any) -> None:
+    if type(result) is Tensor:
+        made = settle(result, None)
+        if made is not None:
+            made.is_open = True
 
 
 def _first_numel(args: Any) -> int:

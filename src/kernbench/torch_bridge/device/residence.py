@@ -20,11 +20,13 @@ class Residence:
     It lives as long as the storage does. ``device`` is None for memory of the host.
     """
 
-    __slots__ = ("__weakref__", "device", "sip_id", "uses")
+    __slots__ = ("__weakref__", "device", "is_open", "sip_id", "uses")
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device
         self.sip_id: int = -1 if device is None else device.index
+        self.is_open = False
+        """Whether C++ may have made it to go with tensors of a device: there it names the CPU."""
         self.uses: tuple[Use, ...] = ()
         """Collectives that nobody has waited for."""
 
@@ -46,6 +48,9 @@ def settle(tensor: Tensor, device: torch.device | None) -> Residence | None:
     except (NotImplementedError, RuntimeError):
         return None
     found: Residence | None = getattr(storage, "_kernbench", None)
-    if found is None or (found.device is None and device is not None):
+    if found is None:
         found = storage._kernbench = Residence(device)
+    elif found.device is None and device is not None:
+        # C++ made it, and handed it to a collective, before it was known to be on a device.
+        found.device, found.sip_id = device, device.index
     return found

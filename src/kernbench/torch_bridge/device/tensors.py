@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.device.moves import moving
-from kernbench.torch_bridge.device.names import CPU, EXECUTING, is_simulated, with_index
+from kernbench.torch_bridge.device.names import (
+    CPU,
+    DEVICE_TYPE,
+    EXECUTING,
+    is_simulated,
+    with_index,
+)
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.patches import Patches
 
@@ -52,28 +58,28 @@ def inner_of(tensor: Tensor) -> Tensor | None:
 
 
 def _on_device(tensor: Tensor) -> bool:
-    return is_plain(tensor) and not EXECUTING.depth and residence_of(tensor) is not None
+    return not EXECUTING.depth and device_of(tensor).type == DEVICE_TYPE
 
 
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """``Tensor.to``: a move from a device to the host copies, one to where it is does nothing."""
-    if EXECUTING.depth or not is_plain(self):
+    if EXECUTING.depth:
         return _to(self, *_indexed(args), **_indexed_keywords(kwargs))
     given = kwargs.get("device", args[0] if args else None)
     if isinstance(given, Tensor):
         return to(self, device_of(given), given.dtype, *args[1:], **kwargs)
     if not isinstance(given, (str, torch.device)) and type(given) is not int:
         return _to(self, *args, **kwargs)
-    residence = residence_of(self)
+    source = device_of(self)
     if is_simulated(given):
         target = with_index(given)
-        if residence is not None and residence.device == target:
+        if source == target:
             # In C++ it would seem to move from the CPU.
             return _converted(self, args, kwargs)
         if "device" in kwargs:
             return _to(self, *args, **{**kwargs, "device": target})
         return _to(self, target, *args[1:], **kwargs)
-    if residence is not None and torch.device(given) == CPU:
+    if source.type == DEVICE_TYPE and torch.device(given) == CPU:
         # In C++ it is there already, and would be the same memory.
         with moving(None):
             return _converted(self, args, {**kwargs, "copy": True})
@@ -147,6 +153,25 @@ def _factory(original: Any) -> Any:
     return make
 
 
+def _like(original: Any) -> Any:
+    """Return a function that makes a tensor like its operand, or on the host if that is asked."""
+
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+        if device is None:
+            made: Tensor = original(*args, **kwargs)
+            return made
+        if is_simulated(device):
+            return original(*args, device=with_index(device), **kwargs)
+        if torch.device(device) != CPU:
+            return original(*args, device=device, **kwargs)
+        with moving(None):
+            return original(*args, device=device, **kwargs)
+
+    make.__name__ = original.__name__
+    make.__doc__ = original.__doc__
+    return make
+
+
 def _get_device(self: Tensor) -> int:
     index = device_of(self).index
     return -1 if index is None else index
@@ -170,3 +195,7 @@ def install(patches: Patches) -> None:
     )
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         patches.set(torch, name, _factory(getattr(torch, name)))
+    for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):
+        patches.set(torch, f"{name}_like", _like(getattr(torch, f"{name}_like")))
+    for name in ("empty", "zeros", "ones", "full", "empty_strided"):
+        patches.set(torch.Tensor, f"new_{name}", _like(getattr(torch.Tensor, f"new_{name}")))
