@@ -87,6 +87,9 @@ class CubeSpec(Spec):
     """The least that DRAM moves: masked or strided tiles move whole bursts."""
 
 
+_NONE, _ALL = Fraction(0), Fraction(1)
+
+
 class CacheSpec(Spec):
     """A cache that all PEs of a SIP share, between their ports and HBM."""
 
@@ -108,8 +111,13 @@ class CacheSpec(Spec):
 
         All of it up to ``held_bytes``, none of it from twice that on.
         """
-        share = 2 - Fraction(reuse_bytes, self.held_bytes)
-        return max(Fraction(0), min(share, Fraction(1)))
+        held_bytes = self.held_bytes
+        # Asked several times per launch, and mostly at one of the two ends.
+        if reuse_bytes <= held_bytes:
+            return _ALL
+        if reuse_bytes >= 2 * held_bytes:
+            return _NONE
+        return 2 - Fraction(reuse_bytes, held_bytes)
 
 
 class SustainedSpec(Spec):
