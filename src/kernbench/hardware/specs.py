@@ -106,6 +106,11 @@ class CacheSpec(Spec):
         """How much data survives until it is used again."""
         return max(int(self.capacity_mib * 2**20 * self.retained_share), 1)
 
+    @cached_property
+    def forgotten_bytes(self) -> int:
+        """After how much other data nothing is there any more."""
+        return 2 * self.held_bytes
+
     def kept_share(self, reuse_bytes: int) -> Fraction:
         """Return which share of data is still there after so many bytes, its own included.
 
@@ -115,7 +120,7 @@ class CacheSpec(Spec):
         # Asked several times per launch, and mostly at one of the two ends.
         if reuse_bytes <= held_bytes:
             return _ALL
-        if reuse_bytes >= 2 * held_bytes:
+        if reuse_bytes >= self.forgotten_bytes:
             return _NONE
         return 2 - Fraction(reuse_bytes, held_bytes)
 

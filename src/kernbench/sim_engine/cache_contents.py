@@ -51,7 +51,7 @@ class CacheContents:
         distance = 0
         for number, each in enumerate(self._ranges):
             distance += each.size
-            if not cache.kept_share(distance):
+            if distance >= cache.forgotten_bytes:
                 del self._ranges[number:]
                 break
 
