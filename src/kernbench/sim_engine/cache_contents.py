@@ -10,6 +10,7 @@ from kernbench.hardware import CacheSpec
 
 _STEPS = 16
 """Shares are multiples of one over this, so that schedules are met again."""
+_SHARES = tuple(Fraction(step, _STEPS) for step in range(_STEPS + 1))
 _MOST_RANGES = 32
 """How many ranges are remembered: what was used longer ago counts as gone."""
 
@@ -50,7 +51,7 @@ class CacheContents:
         distance = 0
         for number, each in enumerate(self._ranges):
             distance += each.size
-            if not cache.kept_share(distance):
+            if distance >= cache.forgotten_bytes:
                 del self._ranges[number:]
                 break
 
@@ -67,12 +68,13 @@ class CacheContents:
 
     def share(self, start: int, end: int) -> Fraction:
         """Return which share of an address range is there, rounded down to a step."""
-        held = Fraction(0)
+        held: int | Fraction = 0
         distance = 0
         for each in self._ranges:
             distance += each.size
             if each.start < end and start < each.end:
                 assert self._cache is not None
                 overlap = min(end, each.end) - max(start, each.start)
-                held += overlap * self._cache.kept_share(distance)
-        return Fraction(int(_STEPS * held / (end - start)), _STEPS) if held else Fraction(0)
+                kept = self._cache.kept_share(distance)
+                held += overlap if kept == 1 else overlap * kept
+        return _SHARES[int(_STEPS * held // (end - start))] if held else _SHARES[0]
