@@ -9,9 +9,6 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-# Run a second time, with every kernel under the sanitizer.
-CHECKED_TESTS := tests/ops tests/replay tests/runtime_api tests/tp tests/integration
-
 .PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance clean
 
 help: ## list the targets
@@ -20,9 +17,8 @@ help: ## list the targets
 demo: $(VENV)/run.stamp ## run the tensor-parallel MLP on four simulated devices
 	$(BIN)/kernbench run tp_mlp --trace out/tp_mlp.trace.json
 
-test: $(VENV)/dev.stamp ## run the whole test suite
+test: $(VENV)/torch.stamp ## run the whole test suite, PyTorch programs included
 	$(BIN)/python -m pytest -n 2 -q
-	$(BIN)/python -m pytest -n 2 -q --check $(CHECKED_TESTS)
 
 test-fast: $(VENV)/dev.stamp ## run the tests that take seconds, not minutes
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"
@@ -71,4 +67,8 @@ $(VENV)/run.stamp: pyproject.toml constraints/locked.txt | $(VENV)/pip.stamp
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(PIP) install --quiet --constraint constraints/locked.txt --group dev
+	@touch $@
+
+$(VENV)/torch.stamp: $(VENV)/dev.stamp
+	$(PIP) install --quiet --constraint constraints/locked.txt --group torch
 	@touch $@

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
-from kernbench.runtime_api import RuntimeContext
-from tests.checking import CHECKED
 
 # The machines are shared: an example's time says nothing. CI repeats the same examples.
 settings.register_profile("kernbench", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -27,30 +23,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--adr", metavar="NNNN", help="run only the tests that hold decisions of ADR NNNN"
     )
-
-    parser.addoption("--check", action="store_true", help="run every kernel under the sanitizer")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "unchecked(reason): left out with --check")
-    if config.getoption("--check"):
-        CHECKED.set(True)
-        defaults = RuntimeContext.__init__.__kwdefaults__
-        assert defaults is not None
-        defaults["check"] = True
-        config.addinivalue_line("filterwarnings", "ignore::kernbench.errors.NonFiniteWarning")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    mark = item.get_closest_marker("unchecked")
-    if mark is not None and item.config.getoption("--check"):
-        pytest.skip(f"unchecked: {mark.args[0]}")
-
-
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave the bridge's own modules out where PyTorch, an extra, is not installed."""
-    is_bridge = "kernbench/torch_bridge/" in collection_path.as_posix()
-    return True if is_bridge and find_spec("torch") is None else None
 
 
 def marked_decisions(item: pytest.Item) -> list[str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import Goal, measured_in_a_process
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from conftest import Goal, measured_in_a_process
 from kernbench.collectives import build
 from kernbench.hardware import load_machine
 from kernbench.replay import run_collective

@@ -1,6 +1,6 @@
-"""Question: how much faster is kernbench with data than Triton's interpreter, on one GEMM?
+"""Question: how much faster is kernbench with data than Triton's interpreter?
 
-The tutorial's float16 GEMM, 1024^3, tiles of 128 x 128 x 32, on ``ahbm``: the launch, its modeled
+The kernels of ``bench_kernels`` through the same host code on ``ahbm``, the launch, its modeled
 time and its data, against the same source under ``TRITON_INTERPRET=1``, which needs torch. Both
 in CPU seconds; kernbench is warm, the interpreter compiles nothing. Where torch is in another
 environment than kernbench, ``TORCH_PYTHON`` names the Python of that one.
@@ -14,72 +14,78 @@ import subprocess
 import sys
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Goal
+import tutorial_calls as calls
 
 import kernbench
-
-SIZE, TILE, TILE_K = 1024, 128, 32
+from conftest import Goal
 
 TORCH_PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
+
+CASES = {
+    "GEMM f16 1024^3": ("product", "float16", ((1024, 1024), (1024, 1024)), 50),
+    "vector add 1M f32": ("add", "float32", ((1 << 20,), (1 << 20,)), 50),
+    "softmax 4096 x 1024 f32": ("softmax", "float32", ((4096, 1024),), 50),
+    "attention f16 Z=4 H=2 N=512 D=64": ("attend", "float16", ((4, 2, 512, 64),) * 3, 10),
+    "layer norm backward f16 1024 x 1024": (
+        "norm_backward", "float16", ((1024, 1024), (1024, 1024), (1024,), (1024,), (1024,)), 1,
+    ),
+}  # fmt: skip
 
 INTERPRETED = f"""
 import json, sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import torch
 torch.set_num_threads(1)
-from tutorial_gemm import matmul
+import tutorial_calls
+name, dtype, shapes = json.loads(sys.argv[1])
 torch.manual_seed(0)
-a, b = (torch.randn(({SIZE}, {SIZE})).half() for _ in range(2))
-c = torch.empty(({SIZE}, {SIZE}), dtype=torch.float16)
+args = [torch.randn(shape).to(getattr(torch, dtype)) for shape in shapes]
 start = time.process_time()
-matmul[({(SIZE // TILE) ** 2},)](a, b, c, {SIZE}, {SIZE}, {SIZE}, {TILE}, {TILE}, {TILE_K}, 8)
+out = getattr(tutorial_calls, name)(torch, *args)
 seconds = time.process_time() - start
-error = (c.float() - a.float() @ b.float()).abs().max().item()
-print(json.dumps({{"seconds": seconds, "error": error}}))
+first = out[0] if isinstance(out, tuple) else out
+print(json.dumps({{"seconds": seconds, "finite": bool(first.isfinite().all())}}))
 """
 
 
-def kernbench_seconds() -> float:
-    """Return the best of several warm launches, each with its data read back."""
-    from tutorial_gemm import matmul
-
+def kernbench_seconds(name: str, dtype: str, shapes: tuple[tuple[int, ...], ...]) -> float:
+    """Return the best of several warm calls, each with its data computed."""
     rng = np.random.default_rng(0)
     found = []
     with kernbench.RuntimeContext(machine="ahbm", ranks=1, data=True) as torch:
-        shape = (SIZE, SIZE)
-        a, b = (torch.from_numpy(rng.standard_normal(shape).astype(np.float16)) for _ in range(2))
+        args = [torch.from_numpy(rng.standard_normal(shape).astype(dtype)) for shape in shapes]
         for _ in range(6):
-            c = torch.empty(shape, dtype="f16")
             start = process_time()
-            matmul[((SIZE // TILE) ** 2,)](a, b, c, SIZE, SIZE, SIZE, TILE, TILE, TILE_K, 8)
-            c.numpy()
+            out: Any = getattr(calls, name)(torch, *args)
+            torch.ahbm.synchronize()
+            torch.replay_queue.drain()
             found.append(process_time() - start)
+            del out
     # The first one compiles.
     return min(found[1:])
 
 
-def test_interpreter_against_kernbench(goal: Goal) -> None:
+@pytest.mark.parametrize("what", CASES)
+def test_interpreter_against_kernbench(what: str, goal: Goal) -> None:
     if subprocess.run([TORCH_PYTHON, "-c", "import torch"], capture_output=True).returncode:
         pytest.skip(f"Triton's interpreter needs torch, which {TORCH_PYTHON} does not have")
+    *case, at_least = CASES[what]
     done = subprocess.run(
-        [TORCH_PYTHON, "-c", INTERPRETED],
+        [TORCH_PYTHON, "-c", INTERPRETED, json.dumps(case)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["error"] < 0.5, found
-    ours = kernbench_seconds()
-    print(f"\n  interpreter {found['seconds']:.2f} s, kernbench {ours * 1e3:.1f} ms")
-    goal(
-        "GEMM 1024^3 in Triton's interpreter, against kernbench",
-        found["seconds"] / ours,
-        50,
-        "x",
-        at_least=True,
-    )
+    interpreted = json.loads(done.stdout)
+    assert interpreted["finite"]
+    name, dtype, shapes = case
+    ours = kernbench_seconds(name, dtype, shapes)
+    print(f"\n  interpreter {interpreted['seconds']:.2f} s, kernbench {ours * 1e3:.1f} ms")
+    ratio = interpreted["seconds"] / ours
+    goal(f"{what} in Triton's interpreter, against kernbench", ratio, at_least, "x", at_least=True)

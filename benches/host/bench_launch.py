@@ -10,9 +10,9 @@ from time import process_time
 
 import triton
 import triton.language as tl
-from conftest import Goal
 
 import kernbench
+from conftest import Goal
 from kernbench.triton_backend import activate
 
 LAUNCHES = 3000

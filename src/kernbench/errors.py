@@ -79,6 +79,10 @@ class BadPointerError(KernbenchError, ValueError):
     """A pointer that belongs to no live tensor of this run."""
 
 
+class UnreachableError(BadPointerError):
+    """A pointer into another SIP's memory that its rank has not shared."""
+
+
 class NoDataError(KernbenchError, RuntimeError):
     """Tensor values were asked for in a run without data."""
 

@@ -70,3 +70,33 @@ def test_tp_mlp_is_right_on_any_number_of_ranks(
     if ranks > 1:
         (collective,) = report["collectives"]
         assert (collective["op"], collective["count"]) == ("all_reduce", 2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_oneshot_allreduce_is_right_and_compares_with_the_ring(
+    capsys: pytest.CaptureFixture[str], ranks: int, dtype: str
+) -> None:
+    cases = ["-p", "sizes_kib=1,40", "-p", f"dtype={dtype}", "--ranks", str(ranks)]
+    report, printed = report_of(capsys, "oneshot_allreduce", *cases)
+    lines = [line.split() for line in printed.splitlines() if line.split()[:1] in (["1"], ["40"])]
+    lines = [line for line in lines if len(line) == 5]
+    header = ("KiB", "one_shot", "two_shot", "ring")
+    for line in lines:
+        times = dict(zip(header, map(float, line[:4]), strict=True))
+        assert line[4] == min(header[1:], key=times.__getitem__)
+    assert len(lines) == 2
+    assert {each["name"]: each["launches"] for each in report["kernels"]} == {
+        "one_shot": 2 * ranks,
+        "two_shot": 2 * ranks,
+    }
+
+
+def test_oneshot_allreduce_without_data_says_why_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as status:
+        app(["run", "oneshot_allreduce", "--no-data", "-p", "sizes_kib=1", "--ranks", "2"])
+    assert status.value.code == 1
+    assert "needs data" in (text := capsys.readouterr().err)
+    assert "kernel one_shot at oneshot_allreduce.py:" in text

@@ -401,3 +401,10 @@ def test_the_parts_of_a_launch_add_up_to_its_time(tmp_path: Path) -> None:
         machine = load_machine("h100-sxm", 1)
         outline = outline_kernel(launch.trace, machine, launch.sip_id, launch.conditions)
         assert outline.time.duration_ps == launch.template.duration_ps
+
+
+def test_a_kernel_that_talks_to_other_ranks_has_no_schedule_of_its_own(show: Run) -> None:
+    status, _, err = show("oneshot_allreduce:one_shot", "--ranks", "2", "-a", "sizes_kib=1")
+    assert status == 2
+    assert "kernel one_shot talks to other SIPs" in err
+    assert "--log" in err

@@ -25,33 +25,127 @@ def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untype
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)
 
 
-def launched(torch: Any, x: Any, n: Any = 64, grid: Any = (1,)) -> None:
-    torch.launch("shift", copy_kernel, x, torch.zeros(64), n, grid=grid, BLOCK=64)
+def launched(torch: Any, x: Any, n: Any = 64, grid: Any = (1,), **options: Any) -> None:
+    torch.launch("shift", copy_kernel, x, torch.zeros(64), n, grid=grid, **{"BLOCK": 64, **options})
 
 
+def plainly(torch: Any, x: Any, n: Any = 64, grid: Any = (1,), **options: Any) -> None:
+    copy_kernel[grid](x, torch.zeros(64), n, **{"BLOCK": 64, **options})
+
+
+Launch = Callable[..., None]
+BOTH_WAYS = pytest.mark.parametrize("launch", [launched, plainly])
+
+
+@BOTH_WAYS
 @pytest.mark.parametrize(
-    ("launch", "words"),
+    ("x", "n", "error", "words"),
     [
-        (lambda t: launched(t, np.ones(64)), ("argument 0 of launch shift", "from_numpy")),
-        (lambda t: launched(t, [1.0]), ("argument 0 of launch shift", "list")),
-        (lambda t: launched(t, t.ones(64), "64"), ("argument 2 of launch shift", "str")),
-        (lambda t: launched(t, t.ones(64), grid=(0,)), ("copy_kernel", "positive", "(0, 1, 1)")),
-        (lambda t: launched(t, t.ones(64), grid=(-1,)), ("copy_kernel", "(-1, 1, 1)")),
-        (
-            lambda t: launched(t, t.ones(64), grid=(1 << 20, 1 << 12)),
-            ("copy_kernel", "4,294,967,296", "2,147,483,648"),
-        ),
-        (lambda t: launched(t, t.ones(64), grid=(1.5,)), ("copy_kernel", "integers")),
+        (np.ones(64), 64, TypeError, "argument x_ptr of kernel copy_kernel is a numpy array"),
+        ([1.0], 64, TypeError, "argument x_ptr of kernel copy_kernel is a list"),
+        (None, "64", TypeError, "argument n of kernel copy_kernel is a str"),
+        (None, 2**70, TypeError, "argument n of kernel copy_kernel is 11805916207174113"),
+        (None, np.int32(64), TypeError, "n of kernel copy_kernel is a number of numpy .int32."),
+        (None, (1, {}), TypeError, "n of kernel copy_kernel is a tuple with an element that is a"),
     ],
 )
-def test_a_launch_that_cannot_be_names_kernel_and_argument(
-    launch: Callable[[Any], None], words: tuple[str, ...]
+def test_an_argument_that_no_kernel_takes_is_named(
+    launch: Launch, x: Any, n: Any, error: type[Exception], words: str
 ) -> None:
     with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
-        with pytest.raises(errors.UsageError) as failure:
-            launch(torch)
-        for word in words:
-            assert word in str(failure.value)
+        with pytest.raises(errors.UsageError, match=words) as failure:
+            launch(torch, torch.ones(64) if x is None else x, n)
+        assert isinstance(failure.value, error)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ((0,), r"grid of kernel copy_kernel must be positive in every dimension.*\(0, 1, 1\)"),
+        ((-1,), r"grid of kernel copy_kernel must be positive.*\(-1, 1, 1\)"),
+        ((1 << 20, 1 << 12), "copy_kernel has 4,294,967,296 programs, but at most 2,147,483,648"),
+        ((1.5,), "grid of kernel copy_kernel must be integers"),
+        ((1, 1, 1, 2), r"grid of kernel copy_kernel must have one to three sizes.*\(1, 1, 1, 2\)"),
+        ([1, 1, 1, 2], "grid of kernel copy_kernel must have one to three sizes"),
+        (lambda meta: (1, 1, 1, meta["BLOCK"]), r"one to three sizes.*\(1, 1, 1, 64\)"),
+        (lambda meta: meta["BLOCK"], r"must be a tuple of one to three sizes, but got 64"),
+        ((), r"one to three sizes, but got \(\)"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(launch: Launch, grid: Any, words: str) -> None:
+    with (
+        kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch,
+        pytest.raises(errors.UsageError, match=words),
+    ):
+        launch(torch, torch.ones(64), grid=grid)
+
+
+def test_a_grid_that_is_one_number_is_a_tuple_for_launch_only() -> None:
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
+        launched(torch, torch.ones(64), grid=1)
+        with pytest.raises(TypeError, match=r"a single size is written \(1,\)"):
+            plainly(torch, torch.ones(64), grid=1)
+        plainly(torch, torch.ones(64), grid=[1, 1])
+
+
+@BOTH_WAYS
+def test_an_option_that_does_not_exist_gets_the_nearest(launch: Launch) -> None:
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
+        for options, words in (
+            ({"BLOK": 3}, "copy_kernel has no argument or option BLOK: did you mean BLOCK?"),
+            ({"num_wraps": 8}, "no argument or option num_wraps: did you mean num_warps?"),
+            ({"num_warps": "8"}, "num_warps must be an integer, but got '8'"),
+        ):
+            with pytest.raises(errors.UsageError, match=words):
+                launch(torch, torch.ones(64), **options)
+        with pytest.raises(errors.UsageError, match=r"kernel copy_kernel missing .* 'n'; it has x"):
+            copy_kernel[(1,)](torch.ones(64), torch.ones(64), BLOCK=64)
+
+
+def test_a_tensor_of_a_type_that_triton_lacks_is_named() -> None:
+    pytorch = pytest.importorskip("torch")
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
+        for given, words in (
+            (pytorch.zeros(64, dtype=pytorch.complex64), "is a tensor of complex64"),
+            (pytorch.zeros(64).to_sparse(), "has no memory that a pointer could name"),
+            (pytorch.zeros(64, device="meta"), "lies on device meta"),
+        ):
+            with pytest.raises(
+                errors.KernbenchError, match="x_ptr of kernel copy_kernel.*" + words
+            ):
+                plainly(torch, given)
+
+
+def test_triton_is_its_own_again_after_the_run() -> None:
+    before = triton.runtime.JITFunction.run
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1):
+        with kernbench.RuntimeContext(machine="ahbm", ranks=1):
+            assert triton.runtime.JITFunction.run is not before
+        assert triton.runtime.JITFunction.run is not before
+    assert triton.runtime.JITFunction.run is before
+
+
+@triton.jit
+def broken_kernel(x_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, misspelled)  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_kernel_that_does_not_compile_is_named_with_its_line() -> None:
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if "misspelled)" in text
+    )
+    with (
+        kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch,
+        pytest.raises(triton.CompilationError, match="misspelled is not defined") as failure,
+    ):
+        broken_kernel[(1,)](torch.ones(64), BLOCK=64)
+    assert failure.value.__notes__ == [
+        f"kernel broken_kernel at {__file__}:{line} does not compile"
+    ]
 
 
 def test_a_tensor_of_another_run_is_refused_by_name() -> None:

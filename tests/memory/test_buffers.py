@@ -104,3 +104,18 @@ def test_adopted_elements_are_the_contents() -> None:
     buffer = DeviceMemory(0, CAPACITY, has_data=True).allocate(8, "a")
     buffer.adopt(np.array([[1.0, 2.0]], dtype=np.float32))
     assert buffer.bytes.view(np.float32).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.adr("0020-D2")
+def test_poison_takes_memory_when_somebody_looks() -> None:
+    """A petabyte of poison is no more than a flag, as a petabyte of zeros is."""
+    memory = DeviceMemory(0, 1 << 50, has_data=True)
+    memory.allocate(1 << 49, "large").poison()
+    small = memory.allocate(8, "small")
+    small.poison()
+    assert small.written is not None
+    assert not small.written.any()
+    assert small.bytes.tobytes() == b"\xff" * 8
+    small.written = None
+    assert small.written is None
+    assert small.bytes.tobytes() == b"\xff" * 8

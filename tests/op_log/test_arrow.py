@@ -18,6 +18,16 @@ from kernbench.op_log.schema import SCHEMA
 from tests.logs import LogBuilder, kernel, ring, small_log
 
 
+def placed(instance: Instance, time_ps: int) -> int:
+    """Oracle: when a time of the template falls in an instance that may have been slowed down."""
+    base, lead = min(instance.starts_ps), max(instance.starts_ps) - min(instance.starts_ps)
+    span, duration = max(instance.ends_ps) - base, instance.template.duration_ps
+    if span <= duration or time_ps <= lead:
+        return base + time_ps
+    late = (time_ps - lead) * max((span - lead) / max(duration - lead, 1), 1.0)
+    return base + min(lead + round(late), span)
+
+
 def rows_one_by_one(log: OpLog) -> list[dict[str, object]]:
     """Oracle: the plain loop over instances and rows."""
     result = []
@@ -28,7 +38,6 @@ def rows_one_by_one(log: OpLog) -> list[dict[str, object]]:
         }
         for i in range(len(rows["start_ps"])):
             position = int(rows["rank"][i]) if "rank" in rows else 0
-            base = min(each.starts_ps)
             result.append(
                 {
                     "launch": each.launch_id,
@@ -37,12 +46,27 @@ def rows_one_by_one(log: OpLog) -> list[dict[str, object]]:
                     "peer": each.ranks[rows["peer"][i]] if "peer" in rows else -1,
                     "engine": str(rows["engine"][i]),
                     "name": each.template.name,
-                    "start_ps": base + int(rows["start_ps"][i]),
-                    "end_ps": base + int(rows["end_ps"][i]),
+                    "start_ps": placed(each, int(rows["start_ps"][i])),
+                    "end_ps": placed(each, int(rows["end_ps"][i])),
                     "bytes": int(rows["bytes"][i]),
                 }
             )
     return result
+
+
+@pytest.mark.adr("0049-D4")
+def test_rows_of_what_was_slowed_down_fill_the_time_that_it_took() -> None:
+    builder = LogBuilder()
+    alone = builder.launch(kernel(duration_ps=900), 0, 0)
+    slowed = Instance(
+        alone.template, 1, (0,), (0,), (10_000,), (11_800,), alone.stream, alone.addresses
+    )
+    builder.log.append(slowed)
+    rows = builder.log.to_arrow().to_pylist()
+    assert [(row["start_ps"], row["end_ps"]) for row in rows[3:]] == [
+        (10_000 + 2 * row["start_ps"], 10_000 + 2 * row["end_ps"]) for row in rows[:3]
+    ]
+    assert rows[-1]["end_ps"] == 11_800
 
 
 @pytest.mark.adr("0009-D1")

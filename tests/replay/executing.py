@@ -10,9 +10,8 @@ import numpy as np
 from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory
-from kernbench.replay import Launched, PointerArg, Sanitizer, run_kernel
+from kernbench.replay import Launched, PointerArg, as_sanitizer, run_kernel
 from kernbench.triton_backend import DeviceRates, KernelBinary
-from tests.checking import CHECKED
 
 
 class Tensor:
@@ -39,7 +38,7 @@ class Tensor:
 
 class ExecutingLauncher:
     def __init__(self) -> None:
-        self.sanitizer = Sanitizer() if CHECKED.get() else None
+        self.sanitizer = as_sanitizer(None)
         self.memory = DeviceMemory(0, 1 << 36, has_data=True)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:

@@ -50,7 +50,7 @@ def test_the_keys_are_the_documented_ones_and_json_takes_them() -> None:
         *("rank", "time_ns", "compute_ns", "comm_exposed_ns", "idle_ns", "hbm_bytes", "flops")
     ]
     assert list(report["kernels"][0]) == [
-        *("name", "launches", "time_ns", "flops", "bytes", "utilization")
+        *("name", "launches", "time_ns", "flops", "bytes", "utilization", "bound_by")
     ]
     assert list(report["collectives"][0]) == ["op", "algorithm", "count", "bytes", "time_ns"]
 

@@ -38,6 +38,7 @@ def report_of(num_ranks: int) -> Report:
                 "flops": 10**13,
                 "bytes": 10**9,
                 "utilization": 0.4321,
+                "bound_by": "latency",
             }
         ],
         "collectives": [

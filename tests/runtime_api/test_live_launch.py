@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+import triton
+import triton.language as tl
 
 from kernbench.errors import DeadlockError, NoDataError, UsageError
 from kernbench.runtime_api import RuntimeContext
@@ -206,3 +209,38 @@ def test_under_the_sanitizer_what_it_wrote_is_written() -> None:
         kernels.collatz[(3,)](x, steps)
         add_one[(1,)](steps, more, 3, BLOCK=4)
         assert more.tolist() == [1, 2, 3]
+
+
+def test_a_kernel_keeps_no_tensor_of_its_first_launch_alive(torch) -> None:
+    def first() -> weakref.ref[Any]:
+        x = torch.tensor([6, 7], dtype=torch.int32)
+        kernels.collatz[(2,)](x, torch.zeros(2, dtype=torch.int32))
+        torch.ahbm.synchronize()
+        return weakref.ref(x)
+
+    tensor = first()
+    kernels.collatz[(2,)](torch.ones(2, dtype="i32"), torch.zeros(2, dtype="i32"))
+    torch.ahbm.synchronize()
+    assert tensor() is None
+
+
+@triton.jit
+def choose_kernel(flags, a, b, chosen, read, AS_POINTERS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    flag = tl.load(flags + at)
+    if AS_POINTERS:
+        # Numbers that are taken for pointers, chosen between, and stored again.
+        address = tl.load(a + at).to(tl.pi32_t)
+        tl.store(chosen + at, tl.where(flag, address, tl.load(b + at).to(tl.pi32_t)))
+    else:
+        tl.store(read + at, tl.load(tl.where(flag, a + at, b + at)))
+
+
+def test_pointers_are_chosen_by_data(torch) -> None:
+    flags = torch.from_numpy(np.arange(64) % 3 == 0)
+    a, b = (torch.from_numpy(np.arange(64, dtype=np.int64) * n) for n in (1, -1000))
+    for as_pointers in (True, False):
+        out = torch.zeros(64, dtype=torch.int64)
+        choose_kernel[(1,)](flags, a, b, out, out, AS_POINTERS=as_pointers, BLOCK=64)
+        expected = np.where(np.arange(64) % 3 == 0, np.arange(64), np.arange(64) * -1000)
+        np.testing.assert_array_equal(out.numpy(), expected)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
 from kernbench.errors import UsageError
+from kernbench.hardware import load_machine, parse_machine
 from kernbench.runtime_api import RuntimeContext
 from tests.replay.interleaved.live_kernels import collatz
 from tests.runtime_api.runtime_kernels import add_one
@@ -114,6 +116,83 @@ def test_a_collective_on_a_stream_waits_for_it_alone_and_its_exposed_part_is_rep
     hidden, _ = exposed_ns(overlap=True)
     assert apart >= took
     assert hidden < apart / 2
+
+
+def overlapped(
+    kernel_first: bool, alone: str = "", size: int = 1 << 22
+) -> tuple[dict[str, tuple[int, int]], Any]:
+    """Return start and end of a kernel and an all-reduce on two SIPs whose HBM both want most of.
+
+    ``alone`` leaves the other one out; ``after`` runs the second when the first has ended.
+    """
+    data = load_machine("ahbm", 2).spec.model_dump(mode="json")
+    data["sip"]["cube"]["hbm_bandwidth_gbps"] = 100
+    data["sip"]["cache"] = None
+    data["links"]["bandwidth_gbps"] = 80
+    machine = parse_machine(yaml.safe_dump(data), "test.yaml", 2)
+    with RuntimeContext(machine=machine, ranks=2, data=False) as torch:
+
+        def worker(rank: int) -> None:
+            torch.distributed.init_process_group()
+            message, x, out = torch.empty(size), torch.empty(2 * size), torch.empty(2 * size)
+            comm = torch.ahbm.Stream()
+
+            def kernel() -> None:
+                if alone != "collective":
+                    add_one[(2 * size // 4096,)](x, out, 2 * size, BLOCK=4096)
+
+            def collective() -> None:
+                if alone != "kernel":
+                    with torch.ahbm.stream(comm):
+                        torch.distributed.all_reduce(message, async_op=True)
+
+            for step in (kernel, collective) if kernel_first else (collective, kernel):
+                step()
+                if alone == "after":
+                    torch.ahbm.synchronize()
+                torch.simulation.sleep(10_000_000)
+            torch.ahbm.synchronize()
+
+        torch.multiprocessing.spawn(worker, nprocs=2)
+        torch.drain()
+        found = {
+            each.template.name: (each.starts_ps[0], max(each.ends_ps))
+            for each in torch.op_log.instances
+        }
+        return found, torch.op_log.to_arrow()
+
+
+@pytest.mark.adr("0049-D1")
+@pytest.mark.parametrize("kernel_first", [True, False])
+def test_a_kernel_and_a_collective_slow_each_other_down_whichever_starts_later(
+    kernel_first: bool,
+) -> None:
+    together, rows = overlapped(kernel_first)
+    took = {name: end - start for name, (start, end) in together.items()}
+    alone = {}
+    for only in ("kernel", "collective"):
+        found, _ = overlapped(kernel_first, only)
+        alone |= {name: end - start for name, (start, end) in found.items()}
+    assert set(took) == set(alone) == {"add_one", "all_reduce"}
+    first, second = ("add_one", "all_reduce") if kernel_first else ("all_reduce", "add_one")
+    assert together[first][0] < together[second][0] < together[first][1]
+    for name in took:
+        assert took[name] > 1.1 * alone[name]
+    span = max(end for _, end in together.values()) - together[first][0]
+    lag = together[second][0] - together[first][0]
+    assert max(alone.values()) < span <= max(sum(alone.values()), lag + alone[second]) + 10
+    # The rows of the log are those of the longer time.
+    for name, (_, end) in together.items():
+        assert max(row["end_ps"] for row in rows.to_pylist() if row["name"] == name) == end
+
+
+@pytest.mark.adr("0049-D1")
+def test_one_after_the_other_nothing_is_slowed_down() -> None:
+    apart, _ = overlapped(True, "after")
+    for only in ("kernel", "collective"):
+        found, _ = overlapped(True, only)
+        for name, (start, end) in found.items():
+            assert apart[name][1] - apart[name][0] == end - start
 
 
 def test_a_stream_of_another_sip_is_refused() -> None:

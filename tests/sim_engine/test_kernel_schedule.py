@@ -2,7 +2,6 @@
 
 import heapq
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -109,22 +108,6 @@ def test_more_hbm_bandwidth_is_never_slower(
     slow = machine_with(cube__hbm_bandwidth_gbps=100)
     fast = machine_with(cube__hbm_bandwidth_gbps=100 + faster)
     assert time_of(trace, fast) <= time_of(trace, slow)
-
-
-@settings(max_examples=30, deadline=None)
-@given(shape=SHAPES, block=BLOCKS, share=st.fractions(0, Fraction(99, 100)))
-def test_transfers_in_flight_never_speed_a_kernel_up(
-    shape: tuple[int, int, int], block: tuple[int, int, int], share: Fraction
-) -> None:
-    trace = gemm_trace(*shape, block)
-    assert time_of(trace, comm_share=share) >= time_of(trace)
-
-
-def test_transfers_that_take_half_of_hbm_halve_a_copy() -> None:
-    trace = copy_trace(256, 1 << 16)
-    machine = machine_with(**{**PLAIN, "front_end_us": 0, "cube__hbm_latency_ns": 0})
-    alone, shared = time_of(trace, machine), time_of(trace, machine, comm_share=Fraction(1, 2))
-    assert alone * 1.99 < shared <= alone * 2
 
 
 @settings(max_examples=30, deadline=None)
@@ -368,20 +351,6 @@ def test_a_dot_of_a_dtype_without_a_rate_is_refused() -> None:
     trace = trace_of(([0], only_gemm(16, 16, 16, float8_e5m2)))
     with pytest.raises(MachineError, match="no rate for float8_e5m2"):
         schedule_kernel(trace, A100, 0)
-
-
-@pytest.mark.parametrize("share", [Fraction(-1, 4), Fraction(1), 2.5])
-def test_an_impossible_share_of_hbm_is_refused(share: Any) -> None:
-    with pytest.raises(UsageError, match="comm_share must be"):
-        Conditions(comm_share=share)
-
-
-def test_close_shares_of_hbm_are_one_condition() -> None:
-    assert Conditions(comm_share=Fraction(11, 100)) == Conditions(comm_share=Fraction(12, 100))
-    assert hash(Conditions(comm_share=Fraction(11, 100))) == hash(
-        Conditions(comm_share=Fraction(12, 100))
-    )
-    assert Conditions(comm_share=Fraction(0)).comm_share == 0
 
 
 def test_precisions_of_float32_cost_their_passes() -> None:

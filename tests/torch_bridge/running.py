@@ -35,11 +35,11 @@ def real(program: str, *args: object, nprocs: int = 1) -> None:
     )
 
 
-def results(folder: Path) -> list[Any]:
+def results(folder: Path, name: str = "rank") -> list[Any]:
     """Return what each rank has saved."""
     import torch
 
-    return [torch.load(path) for path in sorted(folder.glob("rank*.pt"))]
+    return [torch.load(path) for path in sorted(folder.glob(f"{name}*.pt"))]
 
 
 def assert_same_bits(found: Any, expected: Any, where: str = "") -> int:

@@ -11,13 +11,39 @@ torch = pytest.importorskip("torch")
 from tests.torch_bridge.running import assert_same_bits, real, results, simulated  # noqa: E402
 
 
+def folders(parent: Path, *names: str) -> list[Path]:
+    made = [parent / name for name in names]
+    for each in made:
+        each.mkdir()
+    return made
+
+
 @pytest.mark.slow
+@pytest.mark.adr("0062-D3")
 def test_hand_written_tensor_parallelism_has_the_bits_of_real_processes(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    ours.mkdir()
-    theirs.mkdir()
+    ours, theirs = folders(tmp_path, "ours", "theirs")
     simulated("tp_layers.py", ours)
     real("tp_layers.py", theirs)
     found, expected = results(ours), results(theirs)
     assert len(expected) == 2
     assert assert_same_bits(found, expected) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0062-D3")
+def test_training_on_a_mesh_and_from_a_checkpoint_has_the_bits_of_real_processes(
+    tmp_path: Path,
+) -> None:
+    on_device, on_host, theirs = folders(tmp_path, "cuda", "cpu", "gloo")
+    real("mesh_training.py", theirs, "cpu", "new", nprocs=4)
+    expected = results(theirs)
+    assert len(expected) == 4
+    for folder in (on_device, on_host):
+        simulated("mesh_training.py", folder, folder.name, "new", nprocs=4)
+        assert assert_same_bits(results(folder), expected) == 4 * 11
+    # A checkpoint is one of PyTorch's: what real processes saved serves as well.
+    simulated("mesh_training.py", theirs, "cuda", "resume", nprocs=4)
+    simulated("mesh_training.py", on_host, "cpu", "resume", nprocs=4)
+    resumed = results(theirs, "resumed")
+    assert assert_same_bits(resumed, results(on_host, "resumed")) == 4 * 11
+    assert resumed[0]["losses"][0] < expected[0]["losses"][0]

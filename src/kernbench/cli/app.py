@@ -28,6 +28,13 @@ Tf32Option = Annotated[
     Literal["round", "truncate", "ieee"],
     typer.Option(help="float32 products whose kernel asks for tf32 or the like; ieee: in float32."),
 ]
+CheckOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--check/--no-check",
+        help="Look for races, unwritten memory and the like [default: KERNBENCH_CHECK].",
+    ),
+]
 
 
 def main() -> None:
@@ -65,8 +72,12 @@ def _run(
         typer.Argument(metavar="BENCH", help="A Python file with run(torch, ...), or a name."),
     ] = None,
     machine: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
-    ] = "ahbm",
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Machine: a preset, NAME:SIPS, or a YAML file; the bench's MACHINE, else ahbm.",
+        ),
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
     ] = None,
@@ -88,9 +99,7 @@ def _run(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
-    ] = False,
+    check: CheckOption = None,
     check_nan: Annotated[
         bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
     ] = False,
@@ -161,9 +170,7 @@ def _script(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Look for races, unwritten memory and the like.")
-    ] = False,
+    check: CheckOption = None,
     check_nan: Annotated[
         bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
     ] = False,

@@ -23,6 +23,8 @@ class Bench:
     run: Callable[..., object]
     ranks: int
     """World size that the bench asks for with ``RANKS = n``; 1 without."""
+    machine: str
+    """What it is about with ``MACHINE = "..."``; ahbm without."""
     about: str
     """Its documentation."""
 
@@ -74,7 +76,7 @@ def load_bench(given: str) -> Bench:
 
     Raises:
         UnknownNameError: There is no such bench.
-        UsageError: The file has no fitting ``run``, or ``RANKS`` is not a positive integer.
+        UsageError: The file has no fitting ``run``, or ``RANKS`` or ``MACHINE`` is of no use.
     """
     path = find_bench(given)
     module = _import(path)
@@ -86,8 +88,11 @@ def load_bench(given: str) -> Bench:
     ranks = getattr(module, "RANKS", 1)
     if type(ranks) is not int or ranks < 1:
         raise UsageError(f"{path.name}: RANKS must be a positive integer, but got {ranks!r}")
+    machine = getattr(module, "MACHINE", "ahbm")
+    if type(machine) is not str:
+        raise UsageError(f"{path.name}: MACHINE must be a machine's name, but got {machine!r}")
     about = inspect.getdoc(module) or inspect.getdoc(run) or ""
-    return Bench(path.stem, path, run, ranks, about)
+    return Bench(path.stem, path, run, ranks, machine, about)
 
 
 def _import(path: Path) -> ModuleType:

@@ -19,9 +19,6 @@ from kernbench.errors import DeviceAssertError, InternalError, KernbenchError
 MOST_FRAMES = 6
 MOST_CAUSES = 4
 
-# Triton looks at the arguments of kernel[grid](...) before kernbench sees them.
-_TRITONS_WORDS = "failed to specialize argument of type"
-
 # A note that the runtime adds for tracebacks; here the rank is in the headline.
 _RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
 _NUMBER = re.compile(r"\d+")
@@ -147,8 +144,6 @@ def _one(error: BaseException) -> _Text:
         if frame.line:
             lines.append(f"    {frame.line}")
     notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
-    if isinstance(error, TypeError) and str(error).startswith(_TRITONS_WORDS):
-        notes.append("kernels take tensors and numbers; make one with torch.from_numpy")
     lines += [f"  {note}" for note in notes]
     return _Text(_headline(error), "\n".join(lines))
 

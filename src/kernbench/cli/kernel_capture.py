@@ -20,7 +20,7 @@ from kernbench.runtime_api import KernelEngine, RuntimeContext
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
-    from kernbench.replay import Executed, Resolve
+    from kernbench.replay import Executed, InterleavedLaunch, Resolve
     from kernbench.runtime_api import LivePlan
     from kernbench.sim_engine import Conditions
     from kernbench.triton_backend import KernelBinary
@@ -58,6 +58,10 @@ class _EnoughSeen(BaseException):
     """Ends the program: not an Exception, so that nobody in it takes it for a failure."""
 
 
+class _TalksError(UsageError):
+    """The kernel has no schedule of its own."""
+
+
 class _CapturingEngine(KernelEngine):
     """Writes down what each launch of a kernel does when it first starts in some state."""
 
@@ -86,6 +90,15 @@ class _CapturingEngine(KernelEngine):
         executed = super().run_live(plan, params, resolve)
         self._planned[executed.trace] = plan.kernel.binary, plan.grid, dict(plan.ints)
         return executed
+
+    def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
+        if plan.kernel.name == self.name:
+            raise _TalksError(
+                f"kernel {self.name} talks to other SIPs: what it does, and when, depends on the "
+                "kernels of other ranks; see its rows in `kernbench run ... --log ops.parquet`, "
+                "or its timeline with --trace"
+            )
+        return super().pace(plan, params, resolve)
 
     def schedule(
         self,
@@ -135,6 +148,9 @@ def capture(
     if engine.needs_data or (lacked_data and not engine.launches):
         has_data = True
         engine, error = _run(program, kernel, only_first, has_data)
+    for each in _leaves(error):
+        if isinstance(each, _TalksError):
+            raise each
     failure = ""
     if error is not None and not any(isinstance(each, _EnoughSeen) for each in _leaves(error)):
         if not engine.launches and kernel in _defined(tree) | set(engine.seen):

@@ -45,7 +45,7 @@ class Outputs:
     log: str | None = None
     trace: str | None = None
     json: str | None = None
-    check: bool | str = False
+    check: bool | str | None = None
     """As ``RuntimeContext`` takes it."""
     debug: bool = False
 
@@ -55,7 +55,7 @@ class RunOptions(Outputs):
     """What ``kernbench run`` was given; see ``kernbench run --help``."""
 
     bench: str
-    machine: str
+    machine: str | None
     ranks: int | None
     params: tuple[str, ...]
     data: bool
@@ -92,7 +92,11 @@ def show_bench(given: str, debug: bool) -> int:
         lines = [bench.about, "", f"usage: kernbench run {given} [OPTIONS]", ""]
         lines.append("parameters (--param NAME=VALUE):" if parameters else "no parameters")
         lines += [f"  {each}" for each in parameters]
-        lines += ["", f"ranks: {bench.ranks} (--ranks N); options: kernbench run --help"]
+        lines += [
+            "",
+            f"machine: {bench.machine} (--machine NAME); ranks: {bench.ranks} (--ranks N); "
+            "options: kernbench run --help",
+        ]
         print("\n".join(lines).lstrip("\n"))
         return DONE
 
@@ -139,7 +143,7 @@ def _plan(options: RunOptions) -> _Plan:
     bench = load_bench(options.bench)
     params = parse_parameters(options.params, parameters_of(bench.run), bench.name)
     ranks = bench.ranks if options.ranks is None else options.ranks
-    machine = load_machine(options.machine, ranks)
+    machine = load_machine(options.machine or bench.machine, ranks)
     make_room(options)
     return _Plan(bench, machine, ranks, params)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -150,13 +150,18 @@ class Access:
         return self.offset.shape
 
 
+MemoryOrder = Literal["relaxed", "acquire", "release", "acq_rel"]
+
 Mask = Predicate | Tile
 """Known to phase 1, or data. A true Predicate stands for "no mask"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DmaRead:
-    """Copy a tile from memory to TCM. Masked-off elements take ``other`` (0 when None)."""
+    """Copy a tile from memory to TCM. Masked-off elements take ``other`` (0 when None).
+
+    A ``volatile`` one has to see what others may write meanwhile.
+    """
 
     dst: Tile
     source: Access
@@ -164,6 +169,7 @@ class DmaRead:
     other: Operand | None
     line: SourceLine
     space: Space = Space.HBM
+    volatile: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,7 +295,8 @@ class Atomic:
     ``xor``, ``exch``), or ``cas``, which writes ``value`` where the element is ``compare``, or
     ``load``, which changes nothing. ``dst`` takes the elements as they were, 0 where the mask does
     not hold; it is None when nobody reads it. Elements that several lanes or programs name are
-    changed in program order.
+    changed in program order. ``order`` is Triton's ``sem``: what a program wrote before a
+    ``release`` is there before it, and what follows an ``acquire`` begins after it.
     """
 
     dst: Tile | None
@@ -300,6 +307,7 @@ class Atomic:
     mask: Mask
     line: SourceLine
     space: Space = Space.HBM
+    order: MemoryOrder = "acq_rel"
 
 
 Transfer = DmaRead | DmaWrite | Atomic

@@ -16,7 +16,7 @@ from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.stored import decode, encode
 from kernbench.kernel_ir.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer
-from kernbench.kernel_ir.writes import written_params
+from kernbench.kernel_ir.writes import makes_pointers, written_params
 
 __all__ = [
     "ABSOLUTE",
@@ -46,6 +46,7 @@ __all__ = [
     "evaluate",
     "footprints",
     "iterations_of",
+    "makes_pointers",
     "out_of_bounds",
     "parse_module",
     "tcm_use",

@@ -35,6 +35,12 @@ def written_params(module: Module) -> frozenset[int]:
     )
 
 
+def makes_pointers(module: Module) -> bool:
+    """Whether some operation makes a pointer out of a number."""
+    bodies = [function.body for function in module.functions.values()]
+    return any(op.name == "tt.int_to_ptr" for body in bodies for op in _all(body))
+
+
 class _Origins:
     def __init__(self, module: Module) -> None:
         self._known: dict[Value, frozenset[int]] = {

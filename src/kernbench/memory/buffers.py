@@ -51,23 +51,41 @@ class Buffer:
     """The runtime's handle of the newest command that writes here, or None."""
     in_flight: tuple[Any, ...] = ()
     """The runtime's collectives that use the buffer and that nobody has waited for yet."""
-    written: npt.NDArray[np.uint8] | None = None
-    """Per byte 255 where something was written and else 0; None where nobody keeps count."""
+    symmetric: Any = None
+    """The runtime's record of who shares it with whom; None where it is the SIP's own."""
     touches: Any = None
     """What the sanitizer knows of who touched which bytes, or None."""
     pool: BytePool = field(default_factory=BytePool, repr=False)
     _bytes: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+    _written: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+    _is_poisoned: bool = field(default=False, repr=False)
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """The contents, one ``uint8`` per byte; zeros until something is written."""
+        """The contents, one ``uint8`` per byte; until something is written zeros, or poison."""
         if self._bytes is None:
-            self._bytes = self.pool.take(self.size_bytes)
+            if self._is_poisoned:
+                self._bytes = np.full(self.size_bytes, POISON, np.uint8)
+            else:
+                self._bytes = self.pool.take(self.size_bytes)
         return self._bytes
 
     @property
+    def written(self) -> npt.NDArray[np.uint8] | None:
+        """Per byte 255 where something was written and else 0; None where nobody keeps count."""
+        if self._written is None and self._is_poisoned:
+            self._written = np.zeros(self.size_bytes, np.uint8)
+        return self._written
+
+    @written.setter
+    def written(self, count: npt.NDArray[np.uint8] | None) -> None:
+        # Contents that were poison so far have to be so when the count is gone.
+        _ = self.bytes
+        self._written, self._is_poisoned = count, False
+
+    @property
     def is_unwritten(self) -> bool:
-        """Whether nothing has asked for the contents yet: they are zeros that nobody stored."""
+        """Whether nothing has asked for the contents yet: nobody has stored them."""
         return self._bytes is None
 
     def bytes_to_overwrite(self) -> npt.NDArray[np.uint8]:
@@ -87,9 +105,11 @@ class Buffer:
         self._bytes = elements.reshape(-1).view(np.uint8)
 
     def poison(self) -> None:
-        """Fill a fresh buffer with :data:`POISON` and keep count of the bytes that are written."""
-        self._bytes = np.full(self.size_bytes, POISON, np.uint8)
-        self.written = np.zeros(self.size_bytes, np.uint8)
+        """Let a fresh buffer hold :data:`POISON` and keep count of the bytes that are written.
+
+        Both take memory when somebody first asks for them.
+        """
+        self._is_poisoned = True
 
     @property
     def end(self) -> int:

@@ -1,6 +1,16 @@
 """The columnar record of a run."""
 
-from kernbench.op_log.log import ROW_COLUMNS, Column, HostSpan, Instance, OpLog, Template
+from kernbench.op_log.intervals import covered_ps, exposed_ps
+from kernbench.op_log.log import (
+    ROW_COLUMNS,
+    Column,
+    HostSpan,
+    Instance,
+    Limit,
+    OpLog,
+    Template,
+    absolute_ps,
+)
 from kernbench.op_log.rows import RowReader, Rows, rank_shares
 from kernbench.op_log.spans import Spans, build_spans
 
@@ -9,11 +19,15 @@ __all__ = [
     "Column",
     "HostSpan",
     "Instance",
+    "Limit",
     "OpLog",
     "RowReader",
     "Rows",
     "Spans",
     "Template",
+    "absolute_ps",
     "build_spans",
+    "covered_ps",
+    "exposed_ps",
     "rank_shares",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernbench.op_log.log import Column, Instance, OpLog
+from kernbench.op_log.log import Column, Instance, OpLog, absolute_ps
 from kernbench.op_log.rows import RowReader, Rows, Vocabulary
 from kernbench.op_log.schema import SCHEMA, run_schema
 
@@ -95,7 +95,6 @@ def _expand(instances: Sequence[Instance], rows: Rows, vocabulary: Vocabulary) -
     num = len(instances)
     ranks = np.array([each.ranks for each in instances], dtype=np.int32)
     sips = np.array([each.sips for each in instances], dtype=np.int32)
-    bases = np.array([min(each.starts_ps) for each in instances], dtype=np.int64)
     position = np.maximum(rows["rank"], 0)
     peer = rows["peer"]
     template = instances[0].template
@@ -107,9 +106,12 @@ def _expand(instances: Sequence[Instance], rows: Rows, vocabulary: Vocabulary) -
     columns["launch"] = per_instance(np.array([each.launch_id for each in instances]))
     columns["rank"] = ranks[:, position].ravel()
     columns["sip"] = sips[:, position].ravel()
-    columns["peer"] = np.where(peer >= 0, ranks[:, np.maximum(peer, 0)], np.int32(-1)).ravel()
+    if template.kind == "kernel":
+        columns["peer"] = np.tile(peer, num)
+    else:
+        columns["peer"] = np.where(peer >= 0, ranks[:, np.maximum(peer, 0)], -1).ravel()
     for edge in ("start", "end"):
-        absolute = (bases[:, None] + rows[f"{edge}_ps"]).ravel()
+        absolute = absolute_ps(instances, rows[f"{edge}_ps"]).ravel()
         columns[f"{edge}_ps"] = absolute
         columns[f"{edge}_ns"] = absolute / 1000
     for side in ("src", "dst"):

@@ -7,11 +7,13 @@ Rows of single commands are made from both when somebody asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Engine
@@ -21,6 +23,24 @@ if TYPE_CHECKING:
 
 Column = npt.NDArray[Any]
 Kind = Literal["kernel", "collective", "copy", "fill"]
+
+
+class Limit(StrEnum):
+    """What can hold a kernel up."""
+
+    GEMM = "GEMM"
+    MATH = "math"
+    HBM = "HBM"
+    CACHE = "cache"
+    PORT = "port"
+    """Between a PE and the rest of its SIP."""
+    CUBES = "cubes"
+    """The links between the cubes of a SIP."""
+    LAUNCH = "launch"
+    """The device's front end."""
+    LATENCY = "latency"
+    """None of the others: filling, draining, waiting for each other."""
+
 
 ROW_COLUMNS: tuple[str, ...] = (
     "engine",  # commands.Engine value
@@ -43,7 +63,7 @@ ROW_COLUMNS: tuple[str, ...] = (
     "dst_param",
     "step",  # collectives: step and chunk; -1 elsewhere
     "chunk",
-    "peer",  # collectives: the other rank's position in the group; -1 elsewhere
+    "peer",  # the other rank: collectives, its position in the group; kernels, its number; or -1
     "link",  # index into the machine's links; -1 elsewhere
     "file",
     "line",
@@ -71,8 +91,19 @@ class Template:
     """Columns named in ROW_COLUMNS, all of one length or 0-d; absent ones take their default."""
     bound_ps: int = 0
     """Least time that the SIP's peak rates allow for this work; 0 when it was not worked out."""
+    limits_ps: Mapping[Limit, int] = field(default_factory=dict)
+    """How long each limit would take by itself, averaged over the SIP's parts of that sort; the
+    latency is what is left of the duration. Empty where it was not worked out."""
     hbm_bytes_by_rank: tuple[int, ...] = ()
     """Collectives: ``hbm_bytes`` by position in the group; empty where ranks share it evenly."""
+    comm_ps: int = 0
+    """Kernels: time in which bytes travel to or from other SIPs, or a signal is waited for, and
+    nothing runs on the SIP itself."""
+
+    @property
+    def hbm_ps(self) -> int:
+        """How long HBM is busy with the bytes, 0 where that was not worked out."""
+        return self.limits_ps.get(Limit.HBM, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +123,23 @@ class Instance:
     stream: str
     addresses: tuple[int, ...] = ()
     """Addresses of the pointer arguments, by parameter index (0 for others)."""
+
+
+def absolute_ps(instances: Sequence[Instance], times_ps: Column) -> Column:
+    """Return when relative times fall in instances of one template, as [instance, time].
+
+    An instance that others slowed down took longer than its template: what comes after its last
+    start is stretched evenly.
+    """
+    bases = np.array([min(each.starts_ps) for each in instances], dtype=np.int64)[:, None]
+    duration_ps = instances[0].template.duration_ps
+    spans = np.array([max(each.ends_ps) for each in instances], dtype=np.int64)[:, None] - bases
+    if (spans <= duration_ps).all():
+        return bases + times_ps
+    leads = np.array([max(each.starts_ps) for each in instances], dtype=np.int64)[:, None] - bases
+    stretch = (spans - leads) / np.maximum(duration_ps - leads, 1)
+    late = np.rint(np.maximum(times_ps - leads, 0) * np.maximum(stretch, 1)).astype(np.int64)
+    return bases + np.minimum(np.minimum(times_ps, leads) + late, spans)  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)

@@ -2,7 +2,21 @@
 
 from kernbench.replay.collective import run_collective
 from kernbench.replay.frame import PointerArg
-from kernbench.replay.interleaved import Executed, Resolve, run_interleaved
+from kernbench.replay.interleaved import (
+    Decisions,
+    Executed,
+    InterleavedLaunch,
+    Resolve,
+    Span,
+    Strand,
+    Watched,
+    capture,
+    of_programs,
+    pace_interleaved,
+    parts_of,
+    run_interleaved,
+    spans_of,
+)
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer import (
     Clock,
@@ -18,18 +32,28 @@ from kernbench.replay.sanitizer import (
 
 __all__ = [
     "Clock",
+    "Decisions",
     "Executed",
+    "InterleavedLaunch",
     "Kind",
     "Launched",
     "Part",
     "PointerArg",
     "Resolve",
     "Sanitizer",
+    "Span",
+    "Strand",
     "Touch",
+    "Watched",
     "as_sanitizer",
+    "capture",
+    "of_programs",
+    "pace_interleaved",
+    "parts_of",
     "record_touch",
     "run_collective",
     "run_interleaved",
     "run_kernel",
+    "spans_of",
     "strided_spans",
 ]

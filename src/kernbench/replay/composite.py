@@ -63,33 +63,35 @@ _KEEPS_ZERO = frozenset(
 def composite_groups(group: ProgramGroup) -> list[ProgramGroup]:
     """Return the group rewritten as one program per outer product, or ``[group]`` as it is."""
     try:
-        flat = _flatten(group.body)
+        flat = flatten(group.body)
         kinds = KindTable()
         kinds.infer(flat.commands)
+        if not any(isinstance(command, DmaWrite) for command in flat.commands):
+            return [group]
         return [
             ProgramGroup(
-                group.program_ids[classes.position[:1, 0]], _Merge(flat, kinds, classes).body()
+                group.program_ids[classes.position[:1, 0]], Merge(flat, kinds, classes).body()
             )
-            for classes in _outer_products(group, flat, kinds)
+            for classes in outer_products(group, flat, kinds)
         ]
     except NotMergeableError:
         return [group]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Flat:
+class Flat:
     """A body whose loop was replaced by its commands, each ``Gemm`` summing over all of it."""
 
     commands: tuple[Command, ...]
     trip_count: int
 
 
-def _flatten(body: tuple[Command, ...]) -> _Flat:
+def flatten(body: tuple[Command, ...]) -> Flat:
     """Return the body without its loop, if that loop only accumulates products."""
     loops = [command for command in body if isinstance(command, Loop)]
     if not loops:
         if any(isinstance(command, Gemm) for command in body):
-            return _Flat(body, 1)
+            return Flat(body, 1)
         raise NotMergeableError
     if len(loops) > 1 or loops[0].trip_count < 1:
         raise NotMergeableError
@@ -114,10 +116,10 @@ def _flatten(body: tuple[Command, ...]) -> _Flat:
     for command in commands:
         if any(isinstance(o, Tile) and o.slot in hidden for o in operands(command)):
             raise NotMergeableError
-    return _Flat(commands, loop.trip_count)
+    return Flat(commands, loop.trip_count)
 
 
-def _outer_products(group: ProgramGroup, flat: _Flat, kinds: KindTable) -> list[Classes]:
+def outer_products(group: ProgramGroup, flat: Flat, kinds: KindTable) -> list[Classes]:
     """Return the outer products that the group's programs fall into, each exactly once."""
     programs = len(group.program_ids)
     rows = _classes(flat, kinds, programs, "m")
@@ -144,7 +146,7 @@ def _outer_products(group: ProgramGroup, flat: _Flat, kinds: KindTable) -> list[
     return found
 
 
-def _classes(flat: _Flat, kinds: KindTable, programs: int, kind: str) -> Array:
+def _classes(flat: Flat, kinds: KindTable, programs: int, kind: str) -> Array:
     """Return each program's class: equal where the loads with an axis of ``kind`` are equal.
 
     Classes are numbered by rising address, so that merged rows follow each other in memory.
@@ -175,10 +177,10 @@ def _by_program(tensor: Separable | Predicate, programs: int) -> list[Array]:
     return found
 
 
-class _Merge:
+class Merge:
     """Rewrites commands for one outer product."""
 
-    def __init__(self, flat: _Flat, kinds: KindTable, classes: Classes) -> None:
+    def __init__(self, flat: Flat, kinds: KindTable, classes: Classes) -> None:
         self._flat, self._kinds, self._classes = flat, kinds, classes
         self._accesses: dict[int, tuple[Separable, Predicate]] = {}
         self._kept: dict[str, Array] = {}
@@ -193,8 +195,6 @@ class _Merge:
                 own = self._operand_kinds(command.value, command)
                 mask = self._merge_access(command, command.dest, command.mask, own)
                 stored.append((own, mask))
-        if not stored:
-            raise NotMergeableError
         for kind in "mn":
             self._keep(kind, [self._line(mask, own, kind) for own, mask in stored])
         self._keep("k", self._summed())

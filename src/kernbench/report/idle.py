@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench.op_log import Column, OpLog, build_spans
-from kernbench.report.intervals import exposed_ps
+from kernbench.op_log import Column, OpLog, build_spans, exposed_ps
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.hardware import Machine
-from kernbench.op_log import Column, HostSpan, Instance, OpLog, Template
+from kernbench.op_log import Column, HostSpan, Instance, OpLog, Template, absolute_ps
 from kernbench.report.events import EventFile, Track
 from kernbench.report.slices import merged_slices
 from kernbench.report.timeline import ENGINES, Timeline, TrackKey
@@ -186,11 +186,17 @@ class _TraceWriter:
             return f"{name}, {merged} transfers", {}
         rows = self.timeline.rows(instance.template)
         step, chunk = int(rows["step"][row]), int(rows["chunk"][row])
+        peer = int(rows["peer"][row])
+        if instance.template.kind == "kernel":
+            kind = self.timeline.reader.vocabulary.texts[rows["kind"][row]]
+            ends = (peer, instance.ranks[0])
+            from_rank, to_rank = ends if kind.startswith("dma_read") else ends[::-1]
+            return f"{name} {kind}", {"from_rank": from_rank, "to_rank": to_rank}
         args = {
             "step": step,
             "chunk": chunk,
             "from_rank": instance.ranks[max(rows["rank"][row], 0)],
-            "to_rank": instance.ranks[rows["peer"][row]] if rows["peer"][row] >= 0 else -1,
+            "to_rank": instance.ranks[peer] if peer >= 0 else -1,
         }
         return f"{name} step {step} chunk {chunk}", args
 
@@ -212,14 +218,15 @@ class _TraceWriter:
             if len(transfers) > left:
                 continue
             left -= len(transfers)
-            base_ps = min(instance.starts_ps)
-            for src, dst, sent_ps, received_ps in transfers:
+            moments = np.array([each[2:] for each in transfers], dtype=np.int64).reshape(-1)
+            placed = absolute_ps([instance], moments).reshape(-1, 2).tolist()
+            for (src, dst, *_), (sent_ps, received_ps) in zip(transfers, placed, strict=True):
                 sender, receiver = self.placed.get((index, src)), self.placed.get((index, dst))
                 if sender is None or receiver is None:
                     continue
-                start_ps = max(base_ps + sent_ps, instance.starts_ps[src])
+                start_ps = max(sent_ps, instance.starts_ps[src])
                 # One nanosecond early: a slice does not contain its own end.
-                end_ps = min(base_ps + received_ps, instance.ends_ps[dst]) - 1000
+                end_ps = min(received_ps, instance.ends_ps[dst]) - 1000
                 if instance.starts_ps[dst] <= max(end_ps, start_ps) <= instance.ends_ps[dst]:
                     events.flow("transfer", (sender, start_ps), (receiver, max(end_ps, start_ps)))
 

@@ -8,8 +8,16 @@ from typing import TypedDict
 import numpy as np
 
 from kernbench.hardware import Machine
-from kernbench.op_log import Column, OpLog, Spans, Template, build_spans
-from kernbench.report.intervals import covered_ps, exposed_ps
+from kernbench.op_log import (
+    Column,
+    Limit,
+    OpLog,
+    Spans,
+    Template,
+    build_spans,
+    covered_ps,
+    exposed_ps,
+)
 from kernbench.report.peaks import Peaks, peaks_of
 
 Nanoseconds = int | float
@@ -22,9 +30,10 @@ class RankReport(TypedDict):
     rank: int
     time_ns: Nanoseconds
     compute_ns: Nanoseconds
-    """Time in which at least one kernel of the rank runs."""
+    """Time in which at least one kernel of the rank runs, and does not just talk to peers."""
     comm_exposed_ns: Nanoseconds
-    """Time in which the rank is in a collective (waiting for others included), no kernel runs."""
+    """Time in which the rank is in a collective (waiting for others included) and no kernel runs,
+    or in which its kernel only moves bytes between SIPs or waits for a signal."""
     idle_ns: Nanoseconds
     """The rest: the host launches, copies or waits for a launch."""
     hbm_bytes: int
@@ -42,6 +51,8 @@ class KernelReport(TypedDict):
     bytes: int
     utilization: float
     """Least time at the SIP's peak rates (compute or HBM, the larger) over the time it took."""
+    bound_by: str
+    """What holds its launches up longest, summed over them (``op_log.Limit``); empty: unknown."""
 
 
 class CollectiveReport(TypedDict):
@@ -114,6 +125,7 @@ def _per_rank(log: OpLog, spans: Spans, ranks: int) -> list[RankReport]:
     flops = _sum_by_rank(spans, ranks, [(t.flops, ()) for t in spans.templates])
     kernel = _of_kind(spans, "kernel")
     collective = _of_kind(spans, "collective")
+    comm_ps = np.array([each.comm_ps for each in spans.templates], dtype=np.int64)
     order = np.argsort(spans.rank, kind="stable")
     bounds = np.searchsorted(spans.rank[order], np.arange(ranks + 1))
     result: list[RankReport] = []
@@ -121,8 +133,9 @@ def _per_rank(log: OpLog, spans: Spans, ranks: int) -> list[RankReport]:
         mine = order[bounds[rank] : bounds[rank + 1]]
         computing, talking = mine[kernel[mine]], mine[collective[mine]]
         busy = (spans.start_ps[computing], spans.end_ps[computing])
-        compute_ps = covered_ps(*busy)
-        exposed = exposed_ps(spans.start_ps[talking], spans.end_ps[talking], *busy)
+        inside_ps = int(comm_ps[spans.template[computing]].sum())
+        compute_ps = covered_ps(*busy) - inside_ps
+        exposed = inside_ps + exposed_ps(spans.start_ps[talking], spans.end_ps[talking], *busy)
         time_ps = int(ends[rank])
         result.append(
             {
@@ -174,7 +187,17 @@ def _kernel(name: str, uses: list[tuple[Template, int, int]], peaks: Peaks) -> K
         "flops": sum(template.flops * launches for template, launches, _ in uses),
         "bytes": sum(template.hbm_bytes * launches for template, launches, _ in uses),
         "utilization": round(bound_ps / time_ps, 6) if time_ps else 0.0,
+        "bound_by": _bound_by(uses),
     }
+
+
+def _bound_by(uses: list[tuple[Template, int, int]]) -> str:
+    """Return the limit that takes longest by itself, over all launches."""
+    totals: dict[Limit, int] = {}
+    for template, launches, _ in uses:
+        for limit, time_ps in template.limits_ps.items():
+            totals[limit] = totals.get(limit, 0) + time_ps * launches
+    return max(totals, key=lambda limit: totals[limit]).value if totals else ""
 
 
 def _collectives(log: OpLog) -> list[CollectiveReport]:

@@ -19,6 +19,8 @@ from kernbench.report.units import format_amount, format_ns, format_share
 LEAST_COLUMNS = 50
 WIDE_COLUMNS = 78
 """From this width on, tables show times beside shares."""
+BOUND_COLUMNS = 60
+"""From this width on, the table of kernels says what each is bound by."""
 SHOWN_RANKS = 8
 SHOWN_KERNELS = 12
 
@@ -38,7 +40,7 @@ def print_report(
     if idle is not None and (text := idle_line(report, idle)):
         console.print(Text(text))
     if report["kernels"]:
-        console.print("", _kernel_table(report, wide), sep="\n")
+        console.print("", _kernel_table(report, wide, console.width >= BOUND_COLUMNS), sep="\n")
     if report["collectives"]:
         console.print("", _collective_table(report, wide), sep="\n")
     console.print()
@@ -163,15 +165,20 @@ def _rank_table(report: Report, peaks: Peaks, wide: bool) -> Table:
     return table
 
 
-def _kernel_table(report: Report, wide: bool) -> Table:
+def _kernel_table(report: Report, wide: bool, with_bound: bool) -> Table:
     rates = ["FLOP/s", "HBM B/s"] if wide else []
-    table = _table(["kernel", "launches", "time", *rates, "of peak"])
+    table = _table(
+        ["kernel", "launches", "time", *rates, "of peak", *(["bound by"] if with_bound else [])]
+    )
     for each in report["kernels"][:SHOWN_KERNELS]:
         cells = [str(each["launches"]), format_ns(each["time_ns"])]
         if wide:
             cells += [_rate(each["flops"], each["time_ns"], "FLOP/s")]
             cells += [_rate(each["bytes"], each["time_ns"], "B/s")]
-        table.add_row(each["name"], *cells, f"{100 * each['utilization']:.1f}%")
+        cells.append(f"{100 * each['utilization']:.1f}%")
+        if with_bound:
+            cells.append(each["bound_by"])
+        table.add_row(each["name"], *cells)
     rest = report["kernels"][SHOWN_KERNELS:]
     if rest:
         launches = str(sum(each["launches"] for each in rest))

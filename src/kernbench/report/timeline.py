@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernbench.commands import Engine
-from kernbench.op_log import Column, OpLog, RowReader, Rows, Spans, Template, build_spans
+from kernbench.op_log import (
+    Column,
+    OpLog,
+    RowReader,
+    Rows,
+    Spans,
+    Template,
+    absolute_ps,
+    build_spans,
+)
 from kernbench.report.slices import Slices, merged_slices
 
 ENGINES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
@@ -61,7 +70,6 @@ class Timeline:
         self.spans: Spans = build_spans(log)
         self.reader = RowReader()
         self._most = most
-        self._base_ps = np.array([min(each.starts_ps) for each in log.instances], dtype=np.int64)
         self._uses: dict[TrackKey, list[tuple[Busy, Column]]] = {}
         self._find_uses()
 
@@ -82,12 +90,12 @@ class Timeline:
         """Return the slices of one engine or link."""
         parts = []
         for busy, instances in self._uses[key]:
-            base = self._base_ps[instances][:, None]
+            placed = [self.log.instances[index] for index in instances.tolist()]
             num = len(instances)
             parts.append(
                 (
-                    (base + busy.start_ps).ravel(),
-                    (base + busy.end_ps).ravel(),
+                    absolute_ps(placed, busy.start_ps).ravel(),
+                    absolute_ps(placed, busy.end_ps).ravel(),
                     np.repeat(instances, len(busy.row)),
                     np.tile(busy.row, num),
                     np.tile(busy.merged, num),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.commands import Atomic, DmaRead, DmaWrite
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
 from kernbench.runtime_api.host_tensor import HostMemory, HostTensor, is_host_tensor
+from kernbench.runtime_api.sharing import unreachable
 from kernbench.runtime_api.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -49,10 +50,13 @@ def pointer_argument(
             f"{what}: {tensor.label} belongs to another run; copy its numpy() into this one"
         )
     if tensor.sip_id != state.sip_id:
-        raise BadPointerError(
-            f"{what}: {tensor.label} lies on SIP {tensor.sip_id}, but rank {state.rank} launches "
-            f"on SIP {state.sip_id}; use .to('ahbm:{state.sip_id}') or a collective"
-        )
+        why_not = unreachable(tensor.buffer, state.sip_id)
+        if why_not:
+            raise BadPointerError(
+                f"{what}: {tensor.label} lies on SIP {tensor.sip_id}, but rank {state.rank} "
+                f"launches on SIP {state.sip_id}; use .to('ahbm:{state.sip_id}') or a collective, "
+                f"or share it: {why_not}"
+            )
     return tensor
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.errors import CollectiveMismatchError, KernbenchError
-from kernbench.sim_engine import Asked, Handle, listed
+from kernbench.sim_engine import Asked, Flow, Handle, Share, demand_of, listed
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
@@ -114,6 +114,8 @@ class Collective:
     def _counts(self) -> tuple[int, ...]:
         """Return the elements from every rank to every rank of an all_to_all of uneven parts."""
         works = self.parts()
+        if not any(work.sent for work in works):
+            return ()
         for src, giver in enumerate(works):
             for dst, taker in enumerate(works):
                 if giver.sent and giver.sent[dst] != taker.taken[src]:
@@ -149,6 +151,10 @@ class Collective:
         record = works[0].record(schedule, works)
         if record is not None:
             run.replay_queue.push(self, record)
+        shares = [
+            Share(work.sip_id, demand_of(hbm_ps, end_ps - now_ps), work, end_ps - now_ps, end_ps)
+            for work, hbm_ps, end_ps in zip(works, placed.hbm_ps, ends_ps, strict=True)
+        ]
         last = works[ends_ps.index(max(ends_ps))]
         last.callbacks.insert(
             0,
@@ -157,9 +163,12 @@ class Collective:
                 tuple(work.rank for work in works),
                 sips,
                 placed.starts_ps,
-                ends_ps,
+                tuple(share.end_ps for share in shares),
                 "collective",
             ),
         )
         for work, end_ps in zip(works, ends_ps, strict=True):
             work.end_after(end_ps - now_ps)
+        flow = Flow(shares, now_ps)
+        flow.on_delay = lambda by_ps: run.network.delay(placed, run.simulation.now_ps, by_ps)
+        run.hbm.begin(flow)

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from kernbench import dtypes
 from kernbench.commands import Tf32
 from kernbench.dtypes import DType
@@ -26,6 +24,7 @@ from kernbench.runtime_api.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.multiprocessing import Multiprocessing
 from kernbench.runtime_api.operators import Operators, operators
+from kernbench.runtime_api.symmetric_memory import SymmetricMemory
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.testing import Testing
 from kernbench.sim_engine import Handle
@@ -43,9 +42,11 @@ class RuntimeContext(Factories):
     and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
     unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
     NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
-    addresses are checked. ``tf32`` is what becomes of float32 products whose kernel asks for less
-    (``input_precision``, Triton's default is tf32), on a machine with an engine for that:
-    ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``, which computes all in float32.
+    addresses are checked. None leaves it to the variable ``KERNBENCH_CHECK`` (0, 1 or nan), which
+    is 1 inside pytest unless something else was said. ``tf32`` is what becomes of float32 products
+    whose kernel asks for less (``input_precision``, Triton's default is tf32), on a machine with an
+    engine for that: ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``, which computes all in
+    float32.
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -81,13 +82,15 @@ class RuntimeContext(Factories):
         data: Any = True,
         seed: Any = 0,
         *,
-        check: Any = False,
+        check: Any = None,
         tf32: Any = "round",
         kernel_engine: KernelEngine | None = None,
     ) -> None:
         super().__init__(machine, ranks, data, seed, check)
         self.ahbm = Ahbm(self)
         self.distributed = Distributed(self)
+        memory = SymmetricMemory(self)
+        self.distributed.symmetric_memory = self.distributed._symmetric_memory = memory
         self.multiprocessing = Multiprocessing(self)
         self.testing = Testing()
         self.launcher = KernelLauncher(
@@ -163,13 +166,10 @@ class RuntimeContext(Factories):
         state.last_launch = None
         try:
             if CURRENT.get() is self:
-                kernel[_as_grid(name, grid)](*args, **constexprs)
+                kernel[_as_grid(grid)](*args, **constexprs)
             else:
                 with activate(self.launcher):
-                    kernel[_as_grid(name, grid)](*args, **constexprs)
-        except Exception:
-            _explain_arguments(name, args)
-            raise
+                    kernel[_as_grid(grid)](*args, **constexprs)
         finally:
             state.launch_label = outer
             state.launch_attributes = outer_attributes
@@ -226,32 +226,10 @@ def _explain_difference(error: BaseException, engine: KernelEngine) -> None:
         )
 
 
-def _as_grid(name: str, grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
-    if type(grid) is tuple:
-        if len(grid) > 3:
-            # Triton would not look at the fourth.
-            raise UsageError(f"launch {name}: a grid has at most 3 dimensions, but got {grid}")
-        return grid
+def _as_grid(grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
     if grid is None:
         return (1,)
     if callable(grid):
         found: Callable[..., Any] = grid
         return found
-    if isinstance(grid, (list, tuple)):
-        return _as_grid(name, tuple(grid))
-    return (grid,)
-
-
-def _explain_arguments(name: str, args: tuple[Any, ...]) -> None:
-    """Say what is wrong with an argument that Triton could not take, in place of its words."""
-    for position, arg in enumerate(args):
-        if isinstance(arg, np.ndarray):
-            raise UsageError(
-                f"argument {position} of launch {name} is a numpy array; "
-                "kernels take tensors, make one with torch.from_numpy"
-            )
-        if isinstance(arg, (list, dict, set, str, bytes, complex)):
-            raise UsageError(
-                f"argument {position} of launch {name} is a {type(arg).__name__}; kernels take "
-                "tensors, numbers and None, anything else must be a tl.constexpr"
-            )
+    return tuple(grid) if isinstance(grid, list | tuple) else (grid,)

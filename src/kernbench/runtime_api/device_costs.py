@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.op_log import Template
+from kernbench.op_log import Limit, Template
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine, SipSpec
@@ -62,6 +62,7 @@ def _build(kind: TransferKind, spec: SipSpec, size_bytes: int) -> Template:
         flops=0,
         hbm_bytes=hbm_bytes,
         engine_busy_ps={engine: busy_ps},
+        limits_ps={Limit.HBM: spec.hbm_stream_ps(hbm_bytes)},
         message_bytes=0,
         make_rows=partial(
             _rows, kind, engine, duration_ps - busy_ps, duration_ps, size_bytes, ends

@@ -17,6 +17,7 @@ from kernbench.sim_engine import Handle, user_site
 if TYPE_CHECKING:
     from kernbench.runtime_api.process_group import ProcessGroup
     from kernbench.runtime_api.run import Run
+    from kernbench.runtime_api.symmetric_memory import SymmetricMemory
 
 
 class ReduceOp(StrEnum):
@@ -57,6 +58,9 @@ class Distributed(Groups):
         self.Work = Work
         self.group = group
         self._pairs: dict[tuple[ProcessGroup, int, int, int], list[Collective]] = {}
+        self.symmetric_memory: SymmetricMemory
+        self._symmetric_memory: SymmetricMemory
+        """The same under torch's name."""
         self._pair_calls: dict[tuple[ProcessGroup, int, int, int], int] = {}
 
     def all_reduce(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,15 @@ class Factories(Run):
         tensor = self._allocate(as_shape(size), float32, **options)
         if self.sanitizer is not None and self.has_data:
             tensor.buffer.poison()
+        return tensor
+
+    def unwritten(
+        self, shape: Ints, dtype: DType, name: str, values: Sequence[int] | None = None
+    ) -> Tensor:
+        """Return a tensor of zeros or ``values`` that is there without a command."""
+        tensor = self._allocate(shape, dtype, name=name)
+        if values is not None:
+            self._set(tensor, np.array(values))
         return tensor
 
     def empty_beside(self, other: Tensor, shape: Ints, dtype: DType) -> Tensor:

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
 from kernbench.kernel_ir import footprints, out_of_bounds
-from kernbench.replay import run_interleaved, run_kernel
-from kernbench.sim_engine import Conditions, check_kernel, schedule_kernel
+from kernbench.replay import pace_interleaved, run_interleaved, run_kernel
+from kernbench.sim_engine import (
+    Conditions,
+    LaneCosts,
+    check_kernel,
+    resident_programs,
+    schedule_kernel,
+)
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
-    from kernbench.kernel_ir import Footprint, OutOfBounds
+    from kernbench.kernel_ir import Footprint, OutOfBounds, TcmUse
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
-    from kernbench.replay import Executed, Launched, Resolve, Sanitizer
+    from kernbench.replay import Executed, InterleavedLaunch, Launched, Resolve, Sanitizer
     from kernbench.runtime_api.live_launch import LivePlan
     from kernbench.triton_backend import KernelBinary
 
@@ -37,6 +43,7 @@ class KernelEngine:
         passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
         supported = [each for each, name in passes.items() if name != "float32"]
         self._roundings = build_roundings(tf32, supported)
+        self._lane_costs: dict[tuple[int, Conditions], LaneCosts] = {}
         self.rounded: dict[str, SourceLine] = {}
         """Kernels whose float32 products are not computed in float32, and one such line of each."""
 
@@ -84,14 +91,28 @@ class KernelEngine:
         self,
         sip_id: int,
         policies: Policies,
-        comm_share: float,
         cached: CachedShares = (),
         queued: bool = False,
     ) -> Conditions:
         """Return the state of a SIP that a launch with these placements meets."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        return Conditions(placements, Fraction(comm_share), cached, queued)
+        return Conditions(placements, cached, queued)
+
+    def lane_costs(self, sip_id: int, conditions: Conditions) -> LaneCosts:
+        """Return the costs of commands on a SIP, which launches under like conditions share."""
+        sip = self._machine.sip_at(sip_id)
+        # SIPs without a description of their own share one object.
+        key = (id(sip), conditions)
+        found = self._lane_costs.get(key)
+        if found is None:
+            found = self._lane_costs[key] = LaneCosts(sip, conditions)
+        return found
+
+    def num_resident(self, tcm: TcmUse, sip_id: int) -> int:
+        """Return how many programs that need so much TCM one PE holds at a time."""
+        sip = self._machine.sip_at(sip_id)
+        return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip)
 
     def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
@@ -109,6 +130,20 @@ class KernelEngine:
         if binary.name not in self.rounded:
             self._note_rounded(executed.trace)
         return executed
+
+    def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
+        """Return a kernel on data that goes on as time passes."""
+        binary = plan.kernel.binary
+        return pace_interleaved(
+            binary.module,
+            plan.grid,
+            plan.ints,
+            params,
+            resolve,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+            roundings=self._roundings,
+        )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
         """Execute the kernel on data."""

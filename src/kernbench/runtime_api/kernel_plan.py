@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
 from kernbench.errors import NeedsDataError, UsageError, nearest
+from kernbench.kernel_ir import makes_pointers
 from kernbench.runtime_api.live_launch import LivePlan
 from kernbench.sim_engine import kernel_operands
 
@@ -22,9 +24,17 @@ if TYPE_CHECKING:
 class KernelPlan:
     """One trace, which bytes it touches, and its schedules so far."""
 
-    def __init__(self, engine: KernelEngine, kernel: KernelEntry, trace: KernelTrace) -> None:
+    def __init__(
+        self,
+        engine: KernelEngine,
+        kernel: KernelEntry,
+        trace: KernelTrace,
+        grid: Grid,
+        ints: Mapping[int, int],
+    ) -> None:
         self.kernel = kernel
         self.trace = trace
+        self._grid, self._ints = grid, ints
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
         self.operands = kernel_operands(trace)
@@ -48,6 +58,12 @@ class KernelPlan:
             for index in kernel.pointer_params
         )
         """Index, lowest byte, byte after the highest, and whether it is written, per pointer."""
+        self.has_atomics = any(isinstance(command, Atomic) for command in trace.commands())
+
+    @cached_property
+    def live(self) -> LivePlan:
+        """The same launch, run on data as time passes."""
+        return LivePlan(self.kernel, self._grid, self._ints, None)
 
 
 class KernelEntry:
@@ -69,6 +85,8 @@ class KernelEntry:
             operator.itemgetter(*self.int_params) if self.int_params else _nothing
         )
         self.plans: dict[Any, KernelPlan | LivePlan] = {}
+        self.makes_pointers = makes_pointers(binary.module)
+        """Whether it may go to addresses that it has loaded or computed."""
 
     def param_index(self, name: str) -> int:
         """Return the place of a parameter.
@@ -104,8 +122,9 @@ class KernelEntry:
         try:
             trace = engine.evaluate(self.binary, grid, ints)
         except NeedsDataError as reason:
-            return LivePlan(self, grid, ints, reason)
-        return KernelPlan(engine, self, trace)
+            # A traceback would keep every tensor of the launch alive as long as the kernel.
+            return LivePlan(self, grid, ints, reason.with_traceback(None))
+        return KernelPlan(engine, self, trace, grid, ints)
 
     def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:
         found = {}

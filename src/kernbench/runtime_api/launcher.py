@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kernbench.errors import UsageError
 from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.argument_errors import (
     bounds_error,
@@ -17,6 +18,7 @@ from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
 from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
+from kernbench.runtime_api.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine import StreamCommand, cached_shares, touch_operands
 from kernbench.triton_backend import DeviceRates
@@ -75,6 +77,7 @@ class KernelLaunch(StreamCommand):
         )
         touch_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
         self._template = template
+        self.hbm_ps = template.hbm_ps
         return template.duration_ps
 
     def finish(self) -> None:
@@ -89,13 +92,9 @@ class KernelLaunch(StreamCommand):
             self._addresses,
         )
         if run.has_data:
-            launcher, trace, params = self._launcher, self._plan.trace, self._params
-            sanitizer = run.sanitizer
-            if sanitizer is None:
-                record = partial(launcher.execute, trace, params)
-            else:
-                launched = Launched(self.label, self._rank, self.clock)
-                record = partial(launcher.engine.run_checked, trace, params, sanitizer, launched)
+            record = self._launcher.record(
+                self._plan, self._params, Launched(self.label, self._rank, self.clock)
+            )
             run.replay_queue.push(self, record, speaks=self._plan.speaks)
             # A buffer keeps its last writer; that must not keep other buffers alive.
             self._params = ()
@@ -145,6 +144,8 @@ class KernelLauncher:
         written, policies = self._bind(plan, state, addresses, params, host)
         name = state.launch_label or entry.name
         attributes = state.launch_attributes or PLAIN_LAUNCH
+        if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
+            return
         if run.probed_ps is not None:
             # As benchmarks measure: with cold caches.
             found = self.template(plan, policies, state.sip_id, name, attributes)
@@ -180,8 +181,10 @@ class KernelLauncher:
         addresses, params = [0] * len(args), list(args)
         host = HostMemory(state.sip_id)
         written, policies = self._bind(plan, state, addresses, params, host)
-        reach = Reach(run, plan, state, params)
         name = state.launch_label or plan.kernel.name
+        if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
+            return
+        reach = Reach(run, plan, state, params)
         if run.probed_ps is not None:
             run.probed_ps += self._probed_ps(plan, policies, params, reach, state, name)
             return
@@ -193,6 +196,46 @@ class KernelLauncher:
         run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
             run.wait(launch)
+
+    def _paced(
+        self,
+        plan: KernelPlan | LivePlan,
+        state: RankState,
+        policies: Policies,
+        addresses: list[int],
+        params: list[Any],
+        name: str,
+    ) -> bool:
+        """Enqueue a kernel if it talks to other SIPs; return whether it does.
+
+        Raises:
+            UsageError: It is being benchmarked.
+        """
+        run = self.run
+        paced = paced_plan(run, plan, params, state.sip_id)
+        if paced is None:
+            return False
+        if run.probed_ps is not None:
+            raise UsageError(
+                f"kernel {plan.kernel.name} talks to other SIPs, so that it cannot be benchmarked "
+                "apart from them; time real launches with torch.ahbm.Event"
+            )
+        launch = build_paced(self, paced, state, policies, addresses, params, name)
+        run.pass_launch_time(name)
+        for buffer in launch.writes:
+            buffer.last_writer = launch
+        state.last_launch = launch
+        run.enqueue(run.queue_for(state.sip_id), launch)
+        return True
+
+    def record(
+        self, plan: KernelPlan, params: Sequence[Any], launched: Launched
+    ) -> Callable[[], None]:
+        """Return what executes a launch on data."""
+        sanitizer = self.run.sanitizer
+        if sanitizer is None:
+            return partial(self.execute, plan.trace, params)
+        return partial(self.engine.run_checked, plan.trace, params, sanitizer, launched)
 
     def _probed_ps(
         self,
@@ -209,8 +252,7 @@ class KernelLauncher:
         run.replay_queue.drain()
         scratch = Scratch(reach)
         executed = self.engine.run_live(plan, scratch.params(params), scratch)
-        share = run.hbm_share(state.sip_id)
-        conditions = self.engine.conditions(state.sip_id, policies, share)
+        conditions = self.engine.conditions(state.sip_id, policies)
         return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
 
     def template(
@@ -232,17 +274,16 @@ class KernelLauncher:
             UsageError: The attributes name a parameter that the kernel does not have.
         """
         run = self.run
-        share = run.hbm_share(sip_id)
         operands = plan.operands if addresses else ()
         cached = cached_shares(run.cache(sip_id), operands, addresses)
         queued = queued or attributes.follows
         if attributes.cached:
             cached = plan.kernel.with_kept(cached, attributes.cached)
         # SIPs without a description of their own share one object.
-        key = (id(run.machine.sip_at(sip_id)), share, name, policies, queued, cached)
+        key = (id(run.machine.sip_at(sip_id)), name, policies, queued, cached)
         found = plan.templates.get(key)
         if found is None:
-            conditions = self.engine.conditions(sip_id, policies, share, cached, queued)
+            conditions = self.engine.conditions(sip_id, policies, cached, queued)
             found = self.engine.schedule(plan.trace, sip_id, conditions, name)
             plan.templates[key] = found
         return found

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import BadPointerError, NeedsDataError, NoDataError
+from kernbench.errors import BadPointerError, NeedsDataError, NoDataError, UnreachableError
 from kernbench.kernel_ir import ABSOLUTE, written_params
 from kernbench.memory import Buffer, sip_of
 from kernbench.replay import PointerArg
+from kernbench.runtime_api.sharing import unreachable
 from kernbench.sim_engine import (
     StreamCommand,
     cached_shares,
@@ -33,12 +34,17 @@ class LivePlan:
     """A kernel, a grid and integers whose trace only data can tell."""
 
     def __init__(
-        self, kernel: KernelEntry, grid: Grid, ints: Mapping[int, int], reason: NeedsDataError
+        self,
+        kernel: KernelEntry,
+        grid: Grid,
+        ints: Mapping[int, int],
+        reason: NeedsDataError | None,
     ) -> None:
         self.kernel = kernel
         self.grid = grid
         self.ints = ints
         self.reason = reason
+        """Why nothing of it is known without data; None: it is, but others see what it does."""
         written = written_params(kernel.binary.module)
         self.writes_anywhere = ABSOLUTE in written
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
@@ -84,7 +90,12 @@ class Reach:
         sip_id = sip_of(address)
         if not 0 <= sip_id < self._run.machine.num_sips:
             raise BadPointerError(f"address {address:#x} belongs to no SIP of this machine")
-        return self._run.memory(sip_id).find(address)
+        buffer = self._run.memory(sip_id).find(address)
+        if sip_id != self._sip_id:
+            why_not = unreachable(buffer, self._sip_id)
+            if why_not:
+                raise UnreachableError(f"lies in {buffer.label} of SIP {sip_id}; {why_not}")
+        return buffer
 
 
 class Scratch:
@@ -153,14 +164,12 @@ class LiveLaunch(StreamCommand):
             # Which bytes it wrote is not counted: from now on all of them pass as written.
             pointer.buffer.written = None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
-        share = run.hbm_share(self._sip_id)
         cache, operands = run.cache(self._sip_id), kernel_operands(executed.trace)
         cached = cached_shares(cache, operands, self._addresses)
-        conditions = self._engine.conditions(
-            self._sip_id, self._policies, share, cached, self.queued
-        )
+        conditions = self._engine.conditions(self._sip_id, self._policies, cached, self.queued)
         self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
         touch_operands(cache, operands, self._addresses)
+        self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps
 
     def finish(self) -> None:

@@ -102,6 +102,7 @@ class SpawnContext:
         return True
 
     def _end_after_deadlock(self) -> None:
+        self._run.simulation.abandon()
         for rank in self._ranks:
             rank.abort()
         try:
@@ -124,6 +125,7 @@ class SpawnContext:
             self._done.end_after(0)
 
     def _abort_siblings(self) -> None:
+        self._run.simulation.abandon()
         failed = {
             rank.rank_id
             for rank in self._ranks

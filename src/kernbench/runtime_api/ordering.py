@@ -73,6 +73,13 @@ class Ordering:
         command.clock = timeline.next((call,), where, self._others(stream, state))
         timeline.asked = call
 
+    def begin(self, command: Handle, stream: str) -> Clock:
+        """Return what a kernel tells others by its signals: all that it follows, as it begins."""
+        timeline = self._of(("begun", stream))
+        index = 0 if timeline.newest is None else timeline.newest.index + 1
+        timeline.newest = command.clock.beginning(timeline.number, index)
+        return timeline.newest
+
     def goes_on_after(self, state: RankState, handle: Handle) -> None:
         """Let what a rank's program does from now on follow a handle that has ended."""
         if handle.clock is not None:

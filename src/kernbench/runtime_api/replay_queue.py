@@ -26,6 +26,8 @@ class ReplayQueue:
         self._pending: deque[tuple[Described, Callable[[], None]]] = deque()
         self._failed: Exception | None = None
         self._speaks = False
+        self.on_push: Callable[[], None] | None = None
+        """Called for every command that is put on record."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -43,6 +45,8 @@ class ReplayQueue:
         if self.has_data:
             self._pending.append((command, record))
             self._speaks |= speaks
+            if self.on_push is not None:
+                self.on_push()
 
     def let_speak(self) -> None:
         """Execute everything on record if something of it speaks."""

@@ -18,9 +18,20 @@ from kernbench.runtime_api.lent_memory import LentMemory
 from kernbench.runtime_api.ordering import Ordering, touches_of
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
+from kernbench.runtime_api.signals import Signals
 from kernbench.runtime_api.storage import BufferView
 from kernbench.runtime_api.streams import DeviceStream
-from kernbench.sim_engine import CacheContents, DeviceEngine, Handle, Network, Simulation, Stream
+from kernbench.sim_engine import (
+    CacheContents,
+    DeviceEngine,
+    Handle,
+    HbmSharing,
+    LaneCosts,
+    Lanes,
+    Network,
+    Simulation,
+    Stream,
+)
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor_base import TensorBase
@@ -37,7 +48,7 @@ class Run:
         ranks: int | None,
         data: bool,
         seed: int,
-        check: object = False,
+        check: object = None,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
@@ -62,6 +73,8 @@ class Run:
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.replay_queue = ReplayQueue(data)
+        self.signals = Signals(self.simulation, self.replay_queue)
+        self.replay_queue.on_push = self.signals.recorded
         self.transfers = TransferTemplates(self.machine)
         self.lent = LentMemory()
         """Host tensors that kernels may reach through addresses in memory."""
@@ -69,14 +82,16 @@ class Run:
         self.ended = False
         self.probed_ps: int | None = None
         """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""
-        self.has_network = False
-        """Whether a collective has run."""
         self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
         self._byte_pool = BytePool()
         self._memories: dict[int, DeviceMemory] = {}
         self._streams: dict[int, Stream] = {}
         self._more_streams: list[DeviceStream] = []
         self._engines: dict[int, DeviceEngine] = {}
+        self.hbm = HbmSharing(self.simulation)
+        """What is under way on the SIPs, and slows each other down."""
+        self.has_symmetric = False
+        """Whether ranks have shared memory with each other."""
         self._caches: dict[int, CacheContents] = {}
         self._num_logged = 0
         self._num_tensors = 0
@@ -84,7 +99,6 @@ class Run:
     @cached_property
     def network(self) -> Network:
         """The links between the SIPs, from the first collective on."""
-        self.has_network = True
         return Network(self.machine)
 
     @property
@@ -92,10 +106,6 @@ class Run:
         """The state of the rank whose code runs now; main's outside of ``spawn``."""
         running = self.simulation.running
         return self._main_state if running is None else running.local
-
-    def hbm_share(self, sip_id: int) -> float:
-        """Return how much of a SIP's HBM bandwidth transfers in flight take now."""
-        return self.network.hbm_share(sip_id, self.simulation.now_ps) if self.has_network else 0.0
 
     def memory(self, sip_id: int) -> DeviceMemory:
         """Return the HBM of a SIP."""
@@ -114,6 +124,10 @@ class Run:
             found = self._engines[sip_id] = DeviceEngine()
         return found
 
+    def lanes(self, sip_id: int, costs: LaneCosts) -> Lanes:
+        """Return the PEs of a SIP for a launch that begins now and talks to others."""
+        return Lanes(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
+
     def cache(self, sip_id: int) -> CacheContents:
         """Return what the cache of a SIP holds."""
         found = self._caches.get(sip_id)
@@ -124,7 +138,7 @@ class Run:
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""
         number = 1 + sum(stream.sip_id == sip_id for stream in self._more_streams)
-        stream = DeviceStream(self, sip_id, Stream(self.simulation, f"sip{sip_id}.{number}"))
+        stream = DeviceStream(self, sip_id, self._new_queue(f"sip{sip_id}.{number}", sip_id))
         self._more_streams.append(stream)
         return stream
 
@@ -148,8 +162,11 @@ class Run:
         """Return the default in-order stream of a SIP."""
         found = self._streams.get(sip_id)
         if found is None:
-            found = self._streams[sip_id] = Stream(self.simulation, f"sip{sip_id}")
+            found = self._streams[sip_id] = self._new_queue(f"sip{sip_id}", sip_id)
         return found
+
+    def _new_queue(self, name: str, sip_id: int) -> Stream:
+        return Stream(self.simulation, name, sip_id, self.hbm)
 
     def queues(self, sip_id: int) -> list[Stream]:
         """Return the queues of all streams of a SIP."""

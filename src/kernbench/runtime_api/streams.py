@@ -44,6 +44,9 @@ class WaitFor(StreamCommand):
     def waits_for(self) -> tuple[int, ...]:
         return self._awaited.waits_for()
 
+    def describe(self) -> str:
+        return f"a stream's wait for {self._awaited.describe()}"
+
 
 class DeviceStream:
     """An in-order queue of a SIP, as ``torch.cuda.Stream`` is one.

@@ -53,6 +53,7 @@ class DeviceCommand(StreamCommand):
         cache = self.context.cache(self.sip_id)
         for address in self.addresses:
             cache.touch(address, address + self.template.hbm_bytes // len(self.addresses))
+        self.hbm_ps = self.template.hbm_ps
         return self.template.duration_ps
 
     def finish(self) -> None:

@@ -5,6 +5,7 @@ from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.hbm_sharing import Flow, HbmSharing, Share, demand_of
 from kernbench.sim_engine.kernel_operands import (
     KernelOperand,
     cached_shares,
@@ -18,12 +19,16 @@ from kernbench.sim_engine.kernel_outline import (
     outline_kernel,
 )
 from kernbench.sim_engine.kernel_schedule import check_kernel, schedule_kernel
+from kernbench.sim_engine.kernel_waves import resident_programs
+from kernbench.sim_engine.lane_costs import LaneCosts
+from kernbench.sim_engine.lanes import Lane, Lanes
 from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
 from kernbench.sim_engine.simulation import Simulation
-from kernbench.sim_engine.sites import Site, user_site
+from kernbench.sim_engine.sites import Site, user_lines, user_site
 from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
+from kernbench.sim_engine.tasks import Task
 
 __all__ = [
     "Asked",
@@ -33,29 +38,39 @@ __all__ = [
     "CommandSpan",
     "Conditions",
     "DeviceEngine",
+    "Flow",
     "Handle",
+    "HbmSharing",
     "KernelOperand",
     "KernelOutline",
+    "Lane",
+    "LaneCosts",
+    "Lanes",
     "Network",
     "ProgramOutline",
     "Rank",
     "Selector",
+    "Share",
     "Simulation",
     "Site",
     "Stream",
     "StreamCommand",
+    "Task",
     "Timer",
     "Transferred",
     "cached_shares",
     "check_kernel",
+    "demand_of",
     "kernel_operands",
     "listed",
     "microseconds",
     "on_greenlet",
     "on_thread",
     "outline_kernel",
+    "resident_programs",
     "schedule_kernel",
     "touch_operands",
+    "user_lines",
     "user_site",
     "wait_line",
 ]

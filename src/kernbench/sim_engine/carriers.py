@@ -40,6 +40,11 @@ ToMain = Callable[[Any], object]
 """Called by the worker's own code: hand something to main, return when main switches back."""
 Carrier = Callable[[Callable[[], None]], tuple[Worker, ToMain]]
 """Makes the worker for a function that never raises."""
+MakeThread = Callable[[Callable[[], None]], threading.Thread]
+
+# A run may replace these for the threads of its programs, not for ours.
+_lock = threading.Lock
+_Thread, _start, _join = threading.Thread, threading.Thread.start, threading.Thread.join
 
 
 def on_greenlet(run: Callable[[], None]) -> tuple[Worker, ToMain]:
@@ -50,14 +55,21 @@ def on_greenlet(run: Callable[[], None]) -> tuple[Worker, ToMain]:
     return worker, getcurrent().switch
 
 
-def on_thread(name: str, before: Callable[[], None]) -> Carrier:
+def on_thread(name: str, before: Callable[[], None], make: MakeThread | None = None) -> Carrier:
     """Return the carrier for one thread; ``before`` is called on main ahead of each switch to it.
 
-    Interrupts (Ctrl-C) that reach main while the thread runs are raised in the thread.
+    ``make`` gives the thread, not yet started, for its target. Then it starts at once, to wait for
+    its turn; else it starts when it is switched to for the first time. Interrupts (Ctrl-C) that
+    reach main while the thread runs are raised in the thread.
     """
 
     def carry(run: Callable[[], None]) -> tuple[Worker, ToMain]:
-        worker = _ThreadWorker(run, name, before)
+        worker = _ThreadWorker(run, before)
+        if make is None:
+            worker.thread = _Thread(target=worker.main, name=name, daemon=True)
+        else:
+            worker.thread = make(worker.main)
+            worker.thread_starts()
         return worker, worker.to_main
 
     return carry
@@ -70,43 +82,46 @@ _LOOK_S = 0.2
 class _ThreadWorker:
     """A thread and the baton that it shares with main: two locks, of which one is free in turn."""
 
-    def __init__(self, run: Callable[[], None], name: str, before: Callable[[], None]) -> None:
+    thread: threading.Thread
+
+    def __init__(self, run: Callable[[], None], before: Callable[[], None]) -> None:
         self.dead = False
+        self._run = run
+        self._context = copy_context()
         self._before = before
-        self._mine = threading.Lock()
+        self._mine = _lock()
         self._mine.acquire()
-        self._mains = threading.Lock()
+        self._mains = _lock()
         self._mains.acquire()
         self._is_back = False
         """Whether main has the baton. The lock only wakes it: an interrupt may come in between."""
         self._handed: Any = None
         self._thrown: type[BaseException] | None = None
-        context = copy_context()
-        self._thread = threading.Thread(
-            target=lambda: self._main(lambda: context.run(run)), name=name, daemon=True
-        )
 
     def __bool__(self) -> bool:
-        return self._thread.ident is not None and not self.dead
+        return self.thread.ident is not None and not self.dead
 
     @property
     def gr_frame(self) -> FrameType | None:
-        ident = self._thread.ident
+        ident = self.thread.ident
         return None if ident is None or self.dead else sys._current_frames().get(ident)
 
-    def switch(self) -> Any:
-        self._before()
-        self._is_back = False
-        if self.dead:
-            raise InternalError(f"thread {self._thread.name} has ended and cannot go on")
+    def thread_starts(self) -> None:
+        """Start the thread; it waits for its turn."""
         try:
-            if self._thread.ident is None:
-                self._thread.start()
-            else:
-                self._mine.release()
+            _start(self.thread)
         except KeyboardInterrupt:
             # It has begun: what is interrupted is only the wait for its sign of life.
             self._interrupt()
+
+    def switch(self) -> Any:
+        if self.dead:
+            raise InternalError(f"thread {self.thread.name} has ended and cannot go on")
+        self._before()
+        self._is_back = False
+        if self.thread.ident is None:
+            self.thread_starts()
+        self._mine.release()
         while not self._is_back:
             try:
                 self._mains.acquire(timeout=_LOOK_S)
@@ -114,7 +129,7 @@ class _ThreadWorker:
                 if not self._is_back:
                     self._interrupt()
         if self.dead:
-            self._thread.join()
+            _join(self.thread)
         handed, self._handed = self._handed, None
         return handed
 
@@ -125,17 +140,25 @@ class _ThreadWorker:
     def to_main(self, handed: Any) -> None:
         self._handed = handed
         self._give_back()
+        self._take()
+
+    def main(self) -> None:
+        """Run in the thread."""
+        try:
+            self._take()
+            self._context.run(self._run)
+        except SystemExit:
+            # It was ended before it began.
+            return
+        finally:
+            self.dead = True
+            self._give_back()
+
+    def _take(self) -> None:
         self._mine.acquire()
         thrown, self._thrown = self._thrown, None
         if thrown is not None:
             raise thrown
-
-    def _main(self, run: Callable[[], None]) -> None:
-        try:
-            run()
-        finally:
-            self.dead = True
-            self._give_back()
 
     def _give_back(self) -> None:
         self._is_back = True
@@ -143,7 +166,7 @@ class _ThreadWorker:
             self._mains.release()
 
     def _interrupt(self) -> None:
-        ident = ctypes.c_ulong(self._thread.ident or 0)
+        ident = ctypes.c_ulong(self.thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
 
 

@@ -40,6 +40,10 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
     """
     waiting = [rank for rank in simulation.ranks if rank.alive]
     now = microseconds(simulation.now_ps)
+    running = [f"  {each.describe()}" for each in simulation.open_ended]
+    if running and not waiting:
+        lines = [f"nothing can end what is under way at {now}", *running]
+        return DeadlockError("\n".join([*lines, *map(_ended_line, simulation.ranks)]))
     if not waiting:
         text = wanted.describe() if wanted is not None else "main"
         return DeadlockError(f"nothing can end {text} at {now}; no rank and no command is left")
@@ -51,6 +55,8 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
     lines += [_ended_line(rank) for rank in causes]
     lines += [wait_line(rank) for rank in waiting]
     lines += [_ended_line(rank) for rank in others]
+    described = {id(rank.waiting_for) for rank in waiting}
+    lines += [f"  {each.describe()}" for each in simulation.open_ended if id(each) not in described]
     return DeadlockError("\n".join(lines))
 
 

@@ -82,12 +82,17 @@ class ProgramCosts:
     times: SiteTimes
     busy_ps: tuple[int, ...]
     """By site: how long its queue is taken in all."""
-    least_ps: int
-    """What the program's share of the busiest shared resource needs for all its traffic."""
+    shares_ps: tuple[int, int, int]
+    """What its traffic takes on the program's share of HBM, of the cache, and between cubes."""
     hbm_bytes: Fraction
     """What one program moves in and out of HBM, on average over those that share tiles."""
     hbm_stream_bytes: Fraction
     """How much HBM could stream in the time that it takes for that."""
+
+    @property
+    def least_ps(self) -> int:
+        """What the program's share of the busiest shared resource needs for all its traffic."""
+        return max(self.shares_ps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +118,6 @@ class CostModel:
         self.placements = dict(conditions.placements)
         self.spread = Placement.interleaved(sip)
         self.cached = dict(conditions.cached) if sip.cache is not None else {}
-        self.hbm_share = 1 - conditions.comm_share
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
         self._known: dict[tuple[int, int, int, Fraction, int], DmaCosts] = {}
 
@@ -127,7 +131,7 @@ class CostModel:
         varies: list[tuple[int, ...]] = []
         latency: list[int] = []
         busy: list[int] = []
-        least = [0, 0, 0]
+        shares_ps = [0, 0, 0]
         hbm_bytes = hbm_stream_bytes = Fraction(0)
         for site, moved in zip(self.plan.sites, traffic, strict=True):
             if moved is None:
@@ -148,11 +152,12 @@ class CostModel:
             latency.append(found.latency_ps)
             busy.append(found.busy_ps)
             for resource, share in enumerate(found.shares_ps):
-                least[resource] += share
+                shares_ps[resource] += share
             hbm_bytes += found.hbm_bytes
             hbm_stream_bytes += found.hbm_stream_bytes
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
-        return ProgramCosts(times, tuple(busy), max(least), hbm_bytes, hbm_stream_bytes)
+        shares = (shares_ps[0], shares_ps[1], shares_ps[2])
+        return ProgramCosts(times, tuple(busy), shares, hbm_bytes, hbm_stream_bytes)
 
     def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
         """Return the share of a program's bytes at a site that HBM moves."""
@@ -194,7 +199,7 @@ class CostModel:
         port = ps_per_byte(sip.pe.dma_port_gbps)
         issue = sip.cycles_ps(sip.pe.dma_issue_cycles)
         # Programs that change the same elements take turns at the HBM that holds them.
-        one_cube = ps_per_byte(sip.cube_hbm_gbps * self.hbm_share)
+        one_cube = ps_per_byte(sip.cube_hbm_gbps)
         turns = one_cube * moved.passes * (conflicts - 1)
         occupancy: Cost
         known: dict[Touched, int] = {}
@@ -230,7 +235,7 @@ class CostModel:
 
     def _hbm_ps_per_byte(self, place: Placement, active: int) -> Fraction:
         """Return one program's share of the HBM that holds a tensor, as time per byte."""
-        one_cube = ps_per_byte(self.sip.cube_hbm_gbps * self.hbm_share)
+        one_cube = ps_per_byte(self.sip.cube_hbm_gbps)
         if place.copies > 1:
             # Each program reads its own cube's copy.
             return one_cube * -(-active // place.num_cubes)

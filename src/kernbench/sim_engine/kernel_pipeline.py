@@ -58,7 +58,7 @@ _PROGRAMS = -1
 
 def run_pipeline(plan: ProgramPlan, times: SiteTimes, jump: bool = True) -> PipelineTimes:
     """Return the times of one program. ``jump=False`` steps through every iteration."""
-    run = _Run(plan, times, jump)
+    run = PipelineRun(plan, times, jump)
     _, end = run.nodes(plan.nodes, 0)
     return PipelineTimes(end, tuple(run.first), tuple(run.last))
 
@@ -81,7 +81,7 @@ def interval_ps(plan: ProgramPlan, times: SiteTimes, in_flight: int) -> int:
         results=(),
         invariants=(),
     )
-    run = _Run(plan, times, True)
+    run = PipelineRun(plan, times, True)
     ends = deque([0] * in_flight, maxlen=in_flight)
     steady = run.iterations(programs, ends, _MOST_STEPS // 2)
     if steady is None:
@@ -91,7 +91,9 @@ def interval_ps(plan: ProgramPlan, times: SiteTimes, in_flight: int) -> int:
     return -(-steady.shift_ps // steady.period)
 
 
-class _Run:
+class PipelineRun:
+    """One program's queues and what is ready when, while its commands run."""
+
     def __init__(self, plan: ProgramPlan, times: SiteTimes, jump: bool) -> None:
         self.queue = [0, 0, 0, 0]
         self.ready = [0] * plan.num_slots

@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import partial
 
 from kernbench.commands import Engine, Gemm, KernelTrace
-from kernbench.hardware import PS_PER_NS, PS_PER_US, Machine, SipSpec, ceil_ps
-from kernbench.op_log import Template
+from kernbench.hardware import PS_PER_NS, PS_PER_US, Machine, SipSpec, ceil_ps, transfer_ps
+from kernbench.op_log import Limit, Template
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_costs import gemm_flops_per_clock
 from kernbench.sim_engine.kernel_plan import QUEUES
@@ -80,6 +80,7 @@ def schedule_kernel(
         engine_busy_ps=_engine_busy_ps(waves, sip),
         message_bytes=0,
         bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
+        limits_ps=_limits_ps(waves, sip, time),
         make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
     )
 
@@ -122,6 +123,33 @@ def _gemm_bound_ps(waves: Waves, sip: SipSpec) -> int:
         Fraction(0),
     )
     return ceil_ps(clocks * PS_PER_NS / sip.clock_ghz / sip.num_pes)
+
+
+def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]:
+    """Return how long each part of the SIP would take by itself, at full clock."""
+    busy = _engine_busy_ps(waves, sip)
+    crossing = {Engine.DMA_IN: 0, Engine.DMA_OUT: 0}
+    cache = between = 0
+    for group in waves.groups:
+        for segment in group.segments:
+            _, on_cache, on_links = segment.timed.costs.shares_ps
+            cache += on_cache * segment.count // segment.sharing.active
+            between += on_links * segment.count // segment.sharing.active
+            for site, moved in zip(group.plan.sites, segment.traffic, strict=True):
+                if moved is not None:
+                    crossing[QUEUES[site.queue]] += moved.useful_bytes * segment.count
+    limits = {
+        Limit.GEMM: busy[Engine.GEMM],
+        Limit.MATH: busy[Engine.MATH],
+        Limit.HBM: time.stream_ps,
+        Limit.CACHE: cache,
+        Limit.PORT: transfer_ps(max(crossing.values()), sip.pe.dma_port_gbps * sip.num_pes),
+        Limit.CUBES: between,
+        Limit.LAUNCH: time.front_end_ps,
+    }
+    working = max(each for limit, each in limits.items() if limit is not Limit.LAUNCH)
+    limits[Limit.LATENCY] = max(time.cool_ps - working, 0)
+    return limits
 
 
 def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:

@@ -117,9 +117,11 @@ class Waves:
 
 def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
     """Return when each program of a launch runs on the PEs of a SIP."""
-    num_cubes, pes_per_cube = _in_use(sip, conditions)
+    num_cubes, pes_per_cube = pes_in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
-    timing = Timing(resident_programs(trace, sip), trace.num_programs > num_pes)
+    timing = Timing(
+        resident_programs(trace.tcm_bytes, trace.staged_bytes, sip), trace.num_programs > num_pes
+    )
     groups = [
         group.waves(CostModel(group.plan, sip, conditions), timing)
         for group in _groups(trace, sip, conditions, num_pes)
@@ -133,10 +135,12 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
 
 # What does not depend on rates is found once per trace: other conditions and other machines with
 # as many PEs share it.
-_ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[_Group]]] = WeakKeyDictionary()
+_ANALYSED: WeakKeyDictionary[KernelTrace, dict[Any, list[GroupAnalysis]]] = WeakKeyDictionary()
 
 
-def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int) -> list[_Group]:
+def _groups(
+    trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int
+) -> list[GroupAnalysis]:
     """Return the analysed groups of a trace, for a SIP of this shape."""
     cache = sip.cache
     room = None if cache is None else cache.held_bytes
@@ -148,7 +152,7 @@ def _groups(trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: i
     found = known.get(key)
     if found is None:
         found = known[key] = [
-            _Group(trace, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
+            GroupAnalysis(trace, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
             for group in trace.groups
             if len(group.program_ids)
         ]
@@ -165,23 +169,22 @@ class Timing:
     """Whether there are more programs than PEs."""
 
 
-def resident_programs(trace: KernelTrace, sip: SipSpec) -> int:
+def resident_programs(tcm_bytes: int, staged_bytes: int, sip: SipSpec) -> int:
     """Return how many programs a PE can have in TCM at the same time, at least one.
 
-    Where part of the TCM is registers, loads that run ahead have the other part to themselves.
+    Where part of the TCM is registers, loads that run ahead (the ``staged_bytes`` of a program's
+    ``tcm_bytes``) have the other part to themselves.
     """
     registers = sip.pe.register_kib * 1024
-    needs = [(sip.tcm_bytes, trace.tcm_bytes)]
+    needs = [(sip.tcm_bytes, tcm_bytes)]
     if registers:
-        needs = [
-            (sip.tcm_bytes - registers, trace.staged_bytes),
-            (registers, trace.tcm_bytes - trace.staged_bytes),
-        ]
+        staging = sip.tcm_bytes - registers
+        needs = [(staging, staged_bytes), (registers, tcm_bytes - staged_bytes)]
     fitting = [room // needed for room, needed in needs if needed]
     return max(1, min([sip.pe.resident_programs, *fitting]))
 
 
-def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
+def pes_in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
     """Return how many cubes, and PEs per cube, run programs: all, or what the policies ask for."""
     places = [place for _, place in conditions.placements]
     if not places:
@@ -189,8 +192,8 @@ def _in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
     return max(each.num_cubes for each in places), max(each.num_pes for each in places)
 
 
-class _Group:
-    """The analysis of one program group: classes, traffic, shared tiles, conflicts."""
+class GroupAnalysis:
+    """What a program group moves: classes, traffic, shared tiles, conflicts."""
 
     def __init__(
         self,

@@ -141,7 +141,7 @@ def build_link_plan(
     sizes = np.unique(np.concatenate(list(by_span.values())))
     size_list = sizes.tolist()
     links = [machine.links[link] for link in used]
-    most = _span_gbps(machine, sips)
+    most = span_gbps(machine, sips)
     rates = [
         protocol.bandwidth_share
         * (link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most))
@@ -152,7 +152,7 @@ def build_link_plan(
     hbm_bytes, reduced_bytes = _hbm_traffic(schedule)
     specs = [machine.sip_at(sip) for sip in sips]
     size_of_span = {span: np.searchsorted(sizes, each) for span, each in by_span.items()}
-    largest = max(size_list, default=0)
+    largest = size_list[0] if len(size_list) == 1 else _largest_sent(schedule)
     library = machine.spec.collectives
     tails = [
         protocol.tail_ps(size, min(rates), 0 if library is None else library.fill_bytes)
@@ -236,7 +236,7 @@ def _route(leg: Leg, machine: Machine, sips: Sequence[int]) -> tuple[tuple[int, 
     return links[1:], machine.links[links[0]].latency_ps
 
 
-def _span_gbps(machine: Machine, sips: Sequence[int]) -> Fraction | None:
+def span_gbps(machine: Machine, sips: Sequence[int]) -> Fraction | None:
     """Return what a link carries among these SIPs if the machine bounds it, else None."""
     links = machine.spec.links
     if links is None or not links.span_bandwidth_gbps:
@@ -284,6 +284,12 @@ def _memory_ps(specs: Sequence[SipSpec], sizes: Sequence[int], traffic: int) -> 
         for spec in {id(spec): spec for spec in specs}.values()
     }
     return np.array([by_spec[id(spec)] for spec in specs], dtype=np.int64).ravel()
+
+
+def _largest_sent(schedule: Schedule) -> int:
+    """Return the bytes of the largest chunk that travels; a root's own may stay where it is."""
+    sizes = (schedule.step_bytes(step) for step in schedule.steps)
+    return max((int(each.max()) for each in sizes if len(each)), default=0)
 
 
 def _hbm_traffic(schedule: Schedule) -> tuple[Times, int]:

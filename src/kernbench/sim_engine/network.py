@@ -1,10 +1,11 @@
-"""The links of a machine in virtual time, and the collectives that run on them."""
+"""The links of a machine in virtual time: collectives, and the transfers that kernels make."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -12,17 +13,16 @@ import numpy as np
 from kernbench.collectives import Schedule, ScheduleKey
 from kernbench.commands import Engine
 from kernbench.errors import InternalError
-from kernbench.hardware import Machine
+from kernbench.hardware import Link, Machine, transfer_ps
 from kernbench.op_log import Template
-from kernbench.sim_engine.conditions import COMM_SHARE_STEPS
-from kernbench.sim_engine.link_plan import LinkPlan, Times, build_link_plan
+from kernbench.sim_engine.link_bookings import LinkBookings
+from kernbench.sim_engine.link_plan import LinkPlan, Positions, Times, build_link_plan, span_gbps
 from kernbench.sim_engine.link_timing import run_on_links
 from kernbench.sim_engine.link_trail import Column, Trail, build_rows
 from kernbench.sim_engine.selection import PLAIN, Selector
 
 _MOST_PLANS = 64
 _MOST_TIMINGS = 512
-_FLOWS_PER_SIP = 8
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -36,6 +36,33 @@ class Transferred:
     starts_ps: tuple[int, ...]
     ends_ps: tuple[int, ...]
     template: Template
+    hbm_ps: tuple[int, ...]
+    """HBM time of all that a rank reads and writes."""
+    links: Positions
+    """The links that are taken for longer than until the first start, by number."""
+    free_ps: Times
+    """When each of them is free again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A transfer's time on one link."""
+
+    link: int
+    start_ps: int
+    end_ps: int
+    """When it has left the link's near end; the link's latency comes on top."""
+    busy_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One transfer from SIP to SIP; on the same SIP it has no hops and takes no time."""
+
+    head_ps: int
+    """When its first byte arrives."""
+    tail_ps: int
+    hops: tuple[Hop, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,8 +71,6 @@ class _Relative:
 
     ends_ps: tuple[int, ...]
     free_ps: Times
-    flows: tuple[tuple[int, int, int, int], ...]
-    """(SIP, start, end, sixteenths of its HBM bandwidth) of every SIP that moves data."""
     template: Template
 
 
@@ -78,16 +103,63 @@ class Network:
         self.machine = machine
         # When each link of the machine is free.
         self._free_ps = np.zeros(len(machine.links), dtype=np.int64)
-        # Per SIP, the newest transfers as (start, end, sixteenths of its HBM bandwidth).
-        self._flows: list[deque[tuple[int, int, int]]] = [
-            deque(maxlen=_FLOWS_PER_SIP) for _ in range(machine.num_sips)
-        ]
-        self._flows_end_ps = [0] * machine.num_sips
         self.selector = Selector(machine)
         self._plans: _Recent[tuple[ScheduleKey, str, tuple[int, ...]], LinkPlan] = _Recent(
             _MOST_PLANS
         )
         self._timings: _Recent[_TimingKey, _Relative] = _Recent(_MOST_TIMINGS)
+        self._bookings: dict[int, LinkBookings] = {}
+        self._rates: dict[tuple[int, int, Fraction], Fraction] = {}
+
+    def latency_ps(self, src_sip: int, dst_sip: int) -> int:
+        """Return what an empty signal takes; it neither waits for a link nor holds one."""
+        links = self.machine.links
+        return sum(links[index].latency_ps for index in self.machine.route(src_sip, dst_sip))
+
+    def transfer(self, src_sip: int, dst_sip: int, size_bytes: int, at_ps: int) -> Passage:
+        """Send bytes that are ready at ``at_ps``, in competition with all that is on the links.
+
+        Behind collectives, which have a link to themselves; what these leave free of it transfers
+        share (:class:`LinkBookings`). Over several links it cuts through in small pieces, between
+        those of others: that it queues for one link does not keep its first pieces from the next.
+        """
+        head = tail = at_ps
+        hops: list[Hop] = []
+        for index in self.machine.route(src_sip, dst_sip):
+            link = self.machine.links[index]
+            wire_ps = transfer_ps(size_bytes, self._gbps(src_sip, dst_sip, link))
+            booked = self._bookings.get(index)
+            if booked is None:
+                booked = self._bookings[index] = LinkBookings()
+            head = max(head, int(self._free_ps[index]))
+            begin, end = booked.book(head, wire_ps)
+            tail = max(tail, end)
+            hops.append(Hop(index, begin, tail, wire_ps))
+            head, tail = head + link.latency_ps, tail + link.latency_ps
+        return Passage(head, tail, tuple(hops))
+
+    def _gbps(self, src_sip: int, dst_sip: int, link: Link) -> Fraction:
+        """Return what kernels reach of a link on the way from one SIP to another."""
+        found = self._rates.get((src_sip, dst_sip, link.bandwidth_gbps))
+        if found is None:
+            most = span_gbps(self.machine, (src_sip, dst_sip))
+            library = self.machine.spec.collectives
+            peer = None if library is None else library.peer
+            found = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
+            found *= Fraction(1) if peer is None else peer.bandwidth_share
+            self._rates[src_sip, dst_sip, link.bandwidth_gbps] = found
+        return found
+
+    def _free(self, links: Times) -> Times:
+        """Return when collectives and transfers are done with links."""
+        free: Times = self._free_ps[links]
+        if self._bookings:
+            booked = [
+                self._bookings[link].end_ps if link in self._bookings else 0
+                for link in links.tolist()
+            ]
+            free = np.maximum(free, np.array(booked, dtype=np.int64))
+        return free
 
     def run(
         self,
@@ -122,29 +194,29 @@ class Network:
         )
         base = min(starts_ps)
         starts = np.array(starts_ps, dtype=np.int64) - base
-        free = np.maximum(self._free_ps[plan.links] - base, 0)
+        free = np.maximum(self._free(plan.links) - base, 0)
         timing = self._timings.get(
             (schedule.key, protocol, sips, starts.tobytes(), free.tobytes()),
             lambda: _time(plan, starts, free, protocol),
         )
         # Relative times cannot tell how long before the start an idle link became free.
         occupied = timing.free_ps > 0
-        self._free_ps[plan.links[occupied]] = timing.free_ps[occupied] + base
-        for sip, start, end, share in timing.flows:
-            self._flows[sip].append((start + base, end + base, share))
-            self._flows_end_ps[sip] = max(self._flows_end_ps[sip], end + base)
-        return Transferred(starts_ps, tuple(end + base for end in timing.ends_ps), timing.template)
+        links, free_ps = plan.links[occupied], timing.free_ps[occupied] + base
+        self._free_ps[links] = free_ps
+        ends_ps = tuple(end + base for end in timing.ends_ps)
+        return Transferred(
+            starts_ps, ends_ps, timing.template, tuple(plan.hbm_ps.tolist()), links, free_ps
+        )
 
-    def hbm_share(self, sip: int, at_ps: int) -> float:
-        """Return which part of the SIP's HBM bandwidth the transfers in flight take.
+    def delay(self, placed: Transferred, now_ps: int, by_ps: int) -> None:
+        """Take note that a collective ends later than it was placed, or less late (below 0).
 
-        A multiple of 1/16, below 1. A collective takes its average over the time from the last
-        rank's start to its end on that SIP.
+        Links that a later one has taken over since stay as they are.
         """
-        if at_ps >= self._flows_end_ps[sip]:
-            return 0.0
-        shares = sum(share for start, end, share in self._flows[sip] if start <= at_ps < end)
-        return min(shares, COMM_SHARE_STEPS - 1) / COMM_SHARE_STEPS
+        links, free_ps = placed.links, placed.free_ps
+        held = (self._free_ps[links] == free_ps) & (free_ps > now_ps)
+        self._free_ps[links[held]] += by_ps
+        free_ps[held] += by_ps
 
 
 def _time(plan: LinkPlan, starts: Times, free: Times, protocol: str) -> _Relative:
@@ -171,21 +243,4 @@ def _time(plan: LinkPlan, starts: Times, free: Times, protocol: str) -> _Relativ
         bound_ps=int(timing.busy_ps.max(initial=0)),
         hbm_bytes_by_rank=tuple(plan.hbm_bytes.tolist()),
     )
-    return _Relative(
-        tuple(timing.ends_ps.tolist()),
-        timing.free_ps,
-        _flows(plan, starts, timing.ends_ps),
-        template,
-    )
-
-
-def _flows(plan: LinkPlan, starts: Times, ends: Times) -> tuple[tuple[int, int, int, int], ...]:
-    # Who came early waits for the last one; only a sender can be done before that.
-    begins = np.where(ends > starts.max(), starts.max(), starts)
-    durations = np.maximum(ends - begins, 1)
-    # To the nearest share.
-    shares = np.minimum(
-        (2 * COMM_SHARE_STEPS * plan.hbm_ps + durations) // (2 * durations), COMM_SHARE_STEPS - 1
-    )
-    columns = (plan.sips, begins.tolist(), ends.tolist(), shares.tolist())
-    return tuple(flow for flow in zip(*columns, strict=True) if flow[3])
+    return _Relative(tuple(timing.ends_ps.tolist()), timing.free_ps, template)

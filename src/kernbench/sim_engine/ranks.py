@@ -41,6 +41,7 @@ class Rank:
         "local",
         "rank_id",
         "since_ps",
+        "strands",
         "waiting_for",
     )
 
@@ -60,6 +61,8 @@ class Rank:
         self.waiting_for: Handle | None = None
         self.since_ps = simulation.now_ps
         self.aborted = False
+        self.strands: list[Rank] = []
+        """Further threads of control that share its number and ``local``."""
         self._simulation = simulation
         self._body = body
         self._on_end = on_end
@@ -84,9 +87,14 @@ class Rank:
         if self.alive and not self.aborted:
             self.aborted = True
             self._process.interrupt()
+        for strand in self.strands:
+            strand.abort()
 
     def kill(self) -> None:
         """End the rank at once, off the clock, when nothing drives the simulation any more."""
+        for strand in self.strands:
+            if strand.alive:
+                strand.kill()
         self.aborted = True
         self._simulation.running = self
         try:
@@ -116,7 +124,9 @@ class Rank:
         worker = self._worker
         resume: Callable[..., Any] = worker.switch
         reason: tuple[type[SystemExit], ...] = ()
-        # A rank that was aborted before it began never runs.
+        if self.aborted:
+            resume, reason = worker.throw, (SystemExit,)
+        # A rank that was aborted before it began never runs its body.
         while worker or not self.aborted:
             simulation.running = self
             target = resume(*reason)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from heapq import heapify
+from typing import Any, Protocol
 
 import simpy
+from simpy import Event
 
 from kernbench.errors import UsageError
 from kernbench.sim_engine.carriers import (
@@ -18,6 +20,17 @@ from kernbench.sim_engine.deadlock import deadlock_error
 from kernbench.sim_engine.handles import Handle, Timer
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.sites import user_site
+from kernbench.sim_engine.tasks import Task
+
+
+class OpenEnded(Protocol):
+    """Something under way that ends only if something else happens first."""
+
+    def describe(self) -> str:
+        """Return what an error says about it."""
+
+    def abandon(self) -> None:
+        """End it where it is, as what it waits for cannot come."""
 
 
 class Simulation:
@@ -32,6 +45,8 @@ class Simulation:
         self.ranks: list[Rank] = []
         self.running: Rank | None = None
         """The rank whose code executes now; None on main."""
+        self.open_ended: dict[OpenEnded, None] = {}
+        """In the order in which they began."""
         self._main = current_greenlet()
 
     @property
@@ -96,7 +111,7 @@ class Simulation:
         """
         self._check_main()
         self.env.run()
-        if any(rank.alive for rank in self.ranks):
+        if self.open_ended or any(rank.alive for rank in self.ranks):
             raise deadlock_error(self, None)
 
     def start_rank(
@@ -112,10 +127,59 @@ class Simulation:
         self.ranks.append(rank)
         return rank
 
+    def move(self, ends_ps: Mapping[Event, int]) -> None:
+        """Let handles that were to end at one time end at another, not before now."""
+        if not ends_ps:
+            return
+        queue = self.env._queue
+        for place, (_, priority, number, event) in enumerate(queue):
+            end_ps = ends_ps.get(event)
+            if end_ps is not None:
+                queue[place] = (end_ps, priority, number, event)
+        heapify(queue)
+
+    def start_strand(
+        self,
+        rank: Rank | None,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any,
+        carrier: Carrier,
+    ) -> Rank:
+        """Return one more thread of control of a rank, None for main; it starts as a rank does.
+
+        It has the rank's number, and is ended with it.
+        """
+        strand = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
+        if rank is not None:
+            rank.strands.append(strand)
+        return strand
+
+    def cancel(self, timer: Timer) -> None:
+        """Forget a timer that nobody waits for any more, so that the clock need not go there."""
+        queue = self.env._queue
+        queue[:] = [entry for entry in queue if entry[3] is not timer]
+        heapify(queue)
+
+    def task(
+        self, steps: Generator[int | None, None, None], on_error: Callable[[Exception], None]
+    ) -> Task:
+        """Return something that goes on at times of its own, once it is started."""
+        return Task(self.env, steps, on_error)
+
+    def abandon(self) -> None:
+        """End what only others could have ended, after these have failed."""
+        for each in list(self.open_ended):
+            each.abandon()
+
+    def call_at(self, time_ps: int, callback: Callable[[], None]) -> None:
+        """Call back at a time, after everything that is already due then; not before now."""
+        timer = Timer(self.env, max(time_ps - self.now_ps, 0))
+        timer.callbacks.append(lambda _: callback())
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back at this very time, after everything that is already due."""
-        soon = Timer(self.env, 0)
-        soon.callbacks.append(lambda _: callback())
+        self.call_at(self.now_ps, callback)
 
     def _check_main(self) -> None:
         if not is_running_in(self._main):

@@ -7,6 +7,7 @@ from collections import deque
 from simpy import Environment, Event
 
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.hbm_sharing import HbmSharing
 from kernbench.sim_engine.simulation import Simulation
 
 
@@ -24,6 +25,8 @@ class StreamCommand(Handle):
     """What only one command of any stream may use at a time; None where there is no such thing."""
     queued = False
     """Whether it waited on the device, behind another command of its stream or engine."""
+    hbm_ps = 0
+    """HBM time of the bytes that it moves, if others can slow it down; :meth:`begin` sets it."""
 
     def __init__(self, env: Environment, label: str = "") -> None:
         self.env = env
@@ -62,8 +65,16 @@ class Stream:
     There is no process behind it: one SimPy event per command, whose callback starts the next.
     """
 
-    def __init__(self, simulation: Simulation, name: str) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        name: str,
+        sip_id: int = 0,
+        sharing: HbmSharing | None = None,
+    ) -> None:
         self.name = name
+        self._sip_id = sip_id
+        self._sharing = sharing
         self.tail: StreamCommand | None = None
         """The command that was submitted last, or None. When it is done the stream is idle."""
         self._failed: list[StreamCommand] = []
@@ -75,10 +86,11 @@ class Stream:
         """Put ``command`` at the end of the queue; it starts now if the stream is idle."""
         command.callbacks.append(self._completed)
         self.tail = command
+        now_ps: int = self._env._now  # type: ignore[assignment]
+        command.earliest_ps = max(command.earliest_ps, now_ps)
         if self._current is None:
             self.start(command)
         else:
-            command.queued = True
             self._queue.append(command)
 
     def raise_unseen(self) -> None:
@@ -104,26 +116,26 @@ class Stream:
         engine = command.engine
         if engine is not None:
             if engine.is_busy:
-                command.queued = True
                 engine.waiting.append((self, command))
                 return
             engine.is_busy = True
         now_ps: int = self._env._now  # type: ignore[assignment]
         command.start_ps = now_ps
+        command.queued = now_ps > command.earliest_ps
         try:
             duration_ps = command.begin()
         except Exception as error:
             command.error = error
             duration_ps = 0
         if duration_ps is not None:
-            command.end_ps = now_ps + duration_ps
             command.end_after(duration_ps)
+            if command.hbm_ps and self._sharing is not None:
+                self._sharing.begin_alone(command, self._sip_id, command.hbm_ps, duration_ps)
 
     def _completed(self, event: Event) -> None:
         command = self._current
         assert command is event
-        if command.end_ps < 0:
-            command.end_ps = self._env._now  # type: ignore[assignment]
+        command.end_ps = self._env._now  # type: ignore[assignment]
         if command.error is None:
             try:
                 command.finish()

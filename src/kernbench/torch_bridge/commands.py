@@ -30,6 +30,7 @@ class OperationCommand(StreamCommand):
             self.engine = run.pes(state.sip_id)
 
     def begin(self) -> int:
+        self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps
 
     def finish(self) -> None:

@@ -56,6 +56,11 @@ class Host:
         self._ahead_ps = self.now_ps + self._launch_ps()
         self.catch_up()
 
+    def sleep(self, delay_ps: int) -> None:
+        """Let host time pass, and the simulation come to it."""
+        self._ahead_ps = self.now_ps + delay_ps
+        self.catch_up()
+
     def catch_up(self) -> None:
         """Let the simulation come to this host's time; other ranks run meanwhile."""
         simulation = self._run.simulation

@@ -22,6 +22,8 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 
+# Collectives cost what their own part of the run says.
+_FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
 # They reserve memory or show it differently; no kernel runs.
 _FREE = frozenset(
     {
@@ -72,7 +74,7 @@ def _operation(func: Any) -> _Operation:
         found = _OPERATIONS[func] = _Operation(
             name=str(func._overloadpacket),
             full_name=full_name,
-            is_free=shows or func.namespace == "prim" or full_name in _FREE,
+            is_free=shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE,
             is_random=torch.Tag.nondeterministic_seeded in func.tags,
             is_read=full_name in _READ_BY_HOST,
         )

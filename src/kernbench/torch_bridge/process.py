@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kernbench.torch_bridge.host import Host
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from kernbench.runtime_api import RankState
+    from kernbench.sim_engine import Rank
     from kernbench.torch_bridge.session import Session
+    from kernbench.torch_bridge.strands import Strand
 
 
 class Process:
@@ -27,6 +31,12 @@ class Process:
         """Its ``torch.distributed`` world, once it was asked for."""
         self.device_rng = (0, 0)
         """Seed and offset of the device's random numbers."""
+        self.modules: dict[str, ModuleType] = {}
+        """Its own modules, while another rank runs."""
+        self.strands: list[Strand] = []
+        """Threads that it has started."""
+        self.rank_of_run: Rank | None = None
+        """What runs its main thread; None for the one on main."""
         self.kept: set[Any] = set()
         """Objects that only C++ holds, which would let their Python half die."""
 
@@ -41,6 +51,9 @@ class Process:
 
 class _Here(threading.local):
     process: Process | None = None
+    is_foreign = True
+    """Whether the thread is none of the simulation's, or not for a moment: it waits as threads do,
+    and must not touch the simulation."""
 
 
 HERE = _Here()

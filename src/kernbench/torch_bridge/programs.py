@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.sim_engine import on_thread
-from kernbench.torch_bridge import c10d, device, environ, spawn
+from kernbench.torch_bridge import c10d, device, environ, libraries, locks, spawn
 from kernbench.torch_bridge.globals import Globals
+from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, _Here
 from kernbench.torch_bridge.session import Session
+from kernbench.torch_bridge.strands import Strands, join_all, starting
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext, SpawnContext
@@ -34,25 +37,29 @@ class Programs:
         self._code = code
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
+        self._modules = ProcessModules(self._base)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
         """Replace what has to be replaced in PyTorch and Python, and put it back in the end."""
         patches = Patches()
-        outer = HERE.process
         try:
             self._globals.start(self._base)
-            _Here.process = self._base
+            patches.set(_Here, "process", self._base)
+            patches.set(HERE, "is_foreign", False)
             environ.install(patches)
+            locks.install(patches)
+            Strands(inside, self._enter).install(patches)
             c10d.install(patches)
             device.install(patches)
+            libraries.install(patches)
             spawn.install(patches, self)
+            self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])
             yield
         finally:
-            self._globals.load(self._base)
+            self._enter(self._base)
             patches.close()
-            _Here.process = outer
 
     def execute(self, name: str) -> ModuleType:
         """Execute the program as the module ``name`` of the calling process."""
@@ -65,15 +72,17 @@ class Programs:
     def on_main(self, variables: Mapping[str, str]) -> None:
         """Execute the program once, as rank 0; it may spawn ranks."""
         self._base.environ.update(environ.encoded(variables))
-        with Observer(self._base), _one_thread_backward():
+        with inside(self._base):
             self.execute("__main__")
+            join_all(self._base)
         self._base.host.catch_up()
 
     def start(
         self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
     ) -> SpawnContext:
         """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
-        context: RuntimeContext = self._session.run
+        run: RuntimeContext = self._session.run
+        run.world_size = max(run.world_size, nprocs)
         processes: dict[int, Process] = {}
 
         def carrier_of(rank: int) -> Carrier:
@@ -81,16 +90,38 @@ class Programs:
             environment = environ.variables() | environ.encoded(own)
             process = processes[rank] = Process(self._session, rank, environment)
             self._globals.start(process)
-            return on_thread(f"rank {rank}", lambda: self._globals.load(process))
+            name = f"rank {rank}"
+            return on_thread(
+                name,
+                lambda: self._enter(process),
+                lambda target: threading.Thread(target=target, name=name, daemon=True),
+            )
 
         def body(rank: int) -> None:
             process = processes[rank]
+            process.rank_of_run = run.simulation.running
             HERE.process = process
-            with Observer(process), _one_thread_backward():
+            HERE.is_foreign = False
+            with inside(process):
                 work(rank)
+                join_all(process)
             process.host.catch_up()
 
-        return context.multiprocessing.start(body, (), nprocs, carrier_of)
+        with starting():
+            return run.multiprocessing.start(body, (), nprocs, carrier_of)
+
+    def _enter(self, process: Process) -> None:
+        """Show what is a process's own before it goes on."""
+        self._globals.load(process)
+        self._modules.load(process)
+
+
+@contextmanager
+def inside(process: Process) -> Iterator[None]:
+    """Surround the code of a thread of a process."""
+    c10d.know_groups(process)
+    with Observer(process), _one_thread_backward():
+        yield
 
 
 @contextmanager

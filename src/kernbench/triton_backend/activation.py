@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import UsageError, nearest
-from kernbench.triton_backend import benchmarking
+from kernbench.triton_backend import benchmarking, launch_errors
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import ENTERED, Launcher
@@ -42,6 +42,7 @@ def activate(launcher: Launcher) -> Iterator[None]:
     triton_driver.set_active(driver)
     token = ENTERED.set(launcher)
     benchmarking.install()
+    launch_errors.install()
     try:
         yield
     finally:
@@ -50,6 +51,7 @@ def activate(launcher: Launcher) -> Iterator[None]:
         _remove(driver)
         if not isinstance(triton_driver._active, KernbenchDriver):
             benchmarking.remove()
+            launch_errors.remove()
 
 
 _ANNOUNCED = {

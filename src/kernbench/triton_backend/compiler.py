@@ -77,6 +77,10 @@ class KernbenchOptions:
     allow_flush_denorm: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("num_warps", "num_stages", "num_ctas"):
+            given = getattr(self, name)
+            if not isinstance(given, int):
+                raise BadOptionError(f"{name} must be an integer, but got {given!r}")
         if self.num_warps <= 0 or self.num_warps & (self.num_warps - 1):
             # Triton's own backends assert it, in these words.
             raise BadOptionError(f"num_warps must be a power of 2, but got {self.num_warps}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.commands import (
+    PROGRAM,
     MathClass,
     NotSeparableError,
     Operand,
@@ -17,13 +18,14 @@ from kernbench.commands import (
     constant,
     is_axis,
 )
-from kernbench.dtypes import DType, bool_
+from kernbench.dtypes import DType, bool_, int64
 from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.literals import dense, scalar
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.overflow import note_overflow
-from kernbench.kernel_ir.values import Held, Pointer
+from kernbench.kernel_ir.planned import MIXING, planned_values
+from kernbench.kernel_ir.values import ABSOLUTE, Held, Pointer
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluate import Evaluator
@@ -92,8 +94,7 @@ def _binary(run: Evaluator, op: Op) -> None:
     type_ = op.results[0].type
     try:
         if isinstance(a, Separable) and isinstance(b, Separable):
-            if op.name == "tt.mulhiui" and any(map(is_axis, (*a.dims, *b.dims))):
-                # The high half of a product makes random numbers and no addresses.
+            if op.name in MIXING and _is_data(run, op, a, b):
                 raise NotSeparableError
             result: Held = integers.binary(op.name, a, b, type_.bits)
             note_overflow(run, op, a, b)
@@ -110,6 +111,13 @@ def _binary(run: Evaluator, op: Op) -> None:
         run.math(op, inputs, _BINARY_COST[op.name])
     else:
         run.set(op.results[0], result)
+
+
+def _is_data(run: Evaluator, op: Op, a: Separable, b: Separable) -> bool:
+    """Whether a result varies over programs and elements, and nothing is planned with it."""
+    dims = (*a.dims, *b.dims)
+    mixed = PROGRAM in dims and any(map(is_axis, dims))
+    return mixed and op.results[0] not in planned_values(run.module)
 
 
 for _name in _BINARY_COST:
@@ -205,6 +213,10 @@ def _select(run: Evaluator, op: Op) -> None:
     if inputs[0].shape != shape:
         # A scalar condition may choose between tensors.
         inputs[0] = run.emit_math(op, "tt.splat", inputs[:1], MathClass.FREE, bool_, shape)
+    if result.type.is_pointer:
+        addresses = run.emit_math(op, op.name, inputs, _SIMPLE, int64, shape)
+        run.set(result, Pointer(ABSOLUTE, Separable(shape), addresses))
+        return
     run.math(op, inputs, _SIMPLE)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Atomic, Operand, Splat, Tile
+from kernbench.commands import Atomic, MemoryOrder, Operand, Splat, Tile
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.ops.tt import pointed_to, read_mask
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DIALECT = Dialect()
 
 _KINDS = frozenset({"add", "fadd", "max", "min", "umax", "umin", "and", "or", "xor", "exch"})
+_ORDERS: tuple[MemoryOrder, ...] = ("relaxed", "acquire", "release", "acq_rel")
 _KIND_BY_NUMBER = ("and", "or", "xor", "add", "fadd", "max", "min", "umax", "umin", "exch")
 
 
@@ -56,7 +57,7 @@ def emit_load(run: Evaluator, op: Op, mask_index: int) -> Tile:
     mask = read_mask(run, op, mask_index, allowed)
     dst = run.new_tile(access.shape, access.dtype)
     zero = Splat(0, access.shape, access.dtype)
-    run.commands.append(Atomic(dst, "load", access, zero, None, mask, op.line))
+    run.commands.append(Atomic(dst, "load", access, zero, None, mask, op.line, order=_order(op)))
     if op.results[0].type.dtype == access.dtype:
         run.set(op.results[0], dst)
     return dst
@@ -71,6 +72,14 @@ def _kind(op: Op) -> str:
     return _KIND_BY_NUMBER[number - 1] if known else str(number)
 
 
+def _order(op: Op) -> MemoryOrder:
+    for order in _ORDERS:
+        if order in op.attrs.get("words", ()):
+            return order
+    number = op.attrs.get("sem", 4)
+    return _ORDERS[number - 1] if isinstance(number, int) and 1 <= number <= 4 else "acq_rel"
+
+
 def _emit(
     run: Evaluator, op: Op, kind: str, value: Operand, compare: Operand | None, mask_index: int
 ) -> None:
@@ -80,4 +89,4 @@ def _emit(
     if op.results and op.results[0] in run.module.used_values:
         dst = run.new_tile(access.shape, access.dtype)
         run.set(op.results[0], dst)
-    run.commands.append(Atomic(dst, kind, access, value, compare, mask, op.line))
+    run.commands.append(Atomic(dst, kind, access, value, compare, mask, op.line, order=_order(op)))

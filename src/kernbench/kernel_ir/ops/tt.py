@@ -151,7 +151,9 @@ def _load(run: Evaluator, op: Op) -> None:
     if op.attrs.get("padding") == 2:
         other = Splat(float("nan"), access.shape, access.dtype)
     dst = run.new_tile(access.shape, access.dtype)
-    run.commands.append(DmaRead(dst, access, mask, other, op.line))
+    run.commands.append(
+        DmaRead(dst, access, mask, other, op.line, volatile=bool(op.attrs.get("isVolatile")))
+    )
     run.set(op.results[0], dst)
 
 

@@ -1,6 +1,29 @@
 """Kernels whose programs decide by data, or wait for each other: executed program by program."""
 
-from kernbench.replay.interleaved.launch import Executed, run_interleaved
+from kernbench.replay.interleaved.execution import capture
+from kernbench.replay.interleaved.launch import (
+    Executed,
+    InterleavedLaunch,
+    pace_interleaved,
+    run_interleaved,
+)
 from kernbench.replay.interleaved.memory import Resolve
+from kernbench.replay.interleaved.pacing import Decisions, Span, Watched, parts_of, spans_of
+from kernbench.replay.interleaved.strand import Strand
+from kernbench.replay.interleaved.values import of_programs
 
-__all__ = ["Executed", "Resolve", "run_interleaved"]
+__all__ = [
+    "Decisions",
+    "Executed",
+    "InterleavedLaunch",
+    "Resolve",
+    "Span",
+    "Strand",
+    "Watched",
+    "capture",
+    "of_programs",
+    "pace_interleaved",
+    "parts_of",
+    "run_interleaved",
+    "spans_of",
+]

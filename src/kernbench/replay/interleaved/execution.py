@@ -1,7 +1,8 @@
-"""Commands of a strand on data, as soon as they are emitted."""
+"""Commands of a strand on data: put on the tensors that they go to, then executed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ from kernbench.commands import (
     DmaRead,
     DmaWrite,
     KernelTrace,
+    Math,
+    MathClass,
+    Operand,
     ProgramGroup,
     Tile,
     Transfer,
@@ -27,9 +31,9 @@ from kernbench.commands import (
 from kernbench.dtypes import bool_
 from kernbench.errors import BadPointerError
 from kernbench.kernel_ir import ABSOLUTE, Op, SplitPrograms
+from kernbench.replay.group_plan import GroupPlan
 from kernbench.replay.interleaved.values import Rows
 from kernbench.replay.lifetimes import reads, results
-from kernbench.replay.plan import GroupPlan
 
 if TYPE_CHECKING:
     from kernbench.replay.interleaved.strand import Strand
@@ -37,47 +41,71 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-def execute(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Command, ...]:
-    """Run commands for the programs of a strand; return them with every address placed.
+def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Command, ...]:
+    """Return the commands of an operation with every address on the tensor that it is in.
 
     Raises:
         SplitPrograms: Programs reach different tensors by one command.
-        BadPointerError: An address belongs to no tensor.
-        OutOfBoundsError: An access leaves its tensor.
+        BadPointerError: An address belongs to no tensor that the launch can reach.
     """
     commands = tuple(placed for each in commands for placed in _placed(strand, op, each))
-    memory = strand.launch.memory
-    inner = [each for command in commands for each in walk((command,))]
-    transfers = [each for each in inner if isinstance(each, DmaRead | DmaWrite | Atomic)]
-    for each in transfers:
-        memory.check_pointer(access_of(each).param)
+    for each in transfers_of(commands):
+        strand.launch.memory.check_pointer(access_of(each).param)
+    return commands
+
+
+def transfers_of(commands: tuple[Command, ...]) -> list[Transfer]:
+    """Return the commands that touch memory, those in loops too."""
+    return [each for each in walk(commands) if isinstance(each, DmaRead | DmaWrite | Atomic)]
+
+
+def execute(strand: Strand, commands: tuple[Command, ...]) -> None:
+    """Run placed commands for the programs of a strand.
+
+    Raises:
+        OutOfBoundsError: An access leaves its tensor.
+    """
+    frame, transfers = strand.launch.memory.frame, transfers_of(commands)
     kept = frozenset(tile.slot for command in commands for tile in results(command))
-    plan = GroupPlan(
-        ProgramGroup(strand.program_ids, commands), _trace(strand, commands), None, kept
-    )
+    capture(strand, commands, kept)()
+    strand.polled |= any(not isinstance(each, DmaWrite) for each in transfers)
+    copies = any(isinstance(each, DmaRead) for each in transfers)
+    for slot in kept:
+        value = frame.values[slot]
+        shows = copies and strand.launch.memory.shows(value)
+        strand.keep(slot, value.copy() if shows else value)
+    frame.values = []
+
+
+def capture(
+    strand: Strand, commands: tuple[Command, ...], kept: frozenset[int] = frozenset()
+) -> Callable[[], None]:
+    """Return what runs placed commands on the values that the strand holds now.
+
+    Slots that are ``kept`` can be read from the frame right after it.
+    """
+    memory, transfers = strand.launch.memory, transfers_of(commands)
+    plan = GroupPlan(ProgramGroup(strand.program_ids, commands), _trace(strand), None, kept)
     given = {
         slot: strand.data[slot].array
         for command in commands
         for slot in reads(command)
         if slot in strand.data
     }
-    frame = memory.frame
-    frame.changed = False
-    with np.errstate(all="ignore"):
-        plan.run(frame, memory.params, given)
-    if any(not isinstance(each, DmaRead) for each in transfers):
-        stores = any(isinstance(each, DmaWrite) for each in transfers)
-        memory.version += stores or frame.changed
-    strand.polled |= any(not isinstance(each, DmaWrite) for each in transfers)
-    copies = any(isinstance(each, DmaRead) for each in transfers)
-    for slot in kept:
-        value = frame.values[slot]
-        strand.keep(slot, value.copy() if copies and memory.shows(value) else value)
-    frame.values = []
-    return commands
+    stores = any(isinstance(each, DmaWrite) for each in transfers)
+
+    def run() -> None:
+        frame = memory.frame
+        frame.changed = False
+        with np.errstate(all="ignore"):
+            plan.run(frame, memory.params, given)
+        if any(not isinstance(each, DmaRead) for each in transfers):
+            memory.version += stores or frame.changed
+
+    return run
 
 
-def _trace(strand: Strand, commands: tuple[Command, ...]) -> KernelTrace:
+def _trace(strand: Strand) -> KernelTrace:
     launch = strand.launch
     return KernelTrace(
         name=launch.module.kernel.name,
@@ -99,7 +127,7 @@ def _placed(strand: Strand, op: Op, command: Command) -> tuple[Command, ...]:
     access = access_of(command)
     if access.param != ABSOLUTE:
         return (command,)
-    addresses, active = _lanes(strand, command, access)
+    addresses, active = lanes(strand, command, access)
     memory = strand.launch.memory
     found = memory.find_all(np.where(active, addresses, _any(addresses, active)))
     if not active.any():
@@ -119,7 +147,7 @@ def _any(addresses: Array, active: Array) -> Any:
     return addresses[active][0] if active.any() else 0
 
 
-def _lanes(strand: Strand, command: Transfer, access: Access) -> tuple[Array, Array]:
+def lanes(strand: Strand, command: Transfer, access: Access) -> tuple[Array, Array]:
     """Return the address of every lane ``[programs, *tile]``, and which lanes are on."""
     dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(access.shape))))
     addresses = access.offset.dense(dims)
@@ -159,10 +187,32 @@ def _one_by_one(
             before = parts[-1]
             assert isinstance(before, DmaRead)
             part = replace(part, other=before.dst)
-        if isinstance(part, Atomic) and part.dst is not None:
-            raise strand.unsupported(op, "one atomic on several tensors whose old values are used")
         parts.append(part)
+    if isinstance(command, Atomic) and command.dst is not None:
+        return _joined(strand, command, command.dst, parts)
     return tuple(parts)
+
+
+def _joined(
+    strand: Strand, command: Atomic, dst: Tile, parts: list[Command]
+) -> tuple[Command, ...]:
+    """Let the parts of an atomic find old values of their own, and put them together."""
+    found: list[Command] = []
+    old: Operand | None = None
+    for number, part in enumerate(parts):
+        assert isinstance(part, Atomic)
+        last = number == len(parts) - 1
+        own = strand.new_tile(dst.shape, dst.dtype)
+        found.append(replace(part, dst=own))
+        if old is None:
+            old = own
+            continue
+        assert isinstance(part.mask, Tile)
+        joined = dst if last else strand.new_tile(dst.shape, dst.dtype)
+        inputs = (part.mask, own, old)
+        found.append(Math(joined, "arith.select", inputs, MathClass.FREE, command.line))
+        old = joined
+    return tuple(found)
 
 
 def _lost(
@@ -173,6 +223,6 @@ def _lost(
     address = int(addresses.reshape(-1)[flat])
     return BadPointerError(
         f"{op.name} at {command.line} goes to address {address:#x} (program "
-        f"{strand.launch.coordinates(int(strand.program_ids[position]))}), which belongs to no "
-        "live tensor; was the tensor freed, or the pointer made in another run?"
+        f"{strand.launch.coordinates(int(strand.program_ids[position]))}), which "
+        f"{strand.launch.memory.why_lost(address)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from kernbench.replay.frame import PointerArg
 from kernbench.replay.interleaved.liveness import Liveness
 from kernbench.replay.interleaved.memory import LaunchMemory, Params, Resolve
 from kernbench.replay.interleaved.merging import merge_groups
+from kernbench.replay.interleaved.pacing import signalling_loops
 from kernbench.replay.interleaved.strand import Strand
 
 Array = npt.NDArray[Any]
@@ -66,15 +68,38 @@ def run_interleaved(
         BadPointerError: A loaded pointer belongs to no tensor.
         UnsupportedOpError: The kernel has an operation that is not supported.
     """
-    launch = Launch(module, grid, ints, params, resolve, num_warps, num_stages, roundings)
+    launch = InterleavedLaunch(
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings
+    )
     try:
         launch.run()
     finally:
-        show_printed(launch.memory.frame)
+        launch.show_printed()
     return Executed(launch.trace(), launch.memory.reached)
 
 
-class Launch:
+def pace_interleaved(
+    module: Module,
+    grid: tuple[int, int, int],
+    ints: Mapping[int, int],
+    params: Params,
+    resolve: Resolve,
+    *,
+    num_warps: int,
+    num_stages: int,
+    roundings: Roundings = IN_FLOAT32,
+) -> InterleavedLaunch:
+    """Return a kernel on data whose strands hand out what they do; arguments as above."""
+    launch = InterleavedLaunch(
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings
+    )
+    launch.is_paced = True
+    # Each signal of a loop has a time of its own.
+    launch.stepped.update(signalling_loops(module))
+    return launch
+
+
+class InterleavedLaunch:
     """All strands of one launch, and what they share."""
 
     def __init__(
@@ -98,7 +123,9 @@ class Launch:
         self.liveness = Liveness(module)
         self.stepped: set[Op] = set()
         """Loops that cannot run as one command."""
-        self.waiting = deque(self._first_strands())
+        self.is_paced = False
+        """Whether somebody else performs what operations do, in the order of virtual time."""
+        self.waiting: deque[Strand] = deque()
         """Strands in the order of their turns."""
         self.ended: list[Strand] = []
 
@@ -109,6 +136,7 @@ class Launch:
         memory in a loop goes to the end of the line with every iteration.
         """
         waiting = self.waiting
+        waiting.extend(self._first_strands())
         while waiting:
             strand = waiting.popleft()
             try:
@@ -117,6 +145,7 @@ class Launch:
                 waiting.extendleft(reversed(strand.split(split.labels)))
                 continue
             if not goes_on:
+                strand.forget()
                 self.ended.append(strand)
                 continue
             waiting.append(strand)
@@ -126,6 +155,10 @@ class Launch:
                     raise self.deadlock()
                 # Nothing happens any more but that time passes.
                 patient[0].gives_up = True
+
+    def show_printed(self) -> None:
+        """Print what programs have printed since the last call, program by program."""
+        show_printed(self.memory.frame)
 
     def is_stuck(self) -> bool:
         """Whether another turn of all strands would change nothing."""
@@ -179,15 +212,22 @@ class Launch:
 
     def _first_strands(self) -> list[Strand]:
         x, y, z = self.grid
-        count = x * y * z
-        length = max(_STRAND_ELEMENTS // _largest_tile(self.module), 1)
-        strands = []
-        for start in range(0, count, length):
-            ids = np.arange(start, min(start + length, count), dtype=np.int64)
-            strand = Strand(self, ids)
-            strand.begin()
-            strands.append(strand)
-        return strands
+        count, length = x * y * z, self.most_in_step
+        return [
+            self.strand(np.arange(start, min(start + length, count), dtype=np.int64))
+            for start in range(0, count, length)
+        ]
+
+    @cached_property
+    def most_in_step(self) -> int:
+        """The most programs that begin as one strand."""
+        return max(_STRAND_ELEMENTS // _largest_tile(self.module), 1)
+
+    def strand(self, program_ids: Array) -> Strand:
+        """Return programs that are about to begin."""
+        strand = Strand(self, program_ids)
+        strand.begin()
+        return strand
 
 
 def _largest_tile(module: Module) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.errors import BadPointerError, UsageError
+from kernbench.errors import BadPointerError, UnreachableError, UsageError
 from kernbench.memory import Buffer
 from kernbench.replay.frame import Frame, PointerArg
 
@@ -57,6 +57,18 @@ class LaunchMemory:
                 f"kernel {self._name} reads or writes through parameter {param}, which must be a "
                 f"tensor, but got {given!r}"
             )
+
+    def why_lost(self, address: int) -> str:
+        """Return why no access may go to an address, behind its name."""
+        try:
+            self._resolve(address)
+        except UnreachableError as error:
+            return str(error)
+        except BadPointerError:
+            pass
+        return (
+            "belongs to no live tensor; was the tensor freed, or the pointer made in another run?"
+        )
 
     def find(self, address: int) -> int | None:
         """Return the parameter index of the buffer that holds an address, None where none does."""

@@ -19,6 +19,7 @@ from kernbench.commands import (
     PROGRAM,
     Access,
     Atomic,
+    Command,
     Math,
     MathClass,
     Predicate,
@@ -46,12 +47,13 @@ from kernbench.kernel_ir import (
     iterations_of,
     wrap,
 )
-from kernbench.replay.interleaved.execution import execute
+from kernbench.replay.interleaved.execution import execute, place
+from kernbench.replay.interleaved.pacing import Decisions, Watched, parts_of, watch
 from kernbench.replay.interleaved.recording import Recording
 from kernbench.replay.interleaved.values import Rows, as_known, of_programs, same, slots_of
 
 if TYPE_CHECKING:
-    from kernbench.replay.interleaved.launch import Launch
+    from kernbench.replay.interleaved.launch import InterleavedLaunch
 
 Array = npt.NDArray[Any]
 
@@ -104,7 +106,7 @@ class Frame:
 class Strand(Evaluator):
     """One strand of a launch. It ends when its programs return."""
 
-    def __init__(self, launch: Launch, program_ids: Array) -> None:
+    def __init__(self, launch: InterleavedLaunch, program_ids: Array) -> None:
         super().__init__(
             launch.module,
             launch.grid,
@@ -118,17 +120,27 @@ class Strand(Evaluator):
         self.launch = launch
         self.frames: list[Frame] = []
         self.data: dict[int, Rows] = {}
-        self.recording = Recording(self.module.kernel.line)
+        self.recording = Decisions() if launch.is_paced else Recording(self.module.kernel.line)
         self.polled = False
         """Whether memory was read since the strand last gave way."""
         self.stuck_at: int | None = None
         """The version of memory at which another turn of the loop would change nothing."""
         self.loop_line = self.module.kernel.line
         """The line of the loop that the strand last gave way in."""
+        self.parts: list[tuple[Command, ...]] = []
+        """In a paced launch: what the operation at hand does, which whoever paces it performs."""
+        self.watched: list[Watched] = []
+        """In a paced launch: what the present turn of a loop has read."""
+        self.is_waiting = False
+        """In a paced launch: whether it gave way because only a change of memory gets it on."""
+        self._settling: tuple[Frame, Op]
+        self._polling: tuple[Tile, tuple[Command, ...]]
         self._turn_began_at: int | None = None
         """The version of memory that the present turn of a loop began with."""
         self.may_give_up = False
         """Whether what it waits for has a timeout."""
+        self.timeout_ns = 0
+        """How long it waits then."""
         self.gives_up = False
         """Whether that has run out."""
         self._trying = 0
@@ -161,6 +173,7 @@ class Strand(Evaluator):
         other.num_slots, other.num_loops = self.num_slots, self.num_loops
         other._free = list(self._free)
         other.polled, other._turn_began_at = self.polled, self._turn_began_at
+        other.watched = list(self.watched)
         return other
 
     # -- values -------------------------------------------------------------------------------
@@ -239,17 +252,25 @@ class Strand(Evaluator):
         kept_bytes = sum(rows.size_bytes for rows in self.data.values())
         self._most_bytes = max(_KEPT_BYTES, kept_bytes)
 
+    def forget(self) -> None:
+        """Drop all values and data: the programs have returned, and only the record matters."""
+        self._values = {}
+        self.data = {}
+
     # -- one operation after the other --------------------------------------------------------
 
     def advance(self) -> bool:
         """Run until all programs have returned (False) or it is somebody else's turn (True).
+
+        In a paced launch it is also when an operation has :attr:`parts`.
 
         Raises:
             SplitPrograms: The programs disagree; the parts go on with the same operation.
         """
         if self._turn_began_at is None:
             self._turn_began_at = self.launch.memory.version
-        while self.frames:
+        self.is_waiting = False
+        while self.frames and not self.parts:
             frame = self.frames[-1]
             ops = frame.block.ops
             if frame.position >= len(ops):
@@ -271,7 +292,7 @@ class Strand(Evaluator):
                     return True
             else:
                 self._run_plain(frame, op)
-        return False
+        return bool(self.parts)
 
     def _run_plain(self, frame: Frame, op: Op) -> None:
         handler = HANDLERS.get(op.name)
@@ -283,14 +304,55 @@ class Strand(Evaluator):
 
     def _finish(self, frame: Frame, op: Op) -> None:
         """Execute what an operation has emitted, and take its scalars as known."""
-        commands = tuple(self.commands)
+        commands = place(self, op, tuple(self.commands))
         self.commands = []
+        if commands and self.launch.is_paced:
+            self._hand_out(commands, frame, op)
+            return
         if commands:
-            commands = execute(self, op, commands)
-            decisive = False
-            for result in op.results:
-                decisive |= self._take_as_known(result)
-            self.recording.add(self.program_ids, commands, decisive)
+            execute(self, commands)
+            self.recording.add(self.program_ids, commands, self._take_results(op))
+        self._pass(frame)
+
+    def _hand_out(self, commands: tuple[Command, ...], frame: Frame, op: Op) -> None:
+        """Leave the commands of an operation to whoever paces the launch."""
+        self.parts = parts_of(commands)
+        self._settling = (frame, op)
+
+    def perform(self, part: tuple[Command, ...]) -> None:
+        """Execute one of :attr:`parts` now.
+
+        Raises:
+            OutOfBoundsError: An access leaves its tensor.
+        """
+        self.watched += watch(self, part)
+        execute(self, part)
+
+    def settle(self) -> bool:
+        """Go on after the operation whose parts have all been performed.
+
+        Returns whether it decides what comes next, so that nothing may start before it has ended.
+
+        Raises:
+            SplitPrograms: The programs see different things; the parts look again.
+        """
+        frame, op = self._settling
+        self.parts = []
+        if op.name == "tt.atomic_poll":
+            self.is_waiting = self._look(frame, op)
+            return True
+        decisive = self._take_results(op)
+        self._pass(frame)
+        return decisive
+
+    def _take_results(self, op: Op) -> bool:
+        """Take the scalars among the results as known; return whether there are any."""
+        decisive = False
+        for result in op.results:
+            decisive |= self._take_as_known(result)
+        return decisive
+
+    def _pass(self, frame: Frame) -> None:
         frame.position += 1
         if len(self.data) > self._prune_at or self._new_bytes > self._most_bytes:
             self._prune()
@@ -408,10 +470,10 @@ class Strand(Evaluator):
         return self._turn(frame, op, held)
 
     def _poll(self, frame: Frame, op: Op) -> bool:
-        """Read what a poll waits for; return whether it has to wait.
+        """Read what a poll waits for; return whether it is somebody else's turn.
 
         Raises:
-            SplitPrograms: Some programs have to and some have not.
+            SplitPrograms: Some programs have to wait and some have not.
         """
         if not frame.is_polling:
             frame.is_polling = True
@@ -425,12 +487,27 @@ class Strand(Evaluator):
             op, "arith.cmpi", [loaded.dst, expected], MathClass.SIMPLE, bool_,
             attrs={"predicate": "eq"},
         )  # fmt: skip
-        commands = tuple(self.commands)
+        commands = place(self, op, tuple(self.commands))
         self.commands = []
-        commands = execute(self, op, commands)
+        self._polling = (flags, commands)
+        if self.launch.is_paced:
+            self._hand_out(commands, frame, op)
+            return True
+        execute(self, commands)
+        return self._look(frame, op)
+
+    def _look(self, frame: Frame, op: Op) -> bool:
+        """Go on behind a poll if memory holds what it waits for; return whether it has to wait.
+
+        Raises:
+            SplitPrograms: Some programs have to and some have not.
+        """
+        flags, commands = self._polling
         seen = self.array(flags)
         ready: Array = np.logical_and.reduce(seen.reshape(len(seen), -1), axis=1)
         self.may_give_up = "timeout" in op.attrs.get("words", ())
+        if self.may_give_up:
+            self.timeout_ns = self.uniform_integer(self.integer(op, 2))
         if not self.gives_up and (ready != ready[0]).any():
             raise SplitPrograms(ready)
         self.recording.add(self.program_ids, commands, False)
@@ -470,6 +547,9 @@ class Strand(Evaluator):
             and same(before, held, self.array)
         )
         self.stuck_at = memory.version if in_vain else None
+        self.is_waiting = in_vain
+        if not in_vain:
+            self.watched = []
         self.loop_line = op.line
         self.polled, self._turn_began_at = False, None
         return True

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import PROGRAM, Predicate, Separable, SourceLine, Tile
-from kernbench.dtypes import DType
+from kernbench.commands import PROGRAM, Predicate, Separable, Tile
 from kernbench.kernel_ir import Descriptor, Held, Pointer
+from kernbench.replay.rewriting import with_known
 
 Array = npt.NDArray[Any]
 
@@ -52,25 +51,13 @@ def of_programs(value: Any, positions: Array) -> Any:
 
     Tiles stay what they are: the data of their slots is split on its own.
     """
-    if isinstance(value, Separable | Predicate):
-        if any(dims and dims[0] == PROGRAM for dims in value.terms):
-            return value.take_programs(positions)
-        return value
-    if isinstance(value, tuple):
-        return tuple(of_programs(each, positions) for each in value)
-    if isinstance(value, Tile | DType | SourceLine) or not dataclasses.is_dataclass(value):
-        return value
-    return _rebuilt(value, positions)
 
+    def taken(tensor: Separable | Predicate) -> Separable | Predicate:
+        if any(dims and dims[0] == PROGRAM for dims in tensor.terms):
+            return tensor.take_programs(positions)
+        return tensor
 
-def _rebuilt(value: Any, positions: Array) -> Any:
-    changes = {}
-    for field in dataclasses.fields(value):
-        before = getattr(value, field.name)
-        after = of_programs(before, positions)
-        if after is not before:
-            changes[field.name] = after
-    return dataclasses.replace(value, **changes) if changes else value
+    return with_known(value, taken)
 
 
 def slots_of(held: Held) -> tuple[int, ...]:

@@ -64,7 +64,8 @@ class LaunchState:
 def written_of(buffer: Buffer) -> Array | None:
     """Return the buffer's count of written bytes, which is given up once all of them are."""
     written = buffer.written
-    if written is not None and written.all():
+    # Most often the end is written last.
+    if written is not None and len(written) and written[-1] and written.all():
         buffer.written = written = None
     return written
 

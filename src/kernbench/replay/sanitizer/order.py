@@ -54,6 +54,11 @@ class Clock:
         assert self._known is None
         self._after += others
 
+    def beginning(self, timeline: int, index: int) -> Clock:
+        """Return a clock that knows what this one follows by now, but not the operation itself."""
+        assert self._known is None
+        return Clock(timeline, index, self._after, self.where, self._asked)
+
     @property
     def known(self) -> Mapping[int, int]:
         """Per timeline the index of the newest operation that has ended before."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from kernbench.commands import KernelTrace
 from kernbench.errors import AddressOverflowError, NonFiniteError, NonFiniteWarning, UsageError
 from kernbench.replay.composite import composite_groups
 from kernbench.replay.frame import Frame, PointerArg
+from kernbench.replay.persistent import iterations_as_programs
 from kernbench.replay.plan import Plan
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer.launch import Launched, LaunchState
@@ -23,6 +25,9 @@ from kernbench.replay.sanitizer.watch import SanitizerWatch
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, _Checked] = weakref.WeakKeyDictionary()
 
 
+_BY_VARIABLE: Mapping[str, bool] = {"": False, "0": False, "1": True}
+
+
 class _Checked:
     """A trace's plan with the sanitizer's steps in it."""
 
@@ -30,7 +35,8 @@ class _Checked:
         self.watch = SanitizerWatch(trace)
         self.plan = Plan(trace, composite=False, watch=self.watch)
         self.touches = TraceTouches(trace)
-        self.is_composite = any(composite_groups(group) != [group] for group in trace.groups)
+        groups = iterations_as_programs(trace.groups) or trace.groups
+        self.is_composite = any(composite_groups(group) != [group] for group in groups)
         """Whether the plan without checks merges programs, so that sums have another order."""
 
 
@@ -105,11 +111,18 @@ class Sanitizer:
 def as_sanitizer(check: object) -> Sanitizer | None:
     """Return what ``check=`` asks for: False nothing, True all checks, "nan" NaN as an error too.
 
+    None leaves it to the environment: ``KERNBENCH_CHECK`` is 0 (as if it were not there), 1 or nan.
+
     Raises:
         UsageError: It is none of these.
     """
-    if check is False or check is None:
+    if check is None:
+        given = os.environ.get("KERNBENCH_CHECK", "")
+        check = _BY_VARIABLE.get(given, given)
+        if isinstance(check, str) and check != "nan":
+            raise UsageError(f"KERNBENCH_CHECK must be 0, 1 or nan, but is {given!r}")
+    if check is False:
         return None
     if check is True or check == "nan":
         return Sanitizer(non_finite_is_error=check == "nan")
-    raise UsageError(f'check must be True, False or "nan", but got {check!r}')
+    raise UsageError(f'check must be True, False, "nan" or None, but got {check!r}')

@@ -28,8 +28,8 @@ from kernbench.commands import (
     access_of,
 )
 from kernbench.replay.frame import Frame, PointerArg
+from kernbench.replay.group_plan import GroupPlan
 from kernbench.replay.lifetimes import operands, results
-from kernbench.replay.plan import GroupPlan
 from kernbench.replay.sanitizer.accesses import AccessCheck, LoadShadow, StoreNonFinite
 from kernbench.replay.sanitizer.launch import LaunchState
 from kernbench.replay.sanitizer.non_finite import is_float, note_made

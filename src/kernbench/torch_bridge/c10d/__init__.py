@@ -1,5 +1,5 @@
 """``torch.distributed`` among simulated processes."""
 
-from kernbench.torch_bridge.c10d.install import install
+from kernbench.torch_bridge.c10d.install import install, know_groups
 
-__all__ = ["install"]
+__all__ = ["install", "know_groups"]

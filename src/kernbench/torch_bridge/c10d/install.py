@@ -6,12 +6,20 @@ from datetime import timedelta
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import _set_thread_isolation_mode
+from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
 
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
 from kernbench.torch_bridge.c10d.store import rendezvous
 from kernbench.torch_bridge.c10d.world import CurrentWorld
 from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import Process
+
+
+def know_groups(process: Process) -> None:
+    """Let C++ find a process's groups from the calling thread, which is a new one of it."""
+    if process.world is not None:
+        for group, name in process.world.pg_names.items():
+            _register_process_group(name, group)
 
 
 def install(patches: Patches) -> None:

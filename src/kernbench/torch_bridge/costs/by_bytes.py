@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.commands import Engine, Space
-from kernbench.op_log import Template
+from kernbench.op_log import Limit, Template
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
@@ -32,6 +32,11 @@ def template_by_bytes(name: str, sip: SipSpec, read_bytes: int, written_bytes: i
         engine_busy_ps={Engine.DMA_IN: busy_ps, Engine.DMA_OUT: busy_ps},
         message_bytes=0,
         bound_ps=busy_ps,
+        limits_ps={
+            Limit.HBM: busy_ps,
+            Limit.LAUNCH: sip.front_end_ps,
+            Limit.LATENCY: sip.hbm_latency_ps,
+        },
         make_rows=rows,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernbench.op_log import Column
+from kernbench.op_log.log import Column
 
 
 def covered_ps(starts: Column, ends: Column) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.report.intervals import covered_ps, exposed_ps
+from kernbench.op_log import covered_ps, exposed_ps
 
 intervals = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda each: (each[0], sum(each))),

@@ -1,0 +1,124 @@
+"""Locks of simulated processes: who must wait for one gives way to the other ranks.
+
+Exactly one thread runs at a time. A thread that blocked in the operating system for a lock that a
+parked one holds would never wake; so the locks that programs make during a run wait in simulated
+time, and so does everything in ``threading`` and ``queue`` that is built of them.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kernbench.sim_engine import Handle
+from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import HERE
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine import Simulation, Timer
+
+_allocate: Any = threading._allocate_lock  # type: ignore[attr-defined]
+_sleep = time.sleep
+_PS_PER_S = 10**12
+
+
+class _LockWait(Handle):
+    """Ends when the lock may be free, or the time is up."""
+
+    def __init__(self, simulation: Simulation, timeout_s: float) -> None:
+        super().__init__(simulation.env, "a lock of another thread")
+        self._simulation = simulation
+        self._timer: Timer | None = None
+        if timeout_s >= 0:
+            self._timer = simulation.timer(int(timeout_s * _PS_PER_S), "a timeout")
+            self._timer.when_done(lambda _: self.wake())
+        self.is_over = False
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        if not self.is_over:
+            self.is_over = True
+            self.end_after(0)
+
+    def forget(self) -> None:
+        """Let the clock not go to the timeout any more."""
+        if self._timer is not None and not self._timer.done:
+            self._simulation.cancel(self._timer)
+
+
+class SimulatedLock:
+    """``threading.Lock`` for threads of simulated processes; for others, the usual one."""
+
+    def __init__(self) -> None:
+        self._lock = _allocate()
+        self._waits: deque[_LockWait] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self._lock.acquire(False):
+            return True
+        # Nobody else runs meanwhile, so a look that takes no time is over.
+        if not blocking or timeout == 0:
+            return False
+        process = HERE.process
+        if process is None or HERE.is_foreign:
+            return bool(self._lock.acquire(blocking, timeout))
+        simulation = process.session.run.simulation
+        end_ps = simulation.now_ps + int(timeout * _PS_PER_S)
+        while True:
+            left_s = -1.0 if timeout < 0 else max(end_ps - simulation.now_ps, 0) / _PS_PER_S
+            wait = _LockWait(simulation, left_s)
+            self._waits.append(wait)
+            try:
+                simulation.wait(wait)
+            finally:
+                wait.forget()
+                if wait in self._waits:
+                    self._waits.remove(wait)
+            if self._lock.acquire(False):
+                return True
+            if timeout >= 0 and simulation.now_ps >= end_ps:
+                return False
+
+    def release(self) -> None:
+        self._lock.release()
+        if self._waits:
+            self._waits.popleft().wake()
+
+    def locked(self) -> bool:
+        return bool(self._lock.locked())
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def _at_fork_reinit(self) -> None:
+        self._lock._at_fork_reinit()
+
+
+def _simulated_sleep(seconds: float) -> None:
+    """``time.sleep``: simulated time passes."""
+    process = HERE.process
+    if process is None or HERE.is_foreign:
+        _sleep(seconds)
+    else:
+        process.host.sleep(int(seconds * _PS_PER_S))
+
+
+def install(patches: Patches) -> None:
+    """Let what programs build of locks give way to the other ranks."""
+    patches.set_all(
+        threading,
+        {
+            "_allocate_lock": SimulatedLock,
+            "Lock": SimulatedLock,
+            "_CRLock": None,
+            "RLock": threading._PyRLock,  # type: ignore[attr-defined]
+        },
+    )
+    patches.set(queue, "SimpleQueue", queue._PySimpleQueue)  # type: ignore[attr-defined]
+    patches.set(time, "sleep", _simulated_sleep)

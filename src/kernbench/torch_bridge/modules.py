@@ -1,0 +1,128 @@
+"""Modules: libraries are shared by all simulated processes, a program's own modules are not."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import HERE, Process
+
+PRIVATE_PACKAGES = ("megatron",)
+"""Installed packages that keep a rank's state in their modules, as a program's own do."""
+
+_LIBRARIES = tuple(
+    f"{Path(path).resolve()}/"
+    for path in {
+        sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
+_OURS = f"{Path(__file__).resolve().parents[1]}/"
+
+
+class ProcessModules(importlib.abc.MetaPathFinder):
+    """Notes who imports what, and lets libraries be imported by no rank in particular.
+
+    A library that is first imported inside a rank may keep something of that rank, such as the
+    default group as a default argument; the process that started all ranks has nothing to keep.
+    """
+
+    def __init__(self, base: Process) -> None:
+        self._base = base
+        self._loaded = base
+        self._private: set[str] = set()
+        self._is_looking = False
+
+    def install(self, patches: Patches) -> None:
+        """Take part in imports."""
+        patches.set(sys, "meta_path", [self, *sys.meta_path])
+        patches.on_close(self._forget)
+
+    def load(self, process: Process) -> None:
+        """Show a process's own modules."""
+        before = self._loaded
+        if before is process or not self._private:
+            self._loaded = process
+            return
+        shown = sys.modules
+        before.modules = {name: shown.pop(name) for name in self._private if name in shown}
+        shown.update(process.modules)
+        self._loaded = process
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if HERE.process is None or self._is_looking:
+            return None
+        self._is_looking = True
+        try:
+            spec = _found(fullname, path, target)
+        finally:
+            self._is_looking = False
+        if spec is None:
+            return None
+        if _is_private(fullname, spec):
+            self._private.add(fullname)
+        elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _BaseLoader(spec.loader, self._base)
+        return spec
+
+    def _forget(self) -> None:
+        for name in self._private:
+            sys.modules.pop(name, None)
+
+
+class _BaseLoader(importlib.abc.Loader):
+    """Executes a library's module as the process that started all ranks."""
+
+    def __init__(self, loader: Any, base: Process) -> None:
+        self._loader = loader
+        self._base = base
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        process, HERE.process = HERE.process, self._base
+        try:
+            self._loader.exec_module(module)
+        finally:
+            HERE.process = process
+
+
+def _found(
+    fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> importlib.machinery.ModuleSpec | None:
+    for finder in sys.meta_path:
+        if not isinstance(finder, ProcessModules):
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                return spec
+    return None
+
+
+def _is_private(fullname: str, spec: importlib.machinery.ModuleSpec) -> bool:
+    if fullname.partition(".")[0] in PRIVATE_PACKAGES:
+        return True
+    where = (
+        spec.origin
+        if spec.has_location
+        else next(iter(spec.submodule_search_locations or ()), None)
+    )
+    if where is None:
+        return False
+    where = str(Path(where).resolve())
+    return not where.startswith((*_LIBRARIES, _OURS)) and not where.endswith((".so", ".pyd"))

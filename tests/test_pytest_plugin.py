@@ -1,0 +1,127 @@
+"""The pytest plug-in, in sessions of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import kernbench
+from kernbench import errors
+
+PROGRAM = """
+import os
+import subprocess
+import sys
+
+import pytest
+import triton
+import triton.language as tl
+
+import kernbench
+
+
+@triton.jit
+def first(x_ptr):
+    tl.store(x_ptr, tl.program_id(0))
+
+
+def race():
+    with kernbench.RuntimeContext(ranks=1) as torch:
+        first[(2,)](torch.zeros(1))
+
+
+def test_checked():
+    with pytest.raises(kernbench.KernbenchError, match="test_it.py:15"):
+        race()
+
+
+def test_in_a_process():
+    source = "import os; print(os.environ['KERNBENCH_CHECK'])"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.stdout.strip() == "1"
+
+
+@pytest.fixture(scope="module")
+def module_run():
+    race()
+
+
+@pytest.mark.unchecked("races on purpose")
+def test_unchecked(module_run):
+    race()
+
+
+def test_checked_again():
+    with pytest.raises(kernbench.KernbenchError):
+        race()
+"""
+
+
+def session(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(PROGRAM)
+    kept = {name: value for name, value in os.environ.items() if name != "KERNBENCH_CHECK"}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "kernbench.pytest_plugin",
+            "-rf",
+            "--strict-markers",
+        ],
+        cwd=folder,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0021-D5")
+def test_kernels_of_tests_are_checked_unless_the_test_says_otherwise(tmp_path: Path) -> None:
+    done = session(tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "kernbench: sanitizer on (KERNBENCH_CHECK=0 turns it off)" in done.stdout
+    assert "4 passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0021-D5")
+def test_the_environment_has_the_last_word(tmp_path: Path) -> None:
+    done = session(tmp_path, KERNBENCH_CHECK="0")
+    assert "kernbench: sanitizer off" in done.stdout
+    assert "3 failed, 1 passed" in done.stdout
+
+
+def test_pytest_finds_it_where_kernbench_is_installed() -> None:
+    """Under the module's own name, so that -p in this project's settings is the same plug-in."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    entries = project["project"]["entry-points"]["pytest11"]
+    assert entries == {"kernbench.pytest_plugin": "kernbench.pytest_plugin"}
+    assert import_module("kernbench.pytest_plugin").pytest_runtest_protocol
+
+
+def test_a_variable_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNBENCH_CHECK", "yes")
+    with pytest.raises(errors.UsageError, match=r"KERNBENCH_CHECK must be 0, 1 or nan.*'yes'"):
+        kernbench.RuntimeContext(ranks=1)
+    kernbench.RuntimeContext(ranks=1, check=False)
+
+
+@pytest.mark.parametrize(("value", "checks"), [("", False), ("0", False), ("1", True)])
+def test_the_variable_decides_where_check_is_left_open(
+    monkeypatch: pytest.MonkeyPatch, value: str, checks: bool
+) -> None:
+    monkeypatch.setenv("KERNBENCH_CHECK", value)
+    assert (kernbench.RuntimeContext(ranks=1).sanitizer is not None) == checks
+    assert kernbench.RuntimeContext(ranks=1, check=False).sanitizer is None
+    assert kernbench.RuntimeContext(ranks=1, check=True).sanitizer is not None

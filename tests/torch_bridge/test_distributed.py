@@ -1,0 +1,106 @@
+"""torch.distributed on the links of the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+START = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+def say(**values):
+    with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
+        json.dump(values, file)
+"""
+
+
+def run(folder: Path, source: str, nprocs: int, **options: Any) -> tuple[RuntimeContext, list[Any]]:
+    path = folder / "program.py"
+    path.write_text(START + source)
+    context = simulated(path, folder, nprocs=nprocs, **options)
+    return context, [json.loads(each.read_text()) for each in sorted(folder.glob("rank*.json"))]
+
+
+@pytest.mark.adr("0062-D1")
+def test_groups_and_backends_keep_their_names(tmp_path: Path) -> None:
+    source = """
+from torch.distributed.device_mesh import init_device_mesh
+pair = dist.new_group([0, 1])
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("a", "b"))
+gloo = dist.new_group(backend="gloo")
+say(backend=dist.get_backend(), gloo=dist.get_backend(gloo), inside=dist.get_rank(pair),
+    row=dist.get_process_group_ranks(mesh["b"].get_group()),
+    column=dist.get_process_group_ranks(mesh["a"].get_group()))
+"""
+    _, said = run(tmp_path, source, 4)
+    for rank, each in enumerate(said):
+        assert each == {
+            "backend": "nccl",
+            "gloo": "gloo",
+            "inside": rank if rank < 2 else -1,
+            "row": [rank // 2 * 2, rank // 2 * 2 + 1],
+            "column": [rank % 2, rank % 2 + 2],
+        }
+
+
+@pytest.mark.adr("0062-D2")
+def test_an_all_reduce_takes_what_the_runtimes_own_takes(tmp_path: Path) -> None:
+    context, _ = run(tmp_path, "dist.all_reduce(torch.empty(1 << 16, device='cuda'))", 4)
+    (found,) = context.op_log.instances
+
+    with RuntimeContext(machine=context.machine, ranks=4) as kernbench:
+
+        def worker(rank: int) -> None:
+            kernbench.distributed.init_process_group()
+            kernbench.distributed.all_reduce(kernbench.empty(1 << 16))
+
+        kernbench.multiprocessing.spawn(worker, nprocs=4)
+    (expected,) = kernbench.op_log.instances
+    assert found.template.algorithm == expected.template.algorithm
+    assert max(found.ends_ps) - max(found.starts_ps) == max(expected.ends_ps) - max(
+        expected.starts_ps
+    )
+    assert found.starts_ps == (context.machine.sip.host_launch_ps,) * 4
+
+
+@pytest.mark.adr("0062-D2")
+def test_waiting_for_device_tensors_holds_the_stream_up_and_not_the_host(tmp_path: Path) -> None:
+    source = """
+x = torch.ones(1 << 20, device="cuda")
+work = dist.all_reduce(x, async_op=True)
+{wait}
+x.add_(1)
+"""
+    context, _ = run(tmp_path, source.format(wait="work.wait()"), 2)
+    by_end = sorted(context.op_log.instances, key=lambda each: each.ends_ps)
+    collective, *adds = by_end[2:]
+    assert collective.template.name == "all_reduce"
+    assert all(each.starts_ps[0] >= max(collective.ends_ps) for each in adds)
+    assert not [span for span in context.op_log.host_spans if span.kind == "wait"]
+
+
+def test_a_barrier_and_host_tensors_block_the_host(tmp_path: Path) -> None:
+    source = """
+dist.all_reduce(torch.ones(4), group=dist.new_group(backend="gloo"))
+dist.barrier()
+"""
+    context, _ = run(tmp_path, source, 2)
+    waits = [span for span in context.op_log.host_spans if span.kind == "wait"]
+    assert sorted((span.rank, span.label) for span in waits) == [
+        (0, "all_reduce"),
+        (0, "barrier"),
+        (1, "all_reduce"),
+        (1, "barrier"),
+    ]

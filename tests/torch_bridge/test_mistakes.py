@@ -1,0 +1,149 @@
+"""Broken programs end at once, and the error names every rank's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import CollectiveMismatchError, DeadlockError  # noqa: E402
+from kernbench.runtime_api import SpawnException  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+START = """
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+x = torch.full((4,), float(rank), device="cuda")
+"""
+LINE = START.count("\n") + 1
+"""Of the first line of a case."""
+
+Fails = Callable[[str], Exception]
+
+
+@pytest.fixture
+def fails(tmp_path: Path) -> Fails:
+    """Run a program on three ranks and return the error, a rank's own one if ranks raised."""
+
+    def run(source: str) -> Exception:
+        path = tmp_path / "case.py"
+        path.write_text(START + source)
+        with pytest.raises(Exception) as caught:
+            simulated(path, nprocs=3)
+        error = caught.value
+        return error.exceptions[0] if isinstance(error, SpawnException) else error
+
+    return run
+
+
+MISMATCHES = {
+    "kind": (
+        "dist.all_reduce(x) if rank else dist.all_gather([x.clone() for _ in range(3)], x)",
+        ["rank 0  all_gather of (4,) float32", "rank 1  all_reduce(sum) of (4,) float32"],
+    ),
+    "shape": ("dist.all_reduce(x[: 4 - rank])", ["of (4,) float32", "of (3,)", "of (2,)"]),
+    "dtype": ("dist.all_reduce(x.half() if rank == 2 else x)", ["float32", "rank 2", "float16"]),
+    "op": (
+        "dist.all_reduce(x, op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)",
+        ["all_reduce(sum)", "all_reduce(max)"],
+    ),
+    "root": ("dist.broadcast(x, src=rank % 2)", ["from position 0", "from position 1"]),
+}
+
+
+@pytest.mark.adr("0062-D4")
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_calls_that_differ_are_listed_with_their_lines(case: str, fails: Fails) -> None:
+    source, words = MISMATCHES[case]
+    error = fails(source)
+    assert isinstance(error, CollectiveMismatchError)
+    for word in (*words, f"case.py:{LINE}"):
+        assert word in str(error)
+    assert str(error).count(f"case.py:{LINE}") == 3
+
+
+DEADLOCKS = {
+    "a rank is missing": (
+        "if rank != 2: dist.all_reduce(x)",
+        ["rank 2  finished", "rank 0  all_reduce #1 on group world, waits for rank 2"],
+    ),
+    "groups in another order": (
+        "a, b = dist.new_group([0, 1]), dist.new_group([0, 1])\n"
+        "if rank < 2:\n"
+        "    for group in (a, b) if rank == 0 else (b, a): dist.all_reduce(x, group=group)",
+        ["rank 0  all_reduce #1 on group 1, waits for rank 1", "on group 2, waits for rank 0"],
+    ),
+    "both receive": (
+        "if rank < 2: dist.recv(x, 1 - rank)",
+        ["rank 0  recv #1 from rank 1, waits for rank 1", "rank 1  recv #1 from rank 0"],
+    ),
+    "both send": (
+        "if rank < 2: dist.send(x, 1 - rank); dist.recv(x, 1 - rank)",
+        ["rank 0  send #1 to rank 1, waits for rank 1", "rank 1  send #1 to rank 0"],
+    ),
+    "a key that never comes": (
+        "if rank == 0: dist.distributed_c10d._get_default_store().wait(['never'])",
+        ["rank 0  store.wait('default_pg/0//never')", "rank 1  finished"],
+    ),
+    "inside backward": (
+        "from torch.distributed._functional_collectives import all_reduce\n"
+        "class Sum(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return x\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad): dist.all_reduce(grad); return grad\n"
+        "p = torch.ones(4, device='cuda', requires_grad=True)\n"
+        "(Sum.apply(p * 2) if rank != 1 else p * 2).sum().backward()",
+        ["rank 1  finished", "rank 0  all_reduce #1 on group world, waits for rank 1"],
+    ),
+}
+
+
+@pytest.mark.adr("0062-D4")
+@pytest.mark.parametrize("case", DEADLOCKS)
+def test_what_never_comes_is_a_deadlock_with_every_waiting_line(case: str, fails: Fails) -> None:
+    source, words = DEADLOCKS[case]
+    error = fails(source)
+    assert isinstance(error, DeadlockError)
+    for word in (*words, "case.py:"):
+        assert word in str(error)
+
+
+def test_a_rank_that_raises_ends_the_others_and_says_who_waited(fails: Fails) -> None:
+    error = fails("if rank == 2: raise ValueError('bad batch')\ndist.all_reduce(x)")
+    assert isinstance(error, ValueError)
+    notes = "\n".join(error.__notes__)
+    assert "rank 0  all_reduce #1 on group world, waits for rank 2" in notes
+    assert f"case.py:{LINE + 1}" in notes
+
+
+def test_a_rank_that_exits_early_is_named(fails: Fails) -> None:
+    error = fails("if rank == 1: sys.exit(3)\ndist.barrier()")
+    assert "rank 1 called sys.exit(3)" in str(error)
+    assert any("rank 0  barrier #1" in note for note in error.__notes__)
+
+
+@pytest.mark.parametrize("call", ["torch.cuda.set_device(4)", "torch.ones(1, device='cuda:4')"])
+def test_a_device_beyond_the_machine_is_refused_with_how_many_there_are(
+    call: str, fails: Fails
+) -> None:
+    assert "cuda:4 does not exist: machine ahbm has 4 devices (0 to 3)" in str(fails(call))
+
+
+def test_groups_of_other_ranks_under_one_name_are_refused(fails: Fails) -> None:
+    error = fails("dist.all_reduce(x, group=dist.new_group([rank % 2, 2] if rank < 2 else [0, 2]))")
+    assert "every rank must make the same groups in the same order" in str(error)
+
+
+@pytest.mark.adr("0062-D4")
+def test_receiving_from_any_rank_is_refused(fails: Fails) -> None:
+    error = fails("dist.recv(x)")
+    assert isinstance(error, NotImplementedError)
+    assert "name the rank with src=" in str(error)
