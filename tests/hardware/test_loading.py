@@ -6,7 +6,13 @@ import pytest
 import yaml
 
 from kernbench.errors import KernbenchError, MachineError, UnknownNameError, UsageError
-from kernbench.hardware import Machine, known_machines, load_machine, parse_machine
+from kernbench.hardware import (
+    Machine,
+    changed_machine,
+    known_machines,
+    load_machine,
+    parse_machine,
+)
 
 PRESETS = Path(__file__).parents[2] / "src/kernbench/hardware/presets"
 
@@ -261,3 +267,20 @@ def test_a_dtype_without_a_gemm_rate_is_refused_with_the_key_to_add() -> None:
     sip = load_machine("a100-sxm-80g").sip
     with pytest.raises(MachineError, match=r"flops_per_clock.float8_e5m2"):
         sip.gemm_flops_per_clock("float8_e5m2")
+
+
+def test_a_changed_machine_differs_in_the_keys_that_were_named() -> None:
+    machine = load_machine("a100-sxm-80g", 8)
+    changed = changed_machine(
+        machine, {"sip.host_launch_us": 7, "sip.sustained": None}, num_sips=16
+    )
+    assert (changed.num_sips, changed.sips_per_node) == (16, 8)
+    assert changed.sip.host_launch_us == 7
+    assert changed.sip.sustained is None
+    assert changed.sip.pe == machine.sip.pe
+    with pytest.raises(MachineError, match=r"changed: sip\.foo: unknown key"):
+        changed_machine(machine, {"sip.foo.bar": 1})
+    with pytest.raises(MachineError, match=r"there is no key sip\.clock_ghz\.bar to change"):
+        changed_machine(machine, {"sip.clock_ghz.bar": 1})
+    with pytest.raises(MachineError, match=r"sip\.clock_ghz: must be above 0"):
+        changed_machine(machine, {"sip.clock_ghz": 0})

@@ -34,6 +34,16 @@ def test_masked_softmax_and_its_gradient(torch: Any, dtype: str, causal: bool) -
     assert_close(back, slope, "float32", scale=16)
 
 
+def test_padding_has_no_weight(torch: Any) -> None:
+    x = values((2, 3, 20, 30), "float32")
+    lengths = np.array([7, 30], dtype=np.int32)
+    inside = np.arange(30) < lengths[:, None, None, None]
+    found = ops.masked_softmax(torch.from_numpy(x), lengths_B=torch.from_numpy(lengths))
+    assert_close(found, softmax(np.where(inside, x.astype(np.float64), -np.inf)), "float32")
+    with pytest.raises(UsageError, match="one for each of 2 sequences"):
+        ops.masked_softmax(torch.from_numpy(x), lengths_B=torch.from_numpy(lengths)[:1])
+
+
 def test_what_does_not_fit_is_refused(torch: Any) -> None:
     with pytest.raises(UsageError, match="of 4 queries the first see none of 3 keys"):
         ops.masked_softmax(torch.zeros(4, 3), causal=True)

@@ -135,7 +135,13 @@ def test_kernels_of_two_ranks_take_turns() -> None:
 
 @pytest.mark.adr("0032-D3")
 @pytest.mark.parametrize("receive", ["await_flag", "await_by_poll", "await_by_cas"])
-@pytest.mark.parametrize("transmit", ["send", "send_by_store"])
+@pytest.mark.parametrize(
+    "transmit",
+    [
+        "send",
+        pytest.param("send_by_store", marks=pytest.mark.unchecked("a plain store is no signal")),
+    ],
+)
 @pytest.mark.parametrize("sender_is_late", [False, True])
 def test_every_sort_of_signal_reaches_every_sort_of_wait(
     receive: str, transmit: str, sender_is_late: bool
@@ -155,6 +161,7 @@ def test_every_sort_of_signal_reaches_every_sort_of_wait(
 
 
 @pytest.mark.adr("0032-D3")
+@pytest.mark.unchecked("what the host writes is no signal")
 @pytest.mark.parametrize("by_kernel", [False, True])
 def test_the_host_may_send_the_signal(by_kernel: bool) -> None:
     """By a fill, or a kernel that concerns nobody else, on the memory of the rank that waits."""

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from kernbench.errors import DataRaceError, DeadlockError, DeviceAssertError, OutOfBoundsError
-from kernbench.hardware import load_machine
+from kernbench.hardware import PS_PER_NS, ceil_ps, load_machine
 from kernbench.runtime_api import RuntimeContext
+from tests.replay.interleaved.live_kernels import locked_sum
 from tests.runtime_api import symmetric_kernels as kernels
 from tests.runtime_api.test_paced_launch import launches, parts_of, rows_of, share
 from tests.runtime_api.test_symmetric_memory import error_of, on_ranks
@@ -248,6 +249,22 @@ def test_a_kernel_of_another_stream_that_should_send_the_signal_is_named() -> No
 
     with pytest.raises(DeadlockError, match=r"kernel send on SIP 0 \(rank 0\) waits for its PEs"):
         on_ranks(1, body)
+
+
+@pytest.mark.adr("0032-D3")
+def test_a_lock_in_shared_memory_is_waited_for_as_long_as_others_hold_it() -> None:
+    programs = 8
+
+    def body(torch: Any, rank: int) -> None:
+        locks, _ = share(torch, np.zeros(2, np.int32))
+        x, out = torch.ones(programs, 16), torch.zeros(1, 16)
+        torch.launch("sum", locked_sum, x, out, locks, grid=programs, B=16, GROUP=1)
+        assert out.tolist() == [[programs] * 16]
+
+    (launch,) = launches(on_ranks(1, body), "sum")
+    # Each takes the lock, loads the count, then the sum; none of the three overlaps another's.
+    latency_ps = ceil_ps(load_machine("ahbm", 1).sip.cache.latency_ns * PS_PER_NS)
+    assert launch.template.duration_ps > programs * 3 * latency_ps
 
 
 def handed_on(torch: Any, rank: int, is_told: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ def simulated(
     path = PROGRAMS / program
     context = RuntimeContext(machine=machine, ranks=nprocs, data=data)
     code = compile(path.read_text(), str(path), "exec")
-    with context:
+    # Programs may use what PyTorch deprecates.
+    with context, warnings.catch_warnings():
+        warnings.simplefilter("default")
         run_torchrun(context, path, code, tuple(map(str, args)), nprocs)
     return context
 

@@ -310,6 +310,32 @@ def test_prefill_and_decode_give_what_the_whole_sequence_gives(
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.adr("0037-D5")
+def test_packed_sequences_give_what_each_gives_alone(on_ranks: Any) -> None:
+    weights = weights_of(config_of(2, **BERT))
+    x, _ = inputs()
+    lengths = (SEQ, 2)
+    kept = [row for b, length in enumerate(lengths) for row in range(b * SEQ, b * SEQ + length)]
+    options: dict[str, Any] = {"norm": "layer", "post_norm": True}
+
+    def body(torch: Any, rank: int) -> Array:
+        rows = torch.from_numpy(np.array(kept, dtype=np.int32))
+        count = torch.from_numpy(np.array(lengths, dtype=np.int32))
+
+        def attention(heads: tp.Heads) -> tp.PackedAttention:
+            return tp.PackedAttention(rows, count, SEQ, heads, BATCH)
+
+        layer = build(torch, 2, BERT, weights, attention, options)
+        found: Array = layer(torch.from_numpy(x[kept].astype(np.float32))).numpy()
+        return found
+
+    reference = Reference(config_of(1, **BERT), False, "layer", True, False)
+    twice = np.concatenate([x[SEQ : SEQ + 2]] * BATCH)
+    expected = np.concatenate([reference(x, weights)[:SEQ], reference(twice, weights)[:2]])
+    for found in on_ranks(2, body):
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
+
+
 def test_what_does_not_fit_is_refused(on_ranks: Any) -> None:
     def body(torch: Any, rank: int) -> None:
         config = config_of(1, **GPT)

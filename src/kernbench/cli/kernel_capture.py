@@ -20,7 +20,7 @@ from kernbench.runtime_api import KernelEngine, RuntimeContext
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
-    from kernbench.replay import Executed, InterleavedLaunch, Resolve
+    from kernbench.replay import Executed, InterleavedLaunch, LiveWatch, Resolve
     from kernbench.runtime_api import LivePlan
     from kernbench.sim_engine import Conditions
     from kernbench.triton_backend import KernelBinary
@@ -86,19 +86,31 @@ class _CapturingEngine(KernelEngine):
         self._planned[trace] = binary, grid, dict(ints)
         return trace
 
-    def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
-        executed = super().run_live(plan, params, resolve)
+    def run_live(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None = None,
+    ) -> Executed:
+        executed = super().run_live(plan, params, resolve, watch)
         self._planned[executed.trace] = plan.kernel.binary, plan.grid, dict(plan.ints)
         return executed
 
-    def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
+    def pace(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None = None,
+    ) -> InterleavedLaunch:
         if plan.kernel.name == self.name:
             raise _TalksError(
                 f"kernel {self.name} talks to other SIPs: what it does, and when, depends on the "
                 "kernels of other ranks; see its rows in `kernbench run ... --log ops.parquet`, "
                 "or its timeline with --trace"
             )
-        return super().pace(plan, params, resolve)
+        return super().pace(plan, params, resolve, watch)
 
     def schedule(
         self,

@@ -8,7 +8,13 @@ from kernbench.hardware.collective_specs import (
     RampSpec,
 )
 from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
-from kernbench.hardware.loading import known_machines, load_machine, machine_text, parse_machine
+from kernbench.hardware.loading import (
+    changed_machine,
+    known_machines,
+    load_machine,
+    machine_text,
+    parse_machine,
+)
 from kernbench.hardware.machine import Link, Machine, build_machine
 from kernbench.hardware.rates import (
     PS_PER_NS,
@@ -56,6 +62,7 @@ __all__ = [
     "SipSpec",
     "build_machine",
     "ceil_ps",
+    "changed_machine",
     "cycles_ps",
     "fitted_constants",
     "known_machines",

@@ -11,6 +11,7 @@ from kernbench.kernel_ir.footprints import (
 from kernbench.kernel_ir.integers import wrap
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
 from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
+from kernbench.kernel_ir.overflow import address_arithmetic
 from kernbench.kernel_ir.parser import parse_module
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.stored import decode, encode
@@ -39,6 +40,7 @@ __all__ = [
     "Type",
     "UnrollLoops",
     "Value",
+    "address_arithmetic",
     "choose_both_ways",
     "decode",
     "emit_load",

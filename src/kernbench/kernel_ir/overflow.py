@@ -7,11 +7,12 @@ bring a number back into range.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kernbench.commands import AddressOverflow, Separable
+from kernbench.commands import AddressOverflow, Separable, SourceLine
 from kernbench.kernel_ir import integers
-from kernbench.kernel_ir.ir import Function, Op, Region, Value
+from kernbench.kernel_ir.ir import Function, Module, Op, Region, Value
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluate import Evaluator
@@ -78,6 +79,41 @@ def note_address(run: Evaluator, op: Op, offset: Value) -> None:
         pending += maker.operands
 
 
+def address_arithmetic(module: Module) -> frozenset[tuple[str, SourceLine]]:
+    """Return name and line of the 32-bit arithmetic whose result may become part of an address."""
+    found: set[tuple[str, SourceLine]] = set()
+    for function in module.functions.values():
+        made, carried = _definitions(function)
+        pending = [
+            op.operands[1]
+            for op in _all(function.body)
+            if op.name == "tt.addptr" and len(op.operands) > 1
+        ]
+        seen = set[Value]()
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            pending += carried.get(value, ())
+            maker = made.get(value)
+            if maker is None or maker.name not in {*_CARRIES_ON, "arith.select", "arith.shli"}:
+                continue
+            is_arithmetic = maker.name in {*_ARITHMETIC, "arith.shli"}
+            if is_arithmetic and value.type.is_int and value.type.bits == _BITS:
+                found.add((maker.name, maker.line))
+            pending += maker.operands
+    return frozenset(found)
+
+
+def _all(region: Region) -> Iterator[Op]:
+    for block in region.blocks:
+        for op in block.ops:
+            yield op
+            for inner in op.regions:
+                yield from _all(inner)
+
+
 def _definitions(kernel: Function) -> tuple[dict[Value, Op], dict[Value, list[Value]]]:
     """Return which op makes each value, and which values a loop puts into each it carries."""
     made: dict[Value, Op] = {}
@@ -94,8 +130,26 @@ def _definitions(kernel: Function) -> tuple[dict[Value, Op], dict[Value, list[Va
                         inner.args[1:], op.results, op.operands[3:], last, strict=False
                     ):
                         carried[arg] = carried[result] = [init, yielded]
+                elif op.name == "scf.if":
+                    for branch in op.regions:
+                        last = branch.entry.ops[-1].operands if branch.blocks else ()
+                        for result, yielded in zip(op.results, last, strict=False):
+                            carried.setdefault(result, []).append(yielded)
+                elif op.name == "scf.while":
+                    _carry_while(op, carried)
                 for each in op.regions:
                     visit(each)
 
     visit(kernel.body)
     return made, carried
+
+
+def _carry_while(op: Op, carried: dict[Value, list[Value]]) -> None:
+    """Note what a ``scf.while`` hands from its start to its condition, its body and its end."""
+    before, after = (region.entry for region in op.regions)
+    handed = before.ops[-1].operands[1:] if before.ops else ()
+    yielded = after.ops[-1].operands if after.ops else ()
+    for arg, init, again in zip(before.args, op.operands, yielded, strict=False):
+        carried[arg] = [init, again]
+    for arg, result, each in zip(after.args, op.results, handed, strict=False):
+        carried[arg] = carried[result] = [each]

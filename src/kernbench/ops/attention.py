@@ -95,7 +95,7 @@ def attention_forward(
     heads that share a key head are neighbouring rows of a tile. GROUP is how many share one.
     """
     heads = H // PACK
-    b = tl.program_id(1) // heads
+    b = (tl.program_id(1) // heads).to(tl.int64)
     h = tl.program_id(1) % heads * PACK
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)

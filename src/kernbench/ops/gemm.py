@@ -54,7 +54,8 @@ def gemm(
     m = (first_m + pid % (GROUP * num_n) % band) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = (pid % (GROUP * num_n) // band) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
-    batch = tl.program_id(1)
+    # A batch of scores may have more elements than 32 bits count.
+    batch = tl.program_id(1).to(tl.int64)
 
     a_ptrs = a_ptr + batch * a_batch + m[:, None] * a_m + k[None, :] * a_k
     b_ptrs = b_ptr + batch * b_batch + k[:, None] * b_k + n[None, :] * b_n

@@ -6,11 +6,13 @@ D head size, E = (H + 2 * G) * D features of a fused projection.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import triton
 import triton.language as tl
 
+from kernbench.dtypes import int32
 from kernbench.errors import UsageError
 from kernbench.ops.kernel import Memo, kernel, prepare
 from kernbench.ops.layout import block
@@ -22,19 +24,23 @@ _PREPARED = Memo()
 
 @kernel
 def move_heads(
-    q_ptr, k_ptr, v_ptr, fused_ptr, bias_ptr, cos_ptr, sin_ptr, T, S, H, G, D, first, fused_t,
+    q_ptr, k_ptr, v_ptr, fused_ptr, bias_ptr, cos_ptr, sin_ptr, rows_ptr,
+    T, S, H, G, D, first, fused_t,
     q_b, q_h, q_s, k_b, k_h, k_s, v_b, v_h, v_s,
     JOIN: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Copy one head of a tile of tokens between ``fused[T, E]`` and q, k or v, a program each.
 
     With tables, heads of q and k are rotated by the angles of their positions, from ``first`` on;
-    JOIN goes the other way, and rotates back.
+    JOIN goes the other way, and rotates back. ``rows`` say where each token of ``fused`` belongs.
     """
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    t = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     head = tl.program_id(1)
     d = tl.arange(0, BLOCK_D)
-    b, s = t // S, t % S
+    place = t
+    if rows_ptr is not None:
+        place = tl.load(rows_ptr + t, mask=t < T, other=0).to(tl.int64)
+    b, s = place // S, place % S
     if head < H:
         part = q_ptr + head * q_h
         at = b * q_b + s * q_s
@@ -96,17 +102,20 @@ def split_heads(
     bias_E: Tensor | None = None,
     rotary: tuple[Tensor, Tensor] | None = None,
     position: int = 0,
+    rows_T: Tensor | None = None,
 ) -> None:
     """Write the heads of a fused projection to q, k and v, which may be views of a KV cache.
 
     ``rotary`` are the cosines and sines of all positions, each (positions, D / 2) in float32: the
     halves of a head of q and k are rotated by them (Su et al., "RoFormer", 2021). The sequences'
-    first token is at ``position``.
+    first token is at ``position``. With ``rows_T`` the tokens are packed: token t goes to row
+    ``rows_T[t]`` of B * S, int32, and rows without a token are left as they are.
 
     Raises:
         UsageError: Shapes do not fit; names them.
     """
-    _move("split_heads", fused_TE, (q_BHSD, k_BGSD, v_BGSD), bias_E, rotary, position, join=False)
+    heads = (q_BHSD, k_BGSD, v_BGSD)
+    _move("split_heads", fused_TE, heads, bias_E, rotary, position, rows_T, join=False)
 
 
 def join_heads(
@@ -123,7 +132,8 @@ def join_heads(
     Raises:
         UsageError: Shapes do not fit; names them.
     """
-    _move("join_heads", fused_TE, (q_BHSD, k_BGSD, v_BGSD), None, rotary, position, join=True)
+    heads = (q_BHSD, k_BGSD, v_BGSD)
+    _move("join_heads", fused_TE, heads, None, rotary, position, None, join=True)
 
 
 def _move(
@@ -133,14 +143,15 @@ def _move(
     bias: Tensor | None,
     rotary: tuple[Tensor, Tensor] | None,
     position: int,
+    rows: Tensor | None,
     *,
     join: bool,
 ) -> None:
-    _check(name, fused, heads, bias, rotary, position)
+    _check(name, fused, heads, bias, rotary, position, rows)
     if 0 in fused.shape:
         return
     cos, sin = rotary or (None, None)
-    tensors = (*heads, fused, bias, cos, sin)
+    tensors = (*heads, fused, bias, cos, sin, rows)
     key = (
         tuple([None if t is None else (t.shape, t.stride(), t.dtype) for t in tensors]),
         position, join,
@@ -169,6 +180,7 @@ def _check(
     bias: Tensor | None,
     rotary: tuple[Tensor, Tensor] | None,
     position: int,
+    rows: Tensor | None,
 ) -> None:
     q = heads[0]
     require_float(name, fused)
@@ -181,7 +193,8 @@ def _check(
             f"heads only, but got {', '.join(map(str, shapes))}"
         )
     batch, num_heads, seq, width = shapes[0]
-    expected = (batch * seq, (num_heads + 2 * shapes[1][1]) * width)
+    tokens = batch * seq if rows is None else math.prod(rows.shape)
+    expected = (tokens, (num_heads + 2 * shapes[1][1]) * width)
     if tuple(fused.shape) != expected:
         raise UsageError(
             f"{name}: heads {shapes[0]} and {shapes[1]} make {expected} of (tokens, features), "
@@ -198,6 +211,8 @@ def _check(
             f"{name}: the bias must be contiguous, of shape {expected[1:]}, but got "
             f"{tuple(bias.shape)}"
         )
+    if rows is not None and (rows.dtype != int32 or not rows.is_contiguous()):
+        raise UsageError(f"{name}: rows must be contiguous int32, but got {rows.dtype}")
     if position < 0:
         raise UsageError(f"{name}: position must be 0 or more, but got {position}")
     for table in rotary or ():

@@ -19,16 +19,22 @@ from kernbench.runtime_api import Tensor
 
 @kernel
 def masked_softmax_rows(
-    out_ptr, x_ptr, scale, first, M, Q, N,
+    out_ptr, x_ptr, lengths_ptr, scale, first, M, Q, N, rows,
     CAUSAL: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """``out[m] = softmax(x[m] * scale)`` over the keys that query ``m % Q`` sees; others are 0."""
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    """``out[m] = softmax(x[m] * scale)`` over the keys that query ``m % Q`` sees; others are 0.
+
+    Of sequence ``m // rows`` it sees the first ``lengths[m // rows]``.
+    """
+    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
     x = tl.load(x_ptr + m * N + n, mask=mask, other=float("-inf")).to(COMPUTE) * scale
     if CAUSAL:
         x = tl.where(n <= m % Q + first, x, float("-inf"))
+    if lengths_ptr is not None:
+        lengths = tl.load(lengths_ptr + m // rows, mask=m < M, other=1)
+        x = tl.where(n < lengths, x, float("-inf"))
     powers = tl.exp(x - tl.max(x, axis=1)[:, None])
     result = powers / tl.sum(powers, axis=1)[:, None]
     tl.store(out_ptr + m * N + n, result.to(out_ptr.dtype.element_ty), mask=mask)
@@ -40,7 +46,7 @@ def softmax_backward_rows(
     COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """``out[m] = y[m] * (grad[m] - sum(grad[m] * y[m])) * scale``."""
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
     grad = tl.load(grad_ptr + m * N + n, mask=mask, other=0.0).to(COMPUTE)
@@ -49,15 +55,30 @@ def softmax_backward_rows(
     tl.store(out_ptr + m * N + n, result.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def masked_softmax(scores_BHQK: Tensor, scale: float = 1.0, causal: bool = False) -> Tensor:
+def masked_softmax(
+    scores_BHQK: Tensor,
+    scale: float = 1.0,
+    causal: bool = False,
+    lengths_B: Tensor | None = None,
+) -> Tensor:
     """Return ``softmax(scores * scale)`` over the last dim.
 
-    With ``causal`` the last query sees all keys, the one before it all but one, and so on.
+    With ``causal`` the last query sees all keys, the one before it all but one, and so on. With
+    ``lengths_B``, integers from 1 on, sequence b (of the first dim) has so many keys, and what
+    follows is padding.
 
     Raises:
-        UsageError: There are fewer than 2 dims, or with ``causal`` fewer keys than queries.
+        UsageError: There are fewer than 2 dims, with ``causal`` fewer keys than queries, or not one
+            length for each sequence.
     """
     _check("masked_softmax", scores_BHQK)
+    if lengths_B is not None and (
+        tuple(lengths_B.shape) != tuple(scores_BHQK.shape[:1]) or not lengths_B.is_contiguous()
+    ):
+        raise UsageError(
+            f"masked_softmax: lengths must be contiguous, one for each of {scores_BHQK.shape[0]} "
+            f"sequences, but got shape {tuple(lengths_B.shape)}"
+        )
     queries, keys = scores_BHQK.shape[-2:]
     if causal and keys < queries:
         raise UsageError(
@@ -70,8 +91,9 @@ def masked_softmax(scores_BHQK: Tensor, scale: float = 1.0, causal: bool = False
         return out
     blocks = row_blocks(rows, keys)
     out.context.launch(
-        "masked_softmax", masked_softmax_rows, out, scores_BHQK.contiguous(), float(scale),
-        keys - queries, rows, queries, keys, grid=(triton.cdiv(rows, blocks["BLOCK_M"]),),
+        "masked_softmax", masked_softmax_rows, out, scores_BHQK.contiguous(), lengths_B,
+        float(scale), keys - queries, rows, queries, keys, rows // scores_BHQK.shape[0],
+        grid=(triton.cdiv(rows, blocks["BLOCK_M"]),),
         CAUSAL=causal, COMPUTE=compute_dtype(out.dtype), **blocks,
     )  # fmt: skip
     return out

@@ -22,6 +22,7 @@ from kernbench.replay.conversions import CONVERSIONS, is_special
 from kernbench.replay.floats import FLOAT
 from kernbench.replay.halves import convert_into, narrow, widen
 from kernbench.replay.integers import UNSIGNED, add_int, ceil_div, div_c
+from kernbench.replay.libdevice import find_function
 from kernbench.replay.operand_types import as_unsigned, is_narrow
 from kernbench.replay.shapes import SHAPE_OPS
 
@@ -153,43 +154,12 @@ def _clamp(command: Math) -> Function:
     return lambda x, a, b: high(low(x, a), b)
 
 
-_LIBDEVICE = {
-    "pow": "math.powf",
-    "fast_powf": "math.powf",
-    "fast_expf": "math.exp",
-    "fast_logf": "math.log",
-    "fast_sinf": "math.sin",
-    "fast_cosf": "math.cos",
-    "fast_tanf": "math.tan",
-    "fast_tanhf": "math.tanh",
-    "fast_dividef": "arith.divf",
-    "div_rn": "arith.divf",
-    "fmod": "arith.remf",
-    "fabs": "math.absf",
-    "abs": "math.absi",
-    "rint": "math.roundeven",
-    "nearbyint": "math.roundeven",
-    "fmax": "arith.maxnumf",
-    "fmin": "arith.minnumf",
-    "sqrt_rn": "math.sqrt",
-    "fmaf": "math.fma",
-}
-
-
 def _extern(command: Math) -> Function:
-    """Look a libdevice symbol (``__nv_tanhf``) up by its name without prefix and type."""
-    symbol = str(command.attrs.get("symbol", ""))
-    stem = symbol.removeprefix("__nv_")
-    for name in (stem, stem.removesuffix("f")):
-        for op in (_LIBDEVICE.get(name, ""), f"math.{name}"):
-            if op in FLOAT:
-                return _rounded(FLOAT[op], command.dst.dtype)
-            if op in _PLAIN:
-                return _PLAIN[op]
-    raise UnsupportedOpError(
-        f"tt.extern_elementwise {symbol!r} at {command.line} cannot run yet; "
-        f"{nearest(stem, [*_LIBDEVICE, *(op.partition('.')[2] for op in FLOAT)])}"
-    )
+    """Look a libdevice symbol up; on narrow types it is computed in float32."""
+    symbol, dst = str(command.attrs.get("symbol", "")), command.dst.dtype
+    if not is_narrow(dst):
+        return find_function(symbol, dst.numpy, str(command.line))
+    return _rounded(find_function(symbol, np.dtype(np.float32), str(command.line)), dst)
 
 
 _BUILT: dict[str, Callable[[Math], Function]] = {

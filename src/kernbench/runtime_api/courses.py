@@ -57,7 +57,7 @@ class StrandData:
         self.strand.perform(part)
 
     def capture(self, part: Commands) -> Callable[[], None]:
-        effect = capture(self.strand, part)
+        effect = capture(self.strand, part, later=True)
 
         def run() -> None:
             self._replay_queue.drain()

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir import Footprint, OutOfBounds, TcmUse
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
-    from kernbench.replay import Executed, InterleavedLaunch, Launched, Resolve, Sanitizer
+    from kernbench.replay import (
+        Executed,
+        InterleavedLaunch,
+        Launched,
+        LiveWatch,
+        Resolve,
+        Sanitizer,
+    )
     from kernbench.runtime_api.live_launch import LivePlan
     from kernbench.triton_backend import KernelBinary
 
@@ -114,7 +121,13 @@ class KernelEngine:
         sip = self._machine.sip_at(sip_id)
         return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip)
 
-    def run_live(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> Executed:
+    def run_live(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None = None,
+    ) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
         binary = plan.kernel.binary
         executed = run_interleaved(
@@ -126,12 +139,19 @@ class KernelEngine:
             num_warps=binary.num_warps,
             num_stages=binary.num_stages,
             roundings=self._roundings,
+            watch=watch,
         )
         if binary.name not in self.rounded:
             self._note_rounded(executed.trace)
         return executed
 
-    def pace(self, plan: LivePlan, params: Sequence[Any], resolve: Resolve) -> InterleavedLaunch:
+    def pace(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None = None,
+    ) -> InterleavedLaunch:
         """Return a kernel on data that goes on as time passes."""
         binary = plan.kernel.binary
         return pace_interleaved(
@@ -143,6 +163,7 @@ class KernelEngine:
             num_warps=binary.num_warps,
             num_stages=binary.num_stages,
             roundings=self._roundings,
+            watch=watch,
         )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import BadPointerError, NeedsDataError, NoDataError, UnreachableError
 from kernbench.kernel_ir import ABSOLUTE, written_params
 from kernbench.memory import Buffer, sip_of
-from kernbench.replay import PointerArg
+from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.sharing import unreachable
 from kernbench.sim_engine import (
     StreamCommand,
@@ -158,11 +158,13 @@ class LiveLaunch(StreamCommand):
         assert self._reach is not None
         reach, self._reach, self._params = self._reach, None, []
         run.replay_queue.drain()
-        executed = self._engine.run_live(self._plan, params, reach)
-        written = [params[index] for index, _, _, writes in self._plan.pointers if writes]
-        for pointer in (*written, *executed.reached):
-            # Which bytes it wrote is not counted: from now on all of them pass as written.
-            pointer.buffer.written = None
+        plan, watch = self._plan, None
+        if run.sanitizer is not None:
+            launched = Launched(self.label, self._rank, self.clock)
+            watch = run.sanitizer.watch(plan.kernel.binary.module, plan.grid, params, launched)
+        executed = self._engine.run_live(plan, params, reach, watch)
+        if watch is not None:
+            watch.end(executed.pointers)
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         cache, operands = run.cache(self._sip_id), kernel_operands(executed.trace)
         cached = cached_shares(cache, operands, self._addresses)

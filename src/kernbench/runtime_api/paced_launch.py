@@ -8,7 +8,7 @@ by whoever changes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, Transfer
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
-    from kernbench.replay import InterleavedLaunch, Span, Strand
+    from kernbench.replay import Clock, InterleavedLaunch, LiveWatch, Span, Strand
     from kernbench.runtime_api.run import Run
     from kernbench.runtime_api.signals import Heard
     from kernbench.sim_engine import LaneCosts, Lanes
@@ -58,9 +58,9 @@ class PacedLaunch(StreamCommand):
         params: Sequence[Any],
         addresses: list[int],
         trace: KernelTrace | None,
-        live: Callable[[], InterleavedLaunch] | None,
+        live: Callable[[PacedLaunch, Clock | None], InterleavedLaunch] | None,
         writes: Sequence[Buffer],
-        on_end: Callable[[PacedLaunch, Sequence[PointerArg]], None],
+        on_end: Callable[[PacedLaunch, Mapping[int, PointerArg]], None],
     ) -> None:
         """Prepare a launch; exactly one of ``trace`` and ``live`` is given."""
         super().__init__(run.simulation.env, name)
@@ -77,6 +77,8 @@ class PacedLaunch(StreamCommand):
         self._on_end = on_end
         self._stream = run.queue_for(sip_id).name
         self._live: InterleavedLaunch | None = None
+        self.watch: LiveWatch | None = None
+        """Of a live one in a run with the sanitizer."""
         self._lanes: Lanes
         self._courses: dict[Course, None] = {}
         self._next_program = 0
@@ -94,12 +96,13 @@ class PacedLaunch(StreamCommand):
         self._lanes = run.lanes(self._sip_id, self._costs(self.queued))
         for index, given in enumerate(self._params):
             self._note_peer(index, given)
-        if self._make_live is not None:
-            run.replay_queue.drain()
-            self._live = self._make_live()
+        begun = None
         if run.ordering is not None:
             begun = run.ordering.begin(self, self._stream)
             self._knowledge = Knowledge(run.signals, self, begun)
+        if self._make_live is not None:
+            run.replay_queue.drain()
+            self._live = self._make_live(self, begun)
         run.simulation.open_ended[self] = None
         pes = np.arange(self._lanes.num_pes)
         with self._beginning():
@@ -120,9 +123,10 @@ class PacedLaunch(StreamCommand):
             self._stream,
             tuple(self._addresses),
         )
-        self._on_end(self, reached)
+        self._on_end(self, {} if self._live is None else self._live.memory.frame.pointers)
         # A buffer keeps its last writer; that must not keep other buffers alive.
         self._params, self._live, self._make_live, self.writes = (), None, None, ()
+        self.watch = None
 
     def describe(self) -> str:
         text = f"kernel {self.label} on SIP {self._sip_id} (rank {self._rank})"

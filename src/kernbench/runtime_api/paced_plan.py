@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from kernbench.runtime_api.paced_launch import PacedLaunch
 from kernbench.sim_engine import cached_shares, touch_operands
 
 if TYPE_CHECKING:
+    from kernbench.replay import Clock, InterleavedLaunch
     from kernbench.runtime_api.kernel_engine import Policies
     from kernbench.runtime_api.launcher import KernelLauncher
     from kernbench.runtime_api.rank_state import RankState
@@ -75,10 +76,8 @@ def build_paced(
         reach = Reach(run, plan, state, params)
         own += reach.written
         x, y, z = plan.grid
-        trace, live = None, partial(engine.pace, plan, params, reach)
-        on_end = partial(
-            _count_as_written, [params[i] for i, _, _, writes in plan.pointers if writes]
-        )
+        trace, live = None, partial(_begin_live, launcher, plan, params, reach, state.rank)
+        on_end = _tell_what_was_touched
     else:
         x, y, z = plan.trace.grid
         trace, live = plan.trace, None
@@ -100,12 +99,27 @@ def build_paced(
     )
 
 
-def _count_as_written(
-    written: list[PointerArg], launch: PacedLaunch, reached: Sequence[PointerArg]
-) -> None:
-    """Which bytes it wrote is not counted: from now on all of them pass as written."""
-    for pointer in (*written, *reached):
-        pointer.buffer.written = None
+def _begin_live(
+    launcher: KernelLauncher,
+    plan: LivePlan,
+    params: Sequence[Any],
+    reach: Reach,
+    rank: int,
+    launch: PacedLaunch,
+    begun: Clock | None,
+) -> InterleavedLaunch:
+    """Return the kernel of a launch on data, under the sanitizer if there is one."""
+    watch, sanitizer = None, launcher.run.sanitizer
+    if sanitizer is not None:
+        launched = Launched(launch.label, rank, launch.clock)
+        module = plan.kernel.binary.module
+        watch = launch.watch = sanitizer.watch(module, plan.grid, params, launched, begun)
+    return launcher.engine.pace(plan, params, reach, watch)
+
+
+def _tell_what_was_touched(launch: PacedLaunch, pointers: Mapping[int, PointerArg]) -> None:
+    if launch.watch is not None:
+        launch.watch.end(pointers)
 
 
 def _put_on_record(
@@ -114,7 +128,7 @@ def _put_on_record(
     params: Sequence[Any],
     rank: int,
     launch: PacedLaunch,
-    reached: Sequence[PointerArg],
+    pointers: Mapping[int, PointerArg],
 ) -> None:
     if launcher.run.has_data:
         record = launcher.record(plan, params, Launched(launch.label, rank, launch.clock))

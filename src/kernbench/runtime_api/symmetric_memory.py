@@ -46,7 +46,7 @@ class SymmetricMemory:
     def empty(self, *size: Any, **options: Any) -> Tensor:
         """Return a tensor that can be shared; takes what ``torch.empty`` takes."""
         tensor = self._context.empty(*size, **options)
-        tensor.buffer.symmetric = Sharing(self._context.rank_state.rank)
+        self._share(tensor)
         return tensor
 
     def is_symm_mem_tensor(self, tensor: Tensor) -> bool:
@@ -115,8 +115,14 @@ class SymmetricMemory:
         """Return zeros for signals; they need no command, as nobody knows them yet."""
         count = self._signal_pad_bytes // uint32.itemsize
         pad = self._context.unwritten((count,), uint32, name=f"signals of {tensor.name}")
-        pad.buffer.symmetric = Sharing(self._context.rank_state.rank)
+        self._share(pad)
         return pad
+
+    def _share(self, tensor: Tensor) -> None:
+        context = self._context
+        tensor.buffer.symmetric = Sharing(context.rank_state.rank)
+        if context.sanitizer is not None and context.has_data:
+            context.sanitizer.share(tensor.buffer)
 
 
 class SymmetricTensor:

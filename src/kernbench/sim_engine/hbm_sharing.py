@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from simpy import Event
 
@@ -77,6 +78,13 @@ class Flow:
         return moved
 
 
+class Planner(Protocol):
+    """Somebody who has a SIP for itself, and has planned what it does there."""
+
+    def cut(self) -> None:
+        """Plan no further than what runs now, and begin that as a flow: it is not alone."""
+
+
 class HbmSharing:
     """What is under way on the SIPs of a run."""
 
@@ -86,10 +94,25 @@ class HbmSharing:
         self._flows: dict[int, dict[Flow, int]] = {}
         """By SIP, and how many shares they have there."""
         self._unsettled: dict[Flow, None] = {}
+        self._planners: dict[int, Planner] = {}
+
+    def is_idle(self, sip_id: int) -> bool:
+        """Return whether nothing is under way on a SIP that asks for its HBM."""
+        return not self._flows.get(sip_id)
+
+    def plan(self, sip_id: int, planner: Planner | None) -> None:
+        """Take note of who has planned ahead on a SIP, until something else begins there."""
+        if planner is None:
+            self._planners.pop(sip_id, None)
+        else:
+            self._planners[sip_id] = planner
 
     def begin(self, flow: Flow) -> None:
         """Let a flow begin now; its handles have been told to end when they would alone."""
         for share in flow.running:
+            planner = self._planners.pop(share.sip_id, None)
+            if planner is not None:
+                planner.cut()
             here = self._flows.setdefault(share.sip_id, {})
             here[flow] = here.get(flow, 0) + 1
             self._change(flow, share.sip_id, share.demand)

@@ -204,8 +204,10 @@ class Selector:
         protocol = self._protocols(asked.op, algorithm)[name]
         if protocol.only_up_to_ranks is not None and asked.num_ranks > protocol.only_up_to_ranks:
             return f"serves at most {protocol.only_up_to_ranks} ranks"
-        if algorithm == "in_switch" and len(_by_node(self.machine, sips)) > 1:
-            return "serves ranks behind one switch"
+        if self._library is not None and len(_by_node(self.machine, sips)) > 1:
+            moves = algorithm_class(asked.op, algorithm)
+            if moves in ("peer", "in_switch"):
+                return "serves ranks of one node"
         part = asked.num_elements * asked.itemsize // max(asked.num_ranks, 1)
         if protocol.max_chunk_kib is not None and part > protocol.max_chunk_kib * 1024:
             return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 from simpy import Environment, Event
 
@@ -44,19 +45,41 @@ class StreamCommand(Handle):
         """Do what there is to do on completion, before anyone who waits goes on."""
 
 
+class Entrance(Protocol):
+    """Where a command comes in once its engine is free."""
+
+    def enter(self, command: StreamCommand) -> None: ...
+
+
+class Holder(Protocol):
+    """Somebody who has taken an engine for several things to do in a row."""
+
+    def cut(self) -> None:
+        """Give it back after what runs now."""
+
+
 class DeviceEngine:
     """Something of a SIP that its streams share; who asks first gets it first."""
 
     def __init__(self) -> None:
         self.is_busy = False
-        self.waiting: deque[tuple[Stream, StreamCommand]] = deque()
+        self.waiting: deque[tuple[Entrance, StreamCommand]] = deque()
+        self.holder: Holder | None = None
+        """Who has it, if that is somebody who can give way in the middle."""
+
+    def wanted_by(self, entrance: Entrance, command: StreamCommand) -> None:
+        """Let a command wait for it; ``entrance`` is told when it is free."""
+        self.waiting.append((entrance, command))
+        if self.holder is not None:
+            self.holder.cut()
 
     def release(self) -> None:
         """Let the next command have it."""
         self.is_busy = False
         if self.waiting:
-            stream, command = self.waiting.popleft()
-            stream.enter(command)
+            entrance, command = self.waiting.popleft()
+            # It asks again, and nobody else can have come in between.
+            entrance.enter(command)
 
 
 class Stream:
@@ -116,7 +139,7 @@ class Stream:
         engine = command.engine
         if engine is not None:
             if engine.is_busy:
-                engine.waiting.append((self, command))
+                engine.wanted_by(self, command)
                 return
             engine.is_busy = True
         now_ps: int = self._env._now  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Operations of PyTorch as commands on a device's stream."""
+"""Copies between host and device as commands on a stream."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from kernbench.sim_engine import StreamCommand
 if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
+    from kernbench.sim_engine import Stream
 
 
-class OperationCommand(StreamCommand):
-    """One operation, with a schedule that does not change; lands in the op log when it ends.
+class HostCopy(StreamCommand):
+    """One such copy; the device's kernels run beside it. Lands in the op log when it ends."""
 
-    A kernel has the device's PEs to itself while it runs; copies to and from the host do not take
-    them.
-    """
-
-    def __init__(self, run: Run, template: Template, takes_pes: bool) -> None:
+    def __init__(self, run: Run, template: Template, queue: Stream, sip_id: int) -> None:
         super().__init__(run.simulation.env, template.name)
         self._run = run
         self._template = template
-        state = run.rank_state
-        self._rank = state.rank
-        self._sip_id = state.sip_id
-        self._stream = run.queue_for(state.sip_id).name
-        if takes_pes:
-            self.engine = run.pes(state.sip_id)
+        self._stream = queue.name
+        self._rank = run.rank_state.rank
+        self._sip_id = sip_id
 
     def begin(self) -> int:
         self.hbm_ps = self._template.hbm_ps

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.op_log import HostSpan
+from kernbench.torch_bridge.bursts import Burst
+from kernbench.torch_bridge.commands import HostCopy
 
 if TYPE_CHECKING:
+    from kernbench.op_log import Template
     from kernbench.runtime_api import Run
     from kernbench.sim_engine import Handle, Stream, StreamCommand
+    from kernbench.torch_bridge.costs import OperationTiming
 
 
 class Host:
@@ -19,8 +23,9 @@ class Host:
     way to others when it waits, not when it launches.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, rank: int) -> None:
         self._run = run
+        self._rank = rank
         self._ahead_ps = 0
 
     @property
@@ -29,17 +34,30 @@ class Host:
 
     def spend(self, label: str) -> int:
         """Let the host time of one launch pass, and return when it is over."""
-        run = self._run
         start_ps = self.now_ps
         end_ps = self._ahead_ps = start_ps + self._launch_ps()
-        rank = run.rank_state.rank
-        run.op_log.host_spans.append(HostSpan(rank, "launch", label, start_ps, end_ps))
+        self._run.op_log.host_spans.append(HostSpan(self._rank, "launch", label, start_ps, end_ps))
         return end_ps
 
-    def launch(self, command: StreamCommand, stream: Stream) -> None:
-        """Put a command on a stream, at the cost of a launch."""
-        command.earliest_ps = self.spend(command.label)
-        stream.submit(command)
+    def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
+        """Put an operation on the current stream of a device, at the cost of a launch."""
+        earliest_ps = self.spend(name)
+        queue = self._run.queue_for(sip_id)
+        tail = queue.tail
+        if type(tail) is Burst and tail.is_open:
+            tail.add(earliest_ps, timing)
+            return
+        burst = Burst(self._run, queue, sip_id)
+        burst.add(earliest_ps, timing)
+        queue.submit(burst)
+
+    def copy(self, template: Template, sip_id: int) -> StreamCommand:
+        """Put a copy from or to the host on the current stream of a device."""
+        queue = self._run.queue_for(sip_id)
+        command = HostCopy(self._run, template, queue, sip_id)
+        command.earliest_ps = self.spend(template.name)
+        queue.submit(command)
+        return command
 
     def enqueue(self, command: StreamCommand, stream: Stream) -> None:
         """Put a command on a stream that costs the host nothing worth counting."""
@@ -76,9 +94,8 @@ class Host:
         handle.waited_for()
         end_ps = self.now_ps
         if end_ps > since_ps:
-            rank = self._run.rank_state.rank
             self._run.op_log.host_spans.append(
-                HostSpan(rank, "wait", handle.label, since_ps, end_ps)
+                HostSpan(self._rank, "wait", handle.label, since_ps, end_ps)
             )
 
     def _launch_ps(self) -> int:

@@ -26,6 +26,7 @@ def install(patches: Patches) -> None:
     patches.set(torch.Tensor, "pin_memory", lambda self, device=None: self)
     patches.set(signal, "signal", _signal_on_main)
     _let_storages_be_saved(patches)
+    _let_storages_be_copied(patches)
 
 
 def _loader_without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -72,3 +73,17 @@ def _restored(storage: Any, location: str) -> Any:
     untyped = getattr(storage, "_untyped_storage", storage)
     untyped._kernbench = Residence(with_index(location))
     return storage
+
+
+def _let_storages_be_copied(patches: Patches) -> None:
+    """Let a clone of a storage (which ``copy.deepcopy`` makes) be where the storage is."""
+    clone = torch.UntypedStorage.clone
+
+    def clone_there(storage: Any) -> Any:
+        made = clone(storage)
+        residence: Residence | None = getattr(storage, "_kernbench", None)
+        if residence is not None:
+            made._kernbench = Residence(residence.device)
+        return made
+
+    patches.set(torch.UntypedStorage, "clone", clone_there)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,75 +9,19 @@ from torch import Tensor
 from torch._prims.rng_prims import run_dtensor_rng_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernbench.torch_bridge.commands import OperationCommand
-from kernbench.torch_bridge.costs.operations import num_bytes
+from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
-from kernbench.torch_bridge.device.residence import device_among, settle_all
+from kernbench.torch_bridge.device.residence import Residence, settle, storage_of
 from kernbench.torch_bridge.device.rng import device_generator
+from kernbench.torch_bridge.operations import Operation, describe
 from kernbench.torch_bridge.process import Process, current
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-
-# Collectives cost what their own part of the run says.
-_FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
-# They reserve memory or show it differently; no kernel runs.
-_FREE = frozenset(
-    {
-        "aten.detach.default",
-        "aten.empty.memory_format",
-        "aten.empty_like.default",
-        "aten.empty_strided.default",
-        "aten.lift_fresh.default",
-        "aten.new_empty.default",
-        "aten.new_empty_strided.default",
-        "aten._unsafe_view.default",
-        "aten.resize_.default",
-    }
-)
-# Their result is on the host: the program waits until the device has computed it.
-_READ_BY_HOST = frozenset(
-    {
-        "aten._local_scalar_dense.default",
-        "aten.item.default",
-        "aten.is_nonzero.default",
-        "aten.equal.default",
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """What is asked of an operation whenever it is met, worked out once."""
-
-    name: str
-    full_name: str
-    is_free: bool
-    is_random: bool
-    is_read: bool
-
-
-_OPERATIONS: dict[Any, _Operation] = {}
-
-
-def _operation(func: Any) -> _Operation:
-    found = _OPERATIONS.get(func)
-    if found is None:
-        schema = func._schema
-        shows = any(
-            each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
-        )
-        full_name = str(func)
-        found = _OPERATIONS[func] = _Operation(
-            name=str(func._overloadpacket),
-            full_name=full_name,
-            is_free=shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE,
-            is_random=torch.Tag.nondeterministic_seeded in func.tags,
-            is_read=full_name in _READ_BY_HOST,
-        )
-    return found
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+_OPERATIONS: dict[Any, Operation] = {}
 
 
 class Observer(TorchDispatchMode):
@@ -88,9 +31,16 @@ class Observer(TorchDispatchMode):
     tensors inside come here.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here; looking for that would take longer than the operation.
+        return False
+
     def __init__(self, process: Process) -> None:
         super().__init__()
-        self.process = process
+        self._process = process
+        self._host = process.host
+        self._costs = process.session.costs
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -98,84 +48,163 @@ class Observer(TorchDispatchMode):
         for each in types:
             if each not in _PLAIN and each.__name__ != "FakeTensor":
                 return NotImplemented
-        kwargs = {} if kwargs is None else kwargs
-        if _dispatch_mode(_FAKE) is not None:
-            return _propagate_shapes(func, args, kwargs)
-        operation = _operation(func)
-        if operation.full_name == "aten.is_pinned.default":
-            return False
-        asked = kwargs.get("device")
-        target, is_move = _target(asked, args)
-        if asked is not None and asked.type == DEVICE_TYPE:
-            kwargs = {**kwargs, "device": CPU}
-        if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
-        if operation.is_random and target is not None:
-            with device_generator(_first_numel(args)):
-                result = _execute(func, args, kwargs)
+        operation = _OPERATIONS.get(func)
+        if operation is None:
+            operation = _OPERATIONS[func] = describe(func)
+        if kwargs:
+            if kwargs.get("device") is not None or kwargs.get("pin_memory"):
+                return self._place(func, operation, args, kwargs)
         else:
-            result = _execute(func, args, kwargs)
-        if target is not None:
-            settle_all(result, target)
-        if not operation.is_free:
-            self._charge(func, operation, args, result, target, is_move)
+            kwargs = {}
+        source = _residence_among(operation, args)
+        if MOVE.under_way:
+            return self._move(func, operation, args, kwargs, source, MOVE.target)
+        if source is None:
+            return func(*args, **kwargs)
+        if operation.is_copy:
+            return self._move(func, operation, args, kwargs, source, source.device)
+        result = self._execute(func, operation, args, kwargs)
+        if operation.makes_memory:
+            _settle_all(result, source.device)
+        if operation.is_read:
+            self._copy_to_host(source.sip_id, num_bytes(args))
+        elif not operation.is_free:
+            timing = self._costs.timing(func, operation.name, args, result, source.sip_id)
+            self._host.launch(operation.name, timing, source.sip_id)
         return result
 
-    def _charge(
+    def _place(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation that is told where its result goes."""
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        asked = kwargs.get("device")
+        if asked is None or asked.type != DEVICE_TYPE:
+            target = None
+        elif _dispatch_mode(_FAKE) is not None:
+            # Shape propagation; a fake tensor on a device that C++ lacks cannot even be copied.
+            return func(*args, **{**kwargs, "device": CPU})
+        else:
+            target = with_index(asked)
+            kwargs = {**kwargs, "device": CPU}
+        source = _residence_among(operation, args)
+        return self._move(func, operation, args, kwargs, source, target)
+
+    def _move(
         self,
         func: Any,
-        operation: _Operation,
+        operation: Operation,
         args: Any,
-        result: Any,
+        kwargs: dict[str, Any],
+        source: Residence | None,
         target: torch.device | None,
-        is_move: bool,
-    ) -> None:
-        """Put the operation on the current stream, if a device has part in it."""
-        source = device_among(args)
-        device = source if target is None else target
-        if device is None:
-            return
-        process = self.process
-        session = process.session
-        run, sip_id = session.run, device.index
-        if operation.is_read or (is_move and target is None):
-            template = run.transfers.build("copy_to_host", sip_id, num_bytes((result,)))
-        elif is_move and source is None:
-            template = run.transfers.build("copy_from_host", sip_id, num_bytes((result,)))
+    ) -> Any:
+        """Do an operation whose result may be elsewhere than its operands."""
+        if operation.full_name == "aten.copy_.default":
+            source, target = _ends_of_copy(args)
+        result = self._execute(func, operation, args, kwargs, on_device=target is not None)
+        if target is not None:
+            if operation.makes_memory:
+                _settle_all(result, target)
+            if operation.is_free:
+                return result
+            if operation.is_copy and source is None:
+                self._copy("copy_from_host", target.index, num_bytes((result,)))
+            else:
+                timing = self._costs.timing(func, operation.name, args, result, target.index)
+                self._host.launch(operation.name, timing, target.index)
+        elif source is not None and not operation.is_free:
+            non_blocking = kwargs.get("non_blocking", False)
+            self._copy_to_host(source.sip_id, num_bytes((result,)), wait=not non_blocking)
+        return result
+
+    def _execute(
+        self,
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        on_device: bool = True,
+    ) -> Any:
+        EXECUTING.depth += 1
+        try:
+            if operation.is_random and on_device:
+                with device_generator(_first_numel(args)):
+                    return func(*args, **kwargs)
+            return func(*args, **kwargs)
+        finally:
+            EXECUTING.depth -= 1
+
+    def _copy(self, kind: Any, sip_id: int, size_bytes: int) -> Any:
+        template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)
+        return self._host.copy(template, sip_id)
+
+    def _copy_to_host(self, sip_id: int, size_bytes: int, wait: bool = True) -> None:
+        command = self._copy("copy_to_host", sip_id, size_bytes)
+        if wait:
+            self._host.wait(command)
+
+
+def _residence_among(operation: Operation, args: Any) -> Residence | None:
+    """Return where the first tensor among arguments is that is on a device.
+
+    Raises:
+        UsageError: A tensor is in use by a collective that was not waited for.
+        RuntimeError: Tensors of host and device do not mix.
+    """
+    found: Residence | None = None
+    host: Tensor | None = None
+    for arg in args:
+        kind = type(arg)
+        if kind in _PLAIN:
+            try:
+                residence = getattr(storage_of(arg), "_kernbench", None)
+            except (NotImplementedError, RuntimeError):
+                continue
+            if residence is None:
+                host = arg
+                continue
+            if residence.uses and not operation.is_free:
+                check_use(operation, args, arg, residence)
+            if residence.device is None:
+                host = arg
+                continue
+        elif kind is list or kind is tuple:
+            residence = _residence_among(operation, arg)
+            if residence is None:
+                continue
         else:
-            template = session.costs.template(func, operation.name, args, result, sip_id)
-        command = OperationCommand(run, template, takes_pes=template.kind == "kernel")
-        process.host.launch(command, run.queue_for(sip_id))
-        if template.name == "copy_to_host":
-            process.host.wait(command)
+            continue
+        if found is None:
+            found = residence
+        elif found.device is not residence.device and found.device != residence.device:
+            _refuse_mix(operation, found.device, residence.device)
+    if found is not None and host is not None and operation.is_on_one_device and host.dim():
+        _refuse_mix(operation, found.device, CPU)
+    return found
 
 
-def _target(asked: Any, args: Any) -> tuple[torch.device | None, bool]:
-    """Return where results go (None is the host), and whether operands come from elsewhere."""
-    if asked is not None:
-        target = with_index(asked) if asked.type == DEVICE_TYPE else None
-        has_operand = bool(args) and isinstance(args[0], Tensor)
-        return target, has_operand and device_among(args) != target
-    if MOVE.under_way:
-        return MOVE.target, True
-    return device_among(args), False
+def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
+    if not operation.is_on_one_device:
+        return
+    raise RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{first} and {second}! ({operation.full_name})"
+    )
 
 
-def _execute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    EXECUTING.depth += 1
-    try:
-        return func(*args, **kwargs)
-    finally:
-        EXECUTING.depth -= 1
+def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
+    """Return where ``copy_`` reads, and where it writes."""
+    target, source = (getattr(storage_of(each), "_kernbench", None) for each in args[:2])
+    source = None if source is None or source.device is None else source
+    return source, None if target is None else target.device
 
 
-def _propagate_shapes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Do an operation on fake tensors: DTensor asks for a shape, the program for nothing."""
-    device = kwargs.get("device")
-    if device is not None and device.type == DEVICE_TYPE:
-        # A fake tensor on a device that C++ was not built for cannot even be copied.
-        kwargs = {**kwargs, "device": CPU}
-    return _execute(func, args, kwargs)
+def _settle_all(result: Any, device: torch.device) -> None:
+    if isinstance(result, Tensor):
+        settle(result, device)
+    elif isinstance(result, (list, tuple)):
+        for each in result:
+            _settle_all(each, device)
 
 
 def _first_numel(args: Any) -> int:

@@ -24,7 +24,7 @@ class Process:
         self.rank = rank
         self.environ = environ
         """Its environment variables, encoded as ``os.environ`` keeps them."""
-        self.host = Host(session.run)
+        self.host = Host(session.run, rank)
         self.saved: dict[str, Any] = {}
         """Its values of state that the real process has once, while another rank runs."""
         self.world: Any = None

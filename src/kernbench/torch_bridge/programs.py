@@ -45,6 +45,8 @@ class Programs:
         patches = Patches()
         try:
             self._globals.start(self._base)
+            # For this thread, and for those that somebody else starts.
+            patches.set(HERE, "process", self._base)
             patches.set(_Here, "process", self._base)
             patches.set(HERE, "is_foreign", False)
             environ.install(patches)

@@ -1,6 +1,12 @@
 """Megatron-style tensor parallelism on the kernbench runtime."""
 
-from kernbench.tp.attention import Attention, CachedAttention, Heads, TrainingAttention
+from kernbench.tp.attention import (
+    Attention,
+    CachedAttention,
+    Heads,
+    PackedAttention,
+    TrainingAttention,
+)
 from kernbench.tp.layers import (
     BackwardError,
     ColumnParallelLinear,
@@ -34,7 +40,8 @@ from kernbench.tp.parallel_state import (
     initialize_model_parallel,
     model_parallel_is_initialized,
 )
-from kernbench.tp.transformer import TransformerLayer
+from kernbench.tp.sharding import TransformerConfig
+from kernbench.tp.transformer import NormName, TransformerLayer
 from kernbench.tp.vocab import VocabParallelCrossEntropy, VocabParallelEmbedding
 
 __all__ = [
@@ -44,10 +51,13 @@ __all__ = [
     "ColumnParallelLinear",
     "Heads",
     "Mapping",
+    "NormName",
+    "PackedAttention",
     "ParallelLayer",
     "ParallelStateError",
     "RowParallelLinear",
     "TrainingAttention",
+    "TransformerConfig",
     "TransformerLayer",
     "VocabParallelCrossEntropy",
     "VocabParallelEmbedding",

@@ -91,14 +91,14 @@ class Attention(ABC):
             raise UsageError(f"{tokens} tokens are no {self.batch} sequences of equal length")
         return tokens // self.batch
 
-    def _scores(self, q_BHSD: Tensor, k_BGKD: Tensor) -> Tensor:
+    def _scores(self, q_BHSD: Tensor, k_BGKD: Tensor, lengths_B: Tensor | None = None) -> Tensor:
         """Return the weights of all keys, (B, H, S, K)."""
         batch, heads, queries, size = q_BHSD.shape
         key_heads, keys = k_BGKD.shape[1:3]
         # Query heads that share a key head are more rows.
         rows = q_BHSD.view(batch, key_heads, heads // key_heads * queries, size)
         scores = ops.matmul(rows, k_BGKD.transpose(2, 3)).view(batch, heads, queries, keys)
-        return ops.masked_softmax(scores, size**-0.5, self.causal)
+        return ops.masked_softmax(scores, size**-0.5, self.causal, lengths_B)
 
     def _weighted(self, weights_BHSK: Tensor, v_BGKD: Tensor) -> Tensor:
         """Return the sum of the values by weight, (T, F)."""
@@ -193,6 +193,47 @@ class TrainingAttention(Attention):
         grad_q = ops.matmul(slope, saved.k).view(*saved.q.shape)
         grad_k = ops.matmul(slope.transpose(2, 3), saved.q.view(*rows, size))
         return grad_q, grad_k, grad_v
+
+
+class PackedAttention(Attention):
+    """Attention in a batch of sequences of different lengths, whose tokens are packed.
+
+    The projections see real tokens only; for attention they are put where the longest sequence has
+    room for them. It stores the matrix of scores, and has no gradient.
+
+    Args:
+        rows: Place of each token among ``batch * seq``: its sequence times ``seq``, and its number
+            in there; int32.
+        lengths: Tokens of each sequence, int32.
+        seq: Length of the longest sequence.
+        heads, batch, causal: As for :class:`Attention`.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        lengths: Tensor,
+        seq: int,
+        heads: Heads,
+        batch: int,
+        *,
+        causal: bool = False,
+    ) -> None:
+        super().__init__(heads, batch, causal=causal, keep_scores=True)
+        self.rows = rows
+        self.lengths = lengths
+        self.seq = seq
+
+    def forward(self, fused_TE: Tensor, bias_E: Tensor | None) -> Tensor:
+        run = fused_TE.context
+        counts = (self.heads.num_heads, self.heads.num_key_heads, self.heads.num_key_heads)
+        # Padding has to be finite: its weights are 0.
+        q, k, v = (
+            run.zeros((self.batch, count, self.seq, self.heads.size), dtype=fused_TE.dtype)
+            for count in counts
+        )
+        ops.split_heads(fused_TE, q, k, v, bias_E=bias_E, rows_T=self.rows)
+        return ops.embedding(self._weighted(self._scores(q, k, self.lengths), v), self.rows)
 
 
 class CachedAttention(Attention):

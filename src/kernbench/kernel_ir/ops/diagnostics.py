@@ -19,7 +19,7 @@ DIALECT = Dialect()
 _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 
 
-def _text(op: Op) -> str:
+def message_of(op: Op) -> str:
     """Return the quoted text that the operation carries, without MLIR's escapes."""
     literals = op.attrs.get("literals") or ("",)
     raw = str(literals[0]).encode()
@@ -43,7 +43,7 @@ def _print(run: Evaluator, op: Op) -> None:
         raise run.unsupported(op, f"{len(values)} values, but isSigned has {len(signed)}")
     is_signed = tuple(bool(each) for each in signed)
     run.commands.append(
-        Print(_text(op), tuple(values), is_signed, bool(op.attrs.get("hex")), op.line)
+        Print(message_of(op), tuple(values), is_signed, bool(op.attrs.get("hex")), op.line)
     )
 
 
@@ -52,4 +52,4 @@ def _assert(run: Evaluator, op: Op) -> None:
     held = run.get(op.operands[0])
     if isinstance(held, Predicate) and held.is_uniform and held.is_true:
         return
-    run.commands.append(Assert(run.operand(op, 0), _text(op), op.line))
+    run.commands.append(Assert(run.operand(op, 0), message_of(op), op.line))

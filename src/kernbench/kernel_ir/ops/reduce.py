@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from kernbench.commands import Reduce
 from kernbench.kernel_ir.ir import Block, Op, Value
-from kernbench.kernel_ir.ops.regions import build_region
+from kernbench.kernel_ir.ops.diagnostics import message_of
+from kernbench.kernel_ir.ops.regions import build_region, is_overflow_message
 from kernbench.kernel_ir.ops.registry import Dialect
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def named_combine(block: Block) -> str | None:
     The two-input forms are ``argmax`` and ``argmin`` (``argmaxu`` and ``argminu`` of unsigned
     numbers): the value that wins takes its index along, and of equal values the lowest index wins.
     """
-    *ops, last = block.ops
+    *ops, last = combining_ops(block)
     if len(block.args) == 2 and len(ops) == 1:
         (only,) = ops
         if (
@@ -84,6 +85,21 @@ def named_combine(block: Block) -> str | None:
     if len(block.args) == 4 and len(last.operands) == 2:
         return _arg_extreme(block)
     return None
+
+
+def combining_ops(block: Block) -> tuple[Op, ...]:
+    """Return a block's operations without Triton's overflow checks and what only they need."""
+    if not any(op.name == "tt.assert" for op in block.ops):
+        return block.ops
+    needed: set[Value] = set()
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        is_check = op.name == "tt.assert" and is_overflow_message(message_of(op))
+        if is_check or (op.results and not needed.intersection(op.results)):
+            continue
+        needed.update(op.operands)
+        kept.append(op)
+    return tuple(reversed(kept))
 
 
 def _arg_extreme(block: Block) -> str | None:

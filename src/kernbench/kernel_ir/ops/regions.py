@@ -7,11 +7,22 @@ one is chosen, as the lanes of a vector unit do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Math, MathClass, Operand, Param, Region, Splat, Tile
+from kernbench.commands import (
+    Assert,
+    Command,
+    Math,
+    MathClass,
+    Operand,
+    Param,
+    Region,
+    Splat,
+    Tile,
+)
 from kernbench.kernel_ir import ir
 from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.registry import Dialect
@@ -39,9 +50,35 @@ def build_region(run: Evaluator, op: Op) -> Region:
         commands = run.commands
     finally:
         run.commands = outer
-    if not all(isinstance(command, Math) for command in commands):
+    if not all(isinstance(command, Math) or _checks_overflow(command) for command in commands):
         raise run.unsupported(op, "its function does more than arithmetic")
-    return Region(tuple(args), tuple(c for c in commands if isinstance(c, Math)), results)
+    return Region(tuple(args), _needed(commands, results), results)
+
+
+_OVERFLOW = re.compile(r"int\d+ overflow detected for operation \w+")
+
+
+def is_overflow_message(message: str) -> bool:
+    """Return whether an assertion is Triton's own on an integer operation (``debug=True``).
+
+    In a combining function it would speak of an order of combining that is ours.
+    """
+    return _OVERFLOW.fullmatch(message) is not None
+
+
+def _checks_overflow(command: Command) -> bool:
+    return isinstance(command, Assert) and is_overflow_message(command.message)
+
+
+def _needed(commands: Sequence[Command], results: Sequence[Operand]) -> tuple[Math, ...]:
+    """Return the commands that the results depend on, in order."""
+    needed = {id(each) for each in results}
+    kept: list[Math] = []
+    for command in reversed(commands):
+        if isinstance(command, Math) and id(command.dst) in needed:
+            needed.update(id(each) for each in command.inputs)
+            kept.append(command)
+    return tuple(reversed(kept))
 
 
 class _Paths:

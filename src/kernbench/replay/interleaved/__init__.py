@@ -1,6 +1,6 @@
 """Kernels whose programs decide by data, or wait for each other: executed program by program."""
 
-from kernbench.replay.interleaved.execution import capture
+from kernbench.replay.interleaved.execution import StrandWatch, capture
 from kernbench.replay.interleaved.launch import (
     Executed,
     InterleavedLaunch,
@@ -19,6 +19,7 @@ __all__ = [
     "Resolve",
     "Span",
     "Strand",
+    "StrandWatch",
     "Watched",
     "capture",
     "of_programs",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Access,
+    AddressOverflow,
     Atomic,
     Command,
     DmaRead,
@@ -31,14 +32,31 @@ from kernbench.commands import (
 from kernbench.dtypes import bool_
 from kernbench.errors import BadPointerError
 from kernbench.kernel_ir import ABSOLUTE, Op, SplitPrograms
-from kernbench.replay.group_plan import GroupPlan
+from kernbench.replay.group_plan import GroupPlan, Watch
 from kernbench.replay.interleaved.values import Rows
 from kernbench.replay.lifetimes import reads, results
 
 if TYPE_CHECKING:
+    from kernbench.replay.frame import Frame
     from kernbench.replay.interleaved.strand import Strand
 
 Array = npt.NDArray[Any]
+
+
+class StrandWatch(Watch, Protocol):
+    """Looks on while strands run; what it knows about a slot lies in the strand, at ``~slot``."""
+
+    def issue(self, program_ids: Array, commands: Collection[Command]) -> Any:
+        """Return what has to be known of programs when their writes take effect later."""
+
+    def enter(self, frame: Frame, program_ids: Array, issued: Any) -> None:
+        """Prepare for commands of some programs."""
+
+    def leave(self, program_ids: Array) -> None:
+        """Take note that they have run."""
+
+    def refuse(self, overflows: Collection[AddressOverflow]) -> None:
+        """Raise the first of the overflows that have become part of an address."""
 
 
 def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Command, ...]:
@@ -78,27 +96,45 @@ def execute(strand: Strand, commands: tuple[Command, ...]) -> None:
 
 
 def capture(
-    strand: Strand, commands: tuple[Command, ...], kept: frozenset[int] = frozenset()
+    strand: Strand,
+    commands: tuple[Command, ...],
+    kept: frozenset[int] = frozenset(),
+    *,
+    later: bool = False,
 ) -> Callable[[], None]:
     """Return what runs placed commands on the values that the strand holds now.
 
-    Slots that are ``kept`` can be read from the frame right after it.
+    Slots that are ``kept`` can be read from the frame right after it. With ``later`` the strand
+    goes on before that.
     """
     memory, transfers = strand.launch.memory, transfers_of(commands)
-    plan = GroupPlan(ProgramGroup(strand.program_ids, commands), _trace(strand), None, kept)
+    watch, program_ids = strand.launch.watch, strand.program_ids
+    plan = GroupPlan(ProgramGroup(program_ids, commands), _trace(strand), watch, kept)
     given = {
         slot: strand.data[slot].array
         for command in commands
         for slot in reads(command)
         if slot in strand.data
     }
+    issued = None
+    if watch is not None:
+        for slot in list(given):
+            if ~slot in strand.data:
+                given[plan.shadow(slot)] = strand.data[~slot].array
+        issued = watch.issue(program_ids, transfers) if later else None
     stores = any(isinstance(each, DmaWrite) for each in transfers)
 
     def run() -> None:
         frame = memory.frame
         frame.changed = False
+        if watch is not None:
+            watch.enter(frame, program_ids, issued)
         with np.errstate(all="ignore"):
             plan.run(frame, memory.params, given)
+        if watch is not None:
+            watch.leave(program_ids)
+            for slot in kept:
+                strand.keep_shadow(slot, frame.values[plan.shadow(slot)])
         if any(not isinstance(each, DmaRead) for each in transfers):
             memory.version += stores or frame.changed
 

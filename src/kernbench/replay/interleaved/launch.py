@@ -16,6 +16,7 @@ from kernbench.errors import DeadlockError
 from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
 from kernbench.replay.diagnostics import show_printed
 from kernbench.replay.frame import PointerArg
+from kernbench.replay.interleaved.execution import StrandWatch
 from kernbench.replay.interleaved.liveness import Liveness
 from kernbench.replay.interleaved.memory import LaunchMemory, Params, Resolve
 from kernbench.replay.interleaved.merging import merge_groups
@@ -37,6 +38,8 @@ class Executed:
     """For the scheduler: every strand's commands, with the trip counts that it had."""
     reached: tuple[PointerArg, ...]
     """What pointers in memory led to; the trace numbers them after the kernel's parameters."""
+    pointers: Mapping[int, PointerArg]
+    """All that it could reach, by parameter index: its arguments, and what is in ``reached``."""
 
 
 def run_interleaved(
@@ -49,6 +52,7 @@ def run_interleaved(
     num_warps: int,
     num_stages: int,
     roundings: Roundings = IN_FLOAT32,
+    watch: StrandWatch | None = None,
 ) -> Executed:
     """Run a kernel on data, programs taking turns where they wait for each other (ADR-0031).
 
@@ -61,6 +65,7 @@ def run_interleaved(
         num_warps: As the launch says; only passed on to the trace.
         num_stages: As the launch says.
         roundings: What becomes of float32 operands of products.
+        watch: Looks on; the sanitizer's checks.
 
     Raises:
         DeadlockError: Programs wait for something that no program does.
@@ -69,13 +74,13 @@ def run_interleaved(
         UnsupportedOpError: The kernel has an operation that is not supported.
     """
     launch = InterleavedLaunch(
-        module, grid, ints, params, resolve, num_warps, num_stages, roundings
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch
     )
     try:
         launch.run()
     finally:
         launch.show_printed()
-    return Executed(launch.trace(), launch.memory.reached)
+    return Executed(launch.trace(), launch.memory.reached, launch.memory.frame.pointers)
 
 
 def pace_interleaved(
@@ -88,10 +93,11 @@ def pace_interleaved(
     num_warps: int,
     num_stages: int,
     roundings: Roundings = IN_FLOAT32,
+    watch: StrandWatch | None = None,
 ) -> InterleavedLaunch:
     """Return a kernel on data whose strands hand out what they do; arguments as above."""
     launch = InterleavedLaunch(
-        module, grid, ints, params, resolve, num_warps, num_stages, roundings
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch
     )
     launch.is_paced = True
     # Each signal of a loop has a time of its own.
@@ -112,6 +118,7 @@ class InterleavedLaunch:
         num_warps: int,
         num_stages: int,
         roundings: Roundings,
+        watch: StrandWatch | None = None,
     ) -> None:
         self.module = module
         self.grid = grid
@@ -119,6 +126,8 @@ class InterleavedLaunch:
         self.num_warps = num_warps
         self.num_stages = num_stages
         self.roundings = roundings
+        self.watch = watch
+        """What looks on while commands run, or None."""
         self.memory = LaunchMemory(module.kernel.name, params, resolve)
         self.liveness = Liveness(module)
         self.stepped: set[Op] = set()

@@ -226,6 +226,13 @@ class Strand(Evaluator):
         """Return the data of a tile, ``[programs, *tile]``."""
         return self.data[tile.slot].array
 
+    def keep_shadow(self, slot: int, shadow: Array | None) -> None:
+        """Take what a watch knows about the data of a slot; None is nothing."""
+        if shadow is None:
+            self.data.pop(~slot, None)
+        else:
+            self.data[~slot] = Rows(shadow)
+
     def keep(self, slot: int, array: Array) -> None:
         """Take an array as the data of a slot."""
         self.data[slot] = Rows(array)
@@ -245,7 +252,8 @@ class Strand(Evaluator):
         for frame in self.frames:
             for held in frame.carried:
                 used.update(slots_of(held))
-        self.data = {slot: rows for slot, rows in self.data.items() if slot in used}
+        # A watch's knowledge about a slot is at ~slot.
+        self.data = {slot: rows for slot, rows in self.data.items() if max(slot, ~slot) in used}
         self._free = [slot for slot in range(self.num_slots) if slot not in used]
         self._prune_at = 2 * len(used) + 256
         self._new_bytes = 0
@@ -304,6 +312,9 @@ class Strand(Evaluator):
 
     def _finish(self, frame: Frame, op: Op) -> None:
         """Execute what an operation has emitted, and take its scalars as known."""
+        watch = self.launch.watch
+        if watch is not None and self.overflows:
+            watch.refuse(self.overflows.values())
         commands = place(self, op, tuple(self.commands))
         self.commands = []
         if commands and self.launch.is_paced:

@@ -1,6 +1,7 @@
 """Replay that looks for the mistakes which a device turns into garbage (ADR-0020)."""
 
 from kernbench.replay.sanitizer.launch import Launched
+from kernbench.replay.sanitizer.live_watch import LiveWatch
 from kernbench.replay.sanitizer.order import Clock
 from kernbench.replay.sanitizer.run import Sanitizer, as_sanitizer
 from kernbench.replay.sanitizer.spans import strided_spans
@@ -10,6 +11,7 @@ __all__ = [
     "Clock",
     "Kind",
     "Launched",
+    "LiveWatch",
     "Part",
     "Sanitizer",
     "Touch",

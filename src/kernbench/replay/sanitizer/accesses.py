@@ -18,9 +18,12 @@ from kernbench.replay.frame import Frame
 from kernbench.replay.sanitizer.lanes import LaneFinder, Lanes, first_unwritten, mark_written
 from kernbench.replay.sanitizer.launch import LaunchState, element, written_of
 from kernbench.replay.sanitizer.non_finite import check_stored, note_read
+from kernbench.replay.sanitizer.ordered_map import OrderedMap
 from kernbench.replay.sanitizer.origins import Origins
+from kernbench.replay.sanitizer.places import Places
+from kernbench.replay.sanitizer.races import Touched
 from kernbench.replay.sanitizer.shadows import IDS, Shadow, clean
-from kernbench.replay.sanitizer.trace_touches import is_known
+from kernbench.replay.sanitizer.trace_touches import is_blind, is_volatile
 from kernbench.replay.sites import Site
 
 Array = npt.NDArray[Any]
@@ -33,18 +36,22 @@ class AccessCheck:
         self,
         command: Transfer,
         site: Site,
-        sites: list[Site],
+        places: Places,
         origins: Origins,
         mask: int,
         gather: int,
         value: int,
+        *,
+        collects: bool,
     ) -> None:
+        """Prepare the step; with ``collects`` it notes which bytes the access touches."""
         self.site, self.lanes = site, LaneFinder(site)
         self._command = command
-        self._is_known = is_known(command)
+        self._collects = collects
         self._is_plain_store = site.is_store and not site.atomic
-        self._sites, self._number = sites, len(sites)
-        sites.append(site)
+        self._is_plain = not site.atomic and not is_volatile(command)
+        self._only_writes = self._is_plain_store or is_blind(command)
+        self._place = places.number(_name(site), site.verb)
         self._origins = origins
         self._mask, self._gather, self._value = mask, gather, value
         """Slots of shadows; a slot that always holds None where there is nothing to look at."""
@@ -54,28 +61,24 @@ class AccessCheck:
         state: LaunchState = frame.state
         buffer = self.lanes.buffer(frame)
         self._check_mask(frame, values[self._mask])
-        touched = state.touched.get(id(buffer))
+        touched = state.touched(buffer)
         written = written_of(buffer)
         gather, value = values[self._gather], values[self._value]
         nothing_to_see = touched is None and written is None and gather is None and value is None
-        if nothing_to_see and self._is_known:
+        if nothing_to_see and not self._collects:
             return
         if gather is not None:
             self._check_addresses(frame, gather)
         lanes = self.lanes.find(frame)
-        if not self._is_known:
-            state.seen.add(self._command, lanes.where, buffer.size_bytes)
+        if self._collects and not isinstance(buffer.touches, OrderedMap):
+            state.seen.add(self._command, lanes.where, buffer)
         if value is not None:
             self._check_value(frame, lanes, value)
         if touched is not None:
-            # Atomics race with plain writes only, as reads do.
-            look = touched.write if self._is_plain_store else touched.read
-            found = look(lanes.where, lanes.programs, self._number, site.itemsize)
-            if found is not None:
-                raise self._race(frame, lanes, *found)
+            self._check_race(frame, lanes, touched)
         if written is None:
             return
-        if self._is_plain_store:
+        if self._only_writes:
             mark_written(written, lanes.where, site.itemsize)
             return
         missing = first_unwritten(written, lanes.where, site.itemsize)
@@ -133,19 +136,21 @@ class AccessCheck:
             f"{self._origins[int(bad[at])]}; give that load an other= or mask this store too"
         )
 
-    def _race(self, frame: Frame, lanes: Lanes, at: int, program: int, site: int) -> DataRaceError:
+    def _check_race(self, frame: Frame, lanes: Lanes, touched: Touched | OrderedMap) -> None:
+        state: LaunchState = frame.state
+        # Atomics race with plain writes only, as reads do.
+        look = touched.write if self._is_plain_store else touched.read
+        actors = state.actors(lanes.programs, plain=self._is_plain)
+        found = look(lanes.where, actors, self._place, self.site.itemsize)
+        if found is not None and not self._is_plain:
+            actors = state.actors(lanes.programs, plain=True)
+            found = look(lanes.where, actors, self._place, self.site.itemsize)
+        if found is None:
+            return
+        at, other = found
         place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)
-        if program < 0:
-            other = f"several other programs of the launch read in {_name(self._sites[site])}"
-        else:
-            x, y, _ = self.site.chunks.grid
-            coordinates = (program % x, program // x % y, program // (x * y))
-            other = f"program {coordinates} {self._sites[site].verb} in {_name(self._sites[site])}"
         here = self._here(frame, int(lanes.positions[at]))
-        return DataRaceError(
-            f"{here} {self.site.verb} {place}, which {other}; "
-            "programs of a launch run in no order: use an atomic, or give each its own place"
-        )
+        raise DataRaceError(f"{here} {self.site.verb} {place}, which {other}")
 
     def _shape(self, frame: Frame) -> tuple[int, ...]:
         return (frame.num_programs, *self.site.access.shape)

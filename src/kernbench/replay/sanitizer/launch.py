@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from kernbench.memory import Buffer
 from kernbench.replay.sanitizer.order import Clock
-from kernbench.replay.sanitizer.races import Touched
 
 if TYPE_CHECKING:
+    from kernbench.replay.sanitizer.ordered_map import OrderedMap
+    from kernbench.replay.sanitizer.programs import ProgramOrder
+    from kernbench.replay.sanitizer.races import Touched
     from kernbench.replay.sanitizer.trace_touches import Seen
 
 Array = npt.NDArray[Any]
@@ -44,21 +46,38 @@ class LaunchState:
     def __init__(
         self,
         launched: Launched,
-        touched: dict[int, Touched],
+        touched: Callable[[Buffer], Touched | OrderedMap | None],
         seen: Seen,
         on_non_finite: Callable[[str], None] | None,
+        order: ProgramOrder | None = None,
     ) -> None:
         self.launched = launched
         self.touched = touched
-        """By the identity of a buffer that the launch writes to."""
+        """Gives the map of a buffer in which programs may race; None where they cannot."""
         self.seen = seen
         """What accesses by data have touched."""
+        self.order = order
+        """What programs tell each other by atomics; None where nobody listens."""
+        self.issued: tuple[Array, Array] | None = None
+        """Of a write that takes effect later: the programs, and their segments at the time."""
         self.on_non_finite = on_non_finite
         """Who hears of the first NaN; None once somebody has, or if nobody wants to."""
         self.has_read_non_finite: Array = np.zeros(1, np.bool_)
         """Per program of the chunk: whether it has read NaN or Inf."""
         self.first_site: Array = np.zeros(1, np.int64)
         """Per program of the chunk: the command that made NaN first, from 1; 0 for none."""
+
+    def actors(self, programs: Array, *, plain: bool) -> Array:
+        """Return who accesses memory, as the maps of :attr:`touched` count them.
+
+        An atomic need not know what the program has found so far, a ``plain`` access has to.
+        """
+        if self.order is None:
+            return programs
+        if self.issued is not None:
+            known, segments = self.issued
+            return np.asarray(segments[np.searchsorted(known, programs)])
+        return self.order.of(programs) if plain else np.asarray(self.order.current[programs])
 
 
 def written_of(buffer: Buffer) -> Array | None:

@@ -12,14 +12,22 @@ import numpy as np
 
 from kernbench.commands import KernelTrace
 from kernbench.errors import AddressOverflowError, NonFiniteError, NonFiniteWarning, UsageError
+from kernbench.kernel_ir import Module
+from kernbench.memory import Buffer
 from kernbench.replay.composite import composite_groups
 from kernbench.replay.frame import Frame, PointerArg
 from kernbench.replay.persistent import iterations_as_programs
 from kernbench.replay.plan import Plan
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer.launch import Launched, LaunchState
+from kernbench.replay.sanitizer.live_watch import LiveWatch
+from kernbench.replay.sanitizer.order import Clock
+from kernbench.replay.sanitizer.ordered_map import OrderedMap
+from kernbench.replay.sanitizer.places import Places
+from kernbench.replay.sanitizer.programs import ProgramOrder
+from kernbench.replay.sanitizer.segments import Segments
 from kernbench.replay.sanitizer.trace_touches import Seen, TraceTouches
-from kernbench.replay.sanitizer.watch import SanitizerWatch
+from kernbench.replay.sanitizer.trace_watch import TraceWatch
 
 # A memo, not state: a function of the trace alone that dies with it.
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, _Checked] = weakref.WeakKeyDictionary()
@@ -32,7 +40,7 @@ class _Checked:
     """A trace's plan with the sanitizer's steps in it."""
 
     def __init__(self, trace: KernelTrace) -> None:
-        self.watch = SanitizerWatch(trace)
+        self.watch = TraceWatch(trace)
         self.plan = Plan(trace, composite=False, watch=self.watch)
         self.touches = TraceTouches(trace)
         groups = iterations_as_programs(trace.groups) or trace.groups
@@ -50,6 +58,8 @@ class Sanitizer:
     def __init__(self, *, non_finite_is_error: bool = False) -> None:
         self._non_finite_is_error = non_finite_is_error
         self._has_reported = False
+        self._segments = Segments()
+        self._places = Places()
 
     def check_launch(self, trace: KernelTrace, launched: Launched) -> None:
         """Refuse what is wrong with a launch whatever its data.
@@ -87,11 +97,16 @@ class Sanitizer:
             not isinstance(param, float) or math.isfinite(param) for param in params
         )
         seen = Seen()
+        segments = Segments()
+        maps = checked.watch.touched(pointers, trace.grid, segments)
         frame.state = LaunchState(
             launched,
-            checked.watch.touched(pointers),
+            lambda buffer: maps.get(id(buffer)),
             seen,
             self._report_non_finite if wants_non_finite else None,
+            ProgramOrder(segments, trace.grid, launched.clock, launched.who)
+            if checked.watch.orders_itself
+            else None,
         )
         checked.plan.run_frame(frame, params)
         if checked.is_composite:
@@ -100,6 +115,29 @@ class Sanitizer:
             run_kernel(trace, params)
         if launched.clock is not None:
             checked.touches.record(pointers, seen, launched.clock, launched.who)
+
+    def share(self, buffer: Buffer) -> None:
+        """Prepare for a fresh buffer that kernels of several SIPs reach."""
+        buffer.touches = OrderedMap(buffer.size_bytes, self._segments, self._places)
+
+    def watch(
+        self,
+        module: Module,
+        grid: tuple[int, int, int],
+        params: Sequence[PointerArg | float | int | None],
+        launched: Launched,
+        begun: Clock | None = None,
+    ) -> LiveWatch:
+        """Return the checks of a launch that decides by data.
+
+        One that talks to other launches has ``begun`` before all that it follows is known.
+        """
+        report = None if self._has_reported else self._report_non_finite
+        segments, places = Segments(), Places()
+        if begun is not None:
+            segments, places = self._segments, self._places
+        order = ProgramOrder(segments, grid, launched.clock, launched.who, begun)
+        return LiveWatch(module, params, launched, report, order, places)
 
     def _report_non_finite(self, text: str) -> None:
         self._has_reported = True

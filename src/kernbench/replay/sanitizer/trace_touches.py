@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import (
-    Access,
     Atomic,
     DmaRead,
     DmaWrite,
@@ -21,6 +20,7 @@ from kernbench.commands import (
     walk,
 )
 from kernbench.kernel_ir import touched
+from kernbench.memory import Buffer
 from kernbench.replay.frame import PointerArg
 from kernbench.replay.sanitizer.lanes import mark_written
 from kernbench.replay.sanitizer.order import Clock
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 def kind_of(command: Transfer) -> Kind:
     """Return what a command does to memory, as far as other operations are concerned."""
-    if isinstance(command, Atomic):
+    if isinstance(command, Atomic) or is_volatile(command):
         return Kind.ATOMIC
     return Kind.READ if isinstance(command, DmaRead) else Kind.WRITE
 
@@ -82,29 +82,38 @@ class Seen:
     """The bytes that accesses by data touch, collected while a launch runs."""
 
     def __init__(self) -> None:
-        self._flags: dict[Transfer, Array] = {}
+        self._flags: dict[tuple[int, Kind, str, int], Array] = {}
 
-    def add(self, command: Transfer, where: Array, size_bytes: int) -> None:
-        """Take note of lanes at bytes ``where`` of a buffer of ``size_bytes``."""
-        flags = self._flags.get(command)
+    def add(self, command: Transfer, where: Array, buffer: Buffer) -> None:
+        """Take note of lanes at bytes ``where`` of a buffer."""
+        access = access_of(command)
+        key = (access.param, kind_of(command), name_of(command), access.dtype.itemsize)
+        flags = self._flags.get(key)
         if flags is None:
-            flags = self._flags[command] = np.zeros(size_bytes, np.uint8)
-        mark_written(flags, where, access_of(command).dtype.itemsize)
+            flags = self._flags[key] = np.zeros(buffer.size_bytes, np.uint8)
+        mark_written(flags, where, access.dtype.itemsize)
 
     def parts(self) -> Iterator[tuple[int, Kind, Part]]:
         """Yield parameter, kind and bytes of every access; the bytes are those of the buffer."""
-        for command, flags in self._flags.items():
+        for (param, kind, name, size), flags in self._flags.items():
             spans = flagged_spans(flags != 0)
             if len(spans):
-                access: Access = access_of(command)
                 low, high = int(spans[0, 0]), int(spans[-1, 1])
-                name, size = name_of(command), access.dtype.itemsize
-                part = Part(name, low, high, partial(_same, spans), size)
-                yield access.param, kind_of(command), part
+                yield param, kind, Part(name, low, high, partial(_same, spans), size)
 
 
 def _same(spans: Array) -> Array:
     return spans
+
+
+def is_blind(command: Transfer) -> bool:
+    """Return whether an atomic only writes: nobody reads what it found, or computes with it."""
+    return isinstance(command, Atomic) and command.kind == "exch" and command.dst is None
+
+
+def is_volatile(command: Transfer) -> bool:
+    """Return whether it is a load that looks for what others write, as an atomic one does."""
+    return isinstance(command, DmaRead) and command.volatile
 
 
 def is_known(command: Transfer) -> bool:

@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import (
-    Access,
     Atomic,
     Command,
     DmaRead,
     DmaWrite,
     Gemm,
-    KernelTrace,
     Loop,
     Mask,
     Math,
@@ -27,82 +25,48 @@ from kernbench.commands import (
     Transfer,
     access_of,
 )
-from kernbench.replay.frame import Frame, PointerArg
+from kernbench.replay.frame import Frame
 from kernbench.replay.group_plan import GroupPlan
-from kernbench.replay.lifetimes import operands, results
+from kernbench.replay.lifetimes import results
 from kernbench.replay.sanitizer.accesses import AccessCheck, LoadShadow, StoreNonFinite
 from kernbench.replay.sanitizer.launch import LaunchState
 from kernbench.replay.sanitizer.non_finite import is_float, note_made
 from kernbench.replay.sanitizer.origins import Origin, Origins
-from kernbench.replay.sanitizer.overflow import Overflow, address_arithmetic
-from kernbench.replay.sanitizer.races import Touched
+from kernbench.replay.sanitizer.overflow import Overflow
+from kernbench.replay.sanitizer.places import Places
 from kernbench.replay.sanitizer.shadows import build_math, gemm_shadow, reduce_shadow
+from kernbench.replay.sanitizer.signals import Signal
 from kernbench.replay.sites import Site, atomic_name
 from kernbench.replay.steps import Step
 
 Array = npt.NDArray[Any]
 
-_ABSOLUTE = -1
+ABSOLUTE = -1
 """The parameter of an address that was made from an integer: which tensor it is in is unknown."""
 _NOBODY = -1
 """A slot number of which the shadow is always None."""
 
 
 class SanitizerWatch:
-    """Puts checks around the commands of one trace; holds nothing of a launch."""
+    """Puts checks around the commands of plans; holds nothing that a command does to data."""
 
-    def __init__(self, trace: KernelTrace) -> None:
+    def __init__(self, *, nan_only: bool) -> None:
         self._origins = Origins()
-        self._sites: list[Site] = []
+        self._places = Places()
         self._names: list[str] = []
         """The commands that may make NaN."""
-        self._in_addresses = address_arithmetic(trace)
+        self._name_numbers: dict[str, int] = {}
         self._checks: dict[Command, AccessCheck] = {}
-        self._written: set[int] = set()
-        self._granules: dict[int, int] = {}
-        self._orders_itself = False
-        """Whether programs may wait for each other: what an atomic finds then decides who is
-        first, and plain accesses after it are ordered by it."""
-        for command in trace.commands():
-            if isinstance(command, Transfer):
-                param = access_of(command).param
-                before = self._granules.get(param, 0)
-                self._granules[param] = math.gcd(before, _alignment(access_of(command)))
-                if not isinstance(command, DmaRead):
-                    self._written.add(param)
-                if isinstance(command, Atomic) and command.dst is not None:
-                    self._orders_itself = True
-        self._written.discard(_ABSOLUTE)
-        self._granules.pop(_ABSOLUTE, None)
-        self._nan_only = any(
-            isinstance(operand, Splat)
-            and isinstance(operand.value, float)
-            and not math.isfinite(operand.value)
-            for command in trace.commands()
-            for operand in operands(command)
-        )
+        self._nan_only = nan_only
         """Kernels that compute with Inf (as an online softmax does) make Inf on purpose."""
 
-    @property
-    def written(self) -> frozenset[int]:
-        """The parameters that the launch writes through."""
-        return frozenset(self._written)
+    def is_in_address(self, command: Math) -> bool:
+        """Return whether it is 32-bit arithmetic whose result becomes part of an address."""
+        raise NotImplementedError
 
-    def touched(self, pointers: dict[int, PointerArg]) -> dict[int, Touched]:
-        """Return the race maps of a launch, by the identity of the buffers that it writes to."""
-        if self._orders_itself:
-            return {}
-        buffers = {id(pointers[p].buffer): pointers[p].buffer for p in self._written}
-        granules = dict.fromkeys(buffers, 0)
-        for param, granule in self._granules.items():
-            argument = pointers[param]
-            key = id(argument.buffer)
-            if key in granules:
-                granules[key] = math.gcd(granules[key], granule, argument.offset_bytes)
-        return {
-            key: Touched(buffer.size_bytes, granules[key], len(self._sites))
-            for key, buffer in buffers.items()
-        }
+    def collects(self, command: Transfer) -> bool:
+        """Return whether only a run can tell which bytes a command touches."""
+        raise NotImplementedError
 
     # -- kernbench.replay.plan.Watch ----------------------------------------------------------
 
@@ -110,7 +74,7 @@ class SanitizerWatch:
         return [_start_chunk]
 
     def before(self, group: GroupPlan, command: Command) -> list[Step]:
-        if not isinstance(command, Transfer) or access_of(command).param == _ABSOLUTE:
+        if not isinstance(command, Transfer) or access_of(command).param == ABSOLUTE:
             return []
         access = access_of(command)
         site = Site(
@@ -124,7 +88,16 @@ class SanitizerWatch:
         mask = self._shadow(group, command.mask)
         gather = self._shadow(group, access.gather)
         value = self._shadow(group, None if isinstance(command, DmaRead) else command.value)
-        check = AccessCheck(command, site, self._sites, self._origins, mask, gather, value)
+        check = AccessCheck(
+            command,
+            site,
+            self._places,
+            self._origins,
+            mask,
+            gather,
+            value,
+            collects=self.collects(command),
+        )
         if not isinstance(command, DmaWrite):
             self._checks[command] = check
             return [check]
@@ -144,6 +117,8 @@ class SanitizerWatch:
             steps = self._after_reduce(group, command)
         else:
             steps = [_defined(group.shadow(tile.slot)) for tile in results(command)]
+            if isinstance(command, Atomic):
+                steps += self._after_atomic(group, command)
         for tile in results(command):
             if is_float(tile.dtype.numpy):
                 name = command.op if isinstance(command, Math) else _op_name(command)
@@ -160,7 +135,19 @@ class SanitizerWatch:
             return [_defined(target)]
         origin = self._origins.number(Origin(command.line)) if command.other is None else None
         other = self._shadow(group, command.other)
-        return [LoadShadow(check.lanes, command.dst.slot, target, origin, other)]
+        steps: list[Step] = [LoadShadow(check.lanes, command.dst.slot, target, origin, other)]
+        if command.volatile:
+            steps.append(Signal(command, check.lanes, None))
+        return steps
+
+    def _after_atomic(self, group: GroupPlan, command: Atomic) -> list[Step]:
+        check = self._checks.pop(command, None)
+        if check is None:
+            return []
+        if command.compare is None:
+            return [Signal(command, check.lanes, None)]
+        steps, slot = group.fetch(command.compare)
+        return [*steps, Signal(command, check.lanes, slot)]
 
     def _after_math(self, group: GroupPlan, command: Math) -> list[Step]:
         propagate = build_math(command)
@@ -182,7 +169,7 @@ class SanitizerWatch:
                 values[target] = propagate(known, [values[slot] for slot in slots])
 
         steps.append(step)
-        if command in self._in_addresses:
+        if self.is_in_address(command):
             number = self._origins.number(Origin(command.line, command.op))
             steps.append(Overflow(command, slots, target, number))
         return steps
@@ -226,8 +213,11 @@ class SanitizerWatch:
         return group.shadow(operand.slot if isinstance(operand, Tile) else _NOBODY)
 
     def _name(self, op: str, line: SourceLine) -> int:
-        self._names.append(f"{op} at {line}")
-        return len(self._names) - 1
+        name = f"{op} at {line}"
+        if name not in self._name_numbers:
+            self._name_numbers[name] = len(self._names)
+            self._names.append(name)
+        return self._name_numbers[name]
 
 
 def _start_chunk(frame: Frame) -> None:
@@ -249,9 +239,10 @@ def _op_name(command: Command) -> str:
     return "tt.dot" if isinstance(command, Gemm) else "tt.reduce"
 
 
-def _alignment(access: Access) -> int:
-    """Return a number of bytes that divides the size and every known address of an access."""
-    found = math.gcd(access.dtype.itemsize, access.offset.const)
-    for array in access.offset.terms.values():
-        found = math.gcd(found, int(np.gcd.reduce(array, axis=None)))
-    return found
+def is_infinite(operand: Operand) -> bool:
+    """Return whether it is a constant that is Inf or NaN."""
+    return (
+        isinstance(operand, Splat)
+        and isinstance(operand.value, float)
+        and not math.isfinite(operand.value)
+    )

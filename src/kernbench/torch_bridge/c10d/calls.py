@@ -16,6 +16,7 @@ from kernbench.errors import KernbenchError, RankFailedError, UsageError
 from kernbench.runtime_api import Collective, Part, Signature, WaitFor
 from kernbench.sim_engine import Handle, user_site
 from kernbench.torch_bridge.c10d.data import Compute
+from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.dtypes import element_type
 from kernbench.torch_bridge.process import Process, current
@@ -100,7 +101,13 @@ class TorchPart(Part):
         self.call = call
         self.called = call.called
         self.data = _DataThere(self)
+        self._used = begin_use(self, call.inputs, call.outputs)
         self.versions = [_version(tensor) for tensor in call.inputs]
+
+    def waited_for(self) -> None:
+        """Let the program have its tensors back."""
+        end_use(self, self._used)
+        self._used = []
 
 
 class CollectiveWork(Work):
@@ -130,6 +137,7 @@ class CollectiveWork(Work):
         """Block until the outputs hold their values, however long that takes in simulated time."""
         part = self._part
         self._process.session.run.simulation.wait(part.data)
+        part.waited_for()
         if part.error is not None:
             part.error_seen = True
             raise part.error

@@ -9,17 +9,26 @@ import numpy as np
 
 from kernbench.commands import Engine, Space
 from kernbench.op_log import Limit, Template
+from kernbench.torch_bridge.costs.timing import OperationTiming
 
 if TYPE_CHECKING:
     from kernbench.hardware import SipSpec
     from kernbench.op_log import Column
 
 
-def template_by_bytes(name: str, sip: SipSpec, read_bytes: int, written_bytes: int) -> Template:
-    """Return the schedule of a kernel that streams its operands through HBM once."""
+def timing_by_bytes(
+    name: str, sip: SipSpec, read_bytes: int, written_bytes: int
+) -> OperationTiming:
+    """Return the schedules of a kernel that streams its operands through HBM once."""
+    return OperationTiming(partial(_template, name, sip, read_bytes, written_bytes))
+
+
+def _template(
+    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, queued: bool
+) -> Template:
     hbm_bytes = read_bytes + written_bytes
     busy_ps = sip.hbm_stream_ps(hbm_bytes)
-    start_ps = sip.front_end_ps
+    start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     end_ps = start_ps + sip.hbm_latency_ps + busy_ps
     rows = partial(_rows, start_ps, end_ps, busy_ps, read_bytes, written_bytes)
     return Template(
@@ -34,7 +43,7 @@ def template_by_bytes(name: str, sip: SipSpec, read_bytes: int, written_bytes: i
         bound_ps=busy_ps,
         limits_ps={
             Limit.HBM: busy_ps,
-            Limit.LAUNCH: sip.front_end_ps,
+            Limit.LAUNCH: start_ps,
             Limit.LATENCY: sip.hbm_latency_ps,
         },
         make_rows=rows,

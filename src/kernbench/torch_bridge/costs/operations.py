@@ -1,4 +1,4 @@
-"""From an operation and its tensors to its schedule."""
+"""From an operation and its tensors to its schedules."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.costs.by_bytes import template_by_bytes
+from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.dtypes import kernel_dtype
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.op_log import Template
+    from kernbench.torch_bridge.costs.timing import OperationTiming
 
 aten = torch.ops.aten
 
@@ -25,24 +25,24 @@ class OperationCosts:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._gemm = GemmCosts(machine)
-        self._by_bytes: dict[tuple[str, int, int, int], Template] = {}
+        self._by_bytes: dict[tuple[str, int, int, int], OperationTiming] = {}
 
-    def template(
+    def timing(
         self, func: Any, name: str, args: tuple[Any, ...], result: Any, sip_id: int
-    ) -> Template:
-        """Return the schedule of ``result = func(*args)`` on a SIP."""
+    ) -> OperationTiming:
+        """Return the schedules of ``result = func(*args)`` on a SIP."""
         product = _PRODUCTS.get(func)
         if product is not None:
             sizes = product(args)
             dtype = kernel_dtype(result.dtype)
             if sizes is not None and dtype is not None:
-                return self._gemm.template(name, *sizes, dtype, sip_id)
+                return self._gemm.timing(name, *sizes, dtype, sip_id)
         read, written = num_bytes(args), num_bytes((result,))
         key = (name, id(self._machine.sip_at(sip_id)), read, written)
         found = self._by_bytes.get(key)
         if found is None:
             sip = self._machine.sip_at(sip_id)
-            found = self._by_bytes[key] = template_by_bytes(name, sip, read, written)
+            found = self._by_bytes[key] = timing_by_bytes(name, sip, read, written)
         return found
 
 
@@ -51,7 +51,7 @@ def num_bytes(values: Iterable[Any]) -> int:
     total = 0
     for value in values:
         if isinstance(value, Tensor):
-            total += value.numel() * value.element_size()
+            total += value.nbytes
         elif isinstance(value, (list, tuple)):
             total += num_bytes(value)
     return total

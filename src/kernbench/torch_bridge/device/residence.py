@@ -2,61 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-_storage_of = torch._C.TensorBase.untyped_storage
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.device.in_use import Use
+
+storage_of: Any = torch._C.TensorBase.untyped_storage
+"""Returns the storage of a tensor; a wrapper has none and raises."""
 
 
 class Residence:
-    """One allocation on a device; an attribute of the storage that it belongs to."""
+    """What the simulation knows of one allocation; an attribute of the storage that it belongs to.
 
-    __slots__ = ("device", "sip_id")
+    It lives as long as the storage does. ``device`` is None for memory of the host.
+    """
 
-    def __init__(self, device: torch.device) -> None:
+    __slots__ = ("__weakref__", "device", "sip_id", "uses")
+
+    def __init__(self, device: torch.device | None) -> None:
         self.device = device
-        self.sip_id: int = device.index
+        self.sip_id: int = -1 if device is None else device.index
+        self.uses: tuple[Use, ...] = ()
+        """Collectives that nobody has waited for."""
 
 
 def residence_of(tensor: Tensor) -> Residence | None:
     """Return where a tensor's memory is; None on the host, or without memory of its own."""
     try:
-        return getattr(_storage_of(tensor), "_kernbench", None)
+        found: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
     except (NotImplementedError, RuntimeError):
         # Wrappers and sparse tensors have no storage.
         return None
+    return None if found is None or found.device is None else found
 
 
-def settle(tensor: Tensor, device: torch.device) -> None:
-    """Put a tensor's memory on a device, if it is on none yet."""
+def settle(tensor: Tensor, device: torch.device | None) -> Residence | None:
+    """Put a tensor's memory in a place, if it is in none yet, and return what is known of it."""
     try:
-        storage: Any = _storage_of(tensor)
+        storage = storage_of(tensor)
     except (NotImplementedError, RuntimeError):
-        return
-    if getattr(storage, "_kernbench", None) is None:
-        storage._kernbench = Residence(device)
-
-
-def settle_all(result: Any, device: torch.device) -> None:
-    """Put all tensors of an operation's result on a device."""
-    if isinstance(result, Tensor):
-        settle(result, device)
-    elif isinstance(result, (list, tuple)):
-        for each in result:
-            settle_all(each, device)
-
-
-def device_among(args: Any) -> torch.device | None:
-    """Return the device of the first tensor among arguments that is on one."""
-    for arg in args:
-        if isinstance(arg, Tensor):
-            found = residence_of(arg)
-            if found is not None:
-                return found.device
-        elif isinstance(arg, (list, tuple)):
-            device = device_among(arg)
-            if device is not None:
-                return device
-    return None
+        return None
+    found: Residence | None = getattr(storage, "_kernbench", None)
+    if found is None or (found.device is None and device is not None):
+        found = storage._kernbench = Residence(device)
+    return found

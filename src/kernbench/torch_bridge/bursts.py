@@ -1,0 +1,160 @@
+"""Operations that follow each other on a stream, as one command of it.
+
+A program launches thousands of small operations between two moments at which it waits. One event
+of the simulation for each would cost more than the operations; while a stream has its device for
+itself, their times follow from each other by additions. A burst does just that, and gives way in
+the middle where somebody else wants the device: the times are those of one event per operation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kernbench.sim_engine import Flow, Share, StreamCommand, Timer, demand_of
+
+if TYPE_CHECKING:
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import Run
+    from kernbench.sim_engine import DeviceEngine, Stream
+    from kernbench.torch_bridge.costs import OperationTiming
+
+
+Planned = tuple[int, int, int, "Template", "OperationTiming"]
+"""Earliest start, start and end of an operation, and its schedule."""
+
+
+class Burst(StreamCommand):
+    """Operations of one rank on one stream, in order; more may join while nobody waits for it."""
+
+    def __init__(self, run: Run, queue: Stream, sip_id: int) -> None:
+        super().__init__(run.simulation.env, "operations")
+        self._run = run
+        self._queue = queue
+        self._rank = run.rank_state.rank
+        self._sip_id = sip_id
+        self._pes: DeviceEngine = run.pes(sip_id)
+        self._waiting: deque[tuple[int, OperationTiming]] = deque()
+        self._planned: list[Planned] = []
+        self._timer: Timer | None = None
+        self._is_over = False
+        self._is_ahead = False
+        """Whether more than what runs now may be planned."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an operation may still join: it would be part of what others wait for."""
+        callbacks = self.callbacks
+        return callbacks is not None and len(callbacks) == 1 and not self._is_over
+
+    def add(self, earliest_ps: int, timing: OperationTiming) -> None:
+        """Put an operation at the end."""
+        self._waiting.append((earliest_ps, timing))
+
+    def begin(self) -> None:
+        self._go_on()
+
+    def enter(self, _: StreamCommand) -> None:
+        """Take the device, which has become free (called by it as by a stream)."""
+        self._take()
+
+    def cut(self) -> None:
+        """Give way after the operation that runs now; what is left is planned anew."""
+        if not self._is_ahead:
+            return
+        now_ps, planned = self._run.simulation.now_ps, self._planned
+        kept = max(sum(start_ps <= now_ps for _, start_ps, *_ in planned), 1)
+        for earliest_ps, _, _, _, timing in reversed(planned[kept:]):
+            self._waiting.appendleft((earliest_ps, timing))
+        del planned[kept:]
+        assert self._timer is not None
+        self._run.simulation.cancel(self._timer)
+        self._await()
+        self._share()
+
+    def describe(self) -> str:
+        names = [timing.template(False).name for _, timing in self._waiting]
+        names = [template.name for *_, template, _ in self._planned] + names
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        return f"{shown or 'operations'} on SIP {self._sip_id} (rank {self._rank})"
+
+    def _go_on(self) -> None:
+        simulation = self._run.simulation
+        if not self._waiting:
+            self._is_over = True
+            self.end_after(0)
+            return
+        early_ps = self._waiting[0][0] - simulation.now_ps
+        if early_ps > 0:
+            simulation.timer(early_ps).when_done(lambda _: self._ask())
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        pes = self._pes
+        if pes.is_busy:
+            pes.wanted_by(self, self)
+        else:
+            self._take()
+
+    def _take(self) -> None:
+        """Plan what can be planned: all of it, or one operation if others use the device too."""
+        run, waiting = self._run, self._waiting
+        self._pes.is_busy = True
+        self._is_ahead = len(waiting) > 1 and self._is_alone()
+        at_ps = run.simulation.now_ps
+        for _ in range(len(waiting) if self._is_ahead else 1):
+            earliest_ps, timing = waiting.popleft()
+            start_ps = max(at_ps, earliest_ps)
+            template = timing.template(start_ps > earliest_ps)
+            at_ps = start_ps + template.duration_ps
+            self._planned.append((earliest_ps, start_ps, at_ps, template, timing))
+        self._await()
+        if self._is_ahead:
+            self._pes.holder = self
+            run.hbm.plan(self._sip_id, self)
+        else:
+            self._share()
+
+    def _is_alone(self) -> bool:
+        queues = self._run.queues(self._sip_id)
+        return self._run.hbm.is_idle(self._sip_id) and all(
+            each is self._queue or each.tail is None or each.tail.done for each in queues
+        )
+
+    def _await(self) -> None:
+        """Wait until the last operation that is planned would end if it stayed alone."""
+        simulation = self._run.simulation
+        delay_ps = max(self._planned[-1][2] - simulation.now_ps, 0)
+        self._timer = simulation.timer(delay_ps, self.label)
+        self._timer.when_done(lambda _: self._planned_is_done())
+
+    def _share(self) -> None:
+        """Let the operation that runs, the last one that is planned, share HBM with others."""
+        self._is_ahead = False
+        run, (_, start_ps, end_ps, template, _) = self._run, self._planned[-1]
+        self._pes.holder = None
+        run.hbm.plan(self._sip_id, None)
+        demand = demand_of(template.hbm_ps, template.duration_ps)
+        if demand and end_ps > run.simulation.now_ps:
+            assert self._timer is not None
+            share = Share(self._sip_id, demand, self._timer, template.duration_ps, end_ps)
+            run.hbm.begin(Flow([share], start_ps))
+
+    def _planned_is_done(self) -> None:
+        run = self._run
+        planned, self._planned = self._planned, []
+        ranks, sips = (self._rank,), (self._sip_id,)
+        last = len(planned) - 1
+        for number, (_, start_ps, end_ps, template, _) in enumerate(planned):
+            if number == last and not self._is_ahead:
+                # Others may have slowed it down.
+                end_ps = max(end_ps, run.simulation.now_ps)
+            run.log(template, ranks, sips, (start_ps,), (end_ps,), self._queue.name)
+        if self._is_ahead:
+            self._is_ahead = False
+            self._pes.holder = None
+            run.hbm.plan(self._sip_id, None)
+        self._timer = None
+        self._pes.release()
+        self._go_on()

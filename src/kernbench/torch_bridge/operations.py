@@ -1,0 +1,96 @@
+"""What the observer asks of an operation whenever it meets it, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+# Collectives cost what their own part of the run says.
+_FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
+# They reserve memory or show it differently; no kernel runs.
+_FREE = frozenset(
+    {
+        "aten.detach.default",
+        "aten.empty.memory_format",
+        "aten.empty_like.default",
+        "aten.empty_strided.default",
+        "aten.lift_fresh.default",
+        "aten.new_empty.default",
+        "aten.new_empty_strided.default",
+        "aten._unsafe_view.default",
+        "aten.resize_.default",
+    }
+)
+# Their result is on the host: the program waits until the device has computed it.
+_READ_BY_HOST = frozenset(
+    {
+        "aten._local_scalar_dense.default",
+        "aten.item.default",
+        "aten.is_nonzero.default",
+        "aten.equal.default",
+    }
+)
+_COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
+# Beside pointwise operations: those whose operands PyTorch wants on one device.
+_ON_ONE_DEVICE = frozenset(
+    {
+        "aten.mm.default",
+        "aten.addmm.default",
+        "aten.bmm.default",
+        "aten.baddbmm.default",
+        "aten.cat.default",
+        "aten.embedding.default",
+        "aten.nll_loss_forward.default",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An overload, such as ``aten.add.Tensor``."""
+
+    name: str
+    """Without the overload, as reports call it."""
+    full_name: str
+    is_free: bool
+    """Whether it costs a device nothing."""
+    is_random: bool
+    is_copy: bool
+    """Whether its operand and its result may be in different places."""
+    is_read: bool
+    """Whether the host gets its result, and waits for it."""
+    makes_memory: bool
+    """Whether a result may have memory of its own."""
+    is_on_one_device: bool
+    """Whether tensors of the host do not mix with those of a device, numbers excepted."""
+    written: frozenset[int]
+    """Positions of the arguments that it writes."""
+
+
+@cache
+def describe(func: Any) -> Operation:
+    """Return what there is to know about an overload."""
+    schema, full_name = func._schema, str(func)
+    shows = any(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+    )
+    is_copy = full_name in _COPIES
+    return Operation(
+        name=str(func._overloadpacket),
+        full_name=full_name,
+        is_free=shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE,
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        is_copy=is_copy,
+        is_read=full_name in _READ_BY_HOST,
+        makes_memory=any(each.alias_info is None for each in schema.returns),
+        is_on_one_device=not is_copy
+        and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
+        written=frozenset(
+            position
+            for position, each in enumerate(schema.arguments)
+            if each.alias_info is not None and each.alias_info.is_write
+        ),
+    )

@@ -1,0 +1,112 @@
+"""The schedules of pipeline parallelism: when the last stage is done with the last microbatch.
+
+Stages are alike. A stage works on one microbatch at a time; what it hands on takes time on the wire
+in which it may already work on the next.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+
+def forward_us(stages: int, microbatches: int, stage_us: float, send_us: float) -> float:
+    """Return the time of ``microbatches`` through ``stages``, one way.
+
+    >>> forward_us(4, 1, 10.0, 1.0)
+    43.0
+    >>> forward_us(4, 8, 10.0, 1.0)
+    113.0
+    """
+    done = [0.0] * stages
+    for _ in range(microbatches):
+        arrived = 0.0
+        for stage in range(stages):
+            done[stage] = max(done[stage], arrived) + stage_us
+            arrived = done[stage] + send_us
+    return done[-1]
+
+
+def one_forward_one_backward_us(
+    stages: int,
+    microbatches: int,
+    forward_us: float,
+    backward_us: float,
+    send_us: float,
+    chunks: int = 1,
+) -> float:
+    """Return the time of a training step under the 1F1B schedule.
+
+    A stage holds ``chunks`` pieces of the model that are not next to each other (the interleaved
+    schedule); ``forward_us`` and ``backward_us`` are of all of a stage's pieces.
+
+    Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters", 2021.
+
+    >>> one_forward_one_backward_us(4, 8, 10.0, 20.0, 0.0)
+    330.0
+    >>> one_forward_one_backward_us(4, 8, 10.0, 20.0, 0.0, chunks=2)
+    285.0
+    """
+    orders = [_order(stages, microbatches, stage, chunks) for stage in range(stages)]
+    ready: dict[tuple[bool, int, int], float] = {}
+    now = [0.0] * stages
+    position = [0] * stages
+    last = stages * chunks - 1
+    left = sum(map(len, orders))
+    while left:
+        moved = False
+        for stage in range(stages):
+            while position[stage] < len(orders[stage]):
+                is_forward, chunk, microbatch = orders[stage][position[stage]]
+                piece = chunk * stages + stage
+                needed = _needed(is_forward, piece, microbatch, last)
+                if needed is not None and needed not in ready:
+                    break
+                start = max(now[stage], ready[needed] if needed is not None else 0.0)
+                took = (forward_us if is_forward else backward_us) / chunks
+                now[stage] = start + took
+                # The loss is where the last piece is.
+                stays = is_forward and piece == last
+                ready[(is_forward, piece, microbatch)] = now[stage] + (0 if stays else send_us)
+                position[stage] += 1
+                left -= 1
+                moved = True
+        assert moved, "the schedule waits for itself"
+    return max(now)
+
+
+def _needed(
+    is_forward: bool, piece: int, microbatch: int, last: int
+) -> tuple[bool, int, int] | None:
+    """Return what a step of a piece of the model waits for."""
+    if is_forward:
+        return (True, piece - 1, microbatch) if piece else None
+    return (True, piece, microbatch) if piece == last else (False, piece + 1, microbatch)
+
+
+def _order(stages: int, microbatches: int, stage: int, chunks: int) -> list[tuple[bool, int, int]]:
+    """Return a stage's steps in order: (is it forward, piece of the stage, microbatch)."""
+    forwards = _through(stages, microbatches, chunks, range(chunks))
+    backwards = _through(stages, microbatches, chunks, range(chunks - 1, -1, -1))
+    if chunks == 1:
+        warm_up = min(stages - stage - 1, microbatches)
+    else:
+        warm_up = min((stages - stage - 1) * 2 + (chunks - 1) * stages, microbatches * chunks)
+    steps = [(True, *each) for each in forwards[:warm_up]]
+    for index in range(microbatches * chunks):
+        if warm_up + index < len(forwards):
+            steps.append((True, *forwards[warm_up + index]))
+        steps.append((False, *backwards[index]))
+    return steps
+
+
+def _through(stages: int, microbatches: int, chunks: int, order: range) -> list[tuple[int, int]]:
+    """Return (piece, microbatch) as a stage goes through them in one direction."""
+    if chunks == 1:
+        return [(0, each) for each in range(microbatches)]
+    bounds = [*range(0, microbatches, stages), microbatches]
+    return [
+        (chunk, microbatch)
+        for first, end in pairwise(bounds)
+        for chunk in order
+        for microbatch in range(first, end)
+    ]

@@ -1,0 +1,114 @@
+"""Kernels that decide by data, with a mistake that a constexpr puts in."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def locked_count(x_ptr, lock_ptr, BUG: tl.constexpr):
+    """With the bug the lock is given back before the sum is stored."""
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+        pass
+    x = tl.load(x_ptr)
+    if BUG:
+        tl.atomic_xchg(lock_ptr, 0)
+    tl.store(x_ptr, x + 1)
+    if not BUG:
+        tl.atomic_xchg(lock_ptr, 0)
+
+
+@triton.jit
+def last_sums(x_ptr, parts_ptr, out_ptr, count_ptr, ORDER: tl.constexpr, BLOCK: tl.constexpr):
+    """The last program to arrive adds up what the others have stored."""
+    pid = tl.program_id(0)
+    tl.store(parts_ptr + pid, tl.sum(tl.load(x_ptr + pid * BLOCK + tl.arange(0, BLOCK))))
+    if tl.atomic_add(count_ptr, 1, sem=ORDER) == tl.num_programs(0) - 1:
+        total = 0.0
+        for i in range(tl.num_programs(0)):
+            total += tl.load(parts_ptr + i)
+        tl.store(out_ptr, total)
+
+
+@triton.jit
+def hand_on(flag_ptr, x_ptr, BUG: tl.constexpr):
+    """Program 1 waits until program 0 has stored; with the bug that stores after it has told."""
+    if tl.program_id(0) == 0:
+        if BUG:
+            tl.atomic_xchg(flag_ptr, 1)
+        tl.store(x_ptr, 5)
+        if not BUG:
+            tl.atomic_xchg(flag_ptr, 1)
+    else:
+        while tl.load(flag_ptr, volatile=True) == 0:
+            pass
+        tl.store(x_ptr + 1, tl.load(x_ptr))
+
+
+@triton.jit
+def ragged_sums(starts_ptr, x_ptr, out_ptr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows of lengths that are data; unmasked, the last block leaves the row."""
+    row = tl.program_id(0)
+    first = tl.load(starts_ptr + row)
+    last = tl.load(starts_ptr + row + 1)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for at in range(first, last, BLOCK):
+        lane = at + tl.arange(0, BLOCK)
+        if MASKED == 2:
+            total += tl.load(x_ptr + lane, mask=lane < last, other=0.0)
+        elif MASKED == 1:
+            total += tl.load(x_ptr + lane, mask=lane < last)
+        else:
+            total += tl.load(x_ptr + lane)
+    tl.store(out_ptr + row, tl.sum(total))
+
+
+@triton.jit
+def ragged_ratio(counts_ptr, x_ptr, out_ptr, BUG: tl.constexpr):
+    row = tl.program_id(0)
+    x = tl.load(x_ptr + row)
+    total = 0.0
+    for _ in range(tl.load(counts_ptr + row)):
+        total += x
+    bottom = total if BUG else total + 1.0
+    tl.store(out_ptr + row, x / bottom)
+
+
+@triton.jit
+def far_rows(counts_ptr, rows_ptr, x_ptr, out_ptr, stride, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    """A tile of row numbers, and as many turns as data says: row * stride leaves 32 bits."""
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(tl.load(counts_ptr)):
+        row = tl.load(rows_ptr + lane)
+        offset = row * stride
+        if not BUG:
+            offset = offset & 7
+        total += tl.load(x_ptr + offset)
+    tl.store(out_ptr + lane, total)
+
+
+@triton.jit
+def far_row(row_ptr, x_ptr, out_ptr, stride, BUG: tl.constexpr):
+    """One row number, which the kernel knows once it is loaded."""
+    row = tl.load(row_ptr)
+    if row > 0:
+        offset = row * stride
+        if not BUG:
+            offset = offset & 7
+        tl.store(out_ptr, tl.load(x_ptr + offset))
+
+
+@triton.jit
+def put(x_ptr, flag_ptr, ORDER: tl.constexpr, BLOCK: tl.constexpr):
+    tl.store(x_ptr + tl.arange(0, BLOCK), 7.0)
+    tl.atomic_xchg(flag_ptr, 1, sem=ORDER, scope="sys")
+
+
+@triton.jit
+def take(x_ptr, flag_ptr, out_ptr, BLOCK: tl.constexpr):
+    while tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys") == 0:
+        pass
+    lane = tl.arange(0, BLOCK)
+    tl.store(out_ptr + lane, tl.load(x_ptr + lane))

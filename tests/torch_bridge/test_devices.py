@@ -1,0 +1,156 @@
+"""Tensors say where they are in the simulation, and moves copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+
+def check(folder: Path, source: str, **options: object) -> None:
+    """Run a program whose asserts are the test."""
+    path = folder / "program.py"
+    path.write_text("import torch\n" + source)
+    simulated(path, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.adr("0063-D1")
+def test_results_views_and_gradients_are_where_their_operands_are(tmp_path: Path) -> None:
+    source = """
+x = torch.ones(4, 4, device="cuda:2", requires_grad=True)
+for each in (x, x + 1, x.T, x[1:], x.detach(), x.clone(), x.sum(), x.new_zeros(3),
+             torch.zeros_like(x), torch.cat([x, x]), *x.split(2), x.to(torch.float64)):
+    assert each.device == torch.device("cuda", 2), each
+    assert each.is_cuda and each.get_device() == 2
+(x * x).sum().backward()
+assert x.grad.device == x.device
+assert torch.ones(2).device.type == "cpu"
+assert torch.ones_like(x, device="cpu").device.type == "cpu"
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0063-D1")
+def test_a_move_to_the_host_is_a_copy_and_a_move_to_where_it_is_is_none(tmp_path: Path) -> None:
+    source = """
+x = torch.ones(4, device="cuda")
+for host in (x.cpu(), x.to("cpu"), x.to(device="cpu"), x.to(torch.device("cpu")),
+             x.to(torch.zeros(1))):
+    assert host.device.type == "cpu"
+    host.add_(1)
+    assert x.tolist() == [1, 1, 1, 1]
+assert x.to("cuda") is x and x.cuda() is x and x.to(device="cuda:0") is x
+assert x.to("cuda", torch.float64).dtype is torch.float64
+other = x.to("cuda:1")
+assert other.device.index == 1
+other.add_(1)
+assert x.tolist() == [1, 1, 1, 1]
+assert x.to("cuda", copy=True).data_ptr() != x.data_ptr()
+import numpy
+assert isinstance(x.cpu().numpy(), numpy.ndarray)
+try:
+    x.numpy()
+except TypeError as error:
+    assert "Tensor.cpu()" in str(error)
+else:
+    raise AssertionError
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0063-D1")
+@pytest.mark.parametrize("operation", ["x + y", "x @ y", "torch.cat([x, y])", "x.add_(y)"])
+@pytest.mark.parametrize("other", ["cpu", "cuda:1"])
+def test_tensors_of_two_devices_do_not_mix(tmp_path: Path, operation: str, other: str) -> None:
+    source = f"""
+x, y = torch.ones(2, 2, device="cuda:0"), torch.ones(2, 2, device="{other}")
+try:
+    {operation}
+except RuntimeError as error:
+    assert "Expected all tensors to be on the same device" in str(error)
+    assert "cuda:0" in str(error) and "{other}" in str(error)
+else:
+    raise AssertionError
+"""
+    check(tmp_path, source)
+
+
+def test_what_may_mix_does(tmp_path: Path) -> None:
+    source = """
+x = torch.arange(6.0, device="cuda")
+assert (x + torch.tensor(1.0)).device == x.device          # a number
+assert x[torch.tensor([0, 1])].device == x.device          # an index
+x.copy_(torch.ones(6))
+host = torch.empty(6)
+host.copy_(x)
+assert host.tolist() == [1] * 6 and host.device.type == "cpu"
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0063-D1")
+def test_devices_survive_saving_copying_and_pickling(tmp_path: Path) -> None:
+    source = """
+import copy, io, pickle
+x = torch.ones(3, device="cuda:1")
+for made in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+    assert made.device == x.device and made.tolist() == [1, 1, 1], made.device
+file = io.BytesIO()
+torch.save({"x": x, "h": torch.ones(2)}, file)
+def load(where):
+    file.seek(0)
+    return torch.load(file, map_location=where)
+assert load(None)["x"].device == x.device and load(None)["h"].device.type == "cpu"
+assert load("cpu")["x"].device.type == "cpu"
+assert load("cuda:3")["h"].device.index == 3
+assert load(torch.device("cuda"))["x"].device.index == 0
+model = torch.nn.Linear(2, 2).to("cuda")
+assert next(model.parameters()).is_cuda and model(torch.ones(1, 2, device="cuda")).is_cuda
+assert model.cpu().weight.device.type == "cpu"
+with torch.device("cuda"):
+    assert torch.nn.Linear(2, 2).weight.is_cuda
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0063-D4")
+def test_device_random_numbers_have_a_seed_and_an_offset(tmp_path: Path) -> None:
+    source = """
+torch.manual_seed(3)
+on_host = torch.rand(4)
+torch.manual_seed(3)
+on_device = torch.rand(4, device="cuda")
+assert on_device.tolist() == on_host.tolist()
+state = torch.cuda.get_rng_state()
+first, host = torch.rand(4, device="cuda"), torch.rand(4)
+assert first.tolist() != on_device.tolist()
+torch.cuda.set_rng_state(state)
+assert torch.rand(4, device="cuda").tolist() == first.tolist()
+torch.manual_seed(3)
+assert torch.rand(4).tolist() == on_host.tolist()   # the device has not used the host's numbers
+x = torch.ones(1000, device="cuda")
+kept = torch.nn.functional.dropout(x, 0.25)
+assert kept.device == x.device and 600 < (kept > 0).sum().item() < 900
+"""
+    check(tmp_path, source)
+
+
+def test_the_module_describes_the_machine(tmp_path: Path) -> None:
+    source = """
+assert torch.cuda.is_available() and torch.cuda.device_count() == 4
+assert torch.cuda.current_device() == 0 and not torch.cuda.device_count() == 0
+torch.cuda.set_device("cuda:3")
+assert torch.cuda.current_device() == 3 and torch.ones(1, device="cuda").device.index == 3
+with torch.cuda.device(1):
+    assert torch.cuda.current_device() == 1
+assert torch.cuda.current_device() == 3
+properties = torch.cuda.get_device_properties(0)
+assert properties.total_memory > 1 << 30 and "ahbm" in properties.name
+assert torch.accelerator.current_accelerator() == torch.device("cuda")
+assert torch.accelerator.device_count() == 4
+"""
+    check(tmp_path, source)
