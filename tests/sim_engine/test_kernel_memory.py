@@ -93,13 +93,11 @@ def test_registers_hold_no_loads_that_run_ahead() -> None:
     pe = {"pe__tcm_kib": 420, "pe__resident_programs": 16}
     pool, split = machine_with(**pe), machine_with(**pe, pe__register_kib=256)
     trace = replace(copy_trace(256, 1 << 12), tcm_bytes=192 * kib, staged_bytes=128 * kib)
-    assert [
-        resident_programs(trace.tcm_bytes, trace.staged_bytes, each.sip) for each in (pool, split)
-    ] == [2, 1]
-    small = replace(trace, tcm_bytes=96 * kib, staged_bytes=32 * kib)
-    assert resident_programs(small.tcm_bytes, small.staged_bytes, split.sip) == 256 // 64
-    assert resident_programs(40 * kib, small.staged_bytes, split.sip) == 164 // 32
-    assert resident_programs(small.tcm_bytes, 0, split.sip) == 256 // 96
+    resident = [resident_programs(192 * kib, 128 * kib, each.sip) for each in (pool, split)]
+    assert resident == [2, 1]
+    assert resident_programs(96 * kib, 32 * kib, split.sip) == 256 // 64
+    assert resident_programs(40 * kib, 32 * kib, split.sip) == 164 // 32
+    assert resident_programs(96 * kib, 0, split.sip) == 256 // 96
     assert scheduled(trace, split).duration_ps > scheduled(trace, pool).duration_ps
 
 

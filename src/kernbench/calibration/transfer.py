@@ -29,10 +29,12 @@ def transferred(donor: str, target: str, category: Category = Category.GEMM) -> 
             f"constants of {donor} cannot be those of {target}: only one of them has "
             f"{', '.join(sorted(names))}"
         )
-    numbers = {}
+    numbers, sources = {}, {}
     for constant in theirs:
+        number = number_at(given, constant.key)
+        assert number is not None
+        sources[constant.key] = f"fitted on {donor}"
         for key in (constant.key, *constant.tied):
-            number = number_at(given, key)
-            assert number is not None
             numbers[key] = number
-    return edited(text, numbers, dict.fromkeys(numbers, f"fitted on {donor}"), origin)
+            sources.setdefault(key, f"tied to {constant.key}")
+    return edited(text, numbers, sources, origin)

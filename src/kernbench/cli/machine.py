@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import yaml
 
 from kernbench.errors import KernbenchError
-from kernbench.hardware import known_machines, load_machine
+from kernbench.hardware import (
+    fitted_constants,
+    known_machines,
+    leaves,
+    load_machine,
+    source_of,
+)
 from kernbench.report import format_amount, peaks_of
 
 
@@ -35,6 +39,9 @@ def show_machine(name: str) -> int:
     print(f"#   {format_amount(peaks.flops_per_ns * 1e9, 'FLOP/s')} at most in GEMM")
     print(f"#   {format_amount(peaks.hbm_bytes_per_ns * 1e9, 'B/s')} HBM")
     print(f"#   {machine.sip.hbm_bytes / 2**30:.0f} GiB HBM, {machine.sip.num_pes} PEs")
+    fitted = fitted_constants(machine.spec)
+    if fitted:
+        print(f"#   {len(fitted)} numbers were fitted to measurements; sources says to which")
     described = machine.spec.model_dump(mode="json", exclude_defaults=True)
     print(yaml.safe_dump(described, sort_keys=False, default_flow_style=None, width=100), end="")
     return 0
@@ -50,13 +57,13 @@ def check_machine(name: str) -> int:
     except KernbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    described = dict(_leaves(spec.model_dump(mode="json", exclude_defaults=True)))
+    described = dict(leaves(spec.model_dump(mode="json", exclude_defaults=True)))
     unsourced = [
         key
         for key, value in described.items()
         if isinstance(value, int | float)
         and not isinstance(value, bool)
-        and not any(key == path or key.startswith(f"{path}.") for path in spec.sources)
+        and source_of(spec, key) is None
     ]
     sizes = ", ".join(map(str, spec.sizes))
     print(f"{spec.name}: good at {sizes} SIPs; {len(machine.links)} links at the largest")
@@ -69,7 +76,7 @@ def diff_machines(first: str, second: str) -> int:
     """Print the keys in which two machines differ, and return the exit status."""
     try:
         before, after = (
-            dict(_leaves(load_machine(name).spec.model_dump(mode="json", exclude={"sources"})))
+            dict(leaves(load_machine(name).spec.model_dump(mode="json", exclude={"sources"})))
             for name in (first, second)
         )
     except KernbenchError as error:
@@ -89,11 +96,3 @@ def diff_machines(first: str, second: str) -> int:
     if not changed:
         print(f"{first} and {second} do not differ but in their sources")
     return 0
-
-
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        elif value is not None and not (prefix == "" and key == "sources"):
-            yield f"{prefix}{key}", value

@@ -24,6 +24,7 @@ from kernbench.hardware.rates import (
     ps_per_byte,
     transfer_ps,
 )
+from kernbench.hardware.sources import fitted_constants, leaves, source_of
 from kernbench.hardware.specs import (
     CacheSpec,
     CubeSpec,
@@ -63,10 +64,13 @@ __all__ = [
     "ceil_ps",
     "changed_machine",
     "cycles_ps",
+    "fitted_constants",
     "known_machines",
+    "leaves",
     "load_machine",
     "machine_text",
     "parse_machine",
+    "source_of",
     "ps_per_byte",
     "transfer_ps",
 ]

@@ -169,19 +169,17 @@ class Timing:
     """Whether there are more programs than PEs."""
 
 
-def resident_programs(program_tcm_bytes: int, staged_bytes: int, sip: SipSpec) -> int:
+def resident_programs(tcm_bytes: int, staged_bytes: int, sip: SipSpec) -> int:
     """Return how many programs a PE can have in TCM at the same time, at least one.
 
-    ``staged_bytes`` of a program's bytes are for loads that run ahead; where part of the TCM is
-    registers, they have the other part to themselves.
+    Where part of the TCM is registers, loads that run ahead (the ``staged_bytes`` of a program's
+    ``tcm_bytes``) have the other part to themselves.
     """
     registers = sip.pe.register_kib * 1024
-    needs = [(sip.tcm_bytes, program_tcm_bytes)]
+    needs = [(sip.tcm_bytes, tcm_bytes)]
     if registers:
-        needs = [
-            (sip.tcm_bytes - registers, staged_bytes),
-            (registers, program_tcm_bytes - staged_bytes),
-        ]
+        staging = sip.tcm_bytes - registers
+        needs = [(staging, staged_bytes), (registers, tcm_bytes - staged_bytes)]
     fitting = [room // needed for room, needed in needs if needed]
     return max(1, min([sip.pe.resident_programs, *fitting]))
 
