@@ -70,7 +70,7 @@ __all__ = [
     "load_machine",
     "machine_text",
     "parse_machine",
-    "source_of",
     "ps_per_byte",
+    "source_of",
     "transfer_ps",
 ]
