@@ -18,7 +18,7 @@ SEAMS = {
     "greenlet": ("kernbench.sim_engine.carriers",),
     "triton": ("kernbench.triton_backend", "kernbench.ops", "kernbench.tp.kernels"),
     "pydantic": ("kernbench.hardware",),
-    "torch": ("kernbench.torch_bridge",),
+    "torch": ("kernbench.torch_bridge", "kernbench.measurement.cuda"),
 }
 
 

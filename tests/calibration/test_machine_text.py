@@ -63,9 +63,10 @@ def test_every_preset_can_be_written_with_its_own_numbers(name: str) -> None:
     assert parse_machine(new, origin, 1).spec == load_machine(name, 1).spec
 
 
+@pytest.mark.adr("0047-D5")
 def test_a_device_is_given_the_constants_of_another_and_keeps_its_own_vendors_numbers() -> None:
-    new = parse_machine(transferred("h100-sxm", "h200"), "test", 1)
-    donor, target = (load_machine(name, 1) for name in ("h100-sxm", "h200"))
+    new = parse_machine(transferred("a100-sxm-80g", "h200"), "test", 1)
+    donor, target = (load_machine(name, 1) for name in ("a100-sxm-80g", "h200"))
     assert new.sip.front_end_us == donor.sip.front_end_us
     assert new.sip.pe.gemm.efficiency == donor.sip.pe.gemm.efficiency
     assert new.sip.cache is not None
@@ -73,7 +74,7 @@ def test_a_device_is_given_the_constants_of_another_and_keeps_its_own_vendors_nu
     assert new.sip.cache.latency_ns == donor.sip.cache.latency_ns
     assert new.sip.cube.hbm_bandwidth_gbps == target.sip.cube.hbm_bandwidth_gbps
     assert new.spec.devices == target.spec.devices
-    assert new.spec.sources["sip.front_end_us"] == "fitted on h100-sxm"
+    assert new.spec.sources["sip.front_end_us"] == "fitted on a100-sxm-80g"
 
 
 def test_constants_that_only_one_machine_has_are_named() -> None:

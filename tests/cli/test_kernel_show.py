@@ -361,7 +361,7 @@ def copy_columns(x, out, N: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def ragged(x, lengths, BLOCK: tl.constexpr):
     for start in range(0, tl.load(lengths + tl.program_id(0)), BLOCK):
-        at = start + tl.arange(0, BLOCK)
+        at = tl.program_id(0) * 4096 + start + tl.arange(0, BLOCK)
         tl.store(x + at, tl.load(x + at) + 1)
 
 def run(torch):
@@ -369,7 +369,7 @@ def run(torch):
     square[(16, 16)](a, torch.empty(2048, 2048, dtype="f16"), N=2048, BLOCK=128)
     x = torch.zeros(128, 4096, dp=DPPolicy(num_cubes=1))
     copy_columns[(1024,)](x, torch.empty(128, 4096), N=4096, BLOCK=4)
-    ragged[(2,)](torch.zeros(4096), torch.tensor([1024, 4096], dtype="i32"), BLOCK=256)
+    ragged[(2,)](torch.zeros(2, 4096), torch.tensor([1024, 4096], dtype="i32"), BLOCK=256)
 """
 
 

@@ -33,6 +33,8 @@ BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.D
 FILE_NAME = re.compile(r"# (?P<name>[\w-]+\.(?:py|yaml))\n")
 PLAIN = re.compile(r"kernbench (?P<kernbench>[^|;>&$]+?)( \| (?P<end>head|tail) -(?P<count>\d+))?")
 WALL_TIME = re.compile(r"simulated in [0-9.]+ s")
+QUIETLY = {"COLUMNS": "80", "KERNBENCH_CHECK": "0"}
+"""As a user has it, who does not run under pytest."""
 # What `make demo` runs, once it has installed.
 MAKE_DEMO = "kernbench run tp_mlp --trace out/tp_mlp.trace.json"
 
@@ -84,7 +86,7 @@ def run_here(arguments: str, folder: Path) -> str:
     """Return what kernbench prints, without the second that a new process costs."""
     path = list(sys.path)
     with contextlib.chdir(folder):
-        result = CliRunner().invoke(app, shlex.split(arguments), env={"COLUMNS": "80"})
+        result = CliRunner().invoke(app, shlex.split(arguments), env=QUIETLY)
     sys.path[:] = path
     return result.output
 
@@ -95,7 +97,7 @@ def run_shell(command: str, folder: Path) -> str:
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env=os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONUNBUFFERED": "1"},
+        env=os.environ | QUIETLY | {"PATH": path, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

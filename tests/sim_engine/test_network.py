@@ -505,6 +505,14 @@ def test_one_rank_or_no_steps_takes_no_time() -> None:
     assert all(len(column) == 0 for column in found.template.make_rows().values())
 
 
+def test_what_a_switch_adds_is_no_work_of_a_sip() -> None:
+    schedule = build("all_reduce", "in_switch", 2, 1, 4)
+    template = Network(load_machine("a100-sxm-80g", 2)).run(schedule, (0, 1), (0, 0)).template
+    rows = template.make_rows()
+    assert template.flops == rows["flops"].sum() == 0
+    assert "reduce" in rows["kind"]
+
+
 @pytest.mark.slow
 @pytest.mark.adr("0008-D5")
 @settings(deadline=None)

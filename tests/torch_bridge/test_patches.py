@@ -49,15 +49,17 @@ def snapshot(modules: list[Any]) -> dict[str, Any]:
 
 @pytest.mark.adr("0060-D4")
 @pytest.mark.parametrize(
-    ("source", "error"),
+    ("nprocs", "source", "error"),
     [
-        ("pass", None),
-        ("raise ValueError('on purpose')", SpawnException),
-        ("import sys; sys.exit(3)", SpawnException),
+        (1, "pass", None),
+        (1, "raise ValueError('on purpose')", ValueError),
+        (2, "pass", None),
+        (2, "raise ValueError('on purpose')", SpawnException),
+        (2, "import sys; sys.exit(3)", SpawnException),
     ],
 )
 def test_a_run_leaves_torch_and_python_as_they_were(
-    tmp_path: Path, source: str, error: type[Exception] | None
+    tmp_path: Path, nprocs: int, source: str, error: type[Exception] | None
 ) -> None:
     torch = pytest.importorskip("torch")
     c10d = pytest.importorskip("torch.distributed.distributed_c10d")
@@ -74,7 +76,7 @@ def test_a_run_leaves_torch_and_python_as_they_were(
     rng = torch.get_rng_state()
     program = _program(tmp_path, f"import os; os.environ['SET'] = '1'\n{source}")
     with nullcontext() if error is None else pytest.raises(error):
-        simulated(program, nprocs=2)
+        simulated(program, nprocs=nprocs)
     after = snapshot(watched)
     assert [name for name in before if after.get(name) is not before[name]] == []
     assert dict(os.environ) == environ

@@ -12,12 +12,17 @@ import numpy.typing as npt
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, parse_machine
 from kernbench.ops import GemmTile
-from kernbench.validation import Category, Machines, Row
-from kernbench.validation.gemm import DTYPES, GemmTuner
-from kernbench.validation.gemm import tiles as library
-from kernbench.validation.harness import gemm_harness
-from kernbench.validation.problem import Problem
-from kernbench.validation.registry import make_predictor
+from kernbench.validation import (
+    GEMM_DTYPES,
+    Category,
+    GemmTuner,
+    Machines,
+    Problem,
+    Row,
+    fitting_tiles,
+    gemm_harness,
+    make_predictor,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -61,7 +66,7 @@ class GemmRows:
     """
 
     def __init__(self, rows: Sequence[Row], text: str) -> None:
-        self.rows = [row for row in rows if row.dtype in DTYPES and row.op == "gemm"]
+        self.rows = [row for row in rows if row.dtype in GEMM_DTYPES and row.op == "gemm"]
         self._tuner = GemmTuner(most_traces=None)
         self._tiles: list[list[GemmTile]] = []
         self.narrow(text)
@@ -90,11 +95,11 @@ class GemmRows:
     def _timed(
         self, row: Row, machine: Machine, tuner: GemmTuner, tiles: Sequence[GemmTile] | None = None
     ) -> list[tuple[float, GemmTile]]:
-        problem = Problem.of(row, DTYPES[row.dtype])
+        problem = Problem.of(row, GEMM_DTYPES[row.dtype])
         harness = gemm_harness(row.source, machine.name)
         cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
         found = []
-        for tile in library(problem, machine.sip) if tiles is None else tiles:
+        for tile in fitting_tiles(problem, machine.sip) if tiles is None else tiles:
             try:
                 time_ps = tuner.time_ps(problem, tile, machine, cached)
             except MachineError:

@@ -193,9 +193,14 @@ def measure(options: MeasureOptions, make_device: Callable[[], Device] | None = 
     """Measure and write; ``make_device`` stands for the GPU in tests."""
     from kernbench.dtypes import bfloat16, float16, float32
     from kernbench.errors import UnknownNameError, nearest
-    from kernbench.measurement import default_shapes, parse_gemm, read_shapes, write_rows
+    from kernbench.measurement import (
+        CudaDevice,
+        default_shapes,
+        parse_gemm,
+        read_shapes,
+        write_rows,
+    )
     from kernbench.measurement import measure as measured
-    from kernbench.measurement.cuda import CudaDevice
 
     dtypes = {each.name: each for each in (bfloat16, float16, float32)}
     if options.dtype not in dtypes:

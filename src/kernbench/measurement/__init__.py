@@ -1,6 +1,7 @@
 """Time the kernels of kernbench.ops and the vendor's GEMM on a real device, as rows to score."""
 
 from kernbench.measurement.campaign import Measured, measure
+from kernbench.measurement.cuda import CudaDevice
 from kernbench.measurement.device import Device, NoDeviceError
 from kernbench.measurement.shapes import (
     GemmShape,
@@ -13,6 +14,7 @@ from kernbench.measurement.shapes import (
 from kernbench.measurement.writing import write_rows
 
 __all__ = [
+    "CudaDevice",
     "Device",
     "GemmShape",
     "Measured",

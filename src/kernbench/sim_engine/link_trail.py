@@ -71,8 +71,10 @@ def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
     rows["link"] = np.full(len(rows["step"]), -1)
     rows["link"][:num_hops] = hops["link"]
     rows["flops"] = np.zeros_like(rows["bytes"])
-    # In a fold every slot that arrives is added later, which counts where it arrived.
-    adds = reduce | plan.schedule.fold
+    # In a fold every slot that arrives is added later, which counts where it arrived; what a
+    # switch adds on the way up is no work of a SIP.
+    in_switch = np.array([step.part == "up" for step in plan.schedule.steps], dtype=np.bool_)
+    adds = (reduce & ~in_switch[intakes["step"]]) | plan.schedule.fold
     rows["flops"][num_hops:] = rows["bytes"][num_hops:] // plan.schedule.itemsize * adds
     sort = np.zeros(len(rows["step"]), dtype=np.intp)
     sort[num_hops:] = 1 + reduce

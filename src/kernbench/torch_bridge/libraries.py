@@ -64,7 +64,7 @@ def _let_storages_be_saved(patches: Patches) -> None:
 def _location_of(storage: Any) -> str | None:
     storage = getattr(storage, "_untyped_storage", storage)
     residence: Residence | None = getattr(storage, "_kernbench", None)
-    return None if residence is None else str(residence.device)
+    return None if residence is None or residence.device is None else str(residence.device)
 
 
 def _restored(storage: Any, location: str) -> Any:

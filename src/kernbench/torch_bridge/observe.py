@@ -20,6 +20,8 @@ from kernbench.torch_bridge.process import Process, current
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
+_graph_task = torch._C._current_graph_task_id
+_NO_BACKWARD = -1
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _OPERATIONS: dict[Any, Operation] = {}
 
@@ -91,7 +93,7 @@ class Observer(TorchDispatchMode):
             # C++ says so of tensors that are to be where the operand is.
             target = None if source is None else source.device
         result = self._move(func, operation, args, kwargs, source, target)
-        if target is None and source is None and asked is not None:
+        if target is None and source is None and _graph_task() != _NO_BACKWARD:
             _leave_open(result)
         return result
 

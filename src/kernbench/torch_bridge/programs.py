@@ -45,6 +45,7 @@ class Programs:
         patches = Patches()
         try:
             self._globals.start(self._base)
+            patches.on_close(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
             # For this thread, and for those that somebody else starts.
             patches.set(HERE, "process", self._base)
             patches.set(_Here, "process", self._base)

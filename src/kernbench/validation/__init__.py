@@ -1,22 +1,34 @@
 """How far off the model is: measured rows, predictors, and the error table."""
 
 from kernbench.validation.devices import Machines, presets
+from kernbench.validation.gemm import DTYPES as GEMM_DTYPES
+from kernbench.validation.gemm import GemmTuner
+from kernbench.validation.gemm import tiles as fitting_tiles
+from kernbench.validation.harness import gemm_harness
 from kernbench.validation.predictor import Answer, Predictor
+from kernbench.validation.problem import Problem
 from kernbench.validation.reference import Category, Row, category_of, read_rows, sampled
+from kernbench.validation.registry import make_predictor
 from kernbench.validation.report import render_page, render_text, to_json, write_plot
 from kernbench.validation.score import Errors, Scored, answer_rows, errors_of, measure
 
 __all__ = [
+    "GEMM_DTYPES",
     "Answer",
     "Category",
     "Errors",
+    "GemmTuner",
     "Machines",
     "Predictor",
+    "Problem",
     "Row",
     "Scored",
     "answer_rows",
     "category_of",
     "errors_of",
+    "fitting_tiles",
+    "gemm_harness",
+    "make_predictor",
     "measure",
     "presets",
     "read_rows",

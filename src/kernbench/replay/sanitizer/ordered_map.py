@@ -146,8 +146,7 @@ class OrderedMap:
         asked = asked[entries[asked] != 0]
         if not len(asked):
             return None
-        pairs = np.stack([entries[asked], segments[asked]], axis=1)
-        _, firsts = np.unique(pairs, axis=0, return_index=True)
+        firsts, _ = _distinct_pairs(entries[asked], segments[asked])
         for lane in asked[np.sort(firsts)].tolist():
             segment = int(segments[lane])
             for code in self._codes(int(entries[lane])):
@@ -184,20 +183,21 @@ class OrderedMap:
         after = np.where(alone, codes, before)
         others = np.flatnonzero(~alone)
         if len(others):
-            pairs = np.stack([before[others], codes[others]], axis=1)
-            unique, which = np.unique(pairs, axis=0, return_inverse=True)
-            numbers = [self._chained(b, (c,)) for b, c in unique.tolist()]
-            after[others] = np.array(numbers)[which.reshape(-1)]
+            firsts, which = _distinct_pairs(before[others], codes[others])
+            lanes = others[firsts]
+            pairs = zip(before[lanes].tolist(), codes[lanes].tolist(), strict=True)
+            after[others] = np.array([self._chained(b, (c,)) for b, c in pairs])[which]
         entries[at] = after
 
     def _put(self, entries: Array, at: Array, codes: Array) -> None:
         """Add several codes per granule, ``[granules, codes]``."""
         sets, which = np.unique(codes, axis=0, return_inverse=True)
-        keys = np.stack([entries[at], which.reshape(-1)], axis=1)
-        unique, of = np.unique(keys, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        before = entries[at]
+        firsts, of = _distinct_pairs(before, which)
         listed = [tuple(each) for each in sets.tolist()]
-        numbers = [self._chained(before, listed[row]) for before, row in unique.tolist()]
-        entries[at] = np.array(numbers)[of.reshape(-1)]
+        pairs = zip(before[firsts].tolist(), which[firsts].tolist(), strict=True)
+        entries[at] = np.array([self._chained(b, listed[row]) for b, row in pairs])[of]
 
     def _chained(self, before: int, codes: tuple[int, ...]) -> int:
         """Return the number of a chain with another link, or of one that has it already."""
@@ -214,6 +214,22 @@ class OrderedMap:
             number = self._chain_numbers[key] = len(self._chains)
             self._chains.append(key)
         return -number
+
+
+def _distinct_pairs(left: Array, right: Array) -> tuple[Array, Array]:
+    """Return where each pair occurs first, and which of these pairs every lane has."""
+    if not len(left):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    # Neighbours are mostly alike, so runs of them are compared.
+    is_new = np.ones(len(left), np.bool_)
+    is_new[1:] = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
+    starts = np.flatnonzero(is_new)
+    _, first = np.unique(left[starts], return_inverse=True)
+    others, second = np.unique(right[starts], return_inverse=True)
+    _, firsts, which = np.unique(
+        first * len(others) + second, return_index=True, return_inverse=True
+    )
+    return starts[firsts], which[np.cumsum(is_new) - 1]
 
 
 def _by_granule(at: Array, codes: Array) -> Iterator[tuple[Array, Array]]:

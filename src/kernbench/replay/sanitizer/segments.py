@@ -11,37 +11,19 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.replay.sanitizer.order import Clock
+from kernbench.replay.sanitizer.pasts import Launch, Past, index_of, known_before
 from kernbench.replay.sanitizer.places import coordinates
 
 Array = npt.NDArray[Any]
 
-_MOST_REMEMBERED = 1 << 16
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Launch:
-    """Programs that begin together, numbered on from ``first``."""
-
-    first: int
-    grid: tuple[int, int, int]
-    clock: Clock | None
-    begun: Clock | None
-    """What it follows, which is less than its clock will know once it has heard others."""
-    who: str
-    taken_up: list[int] = field(default_factory=list)
-    """Segments of other launches that programs of this one have acquired."""
-
-    def follows(self, other: _Launch) -> bool:
-        return (
-            self.begun is not None and other.clock is not None and self.begun.follows(other.clock)
-        )
+_MOST_REMEMBERED = 1 << 18
+"""Programs in the pasts that are kept: a past is asked for many times in a row."""
 
 
 class Segments:
@@ -51,12 +33,14 @@ class Segments:
         self._program_of: Array = np.zeros(1024, np.int64)
         self._count = 1
         """Segment 0 is nobody's."""
-        self._launches: list[_Launch] = []
+        self._launches: list[Launch] = []
         self._firsts: list[int] = []
+        self._by_timeline: dict[int, list[Launch]] = {}
         self._num_programs = 1
         self._acquired: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         """By program: from which segment on it knows which others."""
-        self._answers: dict[tuple[int, int], bool] = {}
+        self._pasts: dict[int, Past] = {}
+        self._remembered = 0
 
     def begin(
         self,
@@ -71,9 +55,15 @@ class Segments:
         """
         count = grid[0] * grid[1] * grid[2]
         programs = np.arange(self._num_programs, self._num_programs + count)
-        self._launches.append(_Launch(self._num_programs, grid, clock, begun or clock, who))
+        launch = Launch(self._num_programs, grid, clock, begun or clock, who)
+        self._launches.append(launch)
+        if clock is not None:
+            bisect.insort(self._by_timeline.setdefault(clock.timeline, []), launch, key=index_of)
         self._firsts.append(self._num_programs)
         self._num_programs += count
+        if self._acquired:
+            # Now, while what it follows has just been worked out.
+            self._beginning(launch)
         return self._new(programs)
 
     def after(self, segments: Array) -> Array:
@@ -101,12 +91,19 @@ class Segments:
 
     def is_before(self, a: int, b: int) -> bool:
         """Return whether segment ``a`` has certainly ended before ``b`` begins, or is the same."""
-        answer = self._answers.get((a, b))
-        if answer is None:
-            if len(self._answers) >= _MOST_REMEMBERED:
-                self._answers.clear()
-            answer = self._answers[a, b] = self._find(a, b)
-        return answer
+        past = self._pasts.get(b)
+        if past is None:
+            past = self._look_back(b)
+            self._remembered += len(past.reached)
+            if self._remembered > _MOST_REMEMBERED:
+                self._pasts.clear()
+                self._remembered = len(past.reached)
+            self._pasts[b] = past
+        program = int(self._program_of[a])
+        if a <= past.reached.get(program, 0):
+            return True
+        home, mine = self._launch_of(program), self._launch_of(int(self._program_of[b]))
+        return home is not mine and (past.has_whole(home) or mine.is_one_with(home))
 
     def describe(self, segment: int, beside: int) -> str:
         """Return how an error names a segment's program to one that looks from ``beside``."""
@@ -117,38 +114,87 @@ class Segments:
             return name
         return f"{name} of {launch.who}" if launch.who.startswith("kernel ") else launch.who
 
-    def _find(self, a: int, b: int) -> bool:
-        target = int(self._program_of[a])
-        home = self._launch_of(target)
-        reached: dict[int, int] = {}
-        """By program, the newest segment that comes before b."""
-        begun: list[_Launch] = []
-        pending = [b]
+    def _look_back(self, segment: int) -> Past:
+        """Return what comes before a segment, its own program's earlier segments included."""
+        past = Past()
+        self._walk(past, [segment])
+        past.prune(self._launch_of)
+        return past
+
+    def _walk(self, past: Past, pending: list[int]) -> None:
         while pending:
             segment = pending.pop()
             program = int(self._program_of[segment])
-            if program == target and a <= segment:
-                return True
-            before = reached.get(program, 0)
-            if segment <= before:
+            launch = self._launch_of(program)
+            before = past.reached.get(program, 0)
+            if segment <= before or past.has_whole(launch):
                 continue
-            reached[program] = segment
+            past.merge(self._beginning(launch))
+            past.reached[program] = segment
             for number, released in reversed(self._acquired.get(program, ())):
                 if number <= before:
                     break
                 if number <= segment:
                     pending += released
-            launch = self._launch_of(program)
-            if not before and not any(launch is each for each in begun):
-                begun.append(launch)
-                if launch is not home and launch.follows(home):
-                    return True
-                for other in self._launches:
-                    if other.taken_up and launch.follows(other):
-                        pending += other.taken_up
-        return False
 
-    def _launch_of(self, program: int) -> _Launch:
+    def _beginning(self, launch: Launch) -> Past:
+        """Return what comes before a launch begins.
+
+        Launches follow launches for as long as a run goes on, so there is no recursion.
+        """
+        pending = [launch]
+        while pending:
+            last = pending[-1]
+            missing = [each for each in self._newest_before(last) if each.ending is None]
+            if last.beginning is not None:
+                pending.pop()
+            elif missing:
+                # Each needs its own beginning first, then all of it is known.
+                unborn = [each for each in missing if each.beginning is None]
+                pending += unborn
+                if not unborn:
+                    for each in missing:
+                        each.ending = self._ending(each)
+            else:
+                last.beginning = past = Past()
+                if last.begun is not None:
+                    past.follow(last.begun)
+                for each in self._newest_before(last):
+                    assert each.ending is not None
+                    past.merge(each.ending)
+                past.prune(self._launch_of)
+                pending.pop()
+        assert launch.beginning is not None
+        return launch.beginning
+
+    def _ending(self, launch: Launch) -> Past:
+        """Return what comes before whatever follows a launch, the launch itself included."""
+        past = Past()
+        assert launch.beginning is not None
+        assert launch.clock is not None
+        past.merge(launch.beginning)
+        self._walk(past, list(launch.taken_up))
+        past.whole[launch.clock.timeline] = launch.clock.index
+        past.prune(self._launch_of)
+        return past
+
+    def _newest_before(self, launch: Launch) -> list[Launch]:
+        """Return, per timeline, the newest launches that a launch follows."""
+        if launch.newest_before is not None:
+            return launch.newest_before
+        found = launch.newest_before = []
+        if launch.begun is None:
+            return found
+        for timeline, index in known_before(launch.begun).items():
+            launches = self._by_timeline.get(timeline, [])
+            at = bisect.bisect_right(launches, index, key=index_of)
+            if at:
+                newest = index_of(launches[at - 1])
+                first = bisect.bisect_left(launches, newest, key=index_of)
+                found += launches[first:at]
+        return found
+
+    def _launch_of(self, program: int) -> Launch:
         return self._launches[bisect.bisect_right(self._firsts, program) - 1]
 
     def _new(self, programs: Array) -> Array:

@@ -64,8 +64,15 @@ def strided_spans(offset: int, shape: Sequence[int], strides: Sequence[int], siz
     """Return the bytes of a tensor; offset and strides in elements of ``size`` bytes."""
     if 0 in shape:
         return NO_SPANS
-    sets = [stride * np.arange(count) for count, stride in zip(shape, strides, strict=True)]
-    low, flags = _sums(1, sets)
+    run, others = 1, []
+    for stride, count in sorted(zip(strides, shape, strict=True)):
+        if stride == run:
+            run *= count
+        elif count > 1:
+            others.append(stride * np.arange(count))
+    if not others:
+        return np.array([[offset * size, (offset + run) * size]])
+    low, flags = _sums(run, others)
     return flagged_spans(flags, (offset + low) * size, size)
 
 
