@@ -35,6 +35,20 @@ assert torch.ones_like(x, device="cpu").device.type == "cpu"
 
 
 @pytest.mark.adr("0063-D1")
+def test_operations_that_are_made_of_others_stay_on_the_device_below_autograd(
+    tmp_path: Path,
+) -> None:
+    """Handlers of DTensor run there, and meet ``aten.to.dtype`` whole."""
+    source = """
+x = torch.ones(4, 4, device="cuda:1")
+with torch._C._AutoDispatchBelowAutograd():
+    for each in (x.to(torch.bfloat16), x.reshape(2, 8), x.flatten(), x.T.reshape(16), x.cov()):
+        assert each.device == x.device, each
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0063-D1")
 def test_a_move_to_the_host_is_a_copy_and_a_move_to_where_it_is_is_none(tmp_path: Path) -> None:
     source = """
 x = torch.ones(4, device="cuda")

@@ -53,6 +53,9 @@ class Observer(TorchDispatchMode):
         operation = _OPERATIONS.get(func)
         if operation is None:
             operation = _OPERATIONS[func] = describe(func)
+        if operation.is_composite and _dispatch_mode(_FAKE) is None:
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         if kwargs:
             if kwargs.get("device") is not None or kwargs.get("pin_memory"):
                 return self._place(func, operation, args, kwargs)

@@ -66,6 +66,9 @@ class Operation:
     """Whether a result may have memory of its own."""
     is_on_one_device: bool
     """Whether tensors of the host do not mix with those of a device, numbers excepted."""
+    is_composite: bool
+    """Whether it is made of others. Below autograd (in the handlers of wrappers) PyTorch leaves it
+    whole until it comes to a backend."""
     written: frozenset[int]
     """Positions of the arguments that it writes."""
 
@@ -88,6 +91,9 @@ def describe(func: Any) -> Operation:
         makes_memory=any(each.alias_info is None for each in schema.returns),
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
+        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
+        ),
         written=frozenset(
             position
             for position, each in enumerate(schema.arguments)
