@@ -48,6 +48,10 @@ _ON_ONE_DEVICE = frozenset(
 )
 
 
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Classes of tensors that hold memory themselves; all others are wrappers around them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An overload, such as ``aten.add.Tensor``."""
@@ -57,6 +61,8 @@ class Operation:
     full_name: str
     is_free: bool
     """Whether it costs a device nothing."""
+    shows: bool
+    """Whether its result is another view of its operand."""
     is_random: bool
     is_copy: bool
     """Whether its operand and its result may be in different places."""
@@ -85,18 +91,22 @@ def describe(func: Any) -> Operation:
         name=str(func._overloadpacket),
         full_name=full_name,
         is_free=shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE,
+        shows=shows,
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
         is_copy=is_copy,
         is_read=full_name in _READ_BY_HOST,
         makes_memory=any(each.alias_info is None for each in schema.returns),
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
-        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
-            func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-        ),
+        is_composite=_has_kernel(func, "CompositeImplicitAutograd")
+        and not _has_kernel(func, "CPU"),
         written=frozenset(
             position
             for position, each in enumerate(schema.arguments)
             if each.alias_info is not None and each.alias_info.is_write
         ),
     )
+
+
+def _has_kernel(func: Any, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
