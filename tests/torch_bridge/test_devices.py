@@ -35,6 +35,35 @@ assert torch.ones_like(x, device="cpu").device.type == "cpu"
 
 
 @pytest.mark.adr("0063-D1")
+def test_operations_that_autograd_would_take_apart_are_taken_apart_without_it(
+    tmp_path: Path,
+) -> None:
+    source = """
+x = torch.ones(4, 4, device="cuda", dtype=torch.bfloat16)
+w = torch.ones(4, 4, device="cuda", dtype=torch.bfloat16)
+with torch.inference_mode():
+    for each in (x.to(torch.float32), x.T.contiguous(), torch.nn.functional.linear(x, w),
+                 torch.matmul(x, w), x.T.reshape(16), torch.nn.functional.silu(x)):
+        assert each.device == x.device, each
+"""
+    check(tmp_path, source)
+
+
+def test_a_result_that_nobody_waited_for_is_where_its_operand_is(tmp_path: Path) -> None:
+    source = """
+import os, torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+x = torch.ones(4, device="cuda")
+total = all_reduce(x, "sum", dist.group.WORLD)
+assert type(total) is AsyncCollectiveTensor and total.device == x.device and total.is_cuda
+assert (total + x).tolist() == [3] * 4 and (total + x).device == x.device
+"""
+    check(tmp_path, source, nprocs=2)
+
+
+@pytest.mark.adr("0063-D1")
 def test_a_move_to_the_host_is_a_copy_and_a_move_to_where_it_is_is_none(tmp_path: Path) -> None:
     source = """
 x = torch.ones(4, device="cuda")
