@@ -59,9 +59,7 @@ def _run(program: str, args: list[str], nprocs: int) -> str:
     )
 
 
-def _work(
-    program: str, args: list[str], rank: int, nprocs: int, port: str, said: Path
-) -> None:
+def _work(program: str, args: list[str], rank: int, nprocs: int, port: str, said: Path) -> None:
     """Be one process of a run; does not return."""
     status = 1
     try:

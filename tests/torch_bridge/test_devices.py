@@ -35,16 +35,27 @@ assert torch.ones_like(x, device="cpu").device.type == "cpu"
 
 
 @pytest.mark.adr("0063-D1")
-def test_operations_that_autograd_would_take_apart_are_taken_apart_without_it(
+def test_operations_that_are_made_of_others_stay_on_the_device_below_autograd(
     tmp_path: Path,
 ) -> None:
+    """Handlers of DTensor run there, and meet ``aten.to.dtype`` whole."""
     source = """
-x = torch.ones(4, 4, device="cuda", dtype=torch.bfloat16)
-w = torch.ones(4, 4, device="cuda", dtype=torch.bfloat16)
-with torch.inference_mode():
-    for each in (x.to(torch.float32), x.T.contiguous(), torch.nn.functional.linear(x, w),
-                 torch.matmul(x, w), x.T.reshape(16), torch.nn.functional.silu(x)):
+x = torch.ones(4, 4, device="cuda:1")
+with torch._C._AutoDispatchBelowAutograd():
+    for each in (x.to(torch.bfloat16), x.reshape(2, 8), x.flatten(), x.T.reshape(16), x.cov()):
         assert each.device == x.device, each
+"""
+    check(tmp_path, source)
+
+
+def test_operations_with_a_kernel_of_their_own_are_not_taken_apart(tmp_path: Path) -> None:
+    source = """
+x = torch.linspace(-4, 4, 999).to(torch.bfloat16)
+def gradient(x):
+    x = x.clone().requires_grad_()
+    torch.nn.functional.silu(x).sum().backward()
+    return x.grad.tolist()
+assert gradient(x.cuda()) == gradient(x)
 """
     check(tmp_path, source)
 
