@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+_KEYS = torch._C.DispatchKey
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
 # They reserve memory or show it differently; no kernel runs.
@@ -98,15 +99,12 @@ def describe(func: Any) -> Operation:
         makes_memory=any(each.alias_info is None for each in schema.returns),
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
-        is_composite=_has_kernel(func, "CompositeImplicitAutograd")
-        and not _has_kernel(func, "CPU"),
+        # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
+        is_composite=func.has_kernel_for_dispatch_key(_KEYS.CompositeImplicitAutograd)
+        and not func.has_kernel_for_dispatch_key(_KEYS.CPU),
         written=frozenset(
             position
             for position, each in enumerate(schema.arguments)
             if each.alias_info is not None and each.alias_info.is_write
         ),
     )
-
-
-def _has_kernel(func: Any, key: str) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)

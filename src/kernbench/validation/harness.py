@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kernbench.hardware import SipSpec
+from kernbench.hardware import Machine, SipSpec, changed_machine
 
 # PyTorch's softmax keeps rows up to this long in registers.
 _ONE_PASS_ELEMENTS = 1024
@@ -34,6 +34,15 @@ class Harness:
     """How fast the measured kernel is beside ours: below 1 where it does not use wide accesses."""
     block_waste: float = 0.0
     """For softmax by blocks of threads: what an incomplete last round over a row costs."""
+
+    keeps_clock: bool = False
+    """Whether so little runs in a row that the clock does not fall under load."""
+
+    def met(self, machine: Machine) -> Machine:
+        """Return the machine as the source's kernels meet it."""
+        if not self.keeps_clock or machine.sip.sustained is None:
+            return machine
+        return changed_machine(machine, {"sip.sustained": None})
 
     def time_us(self, kernel_us: float, row_elements: int = 0) -> float:
         """Return what the source reports for a kernel, of rows of so many elements."""
@@ -74,8 +83,9 @@ _KERNEL = Harness()
 # carry the launch that the source itself states or that its smallest rows show.
 GEMM: dict[tuple[str, str], Harness] = {
     ("aic-gemm", ""): Harness(weight_buffers=6),
-    ("llmcompass-fig5ab", "a100-sxm-80g"): Harness(fixed_us=18),
-    ("llmcompass-fig5ab", "mi210"): Harness(fixed_us=31),
+    ("llmcompass-fig5ab", "a100-sxm-80g"): Harness(fixed_us=18, keeps_clock=True),
+    ("llmcompass-fig5ab", "mi210"): Harness(fixed_us=31, keeps_clock=True),
+    ("llmcompass-fig5ijkl", "a100-sxm-80g"): Harness(fixed_us=18, keeps_clock=True),
     ("neusight-linear", ""): Harness(host_us=45, fixed_us=10),
     ("neusight-linear-amd", ""): Harness(host_us=35, fixed_us=10),
 }
@@ -126,6 +136,11 @@ MEMBOUND: dict[tuple[str, str], dict[str, Harness]] = {
     ("llmcompass-fig5cdef", "mi210"): {
         "": Harness(host_us=22, fixed_us=19, row_kib=28),
         "layernorm": Harness(host_us=28, fixed_us=25, row_kib=4.3),
+    },
+    ("llmcompass-fig5ijkl", "a100-sxm-80g"): {
+        "gelu": Harness(host_us=45, fixed_us=40),
+        "softmax": Harness(host_us=12, fixed_us=10, row_kib=33),
+        "layernorm": Harness(host_us=53, fixed_us=38, row_kib=9.2),
     },
     ("vidur-mlp", "a100-sxm-80g"): {"silu_mul": Harness(fixed_us=5, rate_share=0.6)},
     ("vidur-mlp", "h100-sxm"): {"silu_mul": Harness(fixed_us=1, rate_share=0.6)},
