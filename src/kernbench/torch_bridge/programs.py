@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.sim_engine import on_thread
-from kernbench.torch_bridge import c10d, device, environ, libraries, locks, spawn, without_data
+from kernbench.torch_bridge import (
+    c10d,
+    device,
+    environ,
+    libraries,
+    locks,
+    sharding,
+    spawn,
+    without_data,
+)
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
@@ -56,6 +65,7 @@ class Programs:
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
             spawn.install(patches, self)

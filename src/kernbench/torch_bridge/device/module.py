@@ -95,7 +95,6 @@ def install(patches: Patches) -> None:
             "set_stream": streams.set_stream,
             "current_stream": streams.current_stream,
             "default_stream": streams.default_stream,
-            "empty_cache": _ignore,
             "manual_seed": rng.manual_seed,
             "manual_seed_all": rng.manual_seed,
             "initial_seed": rng.initial_seed,
