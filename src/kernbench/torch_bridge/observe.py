@@ -53,11 +53,15 @@ class Observer(TorchDispatchMode):
         operation = _OPERATIONS.get(func)
         if operation is None:
             operation = _OPERATIONS[func] = describe(func)
-        if kwargs:
-            if kwargs.get("device") is not None or kwargs.get("pin_memory"):
-                return self._place(func, operation, args, kwargs)
-        else:
-            kwargs = {}
+        if operation.is_composite and _dispatch_mode(_FAKE) is None:
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        return self._observe(func, operation, args, kwargs or {})
+
+    def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation on tensors that are no wrappers."""
+        if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
+            return self._place(func, operation, args, kwargs)
         source = _residence_among(operation, args)
         if MOVE.under_way:
             return self._move(func, operation, args, kwargs, source, MOVE.target)

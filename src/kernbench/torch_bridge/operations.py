@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+_KEYS = torch._C.DispatchKey
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
 # They reserve memory or show it differently; no kernel runs.
@@ -66,6 +67,9 @@ class Operation:
     """Whether a result may have memory of its own."""
     is_on_one_device: bool
     """Whether tensors of the host do not mix with those of a device, numbers excepted."""
+    is_composite: bool
+    """Whether it is made of others. Below autograd (in the handlers of wrappers) PyTorch leaves it
+    whole until it comes to a backend."""
     written: frozenset[int]
     """Positions of the arguments that it writes."""
 
@@ -88,6 +92,9 @@ def describe(func: Any) -> Operation:
         makes_memory=any(each.alias_info is None for each in schema.returns),
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
+        # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
+        is_composite=func.has_kernel_for_dispatch_key(_KEYS.CompositeImplicitAutograd)
+        and not func.has_kernel_for_dispatch_key(_KEYS.CPU),
         written=frozenset(
             position
             for position, each in enumerate(schema.arguments)

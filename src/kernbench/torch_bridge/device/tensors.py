@@ -53,7 +53,7 @@ def inner_of(tensor: Tensor) -> Tensor | None:
     """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor) is around, if any."""
     inner = getattr(tensor, "_local_tensor", None)
     if inner is None:
-        inner = tensor.__dict__.get("elem")
+        inner = getattr(tensor, "elem", None)
     return inner if isinstance(inner, Tensor) else None
 
 
