@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import UsageError, nearest
-from kernbench.triton_backend import benchmarking, launch_errors
+from kernbench.triton_backend import benchmarking, launch_errors, proton
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import ENTERED, Launcher
@@ -45,6 +45,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     token = ENTERED.set(launcher)
     benchmarking.install()
     launch_errors.install()
+    proton.install()
     try:
         yield
     finally:
@@ -54,6 +55,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
         if not isinstance(triton_driver._active, KernbenchDriver):
             benchmarking.remove()
             launch_errors.remove()
+            proton.remove()
 
 
 _ANNOUNCED = {
