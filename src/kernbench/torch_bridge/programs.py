@@ -24,13 +24,16 @@ from kernbench.torch_bridge import (
     spawn,
     without_data,
 )
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
+from kernbench.torch_bridge.kernels import TorchLauncher
 from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, _Here
 from kernbench.torch_bridge.session import Session
 from kernbench.torch_bridge.strands import Strands, join_all, starting
+from kernbench.triton_backend import activate
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext, SpawnContext
@@ -71,7 +74,9 @@ class Programs:
             spawn.install(patches, self)
             self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])
-            yield
+            run = self._session.run
+            with activate(TorchLauncher(run, run.launcher.engine), DEVICE_TYPE):
+                yield
         finally:
             self._enter(self._base)
             patches.close()
