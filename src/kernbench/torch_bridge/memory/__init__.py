@@ -7,6 +7,7 @@ from kernbench.torch_bridge.memory.devices import (
     SharedDevice,
     allocate,
     reallocate,
+    shown,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "SharedDevice",
     "allocate",
     "reallocate",
+    "shown",
 ]
