@@ -18,8 +18,10 @@ from kernbench.triton_backend.launcher import ENTERED, Launcher
 
 
 @contextmanager
-def activate(launcher: Launcher) -> Iterator[None]:
+def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     """Send every Triton launch inside the ``with`` to ``launcher``.
+
+    ``torch_device`` is the kind of device that PyTorch's tensors are on for the kernels.
 
     Afterwards the driver that was active before is active again, also when there was none: Triton
     then still has to choose one, as if kernbench had never been there. Runs may be nested, or
@@ -36,7 +38,7 @@ def activate(launcher: Launcher) -> Iterator[None]:
         )
     # Missing when the entry points were not read (TRITON_BACKENDS_IN_TREE=1, a source tree).
     backends.setdefault(BACKEND_NAME, Backend(KernbenchBackend, KernbenchDriver))
-    driver = KernbenchDriver(launcher)
+    driver = KernbenchDriver(launcher, torch_device)
     # The public property would create a driver where none is wanted yet, and fail without a GPU.
     driver.previous = triton_driver._active
     triton_driver.set_active(driver)
