@@ -46,10 +46,9 @@ test-triton-versions: ## run the plug-in's tests on every supported Triton relea
 conformance: ## run Triton's own tests: TRITON=clone [ARGS="--update -n 2"]; needs torch and scipy
 	$(BIN)/python tests/conformance/run_suite.py $(TRITON) $(ARGS)
 
-test-tutorials: $(VENV)/dev.stamp ## run Triton's tutorials of a checkout: TUTORIALS=.../python/tutorials
+test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUTORIALS=.../python/tutorials
 	@test -d "$(TUTORIALS)" || { echo "set TUTORIALS to python/tutorials of a Triton checkout"; exit 2; }
-	$(PIP) install --quiet torch --index-url https://download.pytorch.org/whl/cpu
-	$(PIP) install --quiet matplotlib pandas tabulate
+	$(PIP) install --quiet matplotlib pandas tabulate llnl-hatchet
 	$(BIN)/python tools/run_tutorials.py $(TUTORIALS)
 
 clean: ## remove the environment and everything generated

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from kernbench.calibration import calibrate, edited
-from kernbench.calibration.rows import part_of
 from kernbench.cli.measured import CalibrateOptions
 from kernbench.cli.measured import calibrate as calibrate_command
 from kernbench.dtypes import bfloat16
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError
 from kernbench.hardware import load_machine, machine_text, parse_machine
-from kernbench.validation import read_rows
+from kernbench.validation import part_of, read_rows
 from kernbench.validation.gemm import GemmTuner
 from kernbench.validation.harness import Harness
 from kernbench.validation.problem import Problem

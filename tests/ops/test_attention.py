@@ -182,3 +182,11 @@ def test_decode_takes_the_time_of_reading_the_cache() -> None:
     for keys, time_ps in zip((4096, 8192), times[2:], strict=True):
         least = sip.hbm_stream_ps(2 * 32 * 32 * keys * 128 * 2)
         assert least <= time_ps <= 1.15 * least
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80g", "h100-sxm", "h200"])
+def test_heads_of_128_elements_fit_into_large_gpus(name: str) -> None:
+    with RuntimeContext(load_machine(name, 1), 1, data=False) as torch:
+        q, k, v = (torch.empty((1, 1, 256, 128), dtype="f16") for _ in range(3))
+        ops.attention(q, k, v, causal=True)
+        torch.ahbm.synchronize()

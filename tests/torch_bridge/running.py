@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +32,33 @@ def simulated(
     return context
 
 
-def real(program: str, *args: object, nprocs: int = 1) -> None:
-    """Run a program as PyTorch itself would, on gloo processes."""
-    launch = [] if nprocs == 1 else ["-m", "torch.distributed.run", "--nproc-per-node", str(nprocs)]
-    command = [sys.executable, *launch, str(PROGRAMS / program), *map(str, args)]
-    subprocess.run(
-        command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+def real(program: str | Path, *args: object, nprocs: int = 1) -> None:
+    """Run a program in real processes with gloo."""
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps([str(PROGRAMS / program), list(map(str, args)), nprocs]) + "\n")
+    server.stdin.flush()
+    failure = json.loads(server.stdout.readline())
+    assert not failure, failure
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.torch_bridge.forked"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
+
+    def end() -> None:
+        server.communicate()
+
+    atexit.register(end)
+    return server
 
 
 def results(folder: Path, name: str = "rank") -> list[Any]:

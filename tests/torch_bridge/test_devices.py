@@ -35,6 +35,46 @@ assert torch.ones_like(x, device="cpu").device.type == "cpu"
 
 
 @pytest.mark.adr("0063-D1")
+def test_operations_that_are_made_of_others_stay_on_the_device_below_autograd(
+    tmp_path: Path,
+) -> None:
+    """Handlers of DTensor run there, and meet ``aten.to.dtype`` whole."""
+    source = """
+x = torch.ones(4, 4, device="cuda:1")
+with torch._C._AutoDispatchBelowAutograd():
+    for each in (x.to(torch.bfloat16), x.reshape(2, 8), x.flatten(), x.T.reshape(16), x.cov()):
+        assert each.device == x.device, each
+"""
+    check(tmp_path, source)
+
+
+def test_operations_with_a_kernel_of_their_own_are_not_taken_apart(tmp_path: Path) -> None:
+    source = """
+x = torch.linspace(-4, 4, 999).to(torch.bfloat16)
+def gradient(x):
+    x = x.clone().requires_grad_()
+    torch.nn.functional.silu(x).sum().backward()
+    return x.grad.tolist()
+assert gradient(x.cuda()) == gradient(x)
+"""
+    check(tmp_path, source)
+
+
+def test_a_result_that_nobody_waited_for_is_where_its_operand_is(tmp_path: Path) -> None:
+    source = """
+import os, torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+x = torch.ones(4, device="cuda")
+total = all_reduce(x, "sum", dist.group.WORLD)
+assert type(total) is AsyncCollectiveTensor and total.device == x.device and total.is_cuda
+assert (total + x).tolist() == [3] * 4 and (total + x).device == x.device
+"""
+    check(tmp_path, source, nprocs=2)
+
+
+@pytest.mark.adr("0063-D1")
 def test_a_move_to_the_host_is_a_copy_and_a_move_to_where_it_is_is_none(tmp_path: Path) -> None:
     source = """
 x = torch.ones(4, device="cuda")

@@ -43,6 +43,19 @@ with open({0!r}, "w") as said:
 
 
 @pytest.mark.adr("0063-D3")
+def test_an_event_on_an_idle_stream_has_happened_when_it_is_asked_about(tmp_path: Path) -> None:
+    source = """
+start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+start.record()
+torch.ones(4, device="cuda")
+torch.cuda.synchronize()
+end.record()
+assert start.elapsed_time(end) > 0
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.adr("0063-D3")
 def test_a_copy_on_a_stream_of_its_own_runs_beside_kernels(tmp_path: Path) -> None:
     source = """
 x, host = torch.ones(1 << 24, device="cuda"), torch.ones(1 << 20)

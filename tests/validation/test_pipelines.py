@@ -51,3 +51,26 @@ def test_sends_never_help(stages: int, microbatches: int, send_us: float) -> Non
     with_sends = one_forward_one_backward_us(stages, microbatches, 10.0, 20.0, send_us)
     without = one_forward_one_backward_us(stages, microbatches, 10.0, 20.0, 0.0)
     assert with_sends >= without >= microbatches * 30.0
+
+
+@pytest.mark.adr("0070-D2")
+@given(stages=st.integers(1, 6), microbatches=st.integers(1, 12), send_us=TIMES)
+def test_waiting_for_sends_never_helps(stages: int, microbatches: int, send_us: float) -> None:
+    common = (stages, microbatches, 10.0, 20.0, send_us)
+    waiting = one_forward_one_backward_us(*common, waits_for_sends=True)
+    assert waiting >= one_forward_one_backward_us(*common)
+    if stages == 1:
+        assert waiting == pytest.approx(30.0 * microbatches)
+
+
+@pytest.mark.adr("0070-D2")
+@given(stages=st.integers(1, 6), microbatches=st.integers(1, 12), end=TIMES)
+def test_the_last_stage_does_the_loss_of_every_microbatch(
+    stages: int, microbatches: int, end: float
+) -> None:
+    found = one_forward_one_backward_us(
+        stages, microbatches, 10.0, 20.0, 0.0, ends_us=(end, 2 * end)
+    )
+    # The last stage never waits between its microbatches, and the others follow it.
+    expected = (stages - 1) * 30.0 + microbatches * (30.0 + 3 * end)
+    assert found == pytest.approx(expected)

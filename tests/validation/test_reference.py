@@ -99,12 +99,12 @@ def test_an_impossible_size_names_its_row_and_column(tmp_path: Path, size: str) 
 def test_a_sample_is_the_same_every_time(tmp_path: Path) -> None:
     text = "".join(ROW.replace(",64,", f",{m},") for m in range(1, 401))
     rows = read_rows(written(tmp_path, GEMM + text))
-    some = sampled(rows, 4)
-    assert some == sampled(rows, 4)
+    some = sampled(rows, {Category.GEMM: 4})
+    assert some == sampled(rows, {Category.GEMM: 4})
     assert 50 < len(some) < 150
-    assert sampled(rows, 1) == rows
+    assert sampled(rows, {Category.MEMBOUND: 4}) == rows
     with pytest.raises(UsageError, match="at least 1"):
-        sampled(rows, 0)
+        sampled(rows, {Category.GEMM: 0})
 
 
 @pytest.mark.adr("0029-D4")

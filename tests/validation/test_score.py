@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def options(data: Path, **changed: object) -> ValidateOptions:
-    given = {"json": None, "page": None, "plot": None, "worst": 0, "jobs": 1, "every": 1}
+    given = {"json": None, "page": None, "plot": None, "worst": 0, "jobs": 1}
     return ValidateOptions(data=(str(data),), **{**given, **changed})  # type: ignore[arg-type]
 
 
@@ -85,6 +85,8 @@ def test_rows_without_an_answer_are_counted_and_named(
     [
         (TEXT.replace("A100-PCIe-40GB", "Abacus"), "rows.csv:2: no machine lists the device"),
         (TEXT.replace("time_us", "time"), "columns are missing: time_us"),
+        (TEXT.splitlines(keepends=True)[0], "there is nothing to score"),
+        (TEXT.replace("150.0", "nan"), "rows.csv:2: time_us must be a number above 0"),
         (TEXT.replace("8192", "0"), "rows.csv:3: column rows must be a whole number above 0"),
     ],
 )
@@ -96,6 +98,32 @@ def test_wrong_data_ends_with_one_line(
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert message in said
+
+
+@pytest.mark.adr("0071-D4")
+@pytest.mark.parametrize(
+    ("every", "message"),
+    [
+        ("0", "every must be at least 1"),
+        ("gem=4", "knows no category 'gem': did you mean gemm"),
+        ("gemm=few", "takes a number or CATEGORY=NUMBER, but got 'gemm=few'"),
+    ],
+)
+def test_a_wrong_sample_ends_with_one_line(
+    data: Path, capsys: pytest.CaptureFixture[str], every: str, message: str
+) -> None:
+    assert validate(options(data, every=(every,))) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.adr("0071-D4")
+def test_a_page_says_what_made_it(
+    data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    assert validate(options(data, page=str(page), every=("gemm=3",))) == 0
+    assert "Made by `kernbench validate rows.csv --every gemm=3 --page`" in page.read_text()
+    assert capsys.readouterr().out
 
 
 def test_several_processes_give_the_same_answers(data: Path) -> None:

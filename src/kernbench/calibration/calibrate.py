@@ -13,10 +13,10 @@ import yaml
 from kernbench.calibration.constants import Constant, constants_of, number_at
 from kernbench.calibration.least_squares import solve
 from kernbench.calibration.machine_text import edited
-from kernbench.calibration.rows import Array, Modeled, modeled, part_of
+from kernbench.calibration.rows import Array, Modeled, modeled
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import machine_text, parse_machine
-from kernbench.validation import Category, Errors, Row, errors_of
+from kernbench.validation import Category, Errors, Row, errors_of, part_of
 
 _SCALE = 0.05
 """Residuals, as logarithms of time, from which on a row counts as one that nothing explains."""

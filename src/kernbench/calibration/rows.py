@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import md5
 from typing import Protocol
 
 import numpy as np
@@ -41,21 +40,6 @@ class Modeled(Protocol):
     def narrow(self, text: str) -> bool:
         """Look again for the best ways to do each row on a machine like this; say if others are."""
         ...
-
-
-def part_of(row: Row, parts: int) -> int:
-    """Return which of ``parts`` a row is in, by a hash that keeps whole shapes together.
-
-    GEMMs go by their weights (n x k), elementwise rows by rows x cols, collectives by operation
-    and ranks: rows that differ in one size only are never on both sides of a split.
-    """
-    names = {
-        Category.GEMM: ("n", "k"),
-        Category.MEMBOUND: ("rows", "cols"),
-        Category.COLLECTIVES: ("op", "n_ranks"),
-    }[row.category]
-    key = "x".join(row.fields[name] for name in names)
-    return int(md5(key.encode()).hexdigest(), 16) % parts
 
 
 class GemmRows:

@@ -320,8 +320,12 @@ def _validate(
         int | None, typer.Option(metavar="N", min=1, help="Processes; as many as CPUs.")
     ] = None,
     every: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Score one row in N, picked by a hash.")
-    ] = 1,
+        list[str] | None,
+        typer.Option(
+            metavar="[CATEGORY=]N",
+            help="Score one row in N, picked by a hash; of one category, or of all. Repeatable.",
+        ),
+    ] = None,
     plot: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a scatter plot (needs matplotlib).")
     ] = None,
@@ -350,7 +354,7 @@ def _validate(
         plot=plot,
         worst=worst,
         jobs=jobs,
-        every=every,
+        every=tuple(every or ()),
         machines=tuple(machine or ()),
         borrow=borrow,
     )

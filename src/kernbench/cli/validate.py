@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import KernbenchError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from kernbench.validation import Row
+    from kernbench.validation import Category, Row
 
 _ABOUT = """\
 # How far off the model is
@@ -30,8 +30,9 @@ The rows are measurements that third parties published, keyed by `source`. Files
 `rows, cols, bytes` (membound), `n_ranks, bytes` (collectives), `tp, pp` and a model's sizes
 (tp_scaling). With your own measurements in the same columns you get your own table.
 
-Which constants were fitted, to which rows, is said in each machine's `sources`
-(`kernbench machine show NAME`) and in ADR-0028; rows of other devices and sources were not used.
+Which constants were fitted, to which rows, is said in each machine's `sources` (`kernbench machine
+show NAME`); those of a source's software are in `validation.stacks`, those of its way of measuring
+in `validation.harness`. Calibration keeps one row in four apart, by whole shapes (n x k of a GEMM).
 """
 
 
@@ -45,7 +46,7 @@ class ValidateOptions:
     plot: str | None
     worst: int
     jobs: int | None
-    every: int
+    every: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     borrow: str | None = None
 
@@ -81,23 +82,55 @@ def _validate(options: ValidateOptions) -> None:
     if options.borrow is not None:
         text, rows = _borrowed(options.borrow, rows)
         added.append(text)
-    rows = sampled(rows, options.every)
+    every = _every(options.every)
+    rows = sampled(rows, every)
+    if not rows:
+        raise UsageError(
+            f"there is nothing to score: {', '.join(options.data)} "
+            + (f"and --every {' '.join(options.every)} leave no row" if every else "has no rows")
+        )
     machines = Machines(added)
     with _bar(len(rows)) as advance:
         scored = answer_rows(rows, options.jobs or os.cpu_count() or 1, advance, machines)
     print(render_text(scored, options.worst, machines))
     try:
         if options.json is not None:
-            Path(options.json).write_text(json.dumps(to_json(scored), indent=2) + "\n")
+            Path(options.json).write_text(json.dumps(to_json(scored, machines), indent=2) + "\n")
         if options.page is not None:
-            about = _ABOUT
-            if options.every > 1:
-                about += f"\nThis table is of one row in {options.every} (`--every`), by a hash.\n"
+            about = _ABOUT + _command(options)
             Path(options.page).write_text(render_page(scored, about, machines))
         if options.plot is not None:
             write_plot(scored, Path(options.plot))
     except OSError as error:
         raise KernbenchError(f"{error.filename}: cannot be written: {error.strerror}") from None
+
+
+def _every(asked: Sequence[str]) -> dict[Category, int]:
+    """Return how many rows of each category one is scored of."""
+    from kernbench.validation import Category
+
+    found: dict[Category, int] = {}
+    for each in asked:
+        name, _, number = each.rpartition("=")
+        if name and name not in set(Category):
+            raise UsageError(f"--every knows no category {name!r}: {nearest(name, set(Category))}")
+        if not number.isdecimal():
+            raise UsageError(f"--every takes a number or CATEGORY=NUMBER, but got {each!r}")
+        for category in [Category(name)] if name else Category:
+            found[category] = int(number)
+    return found
+
+
+def _command(options: ValidateOptions) -> str:
+    """Return what a page says of how it was made."""
+    words = ["kernbench validate", *(Path(each).name for each in options.data)]
+    words += [f"--every {each}" for each in options.every]
+    words += [f"--machine {Path(each).name}" for each in options.machines]
+    words += [f"--borrow {options.borrow}"] if options.borrow else []
+    said = f"\nMade by `{' '.join(words)} --page`"
+    if options.every:
+        said += "; with `--every N` a table is of one row in N, picked by a hash"
+    return f"{said}.\n"
 
 
 def _borrowed(asked: str, rows: Sequence[Row]) -> tuple[tuple[str, str], list[Row]]:

@@ -28,7 +28,7 @@ _PREPARED = Memo()
 """Launches by the layouts of their tensors and the options."""
 
 NUM_STAGES = 2
-_TILE_BYTES = 32 * 1024
+_TILE_BYTES = 16 * 1024
 """Most bytes of a tile of keys."""
 _PROGRAMS = 128
 """How many programs a split of the keys aims at."""

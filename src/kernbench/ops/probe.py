@@ -69,5 +69,8 @@ class KernelProbe:
     def device_rates(self) -> DeviceRates:
         return DeviceRates(clock_ghz=1.0, hbm_bytes_per_ns=1.0)
 
+    def latest_ns(self) -> None:
+        """Return None: nothing runs."""
+
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         raise InternalError("a kernel that tunes itself cannot be timed alone")

@@ -1,13 +1,17 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
+from kernbench.runtime_api.argument_errors import bounds_error
 from kernbench.runtime_api.collective import Collective
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.current import current_context
 from kernbench.runtime_api.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.host_read import HOST_READS
-from kernbench.runtime_api.kernel_engine import KernelEngine, Policies
+from kernbench.runtime_api.host_tensor import HostMemory
+from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
+from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
 from kernbench.runtime_api.launch_attributes import LaunchAttributes
-from kernbench.runtime_api.live_launch import LivePlan
+from kernbench.runtime_api.launcher import KernelLauncher
+from kernbench.runtime_api.live_launch import LivePlan, Reach, Scratch
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.rank_state import RankState
@@ -21,7 +25,12 @@ __all__ = [
     "Collective",
     "DeviceStream",
     "Distributed",
+    "Grid",
+    "HostMemory",
     "KernelEngine",
+    "KernelEntry",
+    "KernelLauncher",
+    "KernelPlan",
     "LaunchAttributes",
     "LivePlan",
     "Marker",
@@ -29,14 +38,17 @@ __all__ = [
     "Policies",
     "ProcessGroup",
     "RankState",
+    "Reach",
     "ReduceOp",
     "Run",
     "RuntimeContext",
+    "Scratch",
     "Signature",
     "SpawnContext",
     "SpawnException",
     "Tensor",
     "WaitFor",
     "Work",
+    "bounds_error",
     "current_context",
 ]

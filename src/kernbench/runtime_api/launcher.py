@@ -301,6 +301,22 @@ class KernelLauncher:
         sip = self.run.machine.sip_at(self.run.rank_state.sip_id)
         return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps))
 
+    def latest_ns(self) -> Callable[[], float] | None:
+        """Return what waits for the rank's latest launch and gives its time.
+
+        None if a benchmark is under way, whose launches are on no stream.
+        """
+        run = self.run
+        launch = run.rank_state.last_launch
+        if run.probed_ps is not None or not isinstance(launch, StreamCommand):
+            return None
+
+        def time_ns() -> float:
+            run.wait(launch)
+            return (launch.end_ps - launch.start_ps) / 1000
+
+        return time_ns
+
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""
         run = self.run

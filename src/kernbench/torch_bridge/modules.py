@@ -23,6 +23,8 @@ _LIBRARIES = tuple(
         sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")
     }
 )
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of libraries, whichever environment's they are: one may build on another."""
 _OURS = f"{Path(__file__).resolve().parents[1]}/"
 
 
@@ -124,5 +126,7 @@ def _is_private(fullname: str, spec: importlib.machinery.ModuleSpec) -> bool:
     )
     if where is None:
         return False
-    where = str(Path(where).resolve())
-    return not where.startswith((*_LIBRARIES, _OURS)) and not where.endswith((".so", ".pyd"))
+    path = Path(where).resolve()
+    if path.suffix in (".so", ".pyd") or not _INSTALLED.isdisjoint(path.parts):
+        return False
+    return not str(path).startswith((*_LIBRARIES, _OURS))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+_KEYS = torch._C.DispatchKey
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
 # They reserve memory or show it differently; no kernel runs.
@@ -48,6 +49,10 @@ _ON_ONE_DEVICE = frozenset(
 )
 
 
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Classes of tensors that hold memory themselves; all others are wrappers around them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An overload, such as ``aten.add.Tensor``."""
@@ -57,6 +62,8 @@ class Operation:
     full_name: str
     is_free: bool
     """Whether it costs a device nothing."""
+    shows: bool
+    """Whether its result is another view of its operand."""
     is_random: bool
     is_copy: bool
     """Whether its operand and its result may be in different places."""
@@ -66,6 +73,9 @@ class Operation:
     """Whether a result may have memory of its own."""
     is_on_one_device: bool
     """Whether tensors of the host do not mix with those of a device, numbers excepted."""
+    is_composite: bool
+    """Whether it is made of others. Below autograd (in the handlers of wrappers) PyTorch leaves it
+    whole until it comes to a backend."""
     written: frozenset[int]
     """Positions of the arguments that it writes."""
 
@@ -82,12 +92,16 @@ def describe(func: Any) -> Operation:
         name=str(func._overloadpacket),
         full_name=full_name,
         is_free=shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE,
+        shows=shows,
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
         is_copy=is_copy,
         is_read=full_name in _READ_BY_HOST,
         makes_memory=any(each.alias_info is None for each in schema.returns),
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
+        # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
+        is_composite=func.has_kernel_for_dispatch_key(_KEYS.CompositeImplicitAutograd)
+        and not func.has_kernel_for_dispatch_key(_KEYS.CPU),
         written=frozenset(
             position
             for position, each in enumerate(schema.arguments)

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.sim_engine import on_thread
-from kernbench.torch_bridge import c10d, device, environ, libraries, locks, spawn
+from kernbench.torch_bridge import c10d, device, environ, libraries, locks, spawn, without_data
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
+from kernbench.torch_bridge.kernels import TorchLauncher
 from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, _Here
 from kernbench.torch_bridge.session import Session
 from kernbench.torch_bridge.strands import Strands, join_all, starting
+from kernbench.triton_backend import activate
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext, SpawnContext
@@ -56,10 +59,14 @@ class Programs:
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            if not self._session.run.has_data:
+                without_data.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])
-            yield
+            run = self._session.run
+            with activate(TorchLauncher(run, run.launcher.engine), DEVICE_TYPE):
+                yield
         finally:
             self._enter(self._base)
             patches.close()

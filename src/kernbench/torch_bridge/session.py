@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.costs import OperationCosts
+from kernbench.torch_bridge.device.names import CPU, META
+from kernbench.torch_bridge.shapes import Shapes
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Collective, ProcessGroup, RuntimeContext
@@ -23,3 +25,6 @@ class Session:
         """Sends and receives that have not met, by group, ends and tag."""
         self.pair_calls: dict[Any, int] = {}
         self.costs = OperationCosts(run.machine)
+        self.shapes = None if run.has_data else Shapes()
+        self.place = CPU if run.has_data else META
+        """Where C++ has the tensors of simulated devices."""

@@ -11,15 +11,17 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import UsageError, nearest
-from kernbench.triton_backend import benchmarking, launch_errors
+from kernbench.triton_backend import benchmarking, launch_errors, proton
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import ENTERED, Launcher
 
 
 @contextmanager
-def activate(launcher: Launcher) -> Iterator[None]:
+def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     """Send every Triton launch inside the ``with`` to ``launcher``.
+
+    ``torch_device`` is the kind of device that PyTorch's tensors are on for the kernels.
 
     Afterwards the driver that was active before is active again, also when there was none: Triton
     then still has to choose one, as if kernbench had never been there. Runs may be nested, or
@@ -36,13 +38,14 @@ def activate(launcher: Launcher) -> Iterator[None]:
         )
     # Missing when the entry points were not read (TRITON_BACKENDS_IN_TREE=1, a source tree).
     backends.setdefault(BACKEND_NAME, Backend(KernbenchBackend, KernbenchDriver))
-    driver = KernbenchDriver(launcher)
+    driver = KernbenchDriver(launcher, torch_device)
     # The public property would create a driver where none is wanted yet, and fail without a GPU.
     driver.previous = triton_driver._active
     triton_driver.set_active(driver)
     token = ENTERED.set(launcher)
     benchmarking.install()
     launch_errors.install()
+    proton.install()
     try:
         yield
     finally:
@@ -52,6 +55,7 @@ def activate(launcher: Launcher) -> Iterator[None]:
         if not isinstance(triton_driver._active, KernbenchDriver):
             benchmarking.remove()
             launch_errors.remove()
+            proton.remove()
 
 
 _ANNOUNCED = {

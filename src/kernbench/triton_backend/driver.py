@@ -27,10 +27,11 @@ _HBM_BUS_BITS = 1024
 class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
     """Stands for all devices of one run. Made by ``activate``, never by Triton itself."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, torch_device: str = "cpu") -> None:
         from kernbench.triton_backend.launcher import CompiledLauncher
 
         self.launcher = launcher
+        self._torch_device = torch_device
         self.launcher_cls = CompiledLauncher
         self.utils = _BinaryLoader()
         self.previous: Any = None
@@ -69,12 +70,15 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         return 0
 
     def get_active_torch_device(self) -> Any:
-        """Return PyTorch's CPU, whose tensors stand for the device's, or None without PyTorch.
+        """Return where PyTorch's tensors are for the kernels, or None without PyTorch.
 
-        Only a program that has imported PyTorch can do something with the answer.
+        Only a program that has imported PyTorch can do something with the answer. In most runs it
+        is the CPU, whose tensors stand for the device's.
         """
         torch = sys.modules.get("torch")
-        return None if torch is None else torch.device("cpu")
+        if torch is None or self._torch_device == "cpu":
+            return None if torch is None else torch.device("cpu")
+        return torch.device(self._torch_device, torch.cuda.current_device())
 
     def get_device_interface(self) -> Any:
         return _DeviceInterface

@@ -13,6 +13,7 @@ from triton.runtime import driver as triton_driver
 from kernbench.errors import InternalError, UsageError
 from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
 from kernbench.triton_backend.driver import KernbenchDriver
+from kernbench.triton_backend.proton import PROTON
 
 MAX_PROGRAMS = 2**31
 
@@ -41,6 +42,9 @@ class Launcher(Protocol):
 
     def device_rates(self) -> DeviceRates:
         """Return the clock and the memory bandwidth of the current rank's SIP."""
+
+    def latest_ns(self) -> Callable[[], float] | None:
+        """Return what waits for the rank's latest launch and gives its time, if it has any."""
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
@@ -117,6 +121,8 @@ class CompiledLauncher:
         if enter_hook is not None:
             enter_hook(launch_metadata)
         launcher.launch(binary, grid, picked)
+        if PROTON.is_recording:
+            PROTON.note(self._name, launcher.latest_ns())
         if exit_hook is not None:
             exit_hook(launch_metadata)
 

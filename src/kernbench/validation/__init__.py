@@ -5,6 +5,7 @@ from kernbench.validation.gemm import DTYPES as GEMM_DTYPES
 from kernbench.validation.gemm import GemmTuner
 from kernbench.validation.gemm import tiles as fitting_tiles
 from kernbench.validation.harness import gemm_harness
+from kernbench.validation.parts import part_of
 from kernbench.validation.predictor import Answer, Predictor
 from kernbench.validation.problem import Problem
 from kernbench.validation.reference import Category, Row, category_of, read_rows, sampled
@@ -30,6 +31,7 @@ __all__ = [
     "gemm_harness",
     "make_predictor",
     "measure",
+    "part_of",
     "presets",
     "read_rows",
     "render_page",

@@ -50,6 +50,7 @@ class GemmPredictor:
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
         self._tuner = GemmTuner()
+        self._met = lru_cache(maxsize=16)(_met)
 
     def predict(self, row: Row) -> Answer:
         dtype = DTYPES.get(row.dtype)
@@ -61,10 +62,14 @@ class GemmPredictor:
         problem = Problem.of(row, dtype)
         harness = gemm_harness(row.source, machine.name)
         try:
-            best = self._tuner.tune(problem, machine, harness)
+            best = self._tuner.tune(problem, self._met(machine, harness), harness)
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
         return Answer(harness.time_us(best.kernel_us), how=str(best.tile))
+
+
+def _met(machine: Machine, harness: Harness) -> Machine:
+    return harness.met(machine)
 
 
 class GemmTuner:

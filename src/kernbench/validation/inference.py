@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Protocol
 
-from kernbench.errors import KernbenchError
-from kernbench.hardware import Machine, changed_machine
-from kernbench.sim_engine import Asked, Network
+from kernbench.dtypes import as_dtype
+from kernbench.hardware import changed_machine
 from kernbench.tp import TransformerConfig
 from kernbench.validation.passes import Model, Pass, Passes, PassTime
 from kernbench.validation.pipelines import forward_us
-from kernbench.validation.predictor import Answer
+from kernbench.validation.predictor import Answer, answered
 from kernbench.validation.reference import Row
 from kernbench.validation.stacks import stack_of
+from kernbench.validation.wires import MachineOf, Wires
 
 DTYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 
@@ -22,19 +21,13 @@ _VOCABULARY = 51200
 _WHOLE_MODEL = "ops generate and encode are of a model with hidden, layers and heads"
 
 
-class MachineOf(Protocol):
-    """Finds the machine of a device."""
-
-    def __call__(self, device: str, num_sips: int = 1) -> Machine: ...
-
-
 class InferencePredictor:
     """Answers requests (``generate``) and passes of an encoder (``encode``)."""
 
     def __init__(self, machine_of: MachineOf) -> None:
         self._machine_of = machine_of
         self._passes = lru_cache(maxsize=64)(self._make_passes)
-        self._handed_on_us = lru_cache(maxsize=1024)(self._time_of_handing_on)
+        self._wires = Wires(machine_of)
 
     def predict(self, row: Row) -> Answer:
         """Return the time of the row's request."""
@@ -44,11 +37,8 @@ class InferencePredictor:
             return Answer(None, _WHOLE_MODEL)
         if row.fields.get("impl") == "Megatron":
             return Answer(None, "what Megatron's own generation computes per token is not known")
-        try:
-            time_us = self._encode_us(row) if row.op == "encode" else self._generate_us(row)
-        except KernbenchError as error:
-            return Answer(None, str(error).split(";")[0].split("\n")[0])
-        return Answer(time_us, how="layers run on the machine")
+        time_of = self._encode_us if row.op == "encode" else self._generate_us
+        return answered(lambda: time_of(row), "layers run on the machine")
 
     def _generate_us(self, row: Row) -> float:
         stack, stages = stack_of(row.source), row.optional("pp") or 1
@@ -89,7 +79,8 @@ class InferencePredictor:
         send_us = 0.0
         if stages > 1:
             elements = tokens * row.integer("hidden")
-            send_us = self._handed_on_us(row.device, row.integer("tp"), elements, row.dtype)
+            itemsize = as_dtype(DTYPES[row.dtype]).itemsize
+            send_us = self._wires.handed_on_us(row.device, row.integer("tp"), elements, itemsize)
         return took.rest_us + forward_us(stages, parts, took.layer_us * layers / stages, send_us)
 
     def _model(self, row: Row, *, post_norm: bool = False, causal: bool = True) -> Model:
@@ -114,31 +105,3 @@ class InferencePredictor:
         stack = stack_of(source)
         machine = changed_machine(self._machine_of(device), {}, num_sips=ranks)
         return Passes(stack.adapted(machine, ranks), stack)
-
-    def _time_of_handing_on(self, device: str, tp_size: int, elements: int, dtype: str) -> float:
-        """Return the time of what a stage hands to the next: a part per rank, gathered there.
-
-        Stages are next to each other: in a node where they fit, else in nodes of their own.
-        """
-        itemsize = 4 if dtype == "fp32" else 2
-        one = self._machine_of(device)
-        links = one.spec.links
-        node = 0 if links is None or links.scale_out is None else links.scale_out.sips_per_node
-        num_sips = 2 * tp_size
-        machine = changed_machine(
-            one, {}, num_sips=-(-num_sips // node) * node if node else num_sips
-        )
-        part = -(-elements // tp_size)
-        total_us = _alone_us(machine, Asked("send_recv", 2, part, itemsize), (0, tp_size))
-        if tp_size > 1:
-            gather = Asked("all_gather", tp_size, part * tp_size, itemsize)
-            total_us += _alone_us(machine, gather, tuple(range(tp_size)))
-        return total_us
-
-
-def _alone_us(machine: Machine, asked: Asked, sips: tuple[int, ...]) -> float:
-    """Return the time of a collective on idle links."""
-    network = Network(machine)
-    choice = network.selector.choose(asked, sips)
-    placed = network.run(choice.build(asked), sips, (0,) * len(sips), choice.protocol)
-    return placed.template.duration_ps / 1e6

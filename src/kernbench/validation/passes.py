@@ -70,6 +70,22 @@ class PassTime:
         return self.rest_us + layers * self.layer_us
 
 
+class TunedTiles:
+    """The tile with which each product is fastest, as measured GEMM rows are answered."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._tuner = GemmTuner()
+        self._tile = lru_cache(maxsize=4096)(self._tuned)
+
+    def __call__(self, m: int, n: int, k: int, dtype: DType, sip: SipSpec) -> GemmTile:
+        """Return the tile for a product; all SIPs are alike."""
+        return self._tile(m, n, k, dtype)
+
+    def _tuned(self, m: int, n: int, k: int, dtype: DType) -> GemmTile:
+        return self._tuner.tune(Problem(m, n, k, dtype), self._machine, _KERNEL_TIME).tile
+
+
 class Passes:
     """Times passes on one machine under one stack. What was timed before is remembered."""
 
@@ -77,8 +93,7 @@ class Passes:
         self.machine = machine
         self.stack = stack
         self._engine = KernelEngine(machine)
-        self._tuner = GemmTuner()
-        self._tile = lru_cache(maxsize=4096)(self._tuned)
+        self._tiles = TunedTiles(machine)
         self.time = lru_cache(maxsize=4096)(self._time)
 
     def _time(self, model: Model, asked: Pass) -> PassTime:
@@ -99,7 +114,7 @@ class Passes:
         torch.ahbm.set_device(rank)
         torch.distributed.init_process_group(blocking_wait=False)
         tp.initialize_model_parallel(model.config.tp_size)
-        ops.use_tiles(self.tile)
+        ops.use_tiles(self._tiles)
         config = model.config
         # Each has weights and a cache of its own, which the device meets as it would in a model.
         layers = [
@@ -153,13 +168,6 @@ class Passes:
         )  # fmt: skip
         attention.position = asked.past
         return attention
-
-    def tile(self, m: int, n: int, k: int, dtype: DType, sip: SipSpec) -> GemmTile:
-        """Return the tile with which a product is fastest, as measured GEMM rows are answered."""
-        return self._tile(m, n, k, dtype)
-
-    def _tuned(self, m: int, n: int, k: int, dtype: DType) -> GemmTile:
-        return self._tuner.tune(Problem(m, n, k, dtype), self.machine, _KERNEL_TIME).tile
 
 
 class _Head:

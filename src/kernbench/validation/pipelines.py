@@ -33,11 +33,15 @@ def one_forward_one_backward_us(
     backward_us: float,
     send_us: float,
     chunks: int = 1,
+    ends_us: tuple[float, float] = (0.0, 0.0),
+    waits_for_sends: bool = False,
 ) -> float:
     """Return the time of a training step under the 1F1B schedule.
 
     A stage holds ``chunks`` pieces of the model that are not next to each other (the interleaved
-    schedule); ``forward_us`` and ``backward_us`` are of all of a stage's pieces.
+    schedule); ``forward_us`` and ``backward_us`` are of all of a stage's pieces. ``ends_us`` is
+    what the last piece takes besides, forward and backward: the logits and the loss. A stage that
+    waits for its sends begins nothing else before what it handed on has arrived.
 
     Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters", 2021.
 
@@ -63,10 +67,14 @@ def one_forward_one_backward_us(
                     break
                 start = max(now[stage], ready[needed] if needed is not None else 0.0)
                 took = (forward_us if is_forward else backward_us) / chunks
+                took += ends_us[not is_forward] if piece == last else 0.0
                 now[stage] = start + took
                 # The loss is where the last piece is.
-                stays = is_forward and piece == last
-                ready[(is_forward, piece, microbatch)] = now[stage] + (0 if stays else send_us)
+                stays = piece == (last if is_forward else 0)
+                arrived = now[stage] + (0.0 if stays else send_us)
+                ready[(is_forward, piece, microbatch)] = arrived
+                if waits_for_sends:
+                    now[stage] = arrived
                 position[stage] += 1
                 left -= 1
                 moved = True

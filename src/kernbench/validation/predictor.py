@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from kernbench.errors import KernbenchError
 from kernbench.validation.reference import Row
 
 
@@ -30,3 +32,21 @@ class Predictor(Protocol):
     def predict(self, row: Row) -> Answer:
         """Return the modeled time of what the row measured."""
         ...
+
+
+def answered(time_us: Callable[[], float], how: str) -> Answer:
+    """Return an answer by running a program, or what the program failed with as the reason."""
+    try:
+        return Answer(time_us(), how=how)
+    except KernbenchError as error:
+        return Answer(None, _short(error))
+    except ExceptionGroup as errors:
+        # Ranks fail alike: the first one's reason is that of all.
+        cause = errors.exceptions[0]
+        if not isinstance(cause, KernbenchError):
+            raise
+        return Answer(None, _short(cause))
+
+
+def _short(error: BaseException) -> str:
+    return str(error).split(";")[0].split("\n")[0]

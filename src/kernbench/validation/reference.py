@@ -106,17 +106,22 @@ def read_rows(paths: Iterable[str | Path]) -> list[Row]:
     return found
 
 
-def sampled(rows: list[Row], every: int) -> list[Row]:
-    """Return one row in ``every``, picked by a hash of its shape: the same ones every time.
+def sampled(rows: list[Row], every: Mapping[Category, int]) -> list[Row]:
+    """Return one row in so many of each category, picked by a hash: the same ones every time.
+
+    Categories that ``every`` does not name are kept whole.
 
     Raises:
-        UsageError: ``every`` is below 1.
+        UsageError: A number is below 1.
     """
-    if every < 1:
-        raise UsageError(f"every must be at least 1, but got {every}")
-    if every == 1:
-        return rows
-    return [row for row in rows if int(md5(str(row).encode()).hexdigest(), 16) % every == 0]
+    for number in every.values():
+        if number < 1:
+            raise UsageError(f"every must be at least 1, but got {number}")
+    return [row for row in rows if _hash(row) % every.get(row.category, 1) == 0]
+
+
+def _hash(row: Row) -> int:
+    return int(md5(str(row).encode()).hexdigest(), 16)
 
 
 def category_of(file: str, columns: Iterable[str]) -> Category:

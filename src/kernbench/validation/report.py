@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kernbench.errors import UsageError
 from kernbench.validation.baselines import Baselines, baselines
 from kernbench.validation.devices import Machines, presets
+from kernbench.validation.goals import goals_of
 from kernbench.validation.reference import Category
 from kernbench.validation.score import Errors, Group, Scored, grouped, measure, reasons
+from kernbench.validation.splits import splits_of
+from kernbench.validation.sweeps import sweeps_of
 
 _HEAD = (
     "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "fitted line",
@@ -18,8 +22,9 @@ _HEAD = (
 _MOST_REASONS = 12
 
 
-def to_json(scored: Sequence[Scored]) -> dict[str, Any]:
-    """Return the errors per category and per group, in percent."""
+def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[str, Any]:
+    """Return the errors per category and per group, in percent; goals, and sweeps of splits."""
+    machines = machines or presets()
     categories = {}
     for category in Category:
         rows = [each for each in scored if each.row.category is category]
@@ -47,7 +52,14 @@ def to_json(scored: Sequence[Scored]) -> dict[str, Any]:
                 },
             }
         )  # fmt: skip
-    return {"categories": categories, "groups": groups}
+    sweeps = sweeps_of(scored)
+    return {
+        "categories": categories,
+        "groups": groups,
+        "goals": [asdict(each) for each in goals_of(scored, sweeps, machines)],
+        "tp_sweeps": None if sweeps is None else asdict(sweeps),
+        "apart": [asdict(each) for each in splits_of(scored, machines)],
+    }
 
 
 def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -> list[list[str]]:
@@ -93,15 +105,10 @@ HEADER = ("category", "device", "source", "op")
 def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None = None) -> str:
     """Return what the command prints."""
     lines = table(scored, HEADER, machines or presets())
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    text = [
-        "  ".join(
-            cell.ljust(width) if column < len(HEADER) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    text = _columns(lines, len(HEADER))
     text += ["", "errors in %; roofline and fitted line: MAPE/median/p90 of the same rows"]
+    for said, cells in _more(scored, machines or presets()):
+        text += ["", f"{said}:", *_columns(cells, 1)]
     found = reasons(scored)
     if found:
         text += ["", "unanswered rows:"]
@@ -111,6 +118,63 @@ def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None 
     if worst:
         text += ["", f"the {worst} rows that are furthest off:", *_worst(scored, worst)]
     return "\n".join(text)
+
+
+def _columns(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
+    """Return lines of cells under each other, the first ``num_left`` columns to the left."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < num_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[list[str]]]]:
+    """Return the tables beside the one of errors, each with what it is of."""
+    tables: list[tuple[str, list[list[str]]]] = []
+    sweeps = sweeps_of(scored)
+    goals = goals_of(scored, sweeps, machines)
+    if goals:
+        lines = [["goal", "rows", "limit", "reached", "met"]]
+        lines += [
+            [each.name, str(each.rows), each.limit, each.reached, "yes" if each.met else "no"]
+            for each in goals
+        ]
+        tables.append(("goals", lines))
+    if sweeps is not None:
+        lines = [["choice of a split (TP x PP x CP x DP)", "sweeps", "model right", "naive right"]]
+        lines += [
+            [each.name, str(each.sweeps), str(each.right), str(each.naive_right)]
+            for each in sweeps.questions
+        ]
+        tables.append(("sweeps of splits", lines))
+    splits = splits_of(scored, machines)
+    if splits:
+        lines = [
+            [
+                "device",
+                "machine",
+                "constants of GEMMs",
+                "fitted numbers",
+                "fit: rows",
+                "MAPE",
+                "apart: rows",
+                "MAPE",
+            ]
+        ]
+        lines += [
+            [
+                each.device, each.machine, each.said or "-", str(each.constants),
+                str(each.fit_rows), _percent(each.fit_mape),
+                str(each.apart_rows), _percent(each.apart_mape),
+            ]
+            for each in splits
+        ]  # fmt: skip
+        tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
+    return tables
 
 
 def _worst(scored: Iterable[Scored], count: int) -> list[str]:
@@ -128,15 +192,21 @@ def _worst(scored: Iterable[Scored], count: int) -> list[str]:
 def render_page(scored: Sequence[Scored], about: str, machines: Machines | None = None) -> str:
     """Return the table as a page of the documentation; ``about`` is its text."""
     lines = table(scored, HEADER, machines or presets())
-    cells = ["| " + " | ".join(line) + " |" for line in lines]
-    align = ["---"] * len(HEADER) + ["---:"] * len(_HEAD)
-    cells.insert(1, "| " + " | ".join(align) + " |")
-    text = [about.rstrip(), "", *cells]
+    text = [about.rstrip()]
+    for said, cells in _more(scored, machines or presets()):
+        text += ["", f"## {said[0].upper()}{said[1:]}", "", *_marked_down(cells, 1)]
+    text += ["", "## Errors", "", *_marked_down(lines, len(HEADER))]
     found = reasons(scored)
     if found:
         text += ["", "## Rows without an answer", "", "| rows | why |", "| ---: | --- |"]
         text += [f"| {count} | {reason} |" for count, reason in found]
     return "\n".join(text) + "\n"
+
+
+def _marked_down(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
+    cells = ["| " + " | ".join(line) + " |" for line in lines]
+    align = ["---"] * num_left + ["---:"] * (len(lines[0]) - num_left)
+    return [cells[0], "| " + " | ".join(align) + " |", *cells[1:]]
 
 
 def write_plot(scored: Sequence[Scored], path: Path) -> None:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from kernbench.validation.devices import Machines
 from kernbench.validation.inference import InferencePredictor
-from kernbench.validation.predictor import Answer
+from kernbench.validation.layer_ops import PREFIXES, LayerPredictor
+from kernbench.validation.predictor import Answer, Predictor
 from kernbench.validation.reference import Row
+from kernbench.validation.training import TrainingPredictor
 
 
 class TpPredictor:
     """Answers a row by layers of the model, run on the row's machine with the source's stack."""
 
     def __init__(self, machines: Machines) -> None:
-        self._inference = InferencePredictor(machines.machine_of)
+        inference = InferencePredictor(machines.machine_of)
+        training = TrainingPredictor(machines.machine_of)
+        layers = LayerPredictor(machines)
+        self._by_op: dict[str, Predictor] = {
+            "generate": inference,
+            "encode": inference,
+            "train_iteration": training,
+            "train_throughput": training,
+            **dict.fromkeys(PREFIXES, layers),
+        }
 
     def predict(self, row: Row) -> Answer:
-        if row.op in ("generate", "encode"):
-            return self._inference.predict(row)
-        return Answer(None, f"no composition of a {row.op} from layers")
+        predictor = self._by_op.get(row.op.partition(":")[0])
+        if predictor is None:
+            return Answer(None, f"no composition of a {row.op} from layers")
+        return predictor.predict(row)

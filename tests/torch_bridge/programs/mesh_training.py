@@ -121,7 +121,7 @@ for step in range(STEPS):
     tokens = torch.randint(VOCAB, (BATCH, SEQUENCE + 1)).to(device)
     with loss_parallel():
         logits = model(tokens[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

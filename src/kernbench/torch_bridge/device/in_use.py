@@ -53,15 +53,21 @@ def check_use(operation: Operation, args: Any, tensor: Tensor, residence: Reside
     writes = any(
         _holds(args[position], tensor) for position in operation.written if position < len(args)
     )
-    start, stop = _span(tensor)
+    use = find_use(residence, *_span(tensor), writes)
+    if use is not None:
+        what = "writes" if writes else "reads"
+        raise UsageError(
+            f"{operation.name} {what} a tensor of shape {tuple(tensor.shape)} that is in use by "
+            f"{use.part.describe()}, called at {use.part.site}; call wait() on its Work first"
+        )
+
+
+def find_use(residence: Residence, start: int, stop: int, writes: bool) -> Use | None:
+    """Return a use that does not go with reading, or writing, some bytes, if there is one."""
     for use in residence.uses:
         if (writes or use.writes) and use.start < stop and start < use.stop:
-            what = "writes" if writes else "reads"
-            raise UsageError(
-                f"{operation.name} {what} a tensor of shape {tuple(tensor.shape)} that is in use "
-                f"by {use.part.describe()}, called at {use.part.site}; call wait() on its Work "
-                "first"
-            )
+            return use
+    return None
 
 
 def _holds(arg: Any, tensor: Tensor) -> bool:

@@ -128,7 +128,7 @@ class Event:
         Raises:
             UsageError: One of them has not happened yet.
         """
-        current().host.catch_up()
+        current().host.poll()
         for which, event in (("the first", self), ("the second", end_event)):
             if event._marker is None or not event._marker.done:
                 raise UsageError(

@@ -17,6 +17,7 @@ from kernbench.torch_bridge.device.names import (
 )
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import current
 
 _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
@@ -24,6 +25,7 @@ _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
 _numpy = torch.Tensor.numpy
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
+_group = torch._C._group_tensors_by_device_and_dtype
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -53,7 +55,7 @@ def inner_of(tensor: Tensor) -> Tensor | None:
     """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor) is around, if any."""
     inner = getattr(tensor, "_local_tensor", None)
     if inner is None:
-        inner = tensor.__dict__.get("elem")
+        inner = getattr(tensor, "elem", None)
     return inner if isinstance(inner, Tensor) else None
 
 
@@ -134,7 +136,7 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 def _wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
     # C++ has no guard for a device that it was not built for, and would abort.
     if device is not None and is_simulated(device):
-        device = CPU
+        device = current().session.place
     made: Tensor = _make_wrapper_subclass(cls, *args, device=device, **kwargs)
     return made
 
@@ -172,6 +174,16 @@ def _like(original: Any) -> Any:
     return make
 
 
+def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
+    """``torch._C._group_tensors_by_device_and_dtype``, in which C++ names its own device."""
+    groups = _group(tensors, with_indices)
+    found: dict[Any, Any] = {}
+    for (device, dtype), group in groups.items():
+        first = next((each for each in group[0][0] if each is not None), None)
+        found[(device if first is None else device_of(first), dtype)] = group
+    return found
+
+
 def _get_device(self: Tensor) -> int:
     index = device_of(self).index
     return -1 if index is None else index
@@ -184,6 +196,7 @@ def install(patches: Patches) -> None:
         {
             "device": property(device_of),
             "is_cuda": property(lambda self: device_of(self).type == "cuda"),
+            "is_meta": property(lambda self: device_of(self).type == "meta"),
             "to": to,
             "cpu": cpu,
             "cuda": cuda,
@@ -193,6 +206,7 @@ def install(patches: Patches) -> None:
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )
+    patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         patches.set(torch, name, _factory(getattr(torch, name)))
     for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):

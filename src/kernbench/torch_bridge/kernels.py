@@ -1,0 +1,165 @@
+"""Triton kernels that a PyTorch program launches on tensors of its simulated devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from kernbench.errors import BadPointerError, UsageError
+from kernbench.replay import PointerArg
+from kernbench.runtime_api import (
+    HostMemory,
+    KernelEntry,
+    KernelLauncher,
+    LaunchAttributes,
+    LivePlan,
+    Reach,
+    Scratch,
+    bounds_error,
+)
+from kernbench.torch_bridge.costs import OperationTiming
+from kernbench.torch_bridge.device.in_use import find_use
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, executing
+from kernbench.torch_bridge.device.residence import Residence, residence_of
+from kernbench.torch_bridge.process import current
+
+if TYPE_CHECKING:
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
+    from kernbench.triton_backend import KernelBinary
+
+_PLAIN = LaunchAttributes()
+
+
+class TorchLauncher(KernelLauncher):
+    """Launches as the runtime does, but on PyTorch's memory and in the program's order.
+
+    A kernel's data is computed when it is launched, as that of PyTorch's own operations is; its
+    time is that of an operation on the current stream.
+    """
+
+    def __init__(self, run: Run, engine: KernelEngine) -> None:
+        super().__init__(run, engine)
+        self._timings: dict[tuple[KernelPlan, int], OperationTiming] = {}
+
+    def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
+        """Compute a kernel and put it on the current stream of the rank's device.
+
+        Raises:
+            BadPointerError: A pointer argument is no tensor on the rank's current device.
+            OutOfBoundsError: It would touch memory outside of a tensor's storage.
+            UsageError: It touches what a collective uses that was not waited for.
+            NoDataError: It decides by data, and the run has none.
+        """
+        entry = self._entries.get(binary)
+        if entry is None:
+            entry = self._entries[binary] = KernelEntry(binary)
+        key = (grid, entry.pick_ints(args))
+        plan = entry.plans.get(key)
+        if plan is None:
+            plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
+        process = current()
+        state, run = process.state, self.run
+        params = self._params_of(plan, args, state)
+        if isinstance(plan, LivePlan):
+            timing = self._run_live(plan, params, state)
+        else:
+            timing = self._timing(plan, state.sip_id)
+            if run.has_data and run.probed_ps is None:
+                self.engine.run(plan.trace, params)
+        if run.probed_ps is None:
+            process.host.launch(entry.name, timing, state.sip_id)
+        else:
+            run.probed_ps += timing.template(False).duration_ps
+
+    def _timing(self, plan: KernelPlan, sip_id: int) -> OperationTiming:
+        """Return the schedules of a launch; SIPs without a description of their own share them."""
+        key = (plan, id(self.run.machine.sip_at(sip_id)))
+        found = self._timings.get(key)
+        if found is None:
+            self.engine.check(plan.trace, sip_id)
+            name = plan.kernel.name
+
+            def make(queued: bool) -> Template:
+                return self.template(plan, (), sip_id, name, _PLAIN, queued=queued)
+
+            found = self._timings[key] = OperationTiming(make)
+        return found
+
+    def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
+        """Compute a kernel that decides by data, and return the schedules of what it did."""
+        run, engine, name = self.run, self.engine, plan.kernel.name
+        plan.check_data(run.has_data)
+        reach = Reach(run, plan, state, params)
+        if run.probed_ps is None:
+            executed = engine.run_live(plan, params, reach)
+        else:
+            scratch = Scratch(reach)
+            executed = engine.run_live(plan, scratch.params(params), scratch)
+
+        def make(queued: bool) -> Template:
+            conditions = engine.conditions(state.sip_id, (), queued=queued)
+            return engine.schedule(executed.trace, state.sip_id, conditions, name)
+
+        return OperationTiming(make)
+
+    def _params_of(
+        self, plan: KernelPlan | LivePlan, args: tuple[Any, ...], state: RankState
+    ) -> list[Any]:
+        """Check the tensors among the arguments, and put their memory in their place."""
+        params, memory = list(args), HostMemory(state.sip_id)
+        for index, low, high, writes in plan.pointers:
+            name = plan.kernel.param_names[index]
+            what = f"argument {name} of kernel {plan.kernel.name}"
+            tensor, residence = _on_device(what, params[index], state.sip_id)
+            start = tensor.storage_offset() * tensor.element_size()
+            size = tensor.untyped_storage().nbytes()
+            if isinstance(plan, LivePlan):
+                first, end = 0, size
+            else:
+                first, end = start + low, start + high
+            use = find_use(residence, first, end, writes)
+            if use is not None:
+                raise UsageError(
+                    f"{what} {'writes' if writes else 'reads'} a tensor of shape "
+                    f"{tuple(tensor.shape)} that is in use by {use.part.describe()}, called at "
+                    f"{use.part.site}; call wait() on its Work first"
+                )
+            if not self.run.has_data:
+                continue
+            with executing():
+                found = memory.tensor(tensor, name, what)
+            if first < 0 or end > size:
+                assert not isinstance(plan, LivePlan)
+                raise bounds_error(self.engine, plan, index, found, state)
+            params[index] = PointerArg(found.buffer, start)
+        return params
+
+
+def _on_device(what: str, given: Any, sip_id: int) -> tuple[Tensor, Residence]:
+    """Return the tensor that a pointer argument is, and where it is.
+
+    Raises:
+        BadPointerError: It is none on the device that the kernel is launched on.
+    """
+    # triton.reinterpret wraps the tensor.
+    inner = getattr(given, "base", None)
+    tensor = inner if isinstance(inner, Tensor) else given
+    if not isinstance(tensor, Tensor):
+        raise BadPointerError(f"{what} must be a tensor, but got {type(tensor).__name__}")
+    residence = residence_of(tensor)
+    if residence is None:
+        kind = type(tensor).__name__
+        raise BadPointerError(
+            f'{what} lies on {tensor.device}, which a kernel cannot reach; move it with .to("cuda")'
+            if kind in ("Tensor", "Parameter")
+            else f"{what} is a {kind}, which has no memory itself; pass the tensor inside, as "
+            ".to_local() returns it"
+        )
+    if residence.sip_id != sip_id:
+        raise BadPointerError(
+            f"{what} lies on {residence.device}, but the current device is "
+            f"{DEVICE_TYPE}:{sip_id}; call torch.cuda.set_device first, or move it"
+        )
+    return tensor, residence

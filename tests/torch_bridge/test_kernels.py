@@ -1,0 +1,147 @@
+"""Triton kernels on tensors of simulated devices, inside PyTorch programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError  # noqa: E402
+from kernbench.runtime_api import RuntimeContext, SpawnException  # noqa: E402
+from tests.torch_bridge.running import results, simulated  # noqa: E402
+
+START = """
+import os, torch, torch.distributed as dist, triton, triton.language as tl
+
+@triton.jit
+def double(x, y, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < count), mask=at < count)
+
+@triton.jit
+def gather(x, index, y, BLOCK: tl.constexpr):
+    at = tl.load(index + tl.program_id(0))
+    columns = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    while at >= 0:
+        tl.store(y + row * BLOCK + columns, tl.load(x + at * BLOCK + columns))
+        at -= 1000
+"""
+
+
+def run(folder: Path, source: str, **options: object) -> RuntimeContext:
+    path = folder / "program.py"
+    path.write_text(START + source)
+    return simulated(path, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0067-D1")
+def test_a_llama_of_triton_kernels_learns_what_its_twin_of_operations_does(tmp_path: Path) -> None:
+    context = simulated("triton_llama.py", tmp_path, nprocs=2)
+    found = results(tmp_path)
+    assert len(found) == 2
+    for each in found:
+        kernels, plain = each["Kernels"], each["Plain"]
+        assert kernels.keys() == plain.keys()
+        for name, expected in plain.items():
+            torch.testing.assert_close(kernels[name], expected, rtol=1e-4, atol=1e-6, msg=name)
+        assert all(value.abs().max() > 0 for value in plain.values())
+    launches: dict[str, int] = {}
+    for instance in context.op_log.instances:
+        name = instance.template.name
+        launches[name] = launches.get(name, 0) + len(instance.ranks)
+    norms = 2 * (2 * 2 + 1)
+    assert launches["rms_norm_forward"] == launches["rms_norm_backward"] == norms
+    assert launches["rope_kernel"] == 2 * (2 * 2 * 2)
+    assert launches["swiglu_forward"] == launches["swiglu_backward"] == 2 * 2
+    assert launches["cross_entropy_kernel"] == 2
+
+
+@pytest.mark.adr("0067-D1")
+def test_a_kernel_takes_its_modeled_time_in_the_order_of_its_stream(tmp_path: Path) -> None:
+    source = """
+x = torch.ones(1 << 16, device="cuda")
+y = torch.empty_like(x)
+x.add_(1)
+double[(1 << 6,)](x, y, x.numel(), BLOCK=1 << 10)
+x.add_(1)
+assert y.tolist() == [4] * (1 << 16) and x[0].item() == 3
+"""
+    context = run(tmp_path, source)
+    names = ("aten.add_", "double")
+    before, kernel, after = (
+        each for each in context.op_log.instances if each.template.name in names
+    )
+    assert kernel.template.name == "double"
+    assert before.ends_ps[0] <= kernel.starts_ps[0]
+    assert kernel.ends_ps[0] <= after.starts_ps[0]
+    assert kernel.template.hbm_bytes == 2 * 4 * (1 << 16)
+
+
+@pytest.mark.adr("0067-D1")
+def test_a_kernel_that_decides_by_data_sees_what_came_before(tmp_path: Path) -> None:
+    source = """
+x = torch.arange(32.0, device="cuda").view(8, 4)
+index = torch.tensor([6, 1, 7], device="cuda")
+y = torch.zeros(3, 4, device="cuda")
+index.sub_(1)
+gather[(3,)](x, index, y, BLOCK=4)
+index.zero_()
+assert torch.equal(y, x[[5, 0, 6]])
+"""
+    context = run(tmp_path, source)
+    assert "gather" in {each.template.name for each in context.op_log.instances}
+
+
+def test_views_autotuning_and_the_active_device_work(tmp_path: Path) -> None:
+    source = """
+device = triton.runtime.driver.active.get_active_torch_device()
+x = torch.arange(8.0, device=device).view(4, 2)
+assert x.device == device == torch.device("cuda", 0)
+tuned = triton.autotune([triton.Config({"BLOCK": b}) for b in (16, 32)], key=["count"])(double)
+y = torch.zeros(10, device="cuda")
+tuned[lambda meta: (triton.cdiv(4, meta["BLOCK"]),)](x[2:], y[3:], 4)
+assert y.tolist() == [0] * 3 + [8, 10, 12, 14] + [0] * 3
+assert isinstance(triton.testing.do_bench(lambda: double[(1,)](x, y, 8, BLOCK=16)), float)
+assert y.tolist() == [0] * 3 + [8, 10, 12, 14] + [0] * 3
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.adr("0067-D2")
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        ("double[(1,)](x.cpu(), y, 8, BLOCK=8)", BadPointerError, r'lies on cpu.*\.to\("cuda"\)'),
+        ("double[(1,)](x, y.to('cuda:1'), 8, BLOCK=8)", BadPointerError, "lies on cuda:1, but"),
+        ("double[(1,)](x, y, 9, BLOCK=16)", OutOfBoundsError, "reads 4 bytes at x"),
+    ],
+)
+def test_arguments_that_a_kernel_cannot_have_are_refused(
+    tmp_path: Path, call: str, kind: type[Exception], words: str
+) -> None:
+    source = f"x, y = torch.ones(8, device='cuda'), torch.ones(9, device='cuda')\n{call}"
+    with pytest.raises(kind, match=words):
+        run(tmp_path, source)
+
+
+@pytest.mark.adr("0067-D2")
+def test_a_kernel_on_a_tensor_of_a_collective_under_way_is_refused(tmp_path: Path) -> None:
+    source = """
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+x = torch.ones(8, device="cuda")
+y = torch.empty_like(x)
+work = dist.all_reduce(x, async_op=True)
+double[(1,)](x, y, 8, BLOCK=8)
+work.wait()
+"""
+    with pytest.raises(SpawnException) as caught:
+        run(tmp_path, source, nprocs=2)
+    (error, *_) = caught.value.exceptions
+    assert isinstance(error, UsageError)
+    assert "argument x of kernel double reads a tensor" in str(error)
+    assert "in use by all_reduce #1" in str(error)

@@ -1,0 +1,126 @@
+"""Triton's profiler inside of a run, as host code uses it: trees of modeled time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+import triton.language as tl
+
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.runtime_api import RuntimeContext
+from kernbench.triton_backend import activate
+from tests.triton_backend.recording import RecordingLauncher, Tensor
+
+proton = pytest.importorskip("triton.profiler")
+
+
+def flops_of(grid: Any, metadata: Any, args: Any) -> dict[str, Any]:
+    return {"name": f"add_{args['n']}", "flops32": args["n"]}
+
+
+@triton.jit(launch_metadata=flops_of)
+def named(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
+
+
+@triton.jit
+def plain(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+
+def tree(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the metrics of every frame, by the names on the way to it."""
+    found = {}
+
+    def walk(node: dict[str, Any], above: tuple[str, ...]) -> None:
+        here = (*above, node["frame"]["name"])
+        found[here[1:]] = node["metrics"]
+        for child in node["children"]:
+            walk(child, here)
+
+    root, device = json.loads(path.read_text())
+    assert list(device) == ["KERNBENCH"]
+    walk(root, ())
+    return found
+
+
+@pytest.mark.adr("0050-D8")
+def test_a_session_is_a_tree_of_scopes_and_launches_in_modeled_time(tmp_path: Path) -> None:
+    with RuntimeContext(machine="ahbm", ranks=1) as torch:
+        x, out = torch.ones(1000), torch.empty(1000)
+        proton.start(str(tmp_path / "found"), hook="triton")
+        with proton.scope("first", {"tokens": 3}):
+            for _ in range(3):
+                named[(4,)](x, out, 1000, BLOCK=256)
+            plain[(4,)](x, out, 1000, BLOCK=256)
+        proton.deactivate()
+        plain[(4,)](x, out, 1000, BLOCK=256)
+        proton.activate()
+        plain[(4,)](out, x, 1000, BLOCK=256)
+        triton.testing.do_bench(lambda: plain[(4,)](out, x, 1000, BLOCK=256))
+        proton.finalize()
+    launches = [each for each in torch.op_log.instances if each.template.kind == "kernel"]
+    found = tree(tmp_path / "found.hatchet")
+    assert found.keys() == {
+        (), ("first",), ("first", "add_1000"), ("first", "plain"), ("plain",)
+    }  # fmt: skip
+    assert found["first",] == {"tokens": 3}
+    of_named = found["first", "add_1000"]
+    assert (of_named["count"], of_named["flops32"]) == (3, 3000)
+    times_ns = [(each.ends_ps[0] - each.starts_ps[0]) / 1000 for each in launches]
+    assert len(times_ns) == 6
+    assert of_named["time (ns)"] == pytest.approx(sum(times_ns[:3]))
+    assert found["first", "plain"]["time (ns)"] == pytest.approx(times_ns[3])
+    assert found["plain",]["time (ns)"] == pytest.approx(times_ns[5])
+
+
+@pytest.mark.adr("0050-D8")
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"data": "trace"}, "data='trace'"),
+        ({"context": "python"}, "context='python'"),
+        ({"backend": "instrumentation"}, "backend='instrumentation'"),
+    ],
+)
+def test_what_has_no_modeled_counterpart_is_refused_by_name(
+    options: dict[str, str], asked: str
+) -> None:
+    with activate(RecordingLauncher()), pytest.raises(UsageError, match=asked):
+        proton.start("x", **options)
+    proton.finalize  # noqa: B018
+
+
+def test_files_that_cannot_be_and_sessions_that_are_not_are_named(tmp_path: Path) -> None:
+    with activate(RecordingLauncher()):
+        session = proton.start(str(tmp_path / "missing" / "x"))
+        with pytest.raises(KernbenchError, match=r"missing/x\.hatchet: cannot be written"):
+            proton.finalize(session)
+        with pytest.raises(UsageError, match=f"no session {session}"):
+            proton.deactivate(session)
+
+
+@pytest.mark.adr("0050-D8")
+def test_outside_of_a_run_the_library_is_tritons_own() -> None:
+    library = sys.modules["triton._C.libproton"]
+    before = library.proton
+    with activate(RecordingLauncher()):
+        assert library.proton is not before
+        assert sys.modules["triton.profiler.profile"].libproton is not before
+    assert library.proton is before
+    assert sys.modules["triton.profiler.profile"].libproton is before
+
+
+def test_kernels_are_recorded_without_their_hook_too(tmp_path: Path) -> None:
+    with activate(RecordingLauncher()):
+        proton.start(str(tmp_path / "plain"))
+        plain[(4,)](Tensor("float32"), Tensor("float32", 8192), 1000, BLOCK=256)
+        proton.finalize()
+    assert tree(tmp_path / "plain.hatchet")["plain",]["time (ns)"] == 2000
