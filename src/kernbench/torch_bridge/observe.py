@@ -73,7 +73,7 @@ class Observer(TorchDispatchMode):
             return self._move(func, operation, args, kwargs, source, source.device)
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
-            _settle_all(result, source.device)
+            _settle_all(result, source.device, operation.name)
         if operation.is_read:
             self._copy_to_host(source.sip_id, num_bytes(args))
         elif not operation.is_free:
@@ -132,7 +132,7 @@ class Observer(TorchDispatchMode):
             return func(*args, **kwargs)
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
-            _settle_all(result, target)
+            _settle_all(result, target, operation.name)
         if operation.is_copy and source is None:
             self._copy("copy_from_host", target.index, num_bytes((result,)))
         elif not operation.is_free:
@@ -255,12 +255,12 @@ def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     return source, None if target is None else target.device
 
 
-def _settle_all(result: Any, device: torch.device) -> None:
+def _settle_all(result: Any, device: torch.device, label: str) -> None:
     if isinstance(result, Tensor):
-        settle(result, device)
+        settle(result, device, label)
     elif isinstance(result, (list, tuple)):
         for each in result:
-            _settle_all(each, device)
+            _settle_all(each, device, label)
 
 
 def _leave_open(result: Any) -> None:
