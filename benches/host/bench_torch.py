@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -94,7 +95,8 @@ def simulate(folder: Path, source: str, *args: str, ranks: int = 1) -> None:
     path = folder / "program.py"
     path.write_text(source)
     context = RuntimeContext(machine=f"ahbm:{ranks}", ranks=ranks)
-    with context:
+    with context, warnings.catch_warnings():
+        warnings.simplefilter("default")
         run_torchrun(context, path, compile(source, str(path), "exec"), args, ranks)
 
 
@@ -160,6 +162,7 @@ def test_training_on_a_mesh_over_real_processes(tmp_path: Path, goal: Goal) -> N
 
 WITHOUT_DATA = """
 import sys
+import warnings
 from pathlib import Path
 from kernbench import RuntimeContext
 from kernbench.torch_bridge import run_torchrun
