@@ -73,11 +73,11 @@ class Observer(TorchDispatchMode):
             return self._move(func, operation, args, kwargs, source, source.device)
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
-            _settle_all(result, source.device)
+            _settle_all(result, source.device, operation.name)
         if operation.is_read:
             self._copy_to_host(source.sip_id, num_bytes(args))
         elif not operation.is_free:
-            self._launch(func, operation, args, result, known, source.sip_id)
+            self._launch(func, operation, args, kwargs, result, known, source.sip_id)
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -132,11 +132,11 @@ class Observer(TorchDispatchMode):
             return func(*args, **kwargs)
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
-            _settle_all(result, target)
+            _settle_all(result, target, operation.name)
         if operation.is_copy and source is None:
             self._copy("copy_from_host", target.index, num_bytes((result,)))
         elif not operation.is_free:
-            self._launch(func, operation, args, result, known, target.index)
+            self._launch(func, operation, args, kwargs, result, known, target.index)
         return result
 
     def _move_to_host(
@@ -172,6 +172,7 @@ class Observer(TorchDispatchMode):
         func: Any,
         operation: Operation,
         args: Any,
+        kwargs: dict[str, Any],
         result: Any,
         known: Known | None,
         sip_id: int,
@@ -179,7 +180,7 @@ class Observer(TorchDispatchMode):
         """Put it on the current stream, at its cost."""
         timing = None if known is None else known.timings.get(sip_id)
         if timing is None:
-            timing = self._costs.timing(func, operation.name, args, result, sip_id)
+            timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
             if known is not None:
                 known.timings[sip_id] = timing
         self._host.launch(operation.name, timing, sip_id)
@@ -255,12 +256,12 @@ def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     return source, None if target is None else target.device
 
 
-def _settle_all(result: Any, device: torch.device) -> None:
+def _settle_all(result: Any, device: torch.device, label: str) -> None:
     if isinstance(result, Tensor):
-        settle(result, device)
+        settle(result, device, label)
     elif isinstance(result, (list, tuple)):
         for each in result:
-            _settle_all(each, device)
+            _settle_all(each, device, label)
 
 
 def _leave_open(result: Any) -> None:

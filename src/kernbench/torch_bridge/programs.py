@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.sim_engine import on_thread
-from kernbench.torch_bridge import c10d, device, environ, libraries, locks, spawn, without_data
+from kernbench.torch_bridge import (
+    c10d,
+    device,
+    environ,
+    libraries,
+    locks,
+    sharding,
+    spawn,
+    without_data,
+)
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
@@ -22,6 +31,7 @@ from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, _Here
+from kernbench.torch_bridge.remarks import remarks_of
 from kernbench.torch_bridge.session import Session
 from kernbench.torch_bridge.strands import Strands, join_all, starting
 from kernbench.triton_backend import activate
@@ -59,6 +69,7 @@ class Programs:
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
             spawn.install(patches, self)
@@ -149,7 +160,9 @@ def run_torchrun(
     context: RuntimeContext, path: Path, code: CodeType, args: tuple[str, ...], nprocs: int
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``."""
-    programs = Programs(Session(context), path, code)
+    session = Session(context)
+    context.remarks.append(lambda: remarks_of(session))
+    programs = Programs(session, path, code)
     variables = {
         "RANK": "{rank}",
         "LOCAL_RANK": "{rank}",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.costs import OperationCosts
 from kernbench.torch_bridge.device.names import CPU, META
+from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.shapes import Shapes
 
 if TYPE_CHECKING:
@@ -26,5 +27,6 @@ class Session:
         self.pair_calls: dict[Any, int] = {}
         self.costs = OperationCosts(run.machine)
         self.shapes = None if run.has_data else Shapes()
+        self.memories = Memories(run.machine)
         self.place = CPU if run.has_data else META
         """Where C++ has the tensors of simulated devices."""
