@@ -30,7 +30,8 @@ for placement in (Shard(0), Shard(1), Replicate()):
     made = torch._foreach_mul(given, 2.0)
     torch._foreach_add_(made, given)
     for tensor, expected in zip(made, whole):
-        assert any(tensor.device_mesh is each for each in meshes) and tensor.placements == (placement,)
+        assert any(tensor.device_mesh is each for each in meshes)
+        assert tensor.placements == (placement,)
         assert torch.equal(tensor.full_tensor().cpu(), expected * 3)
 """
 
