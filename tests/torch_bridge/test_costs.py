@@ -152,7 +152,7 @@ def test_operations_of_unknown_arithmetic_are_counted_and_listed(tmp_path: Path)
     path.write_text(
         "import torch\n"
         "x = torch.ones(8, 8, device='cuda')\n"
-        "x.sort(); x.sort(); x + x; x @ x; x.view(64); x.sum()\n"
+        "x.sort(); x.sort(); x + x; x @ x; x.view(64); x.is_pinned(); x.sum()\n"
     )
     context = simulated(path)
     remarks = [line for ask in context.remarks for line in ask()]

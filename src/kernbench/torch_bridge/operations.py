@@ -15,6 +15,7 @@ _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_auto
 _FREE = frozenset(
     {
         "aten.detach.default",
+        "aten.is_pinned.default",
         "aten.empty.memory_format",
         "aten.empty_like.default",
         "aten.empty_strided.default",
