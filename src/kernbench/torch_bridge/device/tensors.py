@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit._builtins import _get_builtin_table
 
 from kernbench.torch_bridge.device.moves import moving
 from kernbench.torch_bridge.device.names import (
@@ -177,6 +179,17 @@ def _get_device(self: Tensor) -> int:
     return -1 if index is None else index
 
 
+def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a function of ``torch``, which TorchScript must go on to know as the operation."""
+    original = getattr(torch, name)
+    made = make(original)
+    patches.set(torch, name, made)
+    operations: Any = _get_builtin_table()
+    if id(original) in operations:
+        operations[id(made)] = operations[id(original)]
+        patches.on_close(operations.pop, id(made))
+
+
 def install(patches: Patches) -> None:
     """Let tensors say where they are in the simulation."""
     patches.set_all(
@@ -194,8 +207,8 @@ def install(patches: Patches) -> None:
         },
     )
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
-        patches.set(torch, name, _factory(getattr(torch, name)))
+        _replace_function(patches, name, _factory)
     for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):
-        patches.set(torch, f"{name}_like", _like(getattr(torch, f"{name}_like")))
+        _replace_function(patches, f"{name}_like", _like)
     for name in ("empty", "zeros", "ones", "full", "empty_strided"):
         patches.set(torch.Tensor, f"new_{name}", _like(getattr(torch.Tensor, f"new_{name}")))
