@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -232,8 +231,6 @@ def test_an_interrupt_says_what_every_rank_was_at(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         simulated(path, nprocs=2)
     first, second = caught.value.__notes__
-    assert re.fullmatch(
-        rf"rank 1  ran    case.py:{LINE + 1}|rank 1  ran    case.py:{LINE + 2}", first
-    )
+    assert first in [f"rank 1  ran    case.py:{LINE + line}" for line in (1, 2)]
     assert "rank 0  all_reduce #1 on group world, waits for rank 1" in second
     assert f"case.py:{LINE + 3}" in second

@@ -38,7 +38,9 @@ def torchrun(options: TorchrunOptions) -> int:
         from kernbench.torch_bridge import check_torch, run_torchrun
 
         check_torch()
-        shown = _ranks(options.ranks_print, machine.num_sips)
+        shown = _ranks(
+            options.ranks_print, options.nprocs if options.nprocs > 1 else machine.num_sips
+        )
         code = compile_program(path)
         from kernbench.runtime_api import RuntimeContext
 
