@@ -99,6 +99,8 @@ def install(patches: Patches) -> None:
             "manual_seed": rng.manual_seed,
             "manual_seed_all": rng.manual_seed,
             "initial_seed": rng.initial_seed,
+            "default_generators": rng.DefaultGenerators(),
+            "get_rng_state_all": lambda: [rng.get_rng_state()] * device_count(),
             "get_rng_state": rng.get_rng_state,
             "set_rng_state": rng.set_rng_state,
         },
