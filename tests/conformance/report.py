@@ -14,7 +14,8 @@ EXPLAINED: tuple[tuple[str, str], ...] = (
         "asks PyTorch for a GPU, or expects that a CPU tensor is refused",
     ),
     (
-        r"too many indices for tensor of rank|Block pointers have been removed|CompileTimeAssert",
+        r"too many indices for tensor of rank|Block pointers have been removed|CompileTimeAssert"
+        r"|does not compile",
         "the test is older than the installed Triton, whose front end refuses it",
     ),
     (

@@ -3,6 +3,7 @@ from collections import deque
 from itertools import pairwise
 from math import prod
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -36,6 +37,16 @@ def check_all_routes(machine: Machine) -> None:
             if src != dst:
                 assert (route[0].src_sip, route[-1].dst_sip) == (src, dst)
             assert all(one.dst_sip == two.src_sip for one, two in pairwise(route))
+    check_many_at_once(machine)
+
+
+def check_many_at_once(machine: Machine) -> None:
+    """Hold the routes of all pairs, hop by hop, to those of one pair after the other."""
+    pairs = np.indices((machine.num_sips, machine.num_sips)).reshape(2, -1)
+    hops = list(machine.hops(*pairs))
+    for pair, (src, dst) in enumerate(pairs.T.tolist()):
+        route = list(machine.route(src, dst))
+        assert [int(hop[pair]) for hop in hops] == route + [-1] * (len(hops) - len(route))
 
 
 @pytest.mark.adr("0006-D4")

@@ -44,7 +44,7 @@ BOTH_WAYS = pytest.mark.parametrize("launch", [launched, plainly])
         (np.ones(64), 64, TypeError, "argument x_ptr of kernel copy_kernel is a numpy array"),
         ([1.0], 64, TypeError, "argument x_ptr of kernel copy_kernel is a list"),
         (None, "64", TypeError, "argument n of kernel copy_kernel is a str"),
-        (None, 2**70, TypeError, "argument n of kernel copy_kernel is 11805916207174113"),
+        (None, 2**70, OverflowError, "argument n of kernel copy_kernel is 11805916207174113"),
         (None, np.int32(64), TypeError, "n of kernel copy_kernel is a number of numpy .int32."),
         (None, (1, {}), TypeError, "n of kernel copy_kernel is a tuple with an element that is a"),
     ],

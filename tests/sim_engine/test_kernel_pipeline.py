@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.sim_engine.kernel_pipeline import Cost, PipelineTimes, SiteTimes, run_pipeline
+from kernbench.sim_engine.kernel_pipeline import (
+    Cost,
+    PipelineTimes,
+    SiteTimes,
+    interval_in_turns_ps,
+    interval_ps,
+    run_pipeline,
+    side_by_side,
+)
 from kernbench.sim_engine.kernel_plan import LoopNode, Node, ProgramPlan, Step
 from kernbench.sim_engine.pipeline_reference import run_reference
 
@@ -173,3 +181,41 @@ def test_more_stages_are_never_slower(
 
 def test_a_loop_of_a_billion_iterations_is_found_steady() -> None:
     assert run_gemm(10**9, 3, 10, 30, 5).end_ps == 25 + 10**9 * 30 + 15
+
+
+@pytest.mark.adr("0007-D7")
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(2, 4))
+def test_programs_side_by_side_are_timed_as_the_event_by_event_schedule_times_them(
+    seed: int, count: int
+) -> None:
+    program = RandomProgram(seed, max_trip=5)
+    plan, times = side_by_side(program.plan, program.times, count)
+    assert run_pipeline(plan, times) == run_reference(plan, times)
+
+
+@pytest.mark.adr("0007-D7")
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(1, 6))
+def test_taking_turns_is_no_better_than_full_queues_or_nobody_waiting(
+    seed: int, count: int
+) -> None:
+    program = RandomProgram(seed, max_trip=5)
+    alone = run_pipeline(program.plan, program.times)
+    found = interval_in_turns_ps(program.plan, program.times, count)
+    assert found >= alone.end_ps // count
+    assert interval_in_turns_ps(program.plan, program.times, 1) == alone.end_ps
+
+
+@pytest.mark.adr("0007-D7")
+def test_in_turns_a_loop_that_waits_for_its_loads_keeps_other_programs_busy() -> None:
+    # Each of 8 iterations: a load of 10 that is there 300 later, then 5 of math.
+    body = (Step(0, 0, (), (0,)), Step(1, 2, (0, 1), (2,)))
+    loop = LoopNode(0, 8, 1, body, range(2), ((),), (1,), ((2,),), (3,), ())
+    plan = ProgramPlan((loop,), (None,) * 2, 4)  # type: ignore[arg-type]
+    times = SiteTimes((10, 5), ((), ()), (300, 0))
+    assert run_pipeline(plan, times).end_ps == 8 * 315
+    # One behind the other, the next program's first load waits behind the last one of the first.
+    assert interval_ps(plan, times, 16) == 7 * 315 + 10
+    # In turns the last of 16 loads is there at 160 + 300; its program's math ends 5 later.
+    assert interval_in_turns_ps(plan, times, 16) == -(-8 * 465 // 16)

@@ -85,6 +85,8 @@ def test_rows_without_an_answer_are_counted_and_named(
     [
         (TEXT.replace("A100-PCIe-40GB", "Abacus"), "rows.csv:2: no machine lists the device"),
         (TEXT.replace("time_us", "time"), "columns are missing: time_us"),
+        (TEXT.splitlines(keepends=True)[0], "there is nothing to score"),
+        (TEXT.replace("150.0", "nan"), "rows.csv:2: time_us must be a number above 0"),
         (TEXT.replace("8192", "0"), "rows.csv:3: column rows must be a whole number above 0"),
     ],
 )

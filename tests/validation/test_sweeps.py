@@ -111,10 +111,12 @@ def test_goals_say_what_was_reached_and_are_of_rows_kept_apart(tmp_path: Path) -
     )
     assert (borrowed.rows, borrowed.limit, borrowed.met) == (40, "MAPE <= 6 %", True)
     assert (other.reached, other.met) == ("10.0 %", False)
-    (line,) = splits_of(rows, presets())
+    line, older, transferred = splits_of(rows, presets())
     assert (line.machine, line.apart_rows) == ("a100-sxm-80g", len(apart))
     assert line.fit_rows + line.apart_rows == 40
     assert line.constants >= 7
+    assert (older.device, older.fit_rows) == ("H100-80GB", 0)
+    assert (transferred.said, transferred.apart_mape) == ("fitted on h200", None)
 
 
 @pytest.mark.adr("0071-D3")

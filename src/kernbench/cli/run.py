@@ -220,6 +220,9 @@ def run_and_report(context: RuntimeContext, options: Outputs, work: Callable[[],
         report: Report = context.report()
         console = Console(file=sys.stdout, highlight=False)
         print_report(report, peaks_of(machine), console, idle_parts(log))
+        remarks = [line for ask in context.remarks for line in ask()]
+        if remarks:
+            print("", *remarks, sep="\n")
     with _writing("log", options.log) as path:
         if path is not None:
             num_rows = log.write_parquet(path, machine=machine.name, ranks=context.world_size)
@@ -228,7 +231,7 @@ def run_and_report(context: RuntimeContext, options: Outputs, work: Callable[[],
         if path is not None:
             write_trace(log, machine, path)
             print(f"timeline: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
-    text = json.dumps(report, indent=2)
+    text = json.dumps({**report, "remarks": remarks} if remarks else report, indent=2)
     if json_only:
         print(text)
     else:

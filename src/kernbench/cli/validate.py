@@ -84,6 +84,11 @@ def _validate(options: ValidateOptions) -> None:
         added.append(text)
     every = _every(options.every)
     rows = sampled(rows, every)
+    if not rows:
+        raise UsageError(
+            f"there is nothing to score: {', '.join(options.data)} "
+            + (f"and --every {' '.join(options.every)} leave no row" if every else "has no rows")
+        )
     machines = Machines(added)
     with _bar(len(rows)) as advance:
         scored = answer_rows(rows, options.jobs or os.cpu_count() or 1, advance, machines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kernbench.collectives.plan import Plan, Request, even_bounds, in_one_round, shared_index
@@ -24,6 +26,27 @@ def one_shot(asked: Request) -> Plan:
     """Return :func:`pairwise` as one round: every rank serves all others at once."""
     bounds, steps = pairwise(asked)
     return bounds, in_one_round(steps)
+
+
+def scattered(asked: Request) -> Plan:
+    """Return all of :func:`pairwise` at once, the peers in an order that spreads them.
+
+    Peers ahead and behind at the same distance go together, so that both directions of a ring are
+    busy, and distances come bit-reversed, so that no link of a mesh has all of its work at the end.
+    Links serve them in that order.
+    """
+    bounds, steps = pairwise(asked)
+    n = asked.num_ranks
+    bits = n.bit_length()
+    distances = sorted(range(1, n // 2 + 1), key=lambda each: f"{each:0{bits}b}"[::-1])
+    spread: list[Step] = []
+    for distance in distances:
+        both = [steps[each - 1] for each in dict.fromkeys((distance, n - distance))]
+        first, *others = in_one_round(both)
+        if spread:
+            first = replace(first, concurrent=True, behind=True)
+        spread += [first, *others]
+    return bounds, tuple(spread)
 
 
 def bruck(asked: Request) -> Plan:

@@ -35,8 +35,8 @@ class Algorithm:
     """Block to block, by send and receive, by stores into peers' memory, or through the switch."""
     power_of_two: bool = False
     """Whether the number of ranks must be one."""
-    every_to_every: bool = False
-    """Whether every rank sends to every other one, which takes long to time for large groups."""
+    for_small_groups: bool = False
+    """Whether large groups do not choose it: it takes long to time, and another one serves them."""
     by_node: bool = False
     """Whether the group must be whole nodes, more than one of them, of several ranks."""
 
@@ -45,36 +45,37 @@ class Algorithm:
 _ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
         "ring": Algorithm(ring.all_reduce),
-        "direct": Algorithm(direct.all_reduce, every_to_every=True),
+        "direct": Algorithm(direct.all_reduce, for_small_groups=True),
         "tree": Algorithm(tree.all_reduce),
         "bidirectional_ring": Algorithm(ring.bidirectional_all_reduce),
         "double_tree": Algorithm(double_tree.all_reduce),
         "halving_doubling": Algorithm(halving.all_reduce),
-        "one_shot": Algorithm(direct.one_shot_all_reduce, "peer", every_to_every=True),
-        "two_shot": Algorithm(direct.two_shot_all_reduce, "peer", every_to_every=True),
+        "one_shot": Algorithm(direct.one_shot_all_reduce, "peer", for_small_groups=True),
+        "two_shot": Algorithm(direct.two_shot_all_reduce, "peer", for_small_groups=True),
         "hierarchical": Algorithm(hierarchical.all_reduce, by_node=True),
-        "in_switch": Algorithm(in_switch.all_reduce, "in_switch", every_to_every=True),
+        "in_switch": Algorithm(in_switch.all_reduce, "in_switch", for_small_groups=True),
     },
     "all_gather": {
         "ring": Algorithm(ring.all_gather),
-        "direct": Algorithm(direct.all_gather, every_to_every=True),
+        "direct": Algorithm(direct.all_gather, for_small_groups=True),
         "halving_doubling": Algorithm(halving.all_gather, power_of_two=True),
-        "one_shot": Algorithm(direct.one_shot_all_gather, "peer", every_to_every=True),
+        "one_shot": Algorithm(direct.one_shot_all_gather, "peer", for_small_groups=True),
         "hierarchical": Algorithm(hierarchical.all_gather, by_node=True),
     },
     "reduce_scatter": {
         "ring": Algorithm(ring.reduce_scatter),
-        "direct": Algorithm(direct.reduce_scatter, every_to_every=True),
+        "direct": Algorithm(direct.reduce_scatter, for_small_groups=True),
         "halving_doubling": Algorithm(halving.reduce_scatter, power_of_two=True),
-        "one_shot": Algorithm(direct.one_shot_reduce_scatter, "peer", every_to_every=True),
+        "one_shot": Algorithm(direct.one_shot_reduce_scatter, "peer", for_small_groups=True),
         "hierarchical": Algorithm(hierarchical.reduce_scatter, by_node=True),
     },
     "broadcast": {"ring": Algorithm(ring.broadcast), "tree": Algorithm(tree.broadcast)},
     "reduce": {"ring": Algorithm(ring.reduce), "tree": Algorithm(tree.reduce)},
     "all_to_all": {
-        "pairwise": Algorithm(exchange.pairwise, "point_to_point"),
-        "one_shot": Algorithm(exchange.one_shot, "point_to_point", every_to_every=True),
-        "bruck": Algorithm(exchange.bruck, "point_to_point", every_to_every=True),
+        "pairwise": Algorithm(exchange.pairwise, "point_to_point", for_small_groups=True),
+        "one_shot": Algorithm(exchange.one_shot, "point_to_point", for_small_groups=True),
+        "scattered": Algorithm(exchange.scattered, "point_to_point"),
+        "bruck": Algorithm(exchange.bruck, "point_to_point", for_small_groups=True),
     },
     "gather": {
         "direct": Algorithm(exchange.gather, "point_to_point"),
@@ -110,9 +111,9 @@ def algorithm_class(op: str, algorithm: str) -> AlgorithmClass:
     return _algorithm(op, algorithm).moves
 
 
-def every_to_every(op: str, algorithm: str) -> bool:
-    """Return whether every rank sends to every other one, so that plans grow with the square."""
-    return _algorithm(op, algorithm).every_to_every
+def for_small_groups(op: str, algorithm: str) -> bool:
+    """Return whether only small groups choose it; by name it serves groups of any size."""
+    return _algorithm(op, algorithm).for_small_groups
 
 
 def refusal(op: str, algorithm: str, num_ranks: int, ranks_per_node: int = 0) -> str:

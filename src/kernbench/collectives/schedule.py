@@ -29,6 +29,8 @@ class Step:
     at most one. It sends in step ``s`` only after its own receives of earlier steps have ended,
     and after its own sends of earlier steps left. A step that is ``concurrent`` joins the step
     before it in one round: it waits for what that one waits for, and for nothing of the round.
+    One that is also ``behind`` is served by the links after the steps before it, as what was
+    asked for later; else the steps of a round come as they arrive.
     """
 
     src: Index
@@ -39,6 +41,7 @@ class Step:
     """How many chunks travel as one, from ``chunk[i]`` on."""
     concurrent: bool = False
     part: Part = "whole"
+    behind: bool = False
 
     def __len__(self) -> int:
         return len(self.src)
@@ -162,7 +165,7 @@ class Schedule:
                 for src, dst, chunk in zip(step.src, step.dst, step.chunk, strict=True)
             )
             where = "" if step.part == "whole" else f"  {_PARTS[step.part]}"
-            sign = "+" if step.concurrent else " "
+            sign = ">" if step.behind else "+" if step.concurrent else " "
             lines.append(
                 f"step {number} {sign}{'reduce' if step.reduce else 'copy  '}  {moves}{where}"
             )

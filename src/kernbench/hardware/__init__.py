@@ -36,9 +36,10 @@ from kernbench.hardware.specs import (
     PeSpec,
     SipSpec,
 )
-from kernbench.hardware.topology import SWITCH
+from kernbench.hardware.topology import NO_LINK, SWITCH
 
 __all__ = [
+    "NO_LINK",
     "PLAIN_PROTOCOL",
     "PS_PER_NS",
     "PS_PER_US",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -12,7 +12,7 @@ from kernbench.hardware.joining import Shape, build_topology
 from kernbench.hardware.link_specs import LinkOverride, LinksSpec, ScaleOutSpec
 from kernbench.hardware.rates import PS_PER_NS, ceil_ps, ps_per_byte, transfer_ps
 from kernbench.hardware.specs import MachineSpec, SipSpec
-from kernbench.hardware.topology import SWITCH, Topology, TwoLevels
+from kernbench.hardware.topology import SWITCH, Places, Topology, TwoLevels
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,18 @@ class Machine:
             )
             self._routes[key] = found
         return found
+
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        """Yield the first link of every route, then the second, ...; ``NO_LINK`` after its end.
+
+        Raises:
+            UsageError: The machine has no such SIP.
+        """
+        for sips in (src_sips, dst_sips):
+            for extreme in (sips.min(initial=0), sips.max(initial=0)):
+                self._check_sip(int(extreme))
+        if self._topology is not None:
+            yield from self._topology.hops(src_sips, dst_sips)
 
     def _check_sip(self, sip_id: int) -> None:
         if not 0 <= sip_id < self.num_sips:

@@ -6,10 +6,18 @@ Routes are deterministic shortest ones, worked out from the two numbers when the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, zip_longest
 from math import prod
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Places = npt.NDArray[np.int64]
+
+NO_LINK = -1
+"""Where a route has no link, because it is shorter than others."""
 
 SWITCH = -1
 """Stands for the switch where a link's end is not a SIP.
@@ -29,6 +37,12 @@ class Topology(Protocol):
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
         """Return the links that lead from one SIP to another one."""
+
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        """Yield the first link of every route, then the second, ...; ``NO_LINK`` after its end.
+
+        What :meth:`route` says of each pair, for many at once and without keeping any.
+        """
 
 
 class Ring:
@@ -55,6 +69,21 @@ class Ring:
             return tuple((src_sip + hop) % count for hop in range(ahead))
         return tuple(count + (src_sip - hop) % count for hop in range(count - ahead))
 
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        count = self.num_sips
+        if count <= 2:
+            yield np.where(src_sips == dst_sips, NO_LINK, src_sips)
+            return
+        ahead = (dst_sips - src_sips) % count
+        clockwise = ahead <= count - ahead
+        # Twice around each way, so that nobody has to ask where the ring begins anew.
+        around = np.tile(np.arange(count), 2)
+        links = np.concatenate([around, count + around])
+        at = np.where(clockwise, src_sips, 3 * count + src_sips)
+        yield from _along(
+            links, at, np.where(clockwise, 1, -1), np.where(clockwise, ahead, count - ahead)
+        )
+
 
 class OneWayRing:
     """Each SIP is joined to the next one only."""
@@ -70,6 +99,12 @@ class OneWayRing:
         count = self.num_sips
         return tuple((src_sip + hop) % count for hop in range((dst_sip - src_sip) % count))
 
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        links = np.tile(np.arange(self.num_sips), 2)
+        yield from _along(
+            links, src_sips, np.ones_like(src_sips), (dst_sips - src_sips) % self.num_sips
+        )
+
 
 class Grid:
     """A mesh, or with ``wraps`` a torus, of any number of axes; the last axis is x.
@@ -82,6 +117,16 @@ class Grid:
         self.shape, self.wraps = shape, wraps
         self._strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
         self._index = {ends: index for index, ends in enumerate(self.ends())}
+        # By port (an axis and a direction; the last leads nowhere) and SIP: the link, and its end.
+        num_ports, sips = 2 * len(shape) + 1, np.arange(prod(shape))
+        self._links = np.full((num_ports, len(sips)), NO_LINK)
+        self._ends = np.tile(sips, (num_ports, 1))
+        for port in range(num_ports - 1):
+            for sip in sips.tolist():
+                other = self._next(sip, port // 2, 1 if port % 2 else -1)
+                if other is not None and other != sip:
+                    self._links[port, sip] = self._index[sip, other]
+                    self._ends[port, sip] = other
 
     def ends(self) -> list[Ends]:
         found: list[Ends] = []
@@ -101,6 +146,27 @@ class Grid:
                 assert following is not None
                 stops.append(following)
         return tuple(self._index[ends] for ends in pairwise(stops))
+
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        # Per axis, in the order in which routes go along them: the port, and the hop that ends it.
+        ports, ends = [], []
+        so_far = np.zeros_like(src_sips)
+        for axis in reversed(range(len(self.shape))):
+            count, stride = self.shape[axis], self._strides[axis]
+            here, there = src_sips // stride % count, dst_sips // stride % count
+            ahead = (there - here) % count
+            upwards = 2 * ahead <= count if self.wraps else there > here
+            distance = np.minimum(ahead, count - ahead) if self.wraps else abs(there - here)
+            so_far = so_far + distance
+            ports.append(2 * axis + upwards)
+            ends.append(so_far)
+        at = src_sips
+        for hop in range(int(so_far.max(initial=0))):
+            port = np.full_like(src_sips, 2 * len(self.shape))
+            for along, end in zip(reversed(ports), reversed(ends), strict=True):
+                port = np.where(hop < end, along, port)
+            yield self._links[port, at]
+            at = self._ends[port, at]
 
     def _place(self, sip: int, axis: int) -> int:
         return sip // self._strides[axis] % self.shape[axis]
@@ -130,38 +196,52 @@ class Graph:
     def __init__(self, num_sips: int, edges: Sequence[Ends]) -> None:
         self.num_sips = num_sips
         self._ends = [ends for src, dst in edges for ends in ((src, dst), (dst, src))]
-        self._from: dict[int, dict[int, int]] = {}
-        """By SIP, the link by which each other SIP is reached on the way from it."""
+        self._into: list[list[int]] = [[] for _ in range(num_sips)]
+        """By SIP, the links that end there."""
+        for link, (_, dst) in enumerate(self._ends):
+            self._into[dst].append(link)
+        self._towards: dict[int, list[int]] = {}
+        """By SIP, the link by which each other SIP sets out for it."""
 
     def ends(self) -> list[Ends]:
         return self._ends
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
-        reached = self._reached(src_sip)
+        towards = self._all_towards(dst_sip)
         links: list[int] = []
-        here = dst_sip
-        while here != src_sip:
-            links.append(reached[here])
-            here = self._ends[reached[here]][0]
-        return tuple(reversed(links))
+        here = src_sip
+        while here != dst_sip:
+            links.append(towards[here])
+            here = self._ends[towards[here]][1]
+        return tuple(links)
+
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        targets, which = np.unique(dst_sips, return_inverse=True)
+        towards = np.array([self._all_towards(target) for target in targets.tolist()])
+        end = np.array([dst for _, dst in self._ends])
+        at = src_sips
+        while (at != dst_sips).any():
+            links = towards[which, at]
+            yield links
+            at = np.where(links == NO_LINK, at, end[links])
 
     def cut_off(self) -> list[int]:
         """Return the SIPs that no wires lead to from SIP 0."""
-        reached = self._reached(0)
-        return [sip for sip in range(1, self.num_sips) if sip not in reached]
+        towards = self._all_towards(0)
+        return [sip for sip in range(1, self.num_sips) if towards[sip] == NO_LINK]
 
-    def _reached(self, src_sip: int) -> dict[int, int]:
-        if src_sip not in self._from:
-            reached: dict[int, int] = {}
-            queue = deque([src_sip])
+    def _all_towards(self, dst_sip: int) -> list[int]:
+        found = self._towards.get(dst_sip)
+        if found is None:
+            found = self._towards[dst_sip] = [NO_LINK] * self.num_sips
+            queue = deque([dst_sip])
             while queue:
-                here = queue.popleft()
-                for link, (src, dst) in enumerate(self._ends):
-                    if src == here and dst != src_sip and dst not in reached:
-                        reached[dst] = link
-                        queue.append(dst)
-            self._from[src_sip] = reached
-        return self._from[src_sip]
+                for link in self._into[queue.popleft()]:
+                    src = self._ends[link][0]
+                    if src != dst_sip and found[src] == NO_LINK:
+                        found[src] = link
+                        queue.append(src)
+        return found
 
 
 class FullyConnected:
@@ -176,6 +256,10 @@ class FullyConnected:
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
         return (src_sip * (self.num_sips - 1) + dst_sip - (dst_sip > src_sip),)
+
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        links = src_sips * (self.num_sips - 1) + dst_sips - (dst_sips > src_sips)
+        yield np.where(src_sips == dst_sips, NO_LINK, links)
 
 
 class Switch:
@@ -192,6 +276,11 @@ class Switch:
 
     def route(self, src_sip: int, dst_sip: int) -> tuple[int, ...]:
         return (src_sip, self.num_sips + dst_sip)
+
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        stays = src_sips == dst_sips
+        yield np.where(stays, NO_LINK, src_sips)
+        yield np.where(stays, NO_LINK, self.num_sips + dst_sips)
 
 
 class TwoLevels:
@@ -240,6 +329,48 @@ class TwoLevels:
             return up, self.first_outer_link + self.sips_per_node * self.num_nodes + dst_sip
         first = self.first_outer_link + src_place * len(self._outer_ends)
         return tuple(first + link for link in self.outer.route(src_node, dst_node)) + inside
+
+    def hops(self, src_sips: Places, dst_sips: Places) -> Iterator[Places]:
+        src_nodes, src_places = np.divmod(src_sips, self.sips_per_node)
+        dst_nodes, dst_places = np.divmod(dst_sips, self.sips_per_node)
+        goes_out = src_nodes != dst_nodes
+        first_inside = dst_nodes * len(self._inner_ends)
+        inner = (
+            np.where(links == NO_LINK, NO_LINK, first_inside + links)
+            for links in self.inner.hops(src_places, dst_places)
+        )
+        if self.outer is None:
+            ups = self.first_outer_link + src_sips
+            downs = self.first_outer_link + self.sips_per_node * self.num_nodes + dst_sips
+            none = np.full_like(src_sips, NO_LINK)
+            for inside, outside in zip_longest(inner, (ups, downs), fillvalue=none):
+                yield np.where(goes_out, outside, inside)
+            return
+        # Routes leave their rails at different hops, so what follows has to wait for them.
+        following = np.array([*inner, np.full_like(src_sips, NO_LINK)])
+        first = self.first_outer_link + src_places * len(self._outer_ends)
+        done = np.zeros_like(src_sips)
+        everyone = np.arange(len(src_sips))
+        rails = self.outer.hops(src_nodes, dst_nodes)
+        while True:
+            rail = next(rails, None)
+            outside = np.full_like(src_sips, NO_LINK) if rail is None else rail
+            inside = following[np.minimum(done, len(following) - 1), everyone]
+            on_rail = outside != NO_LINK
+            links = np.where(on_rail, first + outside, inside)
+            if rail is None and (links == NO_LINK).all():
+                return
+            yield links
+            done += ~on_rail
+
+
+def _along(links: Places, at: Places, by: Places, distance: Places) -> Iterator[Places]:
+    """Yield what lies at ``at``, ``at + by``, ... of ``links``, each as often as its distance."""
+    least, at = int(distance.min(initial=0)), at.copy()
+    for hop in range(int(distance.max(initial=0))):
+        found = links[at] if hop < least else np.where(hop < distance, links[at], NO_LINK)
+        yield found
+        at += by
 
 
 def _in_node(end: int, node: int, sips_per_node: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,8 @@ class Run:
         """What looks for mistakes during replay, or None."""
         self.ordering = Ordering() if self.sanitizer is not None and data else None
         """What the sanitizer knows of who waited for whom."""
+        self.remarks: list[Callable[[], list[str]]] = []
+        """Asked for lines to end the report with."""
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.replay_queue = ReplayQueue(data)

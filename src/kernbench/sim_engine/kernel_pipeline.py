@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kernbench.sim_engine.kernel_plan import LoopNode, Node, ProgramPlan, Step
+from kernbench.sim_engine.kernel_plan import LoopNode, Node, ProgramPlan, Slots, Step
 
 Cost = int | tuple["Cost", ...]
 """Picoseconds, or one cost per iteration of the outermost loop that it varies over."""
@@ -91,6 +91,63 @@ def interval_ps(plan: ProgramPlan, times: SiteTimes, in_flight: int) -> int:
     return -(-steady.shift_ps // steady.period)
 
 
+def interval_in_turns_ps(plan: ProgramPlan, times: SiteTimes, together: int) -> int:
+    """Return the time per program of a PE whose programs take turns, command by command.
+
+    ``together`` programs step through their commands side by side, each command once for each of
+    them: while one waits for a load, its engines work for the others. Then the next as many begin.
+    """
+    turns, costs = side_by_side(plan, times, together)
+    return -(-interval_ps(turns, costs, 1) // together)
+
+
+def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> tuple[ProgramPlan, SiteTimes]:
+    """Return several programs as one, each with slots and sites of its own."""
+
+    def own(slots: Slots, program: int) -> Slots:
+        return tuple(slot + program * plan.num_slots for slot in slots)
+
+    def everyones(slots: Slots) -> Slots:
+        return tuple(slot for program in range(count) for slot in own(slots, program))
+
+    def widened(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        found: list[Node] = []
+        for node in nodes:
+            if isinstance(node, Step):
+                found += [
+                    Step(
+                        node.site * count + program,
+                        node.queue,
+                        own(node.reads, program),
+                        own(node.writes, program),
+                    )
+                    for program in range(count)
+                ]
+                continue
+            found.append(
+                replace(
+                    node,
+                    body=widened(node.body),
+                    sites=range(node.sites.start * count, node.sites.stop * count),
+                    inits=tuple(own(s, p) for p in range(count) for s in node.inits),
+                    args=everyones(node.args),
+                    yields=tuple(own(s, p) for p in range(count) for s in node.yields),
+                    results=everyones(node.results),
+                    invariants=everyones(node.invariants),
+                )
+            )
+        return tuple(found)
+
+    sites = tuple(site for site in plan.sites for _ in range(count))
+    together = ProgramPlan(widened(plan.nodes), sites, plan.num_slots * count)
+    costs = SiteTimes(
+        tuple(cost for cost in times.occupancy_ps for _ in range(count)),
+        tuple(loops for loops in times.varies_over for _ in range(count)),
+        tuple(latency for latency in times.latency_ps for _ in range(count)),
+    )
+    return together, costs
+
+
 class PipelineRun:
     """One program's queues and what is ready when, while its commands run."""
 
@@ -103,6 +160,8 @@ class PipelineRun:
         self.varies_over = times.varies_over
         self.latency = times.latency_ps
         self.jump = jump
+        self._queues: dict[int, set[int]] = {}
+        """By loop, the queues that its commands take."""
 
     def nodes(self, nodes: tuple[Node, ...], floor: int) -> tuple[int, int]:
         """Run ``nodes``, none before ``floor``; return the floor of what follows, and the end."""
@@ -183,13 +242,20 @@ class PipelineRun:
         times.append(max((self.ready[slot] for slot in node.invariants), default=0))
         return tuple(max(time - base, 0) for time in times)
 
+    def _queues_of(self, node: LoopNode) -> set[int]:
+        found = self._queues.get(node.loop_id)
+        if found is None:
+            found = self._queues[node.loop_id] = set()
+            for each in node.body:
+                found |= {each.queue} if isinstance(each, Step) else self._queues_of(each)
+        return found
+
     def _shift(self, node: LoopNode, ends: deque[int], by: int) -> None:
         """Jump ahead: all that the loop moves happens ``by`` later."""
-        # What was over before the next iteration may start stays over.
-        base = ends[0]
-        self.queue[:] = [max(time, base) + by for time in self.queue]
+        for queue in self._queues_of(node):
+            self.queue[queue] += by
         for slot in node.args:
-            self.ready[slot] = max(self.ready[slot], base) + by
+            self.ready[slot] += by
         for site in node.sites:
             if self.last[site] >= 0:
                 self.last[site] += by

@@ -35,12 +35,19 @@ from kernbench.sim_engine.kernel_bursts import (
     touched,
 )
 from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts, Sharing, Traffic
-from kernbench.sim_engine.kernel_pipeline import PipelineTimes, interval_ps, run_pipeline
+from kernbench.sim_engine.kernel_pipeline import (
+    PipelineTimes,
+    interval_in_turns_ps,
+    interval_ps,
+    run_pipeline,
+)
 from kernbench.sim_engine.kernel_plan import QUEUES, ProgramPlan, build_program_plan
 
 Array = npt.NDArray[Any]
 
 _MIX = -7046029254386353131
+_GOOD_ENOUGH = 1.05
+"""Of the best interval that there can be: no other order of commands is tried then."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +127,8 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     num_cubes, pes_per_cube = pes_in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
     timing = Timing(
-        resident_programs(trace.tcm_bytes, trace.staged_bytes, sip), trace.num_programs > num_pes
+        resident_programs(trace.tcm_bytes, trace.staged_bytes, sip),
+        -(-trace.num_programs // num_pes),
     )
     groups = [
         group.waves(CostModel(group.plan, sip, conditions), timing)
@@ -165,8 +173,8 @@ class Timing:
 
     resident: int
     """How many a PE has begun and not ended."""
-    several: bool
-    """Whether there are more programs than PEs."""
+    per_pe: int
+    """How many programs the busiest PE runs in all."""
 
 
 def resident_programs(tcm_bytes: int, staged_bytes: int, sip: SipSpec) -> int:
@@ -301,9 +309,16 @@ class GroupAnalysis:
 
     def _pace(self, costs: ProgramCosts, timing: Timing) -> Pace:
         interval = None
-        if timing.several and timing.resident > 1:
+        pipeline = run_pipeline(self.plan, costs.times)
+        together = min(timing.resident, timing.per_pe)
+        if together > 1:
             interval = interval_ps(self.plan, costs.times, timing.resident)
-        return Pace(run_pipeline(self.plan, costs.times), interval)
+            # No order of commands is better than full queues, or than nobody waiting for another.
+            least = max(-(-pipeline.end_ps // together), *self._busy_ps(costs))
+            if interval > _GOOD_ENOUGH * least:
+                in_turns = interval_in_turns_ps(self.plan, costs.times, together)
+                interval = min(interval, in_turns)
+        return Pace(pipeline, interval)
 
     def _busy_ps(self, costs: ProgramCosts) -> list[int]:
         """Return how long a program takes each queue of its PE."""

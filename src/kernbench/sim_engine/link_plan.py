@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from kernbench.collectives import Part, Schedule, Step
-from kernbench.errors import UsageError
-from kernbench.hardware import PLAIN_PROTOCOL, Machine, ProtocolSpec, SipSpec, transfer_ps
+from kernbench.hardware import (
+    NO_LINK,
+    PLAIN_PROTOCOL,
+    Machine,
+    ProtocolSpec,
+    SipSpec,
+    transfer_ps,
+)
+from kernbench.sim_engine.link_wires import (
+    Hop,
+    Positions,
+    Times,
+    Wires,
+    build_wires,
+    hops_of,
+    local_hop,
+    part_hops,
+)
 
-Times = npt.NDArray[np.int64]
-Positions = npt.NDArray[np.intp]
+_RoundKey = tuple[tuple[int, int, Part], ...]
 
-Leg = tuple[int, int, Part]
-"""Sender and receiver as positions in the group, and which part of the way it is."""
 
 REDUCE_TRAFFIC = 3
 """HBM bytes per byte received and reduced: both operands are read, the result is written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wires:
-    """Where the transfers of one step travel: one entry per transfer, in the step's order."""
+class Round:
+    """Steps that links serve as they come, and all their transfers, step by step."""
 
-    src: Positions
-    dst: Positions
-    hops: tuple[Positions, ...]
-    """Per hop, the local link of every transfer; ``num_links`` where its route has ended."""
-    latency_ps: Times
-    """Sum over the route."""
-    ahead_ps: Times
-    """The part of it that lies before the first hop."""
+    first: int
+    """The number of the first of them in the schedule."""
+    waits: bool
+    """Whether it waits for what was before; False if it was issued together with that."""
+    steps: tuple[Step, ...]
+    wires: Wires
+    hops: Iterable[Hop]
+    """To be gone through once."""
+    sizes: Positions
+    """Of every transfer, as a position in the plan's ``sizes``."""
+    memory_ps: Times
+    """Least time of taking every one in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,28 +60,24 @@ class LinkPlan:
     """A schedule and a protocol on given SIPs. Links are numbered locally: position in ``links``.
 
     Tables over (link, size) and (rank, size) are flat; a size is the position of a chunk's bytes
-    in ``sizes``. ``link_latency_ps`` and ``wire_ps`` have one more link at the end, which takes no
-    time, for routes that are shorter than others.
+    in ``sizes``.
     """
 
     schedule: Schedule
-    sips: tuple[int, ...]
+    machine: Machine
+    sips: Positions
     links: Positions
     """Indices into the machine's links."""
-    routes: dict[Leg, tuple[int, ...]]
-    """Local links from a source to a destination (positions in the group)."""
-    leg_latency_ps: dict[Leg, int]
-    """Beside the latencies of the links: links that carry it without this transfer's bytes."""
-    is_shared: bool
-    """Whether some link carries transfers between different pairs of ranks."""
+    local: Positions | None
+    """By link of the machine, its position in ``links``; None where all links are used."""
     sizes: Times
     size_of_span: dict[int, Positions]
     """By how many chunks travel as one: the size, by the first of them."""
     link_latency_ps: Times
     wire_ps: Times
     """By ``link * len(sizes) + size``: how long a transfer occupies a link."""
-    memory_ps: tuple[Times, Times]
-    """By ``rank * len(sizes) + size``: least time of taking a chunk in, copied and reduced."""
+    memory_ps: Times
+    """By ``(reduce * ranks + rank) * len(sizes) + size``: least time of taking a chunk in."""
     entry_ps: int
     """From the call to the first transfer."""
     step_ps: int
@@ -76,7 +90,8 @@ class LinkPlan:
     """Per rank, HBM time of all that it reads and writes."""
     hbm_bytes: Times
     reduced_bytes: int
-    _wires: dict[tuple[int, int, Part], Wires] = field(default_factory=dict)
+    _kept: dict[_RoundKey, tuple[Wires, list[Hop]] | None]
+    """Where rounds travel that come several times, once it has been worked out."""
 
     @property
     def num_links(self) -> int:
@@ -87,39 +102,34 @@ class LinkPlan:
         """Whether nothing but empty chunks move, which take latency only."""
         return self.schedule.work_elements == 0
 
-    def sizes_of(self, step: Step) -> Positions:
-        """Return the size of every transfer of a step, as a position in ``sizes``."""
-        sizes: Positions = self.size_of_span[step.span][step.chunk]
-        return sizes
-
-    def wires(self, step: Step) -> Wires:
-        """Return where the step's transfers travel. Steps that share index arrays share it."""
-        key = (id(step.src), id(step.dst), step.part)
-        found = self._wires.get(key)
-        if found is None:
-            found = self._wires[key] = self._build_wires(step)
-        return found
-
-    def _build_wires(self, step: Step) -> Wires:
-        legs = _legs(step)
-        routes = [self.routes[leg] for leg in legs]
-        latency = self.link_latency_ps.tolist()
-        longest = 0 if self.is_empty else max(map(len, routes), default=0)
-        padded = [route + (self.num_links,) * (longest - len(route)) for route in routes]
-        hops = zip(*padded, strict=True) if longest else ()
-        return Wires(
-            step.src.astype(np.intp),
-            step.dst.astype(np.intp),
-            tuple(np.array(hop, dtype=np.intp) for hop in hops),
-            np.array(
-                [
-                    self.leg_latency_ps[leg] + sum(latency[link] for link in route)
-                    for leg, route in zip(legs, routes, strict=True)
-                ],
-                dtype=np.int64,
-            ),
-            np.array([self.leg_latency_ps[leg] for leg in legs], dtype=np.int64),
-        )
+    def rounds(self) -> Iterator[Round]:
+        """Yield the rounds in their order. Those of equal index arrays share where they travel."""
+        for first, steps in _rounds(self.schedule):
+            key = _key(steps)
+            kept = self._kept.get(key)
+            if kept is None:
+                wires = build_wires(steps, self.machine, self.sips)
+                hops: Iterable[Hop] = (
+                    local_hop(links, self.local, self.num_links)
+                    for links in hops_of(wires, self.machine, self.sips)
+                )
+                if key in self._kept:
+                    # The others are too many to keep: a million transfers of 256 hops each.
+                    hops = list(hops)
+                    self._kept[key] = wires, hops
+            else:
+                wires, hops = kept
+            pieces = [self.size_of_span[step.span][step.chunk] for step in steps]
+            sizes = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            rank = wires.dst
+            if any(step.reduce for step in steps):
+                adds = np.repeat([step.reduce for step in steps], [len(step) for step in steps])
+                rank = rank + adds * self.schedule.num_ranks
+            memory_ps = self.memory_ps[rank * len(self.sizes) + sizes]
+            if wires.not_taken_in is not None:
+                memory_ps[wires.not_taken_in] = 0
+            waits = not steps[0].concurrent
+            yield Round(first, waits, steps, wires, hops, sizes, memory_ps)
 
 
 def build_link_plan(
@@ -133,47 +143,48 @@ def build_link_plan(
     Raises:
         UsageError: The machine has no such SIP, or no switch that the schedule needs.
     """
-    legs = _route_all(schedule, machine, sips)
-    used = sorted({link for route, _ in legs.values() for link in route})
-    local = {link: position for position, link in enumerate(used)}
+    places = np.array(sips, dtype=np.intp)
+    used = _links_used(schedule, machine, places)
+    local = None
+    if len(used) < len(machine.links):
+        local = np.zeros(len(machine.links), dtype=np.intp)
+        local[used] = np.arange(len(used))
     spans = sorted({step.span for step in schedule.steps}) or [1]
     by_span = {span: schedule.span_bytes(span) for span in spans}
     sizes = np.unique(np.concatenate(list(by_span.values())))
     size_list = sizes.tolist()
-    links = [machine.links[link] for link in used]
+    links = [machine.links[link] for link in used.tolist()]
     most = span_gbps(machine, sips)
-    rates = [
-        protocol.bandwidth_share
-        * (link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most))
-        for link in links
-    ]
-    wire = _wire_ps(rates, size_list)
-    wire.append([0] * len(size_list))
+    # Links of one level share the object; a million fractions would take long to compare.
+    bandwidths = {id(link.bandwidth_gbps): link.bandwidth_gbps for link in links}
+    rates = {
+        key: protocol.bandwidth_share * (gbps if most is None else min(gbps, most))
+        for key, gbps in bandwidths.items()
+    }
+    wire = {key: [transfer_ps(size, rate) for size in size_list] for key, rate in rates.items()}
     hbm_bytes, reduced_bytes = _hbm_traffic(schedule)
     specs = [machine.sip_at(sip) for sip in sips]
     size_of_span = {span: np.searchsorted(sizes, each) for span, each in by_span.items()}
     largest = size_list[0] if len(size_list) == 1 else _largest_sent(schedule)
     library = machine.spec.collectives
     tails = [
-        protocol.tail_ps(size, min(rates), 0 if library is None else library.fill_bytes)
+        protocol.tail_ps(size, min(rates.values()), 0 if library is None else library.fill_bytes)
         if rates
         else 0
         for size in size_list
     ]
     return LinkPlan(
         schedule=schedule,
-        sips=tuple(sips),
-        links=np.array(used, dtype=np.intp),
-        routes={leg: tuple(local[link] for link in route) for leg, (route, _) in legs.items()},
-        leg_latency_ps={leg: latency for leg, (_, latency) in legs.items()},
-        is_shared=sum(len(route) for route, _ in legs.values()) > len(used),
+        machine=machine,
+        sips=places,
+        links=used,
+        local=local,
         sizes=sizes,
         size_of_span={span: each.astype(np.intp) for span, each in size_of_span.items()},
-        link_latency_ps=np.array([link.latency_ps for link in links] + [0], dtype=np.int64),
-        wire_ps=np.array(wire, dtype=np.int64).ravel(),
-        memory_ps=(
-            _memory_ps(specs, size_list, traffic=1),
-            _memory_ps(specs, size_list, traffic=REDUCE_TRAFFIC),
+        link_latency_ps=np.array([link.latency_ps for link in links], dtype=np.int64),
+        wire_ps=np.array([wire[id(link.bandwidth_gbps)] for link in links], dtype=np.int64).ravel(),
+        memory_ps=np.concatenate(
+            [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
         ),
         entry_ps=(
             protocol.launch_ps(schedule.num_ranks, largest, schedule.size_bytes)
@@ -192,48 +203,47 @@ def build_link_plan(
         ),
         hbm_bytes=hbm_bytes,
         reduced_bytes=reduced_bytes,
+        _kept=_repeated(schedule),
     )
 
 
-def _legs(step: Step) -> list[Leg]:
-    ends = zip(step.src.tolist(), step.dst.tolist(), strict=True)
-    return [(src, dst, step.part) for src, dst in ends]
+def _rounds(schedule: Schedule) -> Iterator[tuple[int, tuple[Step, ...]]]:
+    """Yield every round: the number of its first step, and its steps."""
+    steps = schedule.steps
+    begins = [
+        number
+        for number, step in enumerate(steps)
+        if not number or not step.concurrent or step.behind
+    ]
+    for begin, end in pairwise([*begins, len(steps)]):
+        yield begin, steps[begin:end]
 
 
-def _route_all(
-    schedule: Schedule, machine: Machine, sips: Sequence[int]
-) -> dict[Leg, tuple[tuple[int, ...], int]]:
-    """Return for every leg its links, and the latency of links that it takes for nothing."""
-    legs: dict[Leg, tuple[tuple[int, ...], int]] = {}
+def _key(steps: tuple[Step, ...]) -> _RoundKey:
+    return tuple((id(step.src), id(step.dst), step.part) for step in steps)
+
+
+def _repeated(schedule: Schedule) -> dict[_RoundKey, tuple[Wires, list[Hop]] | None]:
+    counts = Counter(_key(steps) for _, steps in _rounds(schedule))
+    return {key: None for key, count in counts.items() if count > 1}
+
+
+def _links_used(schedule: Schedule, machine: Machine, sips: Positions) -> Positions:
+    """Return the links that any transfer takes, in order of their numbers."""
+    is_used = np.zeros(len(machine.links), dtype=np.bool_)
     seen: set[tuple[int, int, Part]] = set()
     for step in schedule.steps:
         key = (id(step.src), id(step.dst), step.part)
-        if key not in seen:
-            seen.add(key)
-            for leg in _legs(step):
-                if leg not in legs:
-                    legs[leg] = _route(leg, machine, sips)
-    return legs
-
-
-def _route(leg: Leg, machine: Machine, sips: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    src, dst, part = leg
-    if part == "whole":
-        return machine.route(sips[src], sips[dst]), 0
-    # Any other SIP is behind the same switch.
-    other = sips[dst] if src != dst else sips[src - 1]
-    links = machine.route(sips[src], other)
-    back = machine.route(other, sips[src])
-    if len(links) != 2 or machine.links[links[0]].dst_sip >= 0:
-        raise UsageError(
-            f"SIPs {sips[src]} and {other} of machine {machine.name} are not behind one switch, "
-            "which in_switch needs; take another algorithm"
-        )
-    if part == "turn":
-        return (links[0], back[1]), 0
-    if part == "up":
-        return links[:1], 0
-    return links[1:], machine.links[links[0]].latency_ps
+        if key in seen:
+            continue
+        seen.add(key)
+        for links in part_hops(
+            step.part, step.src.astype(np.intp), step.dst.astype(np.intp), machine, sips
+        ):
+            is_used[links[links != NO_LINK]] = True
+        if is_used.all():
+            break
+    return np.flatnonzero(is_used)
 
 
 def span_gbps(machine: Machine, sips: Sequence[int]) -> Fraction | None:
@@ -246,12 +256,6 @@ def span_gbps(machine: Machine, sips: Sequence[int]) -> Fraction | None:
         if len({sip // size for sip in sips}) == 1:
             return links.span_bandwidth_gbps[size]
     return links.span_bandwidth_gbps[domains[-1]]
-
-
-def _wire_ps(rates: Sequence[Fraction], sizes: Sequence[int]) -> list[list[int]]:
-    """Return the time of every size at every rate; equal rates share their row."""
-    rows = {rate: [transfer_ps(size, rate) for size in sizes] for rate in set(rates)}
-    return [rows[rate] for rate in rates]
 
 
 def _exits(

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Engine, Space
-from kernbench.sim_engine.link_plan import LinkPlan, Times
+from kernbench.sim_engine.link_plan import LinkPlan, Round
+from kernbench.sim_engine.link_wires import Positions, Times
 
 Column = npt.NDArray[Any]
 
@@ -16,38 +17,74 @@ Column = npt.NDArray[Any]
 class Trail:
     """Collects what happened to every transfer: per link that it took, and where it arrived."""
 
-    HOP = ("step", "chunk", "rank", "peer", "size", "link", "start_ps", "end_ps", "busy_ps")
+    HOP = ("step", "chunk", "rank", "peer", "size", "start_ps", "end_ps", "link", "busy_ps")
     INTAKE = ("step", "chunk", "rank", "peer", "size", "start_ps", "end_ps", "reduce")
 
     def __init__(self) -> None:
-        self.hop_rows: list[tuple[int, ...]] = []
-        self.intake_rows: list[tuple[int, ...]] = []
-        self._hops: list[tuple[Any, ...]] = []
-        self._intakes: list[tuple[Any, ...]] = []
+        self._hops: list[dict[str, Column]] = []
+        self._intakes: list[dict[str, Column]] = []
 
-    def hop(self, *columns: Any) -> None:
-        """Note one link's part in many transfers; arrays or numbers in the order of HOP."""
-        self._hops.append(columns)
+    def hop(
+        self,
+        each: Round,
+        who: Positions | slice,
+        links: Positions,
+        start_ps: Times,
+        end_ps: Times,
+        busy_ps: Times | int,
+    ) -> None:
+        """Note that transfers of a round took a link each."""
+        wires = each.wires
+        step, chunk = _places(each)
+        self._hops.append(
+            {
+                "step": step[who],
+                "chunk": chunk[who],
+                "rank": wires.src[who],
+                "peer": wires.dst[who],
+                "size": each.sizes[who],
+                "link": links,
+                "start_ps": start_ps,
+                "end_ps": end_ps,
+                "busy_ps": np.broadcast_to(busy_ps, len(links)),
+            }
+        )
 
-    def intake(self, *columns: Any) -> None:
-        """Note the receivers' part in many transfers; arrays or numbers in the order of INTAKE."""
-        self._intakes.append(columns)
+    def intake(self, each: Round, start_ps: Times, end_ps: Times) -> None:
+        """Note that the transfers of a round were taken in."""
+        step, chunk = _places(each)
+        self._intakes.append(
+            {
+                "step": step,
+                "chunk": chunk,
+                "rank": each.wires.dst,
+                "peer": each.wires.src,
+                "size": each.sizes,
+                "start_ps": start_ps,
+                "end_ps": end_ps,
+                "reduce": np.repeat([it.reduce for it in each.steps], list(map(len, each.steps))),
+            }
+        )
 
-    def hops(self) -> dict[str, Times]:
+    def hops(self) -> dict[str, Column]:
         """Return a column for each name of HOP."""
-        return _columns(self.HOP, self.hop_rows, self._hops)
+        return _columns(self.HOP, self._hops)
 
-    def intakes(self) -> dict[str, Times]:
+    def intakes(self) -> dict[str, Column]:
         """Return a column for each name of INTAKE."""
-        return _columns(self.INTAKE, self.intake_rows, self._intakes)
+        return _columns(self.INTAKE, self._intakes)
 
 
-def _columns(
-    names: tuple[str, ...], rows: list[tuple[int, ...]], pieces: list[tuple[Any, ...]]
-) -> dict[str, Times]:
-    blocks = [np.array(np.broadcast_arrays(*piece), dtype=np.int64) for piece in pieces]
-    blocks.append(np.array(rows, dtype=np.int64).reshape(-1, len(names)).T)
-    return dict(zip(names, np.concatenate(blocks, axis=1), strict=True))
+def _places(each: Round) -> tuple[Column, Column]:
+    """Return the step and the chunk of every transfer."""
+    numbers = np.arange(each.first, each.first + len(each.steps))
+    step = np.repeat(numbers, [len(it) for it in each.steps])
+    return step, np.concatenate([it.chunk for it in each.steps]).astype(np.int64)
+
+
+def _columns(names: tuple[str, ...], pieces: list[dict[str, Column]]) -> dict[str, Column]:
+    none = np.zeros(0, dtype=np.int64)
+    return {name: np.concatenate([none, *(piece[name] for piece in pieces)]) for name in names}
 
 
 def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
@@ -56,8 +93,6 @@ def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
     Ordered by step and start; the columns are those of the op log.
     """
     hops, intakes = trail.hops(), trail.intakes()
-    on_a_link = hops["link"] < plan.num_links
-    hops = {name: column[on_a_link] for name, column in hops.items()}
     hops["link"] = plan.links[hops["link"]]
     reduce = intakes.pop("reduce").astype(bool)
     num_hops = len(hops["step"])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -16,16 +13,14 @@ from kernbench.errors import InternalError
 from kernbench.hardware import Link, Machine, transfer_ps
 from kernbench.op_log import Template
 from kernbench.sim_engine.link_bookings import LinkBookings
-from kernbench.sim_engine.link_plan import LinkPlan, Positions, Times, build_link_plan, span_gbps
-from kernbench.sim_engine.link_timing import run_on_links
+from kernbench.sim_engine.link_plan import LinkPlan, span_gbps
+from kernbench.sim_engine.link_timing import Timing, run_on_links
 from kernbench.sim_engine.link_trail import Column, Trail, build_rows
+from kernbench.sim_engine.link_wires import Positions, Times
+from kernbench.sim_engine.recent import Recent
 from kernbench.sim_engine.selection import PLAIN, Selector
 
-_MOST_PLANS = 64
 _MOST_TIMINGS = 512
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 _TimingKey = tuple[ScheduleKey, str, tuple[int, ...], bytes, bytes]
 
 
@@ -74,24 +69,6 @@ class _Relative:
     template: Template
 
 
-class _Recent(Generic[K, V]):
-    """Values by key, made when they are first asked for; those used longest ago are forgotten."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._known: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K, make: Callable[[], V]) -> V:
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = make()
-            if len(self._known) > self._limit:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return found
-
-
 class Network:
     """Runs collectives on the links of ``machine``.
 
@@ -104,10 +81,7 @@ class Network:
         # When each link of the machine is free.
         self._free_ps = np.zeros(len(machine.links), dtype=np.int64)
         self.selector = Selector(machine)
-        self._plans: _Recent[tuple[ScheduleKey, str, tuple[int, ...]], LinkPlan] = _Recent(
-            _MOST_PLANS
-        )
-        self._timings: _Recent[_TimingKey, _Relative] = _Recent(_MOST_TIMINGS)
+        self._timings: Recent[_TimingKey, _Relative] = Recent(_MOST_TIMINGS)
         self._bookings: dict[int, LinkBookings] = {}
         self._rates: dict[tuple[int, int, Fraction], Fraction] = {}
 
@@ -183,21 +157,14 @@ class Network:
                 f"{schedule.op} of {schedule.num_ranks} ranks was given {len(sips)} SIPs and "
                 f"{len(starts_ps)} starts"
             )
-        plan = self._plans.get(
-            (schedule.key, protocol, sips),
-            lambda: build_link_plan(
-                schedule,
-                self.machine,
-                sips,
-                self.selector.protocol(schedule.op, schedule.algorithm, protocol),
-            ),
-        )
+        spec = self.selector.protocol(schedule.op, schedule.algorithm, protocol)
+        plan = self.selector.idle_times.plan(schedule, sips, protocol, spec)
         base = min(starts_ps)
         starts = np.array(starts_ps, dtype=np.int64) - base
         free = np.maximum(self._free(plan.links) - base, 0)
         timing = self._timings.get(
             (schedule.key, protocol, sips, starts.tobytes(), free.tobytes()),
-            lambda: _time(plan, starts, free, protocol),
+            lambda: self._time(plan, starts, free, protocol),
         )
         # Relative times cannot tell how long before the start an idle link became free.
         occupied = timing.free_ps > 0
@@ -218,9 +185,19 @@ class Network:
         self._free_ps[links[held]] += by_ps
         free_ps[held] += by_ps
 
+    def _time(self, plan: LinkPlan, starts: Times, free: Times, protocol: str) -> _Relative:
+        timing = None
+        if not starts.any() and not free.any():
+            # Who chose the algorithm has asked for just that.
+            timing = self.selector.idle_times.timing(plan, protocol)
+        if timing is None:
+            timing = run_on_links(plan, starts, free)
+        return _relative(plan, timing, starts, free, protocol)
 
-def _time(plan: LinkPlan, starts: Times, free: Times, protocol: str) -> _Relative:
-    timing = run_on_links(plan, starts, free)
+
+def _relative(
+    plan: LinkPlan, timing: Timing, starts: Times, free: Times, protocol: str
+) -> _Relative:
     schedule = plan.schedule
 
     def make_rows() -> dict[str, Column]:

@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
-
 from kernbench.collectives import (
     AUTO,
     Counts,
     Schedule,
     algorithm_class,
     build,
-    every_to_every,
+    for_small_groups,
     known_algorithms,
     nccl_covers,
     nccl_estimates,
@@ -23,8 +21,8 @@ from kernbench.collectives import (
 )
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import PLAIN_PROTOCOL, Machine, ProtocolSpec
-from kernbench.sim_engine.link_plan import build_link_plan
-from kernbench.sim_engine.link_timing import run_on_links
+from kernbench.sim_engine.idle_times import IdleTimes, least_ps
+from kernbench.sim_engine.link_plan import LinkPlan
 
 PLAIN = ""
 """The protocol of a machine without a collective library."""
@@ -78,6 +76,7 @@ class Selector:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.idle_times = IdleTimes(machine)
         self._library = machine.spec.collectives
         self._known: OrderedDict[tuple[Asked, tuple[int, ...], str, str], Choice] = OrderedDict()
 
@@ -133,11 +132,30 @@ class Selector:
                 return by_vendor
             if asked.num_ranks > _LARGE_GROUP:
                 fitting = [
-                    each for each in fitting if not every_to_every(asked.op, each.algorithm)
+                    each for each in fitting if not for_small_groups(asked.op, each.algorithm)
                 ] or fitting[:1]
-        timed = [self._timed(asked, sips, each) for each in fitting]
-        best = min(timed, key=lambda each: -1 if each.time_ps is None else each.time_ps)
-        return _chosen(best, "modeled time")
+        return _chosen(self._fastest(asked, sips, fitting), "modeled time")
+
+    def _fastest(self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]) -> Choice:
+        """Return the way with the least modeled time, the first of equal ones."""
+        by_bound = sorted(
+            (
+                (least_ps(self._plan(asked, sips, each)), place, each)
+                for place, each in enumerate(fitting)
+            ),
+            key=lambda it: it[:2],
+        )
+        best: tuple[int, int, Choice] | None = None
+        for bound_ps, place, each in by_bound:
+            # What cannot be faster is not timed, and what turns out slower not to its end.
+            if best is not None and bound_ps > best[0]:
+                break
+            timed = self._timed(asked, sips, each, None if best is None else best[0])
+            if timed.time_ps is not None:
+                found = (timed.time_ps, place, timed)
+                best = found if best is None else min(best, found, key=lambda it: it[:2])
+        assert best is not None
+        return best[2]
 
     def _of_vendor(
         self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]
@@ -215,14 +233,18 @@ class Selector:
             )
         return ""
 
-    def _timed(self, asked: Asked, sips: tuple[int, ...], choice: Choice) -> Choice:
+    def _timed(
+        self, asked: Asked, sips: tuple[int, ...], choice: Choice, limit_ps: int | None = None
+    ) -> Choice:
+        """Return the choice with its modeled time, without one if that is above the limit."""
+        plan = self._plan(asked, sips, choice)
+        timing = self.idle_times.timing(plan, choice.protocol, limit_ps)
+        time_ps = None if timing is None else int(timing.ends_ps.max(initial=0))
+        return Choice(choice.algorithm, choice.protocol, choice.ranks_per_node, time_ps)
+
+    def _plan(self, asked: Asked, sips: tuple[int, ...], choice: Choice) -> LinkPlan:
         protocol = self.protocol(asked.op, choice.algorithm, choice.protocol)
-        plan = build_link_plan(choice.build(asked), self.machine, sips, protocol)
-        zeros = np.zeros(asked.num_ranks, dtype=np.int64)
-        ends = run_on_links(plan, zeros, np.zeros(plan.num_links, dtype=np.int64)).ends_ps
-        return Choice(
-            choice.algorithm, choice.protocol, choice.ranks_per_node, int(ends.max(initial=0))
-        )
+        return self.idle_times.plan(choice.build(asked), sips, choice.protocol, protocol)
 
     def _ranks_per_node(self, sips: tuple[int, ...]) -> int:
         """Return how many ranks in a row share each node, 0 where that differs."""

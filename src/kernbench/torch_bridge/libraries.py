@@ -16,7 +16,7 @@ import torch.serialization
 import torch.utils.data
 
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, is_simulated, with_index
-from kernbench.torch_bridge.device.residence import Residence
+from kernbench.torch_bridge.device.residence import Residence, reside
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
@@ -138,7 +138,7 @@ def _restored(storage: Any, location: str) -> Any:
     if not is_simulated(location):
         return None
     untyped = getattr(storage, "_untyped_storage", storage)
-    untyped._kernbench = Residence(with_index(location))
+    reside(untyped, with_index(location), "torch.load")
     return storage
 
 
@@ -150,7 +150,7 @@ def _let_storages_be_copied(patches: Patches) -> None:
         made = clone(storage)
         residence: Residence | None = getattr(storage, "_kernbench", None)
         if residence is not None:
-            made._kernbench = Residence(residence.device)
+            reside(made, residence.device, "a copy of a storage")
         return made
 
     patches.set(torch.UntypedStorage, "clone", clone_there)

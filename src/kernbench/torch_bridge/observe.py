@@ -14,15 +14,15 @@ from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.device.residence import Residence, settle, storage_of
-from kernbench.torch_bridge.device.rng import device_generator
-from kernbench.torch_bridge.operations import Operation, describe
+from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
+from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
+from kernbench.torch_bridge.shapes import Known, is_meta, zeros_on_host
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
 _NO_BACKWARD = -1
-_PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _OPERATIONS: dict[Any, Operation] = {}
 
 
@@ -43,12 +43,14 @@ class Observer(TorchDispatchMode):
         self._process = process
         self._host = process.host
         self._costs = process.session.costs
+        self._shapes = process.session.shapes
+        self._place = process.session.place
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for each in types:
-            if each not in _PLAIN and each.__name__ != "FakeTensor":
+            if each not in PLAIN and each.__name__ != "FakeTensor":
                 return NotImplemented
         operation = _OPERATIONS.get(func)
         if operation is None:
@@ -61,7 +63,7 @@ class Observer(TorchDispatchMode):
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation on tensors that are no wrappers."""
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
-            return self._place(func, operation, args, kwargs)
+            return self._make(func, operation, args, kwargs)
         source = _residence_among(operation, args)
         if MOVE.under_way:
             return self._move(func, operation, args, kwargs, source, MOVE.target)
@@ -69,36 +71,47 @@ class Observer(TorchDispatchMode):
             return func(*args, **kwargs)
         if operation.is_copy:
             return self._move(func, operation, args, kwargs, source, source.device)
-        result = self._execute(func, operation, args, kwargs)
+        result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
-            _settle_all(result, source.device)
+            _settle_all(result, source.device, operation.name)
         if operation.is_read:
             self._copy_to_host(source.sip_id, num_bytes(args))
         elif not operation.is_free:
-            timing = self._costs.timing(func, operation.name, args, result, source.sip_id)
-            self._host.launch(operation.name, timing, source.sip_id)
+            self._launch(func, operation, args, result, known, source.sip_id)
         return result
 
-    def _place(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation that is told where its result goes."""
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         asked = kwargs.get("device")
         source = _residence_among(operation, args)
+        target: torch.device | None = None
         if asked is not None and asked.type == DEVICE_TYPE:
             if _dispatch_mode(_FAKE) is not None:
                 # Shape propagation; a fake tensor on a device that C++ lacks cannot be copied.
                 return func(*args, **{**kwargs, "device": CPU})
-            target: torch.device | None = with_index(asked)
-            kwargs = {**kwargs, "device": CPU}
+            target = with_index(asked)
+            kwargs = {**kwargs, "device": self._place}
         elif MOVE.under_way:
             target = MOVE.target
-        else:
+        elif asked is None or asked == self._place:
             # C++ says so of tensors that are to be where the operand is.
-            target = None if source is None else source.device
-        result = self._move(func, operation, args, kwargs, source, target)
-        if target is None and source is None and _graph_task() != _NO_BACKWARD:
-            _leave_open(result)
+            if source is not None:
+                target = source.device
+            elif _graph_task() != _NO_BACKWARD:
+                return self._make_in_backward(func, operation, args, kwargs)
+        return self._move(func, operation, args, kwargs, source, target)
+
+    def _make_in_backward(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """Do an operation that C++ may mean for a device: it names the place of its tensors."""
+        if self._shapes is not None:
+            device = torch.device(DEVICE_TYPE, self._process.state.sip_id)
+            return self._move(func, operation, args, kwargs, None, device)
+        result = self._move(func, operation, args, kwargs, None, None)
+        _leave_open(result)
         return result
 
     def _move(
@@ -113,38 +126,63 @@ class Observer(TorchDispatchMode):
         """Do an operation whose result may be elsewhere than its operands."""
         if operation.full_name == "aten.copy_.default":
             source, target = _ends_of_copy(args)
-        result = self._execute(func, operation, args, kwargs, on_device=target is not None)
-        if target is not None:
-            if operation.makes_memory:
-                _settle_all(result, target)
-            if operation.is_free:
-                return result
-            if operation.is_copy and source is None:
-                self._copy("copy_from_host", target.index, num_bytes((result,)))
-            else:
-                timing = self._costs.timing(func, operation.name, args, result, target.index)
-                self._host.launch(operation.name, timing, target.index)
-        elif source is not None and not operation.is_free:
-            non_blocking = kwargs.get("non_blocking", False)
-            self._copy_to_host(source.sip_id, num_bytes((result,)), wait=not non_blocking)
+        if target is None and source is not None and operation.is_copy:
+            return self._move_to_host(func, operation, args, kwargs, source)
+        if target is None:
+            return func(*args, **kwargs)
+        result, known = self._execute(func, operation, args, kwargs)
+        if operation.makes_memory:
+            _settle_all(result, target, operation.name)
+        if operation.is_copy and source is None:
+            self._copy("copy_from_host", target.index, num_bytes((result,)))
+        elif not operation.is_free:
+            self._launch(func, operation, args, result, known, target.index)
+        return result
+
+    def _move_to_host(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], source: Residence
+    ) -> Any:
+        if self._shapes is None:
+            result = func(*args, **kwargs)
+        else:
+            result = zeros_on_host(operation, args, kwargs)
+        wait = not kwargs.get("non_blocking", False)
+        self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
         return result
 
     def _execute(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, Known | None]:
+        """Let PyTorch do it, or work out the shape of what it would give."""
+        EXECUTING.depth += 1
+        try:
+            if self._shapes is not None:
+                if operation.is_random:
+                    skip_numbers(_first_numel(args))
+                return self._shapes.execute(func, operation, args, kwargs)
+            if operation.is_random:
+                with device_generator(_first_numel(args)):
+                    return func(*args, **kwargs), None
+            return func(*args, **kwargs), None
+        finally:
+            EXECUTING.depth -= 1
+
+    def _launch(
         self,
         func: Any,
         operation: Operation,
         args: Any,
-        kwargs: dict[str, Any],
-        on_device: bool = True,
-    ) -> Any:
-        EXECUTING.depth += 1
-        try:
-            if operation.is_random and on_device:
-                with device_generator(_first_numel(args)):
-                    return func(*args, **kwargs)
-            return func(*args, **kwargs)
-        finally:
-            EXECUTING.depth -= 1
+        result: Any,
+        known: Known | None,
+        sip_id: int,
+    ) -> None:
+        """Put it on the current stream, at its cost."""
+        timing = None if known is None else known.timings.get(sip_id)
+        if timing is None:
+            timing = self._costs.timing(func, operation.name, args, result, sip_id)
+            if known is not None:
+                known.timings[sip_id] = timing
+        self._host.launch(operation.name, timing, sip_id)
 
     def _copy(self, kind: Any, sip_id: int, size_bytes: int) -> Any:
         template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)
@@ -167,13 +205,13 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
     host: Tensor | None = None
     for arg in args:
         kind = type(arg)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             try:
                 residence = getattr(storage_of(arg), "_kernbench", None)
             except (NotImplementedError, RuntimeError):
                 continue
             if residence is None:
-                host = arg
+                host = host if is_meta(arg) else arg
                 continue
             if residence.uses and not operation.is_free:
                 check_use(operation, args, arg, residence)
@@ -190,9 +228,15 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
             found = residence
         elif found.device is not residence.device and found.device != residence.device:
             _refuse_mix(operation, found.device, residence.device)
-    if found is not None and host is not None and operation.is_on_one_device and host.dim():
-        _refuse_mix(operation, found.device, CPU)
+    if found is not None and host is not None:
+        _refuse_host(operation, found.device, host)
     return found
+
+
+def _refuse_host(operation: Operation, device: Any, host: Tensor) -> None:
+    """Refuse a tensor of the host beside one of a device, unless it is a number."""
+    if operation.is_on_one_device and host.dim():
+        _refuse_mix(operation, device, CPU)
 
 
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
@@ -211,12 +255,12 @@ def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     return source, None if target is None else target.device
 
 
-def _settle_all(result: Any, device: torch.device) -> None:
+def _settle_all(result: Any, device: torch.device, label: str) -> None:
     if isinstance(result, Tensor):
-        settle(result, device)
+        settle(result, device, label)
     elif isinstance(result, (list, tuple)):
         for each in result:
-            _settle_all(each, device)
+            _settle_all(each, device, label)
 
 
 def _leave_open(result: Any) -> None:

@@ -49,6 +49,10 @@ _ON_ONE_DEVICE = frozenset(
 )
 
 
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
+"""Classes of tensors that hold memory themselves; all others are wrappers around them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An overload, such as ``aten.add.Tensor``."""
@@ -58,6 +62,8 @@ class Operation:
     full_name: str
     is_free: bool
     """Whether it costs a device nothing."""
+    shows: bool
+    """Whether its result is another view of its operand."""
     is_random: bool
     is_copy: bool
     """Whether its operand and its result may be in different places."""
@@ -86,6 +92,7 @@ def describe(func: Any) -> Operation:
         name=str(func._overloadpacket),
         full_name=full_name,
         is_free=shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE,
+        shows=shows,
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
         is_copy=is_copy,
         is_read=full_name in _READ_BY_HOST,

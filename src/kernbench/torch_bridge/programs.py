@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.sim_engine import on_thread
-from kernbench.torch_bridge import c10d, device, environ, libraries, locks, output, spawn
+from kernbench.torch_bridge import (
+    c10d,
+    device,
+    environ,
+    libraries,
+    locks,
+    output,
+    sharding,
+    spawn,
+    without_data,
+)
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
@@ -22,6 +32,7 @@ from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, _Here
+from kernbench.torch_bridge.remarks import remarks_of
 from kernbench.torch_bridge.session import Session
 from kernbench.torch_bridge.strands import Strands, join_all, starting
 from kernbench.triton_backend import activate
@@ -68,6 +79,9 @@ class Programs:
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            sharding.install(patches)
+            if not self._session.run.has_data:
+                without_data.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])
@@ -163,7 +177,9 @@ def run_torchrun(
     with_rank: bool,
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
-    programs = Programs(Session(context), path, code, shown, with_rank)
+    session = Session(context)
+    context.remarks.append(lambda: remarks_of(session))
+    programs = Programs(session, path, code, shown, with_rank)
     variables = {
         "RANK": "{rank}",
         "LOCAL_RANK": "{rank}",

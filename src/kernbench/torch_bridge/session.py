@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.call_order import CallOrder
 from kernbench.torch_bridge.costs import OperationCosts
+from kernbench.torch_bridge.device.names import CPU, META
+from kernbench.torch_bridge.memory import Memories
+from kernbench.torch_bridge.shapes import Shapes
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Collective, ProcessGroup, RuntimeContext
@@ -27,6 +30,10 @@ class Session:
         self.said: set[str] = set()
         """Warnings that one of the processes has given for all."""
         self.costs = OperationCosts(run.machine)
+        self.shapes = None if run.has_data else Shapes()
+        self.memories = Memories(run.machine)
+        self.place = CPU if run.has_data else META
+        """Where C++ has the tensors of simulated devices."""
 
     def order_of(self, members: ProcessGroup) -> CallOrder:
         """Return the latest calls of a group, to look for swapped ones."""

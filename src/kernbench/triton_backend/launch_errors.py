@@ -24,6 +24,10 @@ class BadArgumentError(UsageError, TypeError):
     """An argument of a launch that no kernel takes, or that this one does not; names both."""
 
 
+class ArgumentOverflowError(BadArgumentError, OverflowError):
+    """An integer of a launch that does not fit into 64 bits."""
+
+
 class UnknownArgumentError(UsageError, KeyError):
     """A keyword of a launch that is neither a parameter nor an option; names the nearest."""
 
@@ -116,7 +120,9 @@ def _explained(
     constexprs = {param.name for param in kernel.params if param.is_constexpr}
     for name, given in bound.arguments.items():
         if name not in constexprs and (why := _refusal(given, error)):
-            return BadArgumentError(f"argument {name} of {call} {why}")
+            is_integer = isinstance(given, int)
+            kind = ArgumentOverflowError if is_integer else BadArgumentError
+            return kind(f"argument {name} of {call} {why}")
     return None
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from kernbench.errors import KernbenchError
+from kernbench.hardware import changed_machine
 from kernbench.sim_engine import Asked, Network
 from kernbench.validation.devices import Machines
+from kernbench.validation.harness import peer_changes
 from kernbench.validation.predictor import Answer
 from kernbench.validation.reference import Row
+from kernbench.validation.stacks import stack_of
 
 OPS = {"alltoall": "all_to_all", "all_reduce_custom": "all_reduce"}
 """By the sources' names, where ours differ."""
@@ -24,7 +29,7 @@ class CollectivePredictor:
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
-        self._networks: dict[tuple[str, int], Network] = {}
+        self._network = lru_cache(maxsize=64)(self._make_network)
 
     def predict(self, row: Row) -> Answer:
         num_ranks = row.integer("n_ranks")
@@ -37,7 +42,7 @@ class CollectivePredictor:
         if op == "send_recv":
             num_ranks = 2
         try:
-            network = self._network(row.device, num_ranks)
+            network = self._network(row.device, num_ranks, row.source, row.fields.get("impl", ""))
         except KernbenchError as error:
             return Answer(None, str(error).split(";")[0])
         if network.machine.spec.collectives is None:
@@ -52,11 +57,11 @@ class CollectivePredictor:
         time_ps, how = min(answers)
         return Answer(time_ps / _PS_PER_US, how=how)
 
-    def _network(self, device: str, num_ranks: int) -> Network:
-        key = (device, num_ranks)
-        if key not in self._networks:
-            self._networks[key] = Network(self._machines.machine_of(device, num_ranks))
-        return self._networks[key]
+    def _make_network(self, device: str, num_ranks: int, source: str, impl: str) -> Network:
+        machine = self._machines.machine_of(device, num_ranks)
+        machine = stack_of(source).adapted(machine, num_ranks)
+        changes = peer_changes(impl, machine.name)
+        return Network(changed_machine(machine, changes) if changes else machine)
 
 
 def _time(network: Network, asked: Asked, algorithm: str) -> tuple[int, str]:

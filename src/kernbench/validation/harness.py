@@ -142,9 +142,37 @@ MEMBOUND: dict[tuple[str, str], dict[str, Harness]] = {
         "softmax": Harness(host_us=12, fixed_us=10, row_kib=33),
         "layernorm": Harness(host_us=53, fixed_us=38, row_kib=9.2),
     },
-    ("vidur-mlp", "a100-sxm-80g"): {"silu_mul": Harness(fixed_us=5, rate_share=0.6)},
-    ("vidur-mlp", "h100-sxm"): {"silu_mul": Harness(fixed_us=1, rate_share=0.6)},
+    ("vidur-mlp", "a100-sxm-80g"): {
+        "silu_mul": Harness(rate_share=0.6),
+        "rmsnorm": Harness(rate_share=0.41),
+    },
+    ("vidur-mlp", "h100-sxm"): {
+        "silu_mul": Harness(rate_share=0.6),
+        "rmsnorm": Harness(rate_share=0.39),
+    },
 }
+
+
+# Peer-to-peer all-reduces of serving stacks, by what the source calls them and the machine: keys of
+# the machine under collectives.peer. The machines' own numbers are those of vLLM's. Fitted, four
+# numbers per machine (three where two ranks only were measured, which take one round).
+PEERS: dict[tuple[str, str], dict[str, float]] = {
+    ("trtllm", "a100-sxm-80g"): {
+        "launch_us": 3.69, "launch_per_rank_us": 0.17, "round_us": 9.4, "bandwidth_share": 0.427,
+    },
+    ("trtllm", "h100-sxm"): {
+        "launch_us": 2.3, "launch_per_rank_us": 0.17, "bandwidth_share": 0.669,
+    },
+    ("trtllm", "h200"): {
+        "launch_us": 2.3, "launch_per_rank_us": 0.17, "bandwidth_share": 0.698,
+    },
+}  # fmt: skip
+
+
+def peer_changes(impl: str, machine: str) -> dict[str, float]:
+    """Return the keys of a machine that a stack's own all-reduce changes, with their values."""
+    found = PEERS.get((impl.partition(" ")[0], machine), {})
+    return {f"collectives.peer.{name}": value for name, value in found.items()}
 
 
 def membound_harness(source: str, machine: str, op: str) -> Harness:

@@ -153,15 +153,27 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
         tables.append(("sweeps of splits", lines))
     splits = splits_of(scored, machines)
     if splits:
-        lines = [["machine", "constants", "source", "fit: rows", "MAPE", "apart: rows", "MAPE"]]
+        lines = [
+            [
+                "device",
+                "machine",
+                "constants of GEMMs",
+                "fitted numbers",
+                "fit: rows",
+                "MAPE",
+                "apart: rows",
+                "MAPE",
+            ]
+        ]
         lines += [
             [
-                each.machine, str(each.constants), each.source, str(each.fit_rows),
-                _percent(each.fit_mape), str(each.apart_rows), _percent(each.apart_mape),
+                each.device, each.machine, each.said or "-", str(each.constants),
+                str(each.fit_rows), _percent(each.fit_mape),
+                str(each.apart_rows), _percent(each.apart_mape),
             ]
             for each in splits
         ]  # fmt: skip
-        tables.append(("fitted constants of machines, and GEMM rows that fits keep apart", lines))
+        tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
     return tables
 
 

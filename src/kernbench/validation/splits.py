@@ -15,40 +15,46 @@ from kernbench.validation.score import Scored, measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The errors of one machine's GEMM rows, those that a fit may have seen and the others."""
+    """The fitted constants of one device's machine, and the errors of its GEMM rows."""
 
+    device: str
     machine: str
     constants: int
     """Numbers of the machine that were fitted, to rows of any category."""
-    source: str
+    said: str
+    """What the machine's file says of those that GEMMs decide."""
     fit_rows: int
+    """Rows of the sources that are named there, of the parts that a fit may see."""
     fit_mape: float | None
     apart_rows: int
+    """The others of those sources."""
     apart_mape: float | None
 
 
 def splits_of(scored: Sequence[Scored], machines: Machines) -> list[Split]:
-    """Return a line for each machine and source that its GEMM constants were fitted to."""
-    found: dict[tuple[str, str], list[Scored]] = {}
+    """Return a line for each device of rows that have an answer."""
+    found: dict[str, list[Scored]] = {}
     for each in scored:
-        row = each.row
-        if row.category is Category.GEMM and row.source in fitted_to(row, machines):
-            found.setdefault((row.device, row.source), []).append(each)
-    lines = []
-    for (device, source), rows in sorted(found.items()):
-        machine = machines.machine_of(device)
-        parts = [
-            measure(each for each in rows if is_apart(each.row) is apart) for apart in (False, True)
-        ]
-        lines.append(
-            Split(
-                machine=machine.name,
-                constants=len(fitted_constants(machine.spec)),
-                source=source,
-                fit_rows=parts[0].rows,
-                fit_mape=parts[0].mape,
-                apart_rows=parts[1].rows,
-                apart_mape=parts[1].mape,
-            )
-        )
-    return lines
+        if each.answer.time_us is not None:
+            found.setdefault(each.row.device, []).append(each)
+    return [_split(device, rows, machines) for device, rows in sorted(found.items())]
+
+
+def _split(device: str, rows: Sequence[Scored], machines: Machines) -> Split:
+    machine, said = machines.machine_of(device), fitted_to(rows[0].row, machines)
+    named = [
+        each for each in rows if each.row.category is Category.GEMM and each.row.source in said
+    ]
+    seen, apart = (
+        measure(each for each in named if is_apart(each.row) is kept) for kept in (False, True)
+    )
+    return Split(
+        device=device,
+        machine=machine.name,
+        constants=len(fitted_constants(machine.spec)),
+        said=said,
+        fit_rows=seen.rows,
+        fit_mape=seen.mape,
+        apart_rows=apart.rows,
+        apart_mape=apart.mape,
+    )

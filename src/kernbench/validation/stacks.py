@@ -144,6 +144,8 @@ STACKS: dict[str, Stack] = {
     "megatron-readme-2021": Stack(
         keep_scores=True, recompute=True, waits_for_sends=True, runs=_MEGATRON_2021
     ),
+    # Processes of an eager framework are not in step. Fitted: one number.
+    "mleng-net": Stack(collective_us=24.0),
     # One microbatch of all sequences ("pp4_1"): sitar-lab/NeuSight, scripts/asplos/label.
     "neusight-dist": Stack(keep_scores=True, run=Run()),
     # Assumed: the microbatch, which the source does not say. Source: README.md of the release.

@@ -20,6 +20,7 @@ from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.dtypes import element_type
 from kernbench.torch_bridge.process import Process, current
+from kernbench.torch_bridge.shapes import is_meta
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import ProcessGroup, Run
@@ -307,6 +308,8 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
                 "before it had waited for it"
             )
         )
+        return
+    if any(is_meta(tensor) for part in parts for tensor in part.call.outputs):
         return
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         try:

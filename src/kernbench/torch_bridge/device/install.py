@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernbench.torch_bridge.device import autocast, module, tensors
+from kernbench.torch_bridge.memory import cuda
 from kernbench.torch_bridge.patches import Patches
 
 
@@ -11,3 +12,4 @@ def install(patches: Patches) -> None:
     module.install(patches)
     tensors.install(patches)
     autocast.install(patches)
+    cuda.install(patches)

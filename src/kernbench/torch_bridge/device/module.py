@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,17 +32,22 @@ def set_device(device: Any) -> None:
         state.stream = None
 
 
-@contextmanager
-def device_context(device: Any) -> Iterator[None]:
-    """Choose the calling rank's device for a while; None and -1 change nothing."""
-    state = current().state
-    before = (state.sip_id, state.stream)
-    if device is not None and device != -1:
-        set_device(device)
-    try:
-        yield
-    finally:
-        state.sip_id, state.stream = before
+class DeviceContext:
+    """``torch.cuda.device``: the calling rank's device for a while; None and -1 change nothing."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = -1 if device is None or device == -1 else with_index(device).index
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        state = current().state
+        self._before = (state.sip_id, state.stream)
+        if self.idx != -1:
+            set_device(self.idx)
+
+    def __exit__(self, *error: object) -> None:
+        state = current().state
+        state.sip_id, state.stream = self._before
 
 
 def get_device_properties(device: Any = None) -> Any:
@@ -82,7 +85,7 @@ def install(patches: Patches) -> None:
             "device_count": device_count,
             "current_device": current_index,
             "set_device": set_device,
-            "device": device_context,
+            "device": DeviceContext,
             "get_device_properties": get_device_properties,
             "get_device_name": lambda device=None: get_device_properties(device).name,
             "get_device_capability": lambda device=None: CAPABILITY,
@@ -95,7 +98,6 @@ def install(patches: Patches) -> None:
             "set_stream": streams.set_stream,
             "current_stream": streams.current_stream,
             "default_stream": streams.default_stream,
-            "empty_cache": _ignore,
             "manual_seed": rng.manual_seed,
             "manual_seed_all": rng.manual_seed,
             "initial_seed": rng.initial_seed,

@@ -14,6 +14,7 @@ from kernbench.torch_bridge.process import current
 
 DEVICE_TYPE = "cuda"
 CPU = torch.device("cpu")
+META = torch.device("meta")
 
 
 class _Executing(threading.local):

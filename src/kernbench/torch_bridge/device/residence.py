@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.memory import allocate
+
 if TYPE_CHECKING:
     from kernbench.torch_bridge.device.in_use import Use
+    from kernbench.torch_bridge.memory import Block
 
 storage_of: Any = torch._C.TensorBase.untyped_storage
 """Returns the storage of a tensor; a wrapper has none and raises."""
@@ -20,15 +23,21 @@ class Residence:
     It lives as long as the storage does. ``device`` is None for memory of the host.
     """
 
-    __slots__ = ("__weakref__", "device", "is_open", "sip_id", "uses")
+    __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses")
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device
         self.sip_id: int = -1 if device is None else device.index
+        self.block: Block | None = None
+        """Its bytes of the device's memory."""
         self.is_open = False
         """Whether C++ may have made it to go with tensors of a device: there it names the CPU."""
         self.uses: tuple[Use, ...] = ()
         """Collectives that nobody has waited for."""
+
+    def __del__(self) -> None:
+        if self.block is not None:
+            self.block.free()
 
 
 def residence_of(tensor: Tensor) -> Residence | None:
@@ -41,16 +50,34 @@ def residence_of(tensor: Tensor) -> Residence | None:
     return None if found is None or found.device is None else found
 
 
-def settle(tensor: Tensor, device: torch.device | None) -> Residence | None:
-    """Put a tensor's memory in a place, if it is in none yet, and return what is known of it."""
+def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
+    """Give a storage memory in a place, for what ``label`` says.
+
+    Raises:
+        DeviceMemoryError: The device is full.
+    """
+    made: Residence = Residence(device)
+    if device is not None:
+        made.block = allocate(made.sip_id, storage.nbytes(), label)
+    storage._kernbench = made
+    return made
+
+
+def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Residence | None:
+    """Put a tensor's memory in a place, if it is in none yet, and return what is known of it.
+
+    Raises:
+        DeviceMemoryError: The device is full.
+    """
     try:
         storage = storage_of(tensor)
     except (NotImplementedError, RuntimeError):
         return None
     found: Residence | None = getattr(storage, "_kernbench", None)
     if found is None:
-        found = storage._kernbench = Residence(device)
+        found = reside(storage, device, label)
     elif found.device is None and device is not None:
         # C++ made it, and handed it to a collective, before it was known to be on a device.
         found.device, found.sip_id = device, device.index
+        found.block = allocate(found.sip_id, storage.nbytes(), label)
     return found

@@ -62,6 +62,13 @@ class DefaultGenerators:
         return DeviceGenerator()
 
 
+def skip_numbers(num_elements: int) -> None:
+    """Let the device's offset move on as if so many numbers had been made."""
+    process = current()
+    seed, offset = process.device_rng
+    process.device_rng = (seed, offset + -(-num_elements // _PER_OFFSET) * _PER_OFFSET)
+
+
 @contextmanager
 def device_generator(num_elements: int) -> Iterator[None]:
     """Let the CPU's default generator give the device's numbers; the device's offset moves on."""
@@ -75,5 +82,5 @@ def device_generator(num_elements: int) -> Iterator[None]:
         yield
     finally:
         generator.set_state(before)
-        step = -(-num_elements // _PER_OFFSET) * _PER_OFFSET
-        process.device_rng = (seed, offset + step)
+        process.device_rng = (seed, offset)
+        skip_numbers(num_elements)

@@ -20,6 +20,7 @@ from kernbench.torch_bridge.device.names import (
 )
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import current
 
 _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
@@ -34,6 +35,7 @@ _BY_SHAPE = (
 )
 # Kept by PyTorch from the first call on: `with torch.device(...)` must know the originals.
 _device_constructors()
+_group = torch._C._group_tensors_by_device_and_dtype
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -144,7 +146,7 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 def _wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
     # C++ has no guard for a device that it was not built for, and would abort.
     if device is not None and is_simulated(device):
-        device = CPU
+        device = current().session.place
     made: Tensor = _make_wrapper_subclass(cls, *args, device=device, **kwargs)
     return made
 
@@ -199,6 +201,16 @@ def _numbered(original: Any) -> Any:
     return make
 
 
+def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
+    """``torch._C._group_tensors_by_device_and_dtype``, in which C++ names its own device."""
+    groups = _group(tensors, with_indices)
+    found: dict[Any, Any] = {}
+    for (device, dtype), group in groups.items():
+        first = next((each for each in group[0][0] if each is not None), None)
+        found[(device if first is None else device_of(first), dtype)] = group
+    return found
+
+
 def _get_device(self: Tensor) -> int:
     index = device_of(self).index
     return -1 if index is None else index
@@ -222,6 +234,7 @@ def install(patches: Patches) -> None:
         {
             "device": property(device_of),
             "is_cuda": property(lambda self: device_of(self).type == "cuda"),
+            "is_meta": property(lambda self: device_of(self).type == "meta"),
             "to": to,
             "cpu": cpu,
             "cuda": cuda,
@@ -231,6 +244,7 @@ def install(patches: Patches) -> None:
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )
+    patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         _replace_function(patches, name, _factory)
     for name in _BY_SHAPE:

@@ -1,0 +1,23 @@
+"""Memory of simulated devices as PyTorch's caching allocator would hand it out."""
+
+from kernbench.torch_bridge.memory.allocator import Block, CachingAllocator, DeviceFullError
+from kernbench.torch_bridge.memory.devices import (
+    DeviceMemoryError,
+    Memories,
+    SharedDevice,
+    allocate,
+    reallocate,
+    shown,
+)
+
+__all__ = [
+    "Block",
+    "CachingAllocator",
+    "DeviceFullError",
+    "DeviceMemoryError",
+    "Memories",
+    "SharedDevice",
+    "allocate",
+    "reallocate",
+    "shown",
+]

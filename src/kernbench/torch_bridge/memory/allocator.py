@@ -1,0 +1,209 @@
+"""PyTorch's caching allocator as a model: sizes and places of blocks, without any memory.
+
+Source of the rules and sizes: PyTorch's ``c10/cuda/CUDACachingAllocator.cpp``, with its default
+settings (no expandable segments, no limit on splitting).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_MIB = 1 << 20
+ROUNDING = 512
+"""Sizes are multiples of this."""
+SMALL = _MIB
+"""Requests up to this size share segments of :data:`SMALL_SEGMENT`."""
+SMALL_SEGMENT = 2 * _MIB
+LARGE_SEGMENT = 20 * _MIB
+"""Shared by larger requests that are below :data:`OWN_SEGMENT`."""
+OWN_SEGMENT = 10 * _MIB
+"""From here on a request gets a segment of its own."""
+SEGMENT_ROUNDING = 2 * _MIB
+
+
+class DeviceFullError(Exception):
+    """The device has no room for another segment."""
+
+
+class Block:
+    """Bytes of a segment, in use or kept for later."""
+
+    __slots__ = ("address", "after", "before", "is_free", "label", "owner", "pool", "size")
+
+    def __init__(self, owner: CachingAllocator, pool: Any, address: int, size: int) -> None:
+        self.owner = owner
+        self.pool = pool
+        self.address = address
+        self.size = size
+        self.before: Block | None = None
+        self.after: Block | None = None
+        self.is_free = True
+        self.label = ""
+        """What it was allocated for."""
+
+    def __lt__(self, other: Block) -> bool:
+        return (self.size, self.address) < (other.size, other.address)
+
+    def free(self) -> None:
+        """Give it back; any thread may, in the middle of an allocation too."""
+        self.owner.returned.append(self)
+
+
+@dataclass(slots=True)
+class Amount:
+    """Something that is counted, and its peak."""
+
+    current: int = 0
+    peak: int = 0
+    allocated: int = 0
+    """Sum of all increases."""
+
+    @property
+    def freed(self) -> int:
+        return self.allocated - self.current
+
+    def add(self, count: int) -> None:
+        self.current += count
+        if count > 0:
+            self.allocated += count
+            if self.current > self.peak:
+                self.peak = self.current
+
+
+@dataclass(slots=True)
+class Amounts:
+    """What an allocator counts."""
+
+    allocated_bytes: Amount = field(default_factory=Amount)
+    requested_bytes: Amount = field(default_factory=Amount)
+    reserved_bytes: Amount = field(default_factory=Amount)
+    allocations: Amount = field(default_factory=Amount)
+    segments: Amount = field(default_factory=Amount)
+
+    def reset_peaks(self) -> None:
+        """Let the peaks be what is now."""
+        for name in self.__slots__:
+            amount: Amount = getattr(self, name)
+            amount.peak = amount.current
+
+
+class CachingAllocator:
+    """Blocks of one process on one device.
+
+    ``reserve`` takes a segment's bytes from the device, and raises :class:`DeviceFullError` if it
+    has not so many; ``release`` gives them back.
+    """
+
+    def __init__(self, reserve: Callable[[int], None], release: Callable[[int], None]) -> None:
+        self._reserve = reserve
+        self._release = release
+        self._free: dict[Any, list[Block]] = {}
+        """Free blocks of each pool, by size and then by address."""
+        self._next_address = 0
+        self.in_use: dict[Block, int] = {}
+        """What was asked for, by block."""
+        self.returned: deque[Block] = deque()
+        """Given back and not yet put among the free ones."""
+        self.amounts = Amounts()
+        self.num_retries = 0
+        self.num_failures = 0
+
+    def allocate(self, size_bytes: int, stream: Any = None, label: str = "") -> Block:
+        """Return a block for a request of more than 0 bytes on a stream.
+
+        Raises:
+            DeviceFullError: The device has no room, even without what is kept for later.
+        """
+        self.settle()
+        size = -(-size_bytes // ROUNDING) * ROUNDING
+        is_small = size <= SMALL
+        pool = (stream, is_small)
+        free = self._free.setdefault(pool, [])
+        probe = Block(self, pool, -1, size)
+        position = bisect_left(free, probe)
+        block = free.pop(position) if position < len(free) else self._new_segment(pool, size)
+        rest = block.size - size
+        if rest >= ROUNDING if is_small else rest > SMALL:
+            self._split(block, size, free)
+        block.is_free = False
+        block.label = label
+        self.in_use[block] = size_bytes
+        amounts = self.amounts
+        amounts.allocated_bytes.add(block.size)
+        amounts.requested_bytes.add(size_bytes)
+        amounts.allocations.add(1)
+        return block
+
+    def settle(self) -> None:
+        """Put what was given back among the free blocks, merged with their free neighbours."""
+        while self.returned:
+            block = self.returned.popleft()
+            amounts = self.amounts
+            amounts.allocated_bytes.add(-block.size)
+            amounts.requested_bytes.add(-self.in_use.pop(block))
+            amounts.allocations.add(-1)
+            free = self._free[block.pool]
+            after, before = block.after, block.before
+            if after is not None and after.is_free:
+                free.pop(bisect_left(free, after))
+                self._join(block, after)
+            if before is not None and before.is_free:
+                free.pop(bisect_left(free, before))
+                self._join(before, block)
+                block = before
+            block.is_free = True
+            insort(free, block)
+
+    def empty_cache(self) -> None:
+        """Give the device back the segments of which nothing is in use."""
+        self.settle()
+        for free in self._free.values():
+            whole = [block for block in free if block.before is None and block.after is None]
+            for block in whole:
+                free.remove(block)
+                self._release(block.size)
+                self.amounts.reserved_bytes.add(-block.size)
+                self.amounts.segments.add(-1)
+
+    def _new_segment(self, pool: Any, size: int) -> Block:
+        if size <= SMALL:
+            segment = SMALL_SEGMENT
+        elif size < OWN_SEGMENT:
+            segment = LARGE_SEGMENT
+        else:
+            segment = -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
+        try:
+            self._reserve(segment)
+        except DeviceFullError:
+            self.num_retries += 1
+            self.empty_cache()
+            try:
+                self._reserve(segment)
+            except DeviceFullError:
+                self.num_failures += 1
+                raise
+        self.amounts.reserved_bytes.add(segment)
+        self.amounts.segments.add(1)
+        block = Block(self, pool, self._next_address, segment)
+        # A gap, so that no two segments ever seem to be neighbours.
+        self._next_address += segment + ROUNDING
+        return block
+
+    def _split(self, block: Block, size: int, free: list[Block]) -> None:
+        rest = Block(self, block.pool, block.address + size, block.size - size)
+        rest.before, rest.after = block, block.after
+        if block.after is not None:
+            block.after.before = rest
+        block.after = rest
+        block.size = size
+        insort(free, rest)
+
+    def _join(self, block: Block, after: Block) -> None:
+        block.size += after.size
+        block.after = after.after
+        if after.after is not None:
+            after.after.before = block

@@ -1,0 +1,31 @@
+"""What the report of a PyTorch program ends with."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from kernbench.torch_bridge.memory import shown
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.session import Session
+
+
+def remarks_of(session: Session) -> list[str]:
+    """Return lines about the memory of each rank; ranks with equal needs share one."""
+    rows = []
+    for (process, sip_id), allocator in session.memories.allocators.items():
+        amounts = allocator.amounts
+        peaks = amounts.allocated_bytes.peak, amounts.reserved_bytes.peak
+        if peaks[1]:
+            rows.append((*peaks, session.memories.device(sip_id).capacity_bytes, process.rank))
+    rows.sort(key=lambda row: row[-1])
+    lines = []
+    for (allocated, reserved, capacity), group in groupby(rows, key=lambda row: row[:-1]):
+        ranks = [row[-1] for row in group]
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}, each"
+        lines.append(
+            f"peak memory of {who}: {shown(allocated)} in tensors, {shown(reserved)} reserved of "
+            f"{shown(capacity)}"
+        )
+    return lines

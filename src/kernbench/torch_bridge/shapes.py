@@ -1,0 +1,165 @@
+"""Operations without data: what shapes come out, worked out once for all ranks and all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kernbench.errors import NoDataError
+from kernbench.torch_bridge.device.names import CPU, META
+from kernbench.torch_bridge.operations import PLAIN
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.costs import OperationTiming
+    from kernbench.torch_bridge.operations import Operation
+
+is_meta: Any = torch._C.TensorBase.is_meta.__get__
+"""Whether C++ has no data for a tensor, wherever the program sees it."""
+_FUNCTIONAL = "_c10d_functional"
+_POST = torch._C.DispatchKey.CompositeExplicitAutograd
+_UNKEYED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)
+
+
+class Known:
+    """What an operation does to operands of some layouts."""
+
+    __slots__ = ("made", "timings")
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+        """Layouts of its results, or positions of the operands that it returns."""
+        self.timings: dict[int, OperationTiming] = {}
+        """By SIP."""
+
+
+class Shapes:
+    """Executes operations on tensors that have none but a shape.
+
+    Most of PyTorch's shape functions are Python and take 100 us, so what they gave is kept by the
+    layouts of the operands; numbers with a fraction (learning rates) change no shape.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Known] = {}
+
+    def execute(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, Known | None]:
+        """Return the result, and what is known of such calls if that is kept.
+
+        Raises:
+            NoDataError: Its shape depends on data.
+        """
+        if operation.is_read:
+            return stand_in(func, args), None
+        if func.namespace == _FUNCTIONAL:
+            # The shape function would not call the process group.
+            return func._op_dk(_POST, *args, **kwargs), None
+        if operation.is_free or operation.shows:
+            return _shaped(func, operation, args, kwargs), None
+        keyed = _keys(args)
+        if keyed is None:
+            return _shaped(func, operation, args, kwargs), None
+        key: Any = (func, keyed)
+        if kwargs:
+            named = _keys(kwargs.values())
+            if named is None:
+                return _shaped(func, operation, args, kwargs), None
+            key = (func, keyed, tuple(kwargs), named)
+        known = self._known.get(key)
+        if known is not None:
+            return _made(known.made, args), known
+        result = _shaped(func, operation, args, kwargs)
+        made = _layout(result, args)
+        if made is _UNKEPT:
+            return result, None
+        known = self._known[key] = Known(made)
+        return result, known
+
+
+_UNKEPT = object()
+
+
+def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    try:
+        return func(*args, **kwargs)
+    except NotImplementedError as error:
+        raise NoDataError(
+            f"{operation.full_name}: what comes out depends on data, and a run with --no-data has "
+            f"none on devices; run it with data, or keep this part on the host ({error})"
+        ) from None
+
+
+def stand_in(func: Any, args: Any) -> Any:
+    """Return what the host reads of a device: every element is 0."""
+    if func is torch.ops.aten.equal.default:
+        return tuple(args[0].shape) == tuple(args[1].shape)
+    if func is torch.ops.aten.is_nonzero.default:
+        return False
+    dtype = args[0].dtype
+    if dtype is torch.bool:
+        return False
+    if dtype.is_complex:
+        return 0j
+    return 0.0 if dtype.is_floating_point else 0
+
+
+def zeros_on_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Do a copy from a device to the host."""
+    if operation.full_name == "aten.copy_.default":
+        written: Tensor = args[0]
+        return written.zero_()
+    return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device=CPU)
+
+
+def _keys(values: Iterable[Any]) -> tuple[Any, ...] | None:
+    """Return what decides the shape of a result, None if that cannot be said."""
+    keys: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind in PLAIN:
+            keys.append((value.shape, value.stride(), value.dtype, is_meta(value)))
+        elif kind is float:
+            keys.append(float)
+        elif kind is list or kind is tuple:
+            nested = _keys(value)
+            if nested is None:
+                return None
+            keys.append(nested)
+        elif isinstance(value, _UNKEYED):
+            return None
+        else:
+            keys.append((kind, value))
+    return tuple(keys)
+
+
+def _layout(result: Any, args: Any) -> Any:
+    """Return how to make a result again."""
+    if result is None:
+        return None
+    if isinstance(result, (list, tuple)):
+        layouts = [_layout(each, args) for each in result]
+        return _UNKEPT if _UNKEPT in layouts else (type(result), layouts)
+    if not isinstance(result, Tensor):
+        return _UNKEPT
+    for position, arg in enumerate(args):
+        if arg is result:
+            return position
+    if type(result) is not Tensor or not is_meta(result) or result.storage_offset():
+        return _UNKEPT
+    return (tuple(result.shape), result.stride(), result.dtype)
+
+
+def _made(layout: Any, args: Any) -> Any:
+    if layout is None:
+        return None
+    if type(layout) is int:
+        return args[layout]
+    if len(layout) == 2:
+        kind, layouts = layout
+        return kind(_made(each, args) for each in layouts)
+    shape, stride, dtype = layout
+    return torch.empty_strided(shape, stride, dtype=dtype, device=META)

@@ -1,0 +1,67 @@
+"""What PyTorch does otherwise where tensors of devices have no data (ADR-0066)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
+from torch import Tensor
+
+from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.patches import Patches
+
+_aten = torch.ops.aten
+_attention = F.scaled_dot_product_attention
+_repr = Tensor.__repr__
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def install(patches: Patches) -> None:
+    """Replace it."""
+    patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
+    patches.set(Tensor, "__repr__", _described)
+    # Pickled objects travel as tensors, and a device would lose them.
+    patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu")
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Do as on CUDA: one operation. For tensors without data C++ takes it apart."""
+    if device_of(query).type != "cuda" or query.dim() != 4 or query.size(-1) != value.size(-1):
+        found: Tensor = _attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return found
+    if attn_mask is None and query.dtype in _HALVES:
+        flash = _aten._scaled_dot_product_flash_attention
+        out: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+        return out
+    if enable_gqa:
+        group = query.size(-3) // key.size(-3)
+        key, value = (each.repeat_interleave(group, -3) for each in (key, value))
+    if attn_mask is not None:
+        bias = attn_mask.to(query.dtype) if attn_mask.dtype is torch.bool else attn_mask
+        attn_mask = bias.expand(*query.shape[:-1], key.size(-2))
+    efficient = _aten._scaled_dot_product_efficient_attention
+    keeps = query.requires_grad or key.requires_grad or value.requires_grad
+    results = efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)
+    made: Tensor = results[0]
+    return made
+
+
+def _described(self: Tensor, *, tensor_contents: Any = None) -> str:
+    """``repr`` of a tensor: one on a device has no elements to show."""
+    device = device_of(self)
+    if tensor_contents is not None or device.type != "cuda":
+        return _repr(self, tensor_contents=tensor_contents)
+    return f"tensor(..., device='{device}', size={tuple(self.shape)}, dtype={self.dtype})"

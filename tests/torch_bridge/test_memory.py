@@ -1,0 +1,205 @@
+"""The model of PyTorch's caching allocator, and what programs see of it."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import OutOfMemoryError  # noqa: E402
+from kernbench.hardware import machine_text  # noqa: E402
+from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.memory import Block, CachingAllocator, DeviceFullError  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+MIB = 1 << 20
+
+
+class Device:
+    def __init__(self, capacity: int) -> None:
+        self.free = capacity
+
+    def reserve(self, size: int) -> None:
+        if size > self.free:
+            raise DeviceFullError
+        self.free -= size
+
+    def release(self, size: int) -> None:
+        self.free += size
+
+
+def allocator(capacity: int = 1 << 40) -> CachingAllocator:
+    device = Device(capacity)
+    return CachingAllocator(device.reserve, device.release)
+
+
+@pytest.mark.adr("0065-D1")
+@pytest.mark.parametrize(
+    ("asked", "allocated", "reserved"),
+    [
+        (1, 512, 2 * MIB),
+        (513, 1024, 2 * MIB),
+        (MIB, MIB, 2 * MIB),
+        (MIB + 1, MIB + 512, 20 * MIB),
+        (9 * MIB, 9 * MIB, 20 * MIB),
+        # What is left over stays with the block up to 1 MiB.
+        (20 * MIB - MIB, 20 * MIB, 20 * MIB),
+        (19 * MIB - 512, 19 * MIB - 512, 20 * MIB),
+        (11 * MIB, 12 * MIB, 12 * MIB),
+    ],
+)
+def test_sizes_are_those_of_pytorchs_allocator(asked: int, allocated: int, reserved: int) -> None:
+    """Expected values are from PyTorch's constants: 512 B, 1, 2, 10 and 20 MiB."""
+    found = allocator()
+    found.allocate(asked)
+    assert found.amounts.allocated_bytes.current == allocated
+    assert found.amounts.reserved_bytes.current == reserved
+    assert found.amounts.requested_bytes.current == asked
+
+
+@pytest.mark.adr("0065-D1")
+def test_a_block_that_was_given_back_is_used_again_on_its_stream_only() -> None:
+    found = allocator()
+    first = found.allocate(4 * MIB, "a")
+    first.free()
+    assert found.allocate(4 * MIB, "a").address == first.address
+    found.allocate(4 * MIB, "b")
+    assert found.amounts.reserved_bytes.current == 40 * MIB
+
+
+@pytest.mark.adr("0065-D1")
+def test_a_full_device_first_loses_what_is_kept_for_later() -> None:
+    found = allocator(40 * MIB)
+    found.allocate(30 * MIB).free()
+    found.allocate(36 * MIB)
+    assert found.amounts.reserved_bytes.current == 36 * MIB
+    with pytest.raises(DeviceFullError):
+        found.allocate(30 * MIB)
+    assert (found.num_retries, found.num_failures) == (2, 1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30 * MIB), st.integers(0, 3)), max_size=60))
+def test_blocks_never_overlap_and_everything_comes_back(
+    requests: list[tuple[int, int]],
+) -> None:
+    found, live = allocator(), list[Block]()
+    for size, action in requests:
+        if action == 0 and live:
+            live.pop(size % len(live)).free()
+        else:
+            live.append(found.allocate(size))
+        spans = sorted((block.address, block.address + block.size) for block in live)
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    found.settle()
+    assert found.amounts.allocated_bytes.current == sum(block.size for block in live)
+    for block in live:
+        block.free()
+    found.empty_cache()
+    assert found.amounts.reserved_bytes.current == found.amounts.allocated_bytes.current == 0
+    assert found.amounts.segments.current == 0
+
+
+def run(folder: Path, source: str, data: bool, machine: str = "ahbm:2") -> RuntimeContext:
+    path = folder / "program.py"
+    path.write_text("import torch\n" + source)
+    return simulated(path, data=data, machine=machine)
+
+
+@pytest.mark.adr("0065-D2")
+@pytest.mark.parametrize("data", [True, False])
+def test_programs_see_what_their_tensors_take(tmp_path: Path, data: bool) -> None:
+    source = """
+cuda, MIB = torch.cuda, 1 << 20
+assert cuda.memory_allocated() == cuda.memory_reserved() == 0
+x = torch.empty(4 * MIB, device="cuda")
+assert cuda.memory_allocated() == 16 * MIB == cuda.memory_reserved()
+view = x[: 10]
+del x
+assert cuda.memory_allocated() == 16 * MIB  # the view holds on to it
+y = view.clone()
+assert cuda.memory_allocated() == 16 * MIB + 512
+del view
+assert cuda.memory_allocated(0) == 512 and cuda.max_memory_allocated() == 16 * MIB + 512
+cuda.reset_peak_memory_stats()
+assert cuda.max_memory_allocated() == 512
+assert cuda.memory_allocated("cuda:1") == 0
+free, total = cuda.mem_get_info()
+assert total == cuda.get_device_properties(0).total_memory and total - free == 18 * MIB
+cuda.empty_cache()
+assert cuda.memory_reserved() == 2 * MIB == total - cuda.mem_get_info()[0]
+assert "Allocated memory" in cuda.memory_summary()
+y.untyped_storage().resize_(2 * MIB)
+assert cuda.memory_allocated() == 2 * MIB
+y.untyped_storage().resize_(0)
+assert cuda.memory_allocated() == 0
+assert torch.accelerator.memory_allocated() == 0
+"""
+    run(tmp_path, source, data)
+
+
+@pytest.mark.adr("0065-D2")
+@pytest.mark.parametrize("data", [True, False])
+def test_saved_tensors_and_gradients_count_while_they_live(tmp_path: Path, data: bool) -> None:
+    """Closed form: one 4 MiB tensor per layer is saved, and freed as backward comes by."""
+    source = """
+n = 1 << 20
+x = torch.zeros(n, device="cuda", requires_grad=True)
+y = x
+before = torch.cuda.memory_allocated()
+for _ in range(5):
+    y = y.exp()
+assert torch.cuda.memory_allocated() - before == 5 * 4 * n
+loss = y.sum()
+del y
+loss.backward()
+assert torch.cuda.memory_allocated() == 2 * 4 * n + 512  # x, its gradient, the loss
+"""
+    run(tmp_path, source, data)
+
+
+@pytest.mark.adr("0065-D3")
+def test_too_much_is_an_error_that_names_the_allocation(tmp_path: Path) -> None:
+    machine = tmp_path / "small.yaml"
+    text = re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 0.0625", machine_text("ahbm")[0])
+    machine.write_text(text)
+    source = """
+kept = torch.zeros(1 << 20, device="cuda")
+try:
+    kept.expand(1 << 10, -1).clone()
+except torch.cuda.OutOfMemoryError as error:
+    assert "Tried to allocate 4.00 GiB for aten.clone" in str(error), error
+else:
+    raise AssertionError
+kept = [kept + each for each in range(1 << 10)]
+"""
+    with pytest.raises(OutOfMemoryError) as caught:
+        run(tmp_path, source, data=False, machine=str(machine))
+    said = str(caught.value)
+    assert isinstance(caught.value, torch.OutOfMemoryError)
+    for part in ("4.00 MiB for aten.add on rank 0 at", "program.py:10", "most of it", "aten.zeros"):
+        assert part in said, said
+
+
+@pytest.mark.adr("0065-D3")
+def test_a_run_ends_with_the_peak_of_each_rank(tmp_path: Path) -> None:
+    source = """
+import os
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+torch.empty((4 if rank < 2 else 8) << 20, dtype=torch.uint8, device="cuda")
+"""
+    path = tmp_path / "program.py"
+    path.write_text("import torch\n" + source)
+    context = simulated(path, nprocs=3)
+    capacity = context.machine.sip.hbm_bytes / (1 << 30)
+    assert [line for ask in context.remarks for line in ask()] == [
+        "peak memory of ranks 0-1, each: 4.00 MiB in tensors, 20.00 MiB reserved of "
+        f"{capacity:.2f} GiB",
+        f"peak memory of rank 2: 8.00 MiB in tensors, 20.00 MiB reserved of {capacity:.2f} GiB",
+    ]

@@ -1,0 +1,156 @@
+"""Programs without tensor data: shapes, time and memory are those of a run with data."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import KernbenchError  # noqa: E402
+from kernbench.hardware import machine_text  # noqa: E402
+from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.operations import describe  # noqa: E402
+from kernbench.torch_bridge.shapes import Shapes  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+
+def run(folder: Path, source: str, *, data: bool = False, nprocs: int = 1) -> RuntimeContext:
+    path = folder / "program.py"
+    path.write_text("import torch\nimport torch.distributed as dist\n" + source)
+    return simulated(path, data=data, nprocs=nprocs)
+
+
+@pytest.mark.adr("0066-D1")
+def test_tensors_of_devices_have_no_memory_on_this_machine(tmp_path: Path) -> None:
+    source = """
+x = torch.zeros(1 << 20, 1 << 20, device="cuda", dtype=torch.bfloat16)  # 2 TiB
+y = (x[: 1 << 10] @ x + 1).relu().sum(-1)
+assert y.device == x.device == torch.device("cuda", 0) and y.shape == (1 << 10,)
+assert y.data_ptr() == 0 and not x.is_meta and x.is_cuda
+"""
+    machine = tmp_path / "large.yaml"
+    machine.write_text(re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 4096", machine_text("ahbm")[0]))
+    path = tmp_path / "program.py"
+    path.write_text("import torch\n" + source)
+    simulated(path, data=False, machine=str(machine))
+
+
+TRAINING = """
+import torch.nn as nn
+torch.manual_seed(0)
+device = "cuda"
+model = nn.Sequential(nn.Embedding(32, 16), nn.LayerNorm(16), nn.Linear(16, 32)).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(2):
+    tokens = torch.randint(32, (4, 8), device=device)
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.adr("0066-D1")
+def test_a_training_step_has_the_operations_and_the_time_of_one_with_data(tmp_path: Path) -> None:
+    def operations(data: bool) -> list[tuple[str, int]]:
+        log = run(tmp_path, TRAINING, data=data).op_log
+        return [(each.template.name, each.starts_ps[0]) for each in log.instances]
+
+    assert operations(data=False) == operations(data=True)
+
+
+@pytest.mark.adr("0066-D2")
+def test_what_the_host_reads_of_a_device_is_zero(tmp_path: Path) -> None:
+    source = """
+x = torch.full((2, 3), 7.0, device="cuda")
+assert x.sum().item() == 0.0 and x.int().sum().item() == 0
+assert not (x > 1).any() and not bool(x.isnan().any())
+assert torch.equal(x.cpu(), torch.zeros(2, 3)) and x.tolist() == [[0.0] * 3] * 2
+host = torch.ones(2, 3)
+host.copy_(x)
+assert not host.any()
+assert repr(x) == "tensor(..., device='cuda:0', size=(2, 3), dtype=torch.float32)"
+assert torch.ones(2).tolist() == [1.0, 1.0]  # the host's own tensors have data
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.adr("0066-D2")
+def test_what_has_no_shape_without_data_is_refused_by_name(tmp_path: Path) -> None:
+    source = "x = torch.ones(4, device='cuda')\nx.nonzero()"
+    with pytest.raises(KernbenchError, match=r"aten\.nonzero.*--no-data"):
+        run(tmp_path, source)
+
+
+COLLECTIVES = """
+import torch.distributed._functional_collectives as functional
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+x = torch.ones(4, 6, device="cuda")
+dist.all_reduce(x)
+whole = functional.all_gather_tensor(x, 0, dist.group.WORLD)
+part = functional.reduce_scatter_tensor(whole + 1, "sum", 0, dist.group.WORLD)
+assert whole.shape == (8, 6) and part.shape == x.shape
+assert (part + 1).device == x.device
+objects = [None, None]
+dist.all_gather_object(objects, {"rank": rank})
+assert objects == [{"rank": 0}, {"rank": 1}]
+"""
+
+
+@pytest.mark.adr("0066-D1")
+def test_collectives_take_their_time_and_objects_keep_their_values(tmp_path: Path) -> None:
+    def collectives(data: bool) -> list[tuple[str, int]]:
+        log = run(tmp_path, COLLECTIVES, data=data, nprocs=2).op_log
+        return [
+            (each.template.name, each.template.message_bytes)
+            for each in log.instances
+            if each.template.kind == "collective"
+        ]
+
+    found = collectives(data=False)
+    assert found == collectives(data=True)
+    assert len(found) >= 5
+
+
+@pytest.mark.adr("0066-D1")
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_is_one_operation_forward_and_one_backward(tmp_path: Path, causal: bool) -> None:
+    source = f"""
+q = torch.ones(1, 8, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+k = torch.ones(1, 2, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+out = torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal={causal}, enable_gqa=True)
+assert out.shape == q.shape
+out.backward(torch.ones_like(out))
+assert k.grad.shape == k.shape and k.grad.device == k.device
+"""
+    names = {each.template.name for each in run(tmp_path, source).op_log.instances}
+    assert {name for name in names if "attention" in name} == {
+        "aten._scaled_dot_product_flash_attention",
+        "aten._scaled_dot_product_flash_attention_backward",
+    }
+    assert "aten.bmm" not in names
+
+
+@pytest.mark.adr("0066-D3")
+def test_equal_operations_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = Shapes()
+    func = torch.ops.aten.add.Tensor
+    x = torch.empty(4, 6, device="meta")
+    first, known = shapes.execute(func, describe(func), (x, x.T.contiguous().T), {"alpha": 2})
+    again, same = shapes.execute(func, describe(func), (x, x.T.contiguous().T), {"alpha": 2})
+    assert known is same is not None
+    assert again is not first
+    assert (again.shape, again.stride(), again.dtype) == (first.shape, first.stride(), first.dtype)
+    _, other = shapes.execute(func, describe(func), (x, x), {"alpha": 2})
+    assert other is not known
+    func = torch.ops.aten.mul_.Tensor
+    result, _ = shapes.execute(func, describe(func), (x, x), {})
+    assert result is x
+    result, _ = shapes.execute(func, describe(func), (x, x), {})
+    assert result is x
