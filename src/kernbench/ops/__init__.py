@@ -66,7 +66,7 @@ from kernbench.ops.masked_softmax import masked_softmax, softmax_backward
 from kernbench.ops.norm_backward import norm_backward
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
-from kernbench.ops.probe import KernelProbe, Pointer
+from kernbench.ops.probe import KernelProbe, Pointer, record_launches
 from kernbench.ops.reductions import amax, mean, sum
 from kernbench.runtime_api import operators
 
@@ -127,6 +127,7 @@ __all__ = [
     "neg",
     "norm_backward",
     "product_call",
+    "record_launches",
     "relu",
     "relu_backward",
     "residual_norm",

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from types import SimpleNamespace
 from typing import Any
 
 from kernbench.commands import KernelTrace
@@ -74,3 +77,67 @@ class KernelProbe:
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         raise InternalError("a kernel that tunes itself cannot be timed alone")
+
+
+class ShapedTensor:
+    """A contiguous tensor that is none: functions of this package launch on it in a probe."""
+
+    def __init__(self, context: LaunchRecorder, shape: tuple[int, ...], dtype: DType) -> None:
+        self.context = context
+        self.shape = shape
+        self.dtype = dtype
+        self.sip_id = 0
+
+    def stride(self) -> tuple[int, ...]:
+        """Return the strides in elements."""
+        strides = accumulate(reversed(self.shape[1:]), mul, initial=1)
+        return tuple(reversed(list(strides))) if self.shape else ()
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def contiguous(self) -> ShapedTensor:
+        return self
+
+
+class LaunchRecorder:
+    """Stands for the run of :class:`ShapedTensor` and keeps what is launched."""
+
+    def __init__(self, probe: KernelProbe) -> None:
+        self._probe = probe
+        self.traces: list[KernelTrace] = []
+        self.rank_state = SimpleNamespace(extensions={})
+
+    def tensor(self, shape: tuple[int, ...], dtype: DType) -> Any:
+        """Return a stand-in for a contiguous tensor."""
+        return ShapedTensor(self, tuple(shape), dtype)
+
+    empty = tensor
+
+    def empty_beside(self, _: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        return self.tensor(shape, dtype)
+
+    def launch(
+        self, _: str, kernel: Any, *args: Any, grid: Any, attributes: Any = None, **options: Any
+    ) -> None:
+        call = KernelCall(kernel, grid, args, options)
+        self.traces.append(self._probe.trace(call))
+
+
+def record_launches(work: Callable[[LaunchRecorder], object]) -> list[KernelTrace]:
+    """Return what the launches of ``work`` do, which gets its tensors from what it is given.
+
+    >>> from kernbench import ops
+    >>> from kernbench.dtypes import float16
+    >>> len(record_launches(lambda at: ops.matmul(at.tensor((64, 32), float16),
+    ...                                           at.tensor((32, 16), float16))))
+    1
+    """
+    probe = KernelProbe()
+    recorder = LaunchRecorder(probe)
+    with activate(probe):
+        work(recorder)
+    return recorder.traces

@@ -77,7 +77,7 @@ class Observer(TorchDispatchMode):
         if operation.is_read:
             self._copy_to_host(source.sip_id, num_bytes(args))
         elif not operation.is_free:
-            self._launch(func, operation, args, result, known, source.sip_id)
+            self._launch(func, operation, args, kwargs, result, known, source.sip_id)
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -136,7 +136,7 @@ class Observer(TorchDispatchMode):
         if operation.is_copy and source is None:
             self._copy("copy_from_host", target.index, num_bytes((result,)))
         elif not operation.is_free:
-            self._launch(func, operation, args, result, known, target.index)
+            self._launch(func, operation, args, kwargs, result, known, target.index)
         return result
 
     def _move_to_host(
@@ -172,6 +172,7 @@ class Observer(TorchDispatchMode):
         func: Any,
         operation: Operation,
         args: Any,
+        kwargs: dict[str, Any],
         result: Any,
         known: Known | None,
         sip_id: int,
@@ -179,7 +180,7 @@ class Observer(TorchDispatchMode):
         """Put it on the current stream, at its cost."""
         timing = None if known is None else known.timings.get(sip_id)
         if timing is None:
-            timing = self._costs.timing(func, operation.name, args, result, sip_id)
+            timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
             if known is not None:
                 known.timings[sip_id] = timing
         self._host.launch(operation.name, timing, sip_id)

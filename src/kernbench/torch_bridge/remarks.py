@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def remarks_of(session: Session) -> list[str]:
-    """Return lines about the memory of each rank; ranks with equal needs share one."""
+    """Return lines about the memory of ranks, and operations whose time is not well known.
+
+    Ranks with equal needs share a line. Without data a call counts once for each of its shapes.
+    """
     rows = []
     for (process, sip_id), allocator in session.memories.allocators.items():
         amounts = allocator.amounts
@@ -28,4 +31,8 @@ def remarks_of(session: Session) -> list[str]:
             f"peak memory of {who}: {shown(allocated)} in tensors, {shown(reserved)} reserved of "
             f"{shown(capacity)}"
         )
+    unknown = session.costs.unknown
+    if unknown:
+        named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+        lines.append(f"timed by their bytes alone, for their arithmetic is not known: {named}")
     return lines

@@ -1,4 +1,4 @@
-"""Operations that cost what their bytes cost."""
+"""Operations that stream their operands: the time of their bytes, or of their arithmetic."""
 
 from __future__ import annotations
 
@@ -7,30 +7,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.commands import Engine, Space
+from kernbench.commands import Engine, MathClass, Space
 from kernbench.op_log import Limit, Template
 from kernbench.torch_bridge.costs.timing import OperationTiming
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kernbench.hardware import SipSpec
     from kernbench.op_log import Column
 
 
 def timing_by_bytes(
-    name: str, sip: SipSpec, read_bytes: int, written_bytes: int
+    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, math_ps: int = 0
 ) -> OperationTiming:
-    """Return the schedules of a kernel that streams its operands through HBM once."""
-    return OperationTiming(partial(_template, name, sip, read_bytes, written_bytes))
+    """Return the schedules of a kernel that streams its operands through HBM once.
+
+    Its vector engines are busy for ``math_ps`` meanwhile.
+    """
+    return OperationTiming(partial(_template, name, sip, read_bytes, written_bytes, math_ps))
+
+
+def vector_ps(sip: SipSpec, work: Mapping[MathClass, int], num_elements: int) -> int:
+    """Return how long all vector engines of a SIP take for so much work on each element."""
+    engine = sip.pe.math
+    elements = -(-num_elements // sip.num_pes)
+    cycles = sum(
+        engine.startup_cycles
+        - (-elements * count // getattr(engine.elements_per_clock, cost.value))
+        for cost, count in work.items()
+    )
+    return sip.cycles_ps(cycles)
 
 
 def _template(
-    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, queued: bool
+    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, math_ps: int, queued: bool
 ) -> Template:
     hbm_bytes = read_bytes + written_bytes
-    busy_ps = sip.hbm_stream_ps(hbm_bytes)
+    hbm_ps = sip.hbm_stream_ps(hbm_bytes)
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
-    end_ps = start_ps + sip.hbm_latency_ps + busy_ps
-    rows = partial(_rows, start_ps, end_ps, busy_ps, read_bytes, written_bytes)
+    end_ps = start_ps + sip.hbm_latency_ps + max(hbm_ps, math_ps)
+    rows = partial(_rows, (start_ps, end_ps), (hbm_ps, math_ps), read_bytes, written_bytes)
     return Template(
         name=name,
         kind="kernel",
@@ -38,11 +55,12 @@ def _template(
         duration_ps=end_ps,
         flops=0,
         hbm_bytes=hbm_bytes,
-        engine_busy_ps={Engine.DMA_IN: busy_ps, Engine.DMA_OUT: busy_ps},
+        engine_busy_ps={Engine.DMA_IN: hbm_ps, Engine.DMA_OUT: hbm_ps, Engine.MATH: math_ps},
         message_bytes=0,
-        bound_ps=busy_ps,
+        bound_ps=hbm_ps,
         limits_ps={
-            Limit.HBM: busy_ps,
+            Limit.HBM: hbm_ps,
+            Limit.MATH: math_ps,
             Limit.LAUNCH: start_ps,
             Limit.LATENCY: sip.hbm_latency_ps,
         },
@@ -51,16 +69,19 @@ def _template(
 
 
 def _rows(
-    start_ps: int, end_ps: int, busy_ps: int, read_bytes: int, written_bytes: int
+    span_ps: tuple[int, int], busy_ps: tuple[int, int], read_bytes: int, written_bytes: int
 ) -> dict[str, Column]:
-    rows: dict[str, Any] = {
-        "engine": np.array([Engine.DMA_IN.value, Engine.DMA_OUT.value]),
-        "kind": np.array(["dma_read", "dma_write"]),
-        "start_ps": np.array([start_ps, start_ps]),
-        "end_ps": np.array([end_ps, end_ps]),
-        "busy_ps": np.array([busy_ps, busy_ps]),
-        "bytes": np.array([read_bytes, written_bytes]),
-        "src_space": np.array([Space.HBM.value, Space.TCM.value]),
-        "dst_space": np.array([Space.TCM.value, Space.HBM.value]),
+    hbm_ps, math_ps = busy_ps
+    num_rows = 3 if math_ps else 2
+    hbm, tcm = Space.HBM.value, Space.TCM.value
+    columns: dict[str, Any] = {
+        "engine": (Engine.DMA_IN.value, Engine.DMA_OUT.value, Engine.MATH.value),
+        "kind": ("dma_read", "dma_write", "math"),
+        "start_ps": (span_ps[0],) * 3,
+        "end_ps": (span_ps[1],) * 3,
+        "busy_ps": (hbm_ps, hbm_ps, math_ps),
+        "bytes": (read_bytes, written_bytes, 0),
+        "src_space": (hbm, tcm, tcm),
+        "dst_space": (tcm, hbm, tcm),
     }
-    return rows
+    return {name: np.array(values[:num_rows]) for name, values in columns.items()}

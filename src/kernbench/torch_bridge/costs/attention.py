@@ -1,0 +1,75 @@
+"""Scaled dot-product attention, timed as kernbench's own flash kernels on the machine."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from kernbench.dtypes import float32
+from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
+from kernbench.torch_bridge.costs.sequences import timing_of_kernels
+from kernbench.torch_bridge.dtypes import kernel_dtype
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+    from kernbench.torch_bridge.costs.timing import OperationTiming
+
+_PREFIX = "aten._scaled_dot_product_"
+_MASKS = ("attn_bias", "attn_mask")
+Shape = tuple[int, ...]
+
+
+class AttentionCosts:
+    """Schedules of attention on one machine; equal ones are worked out once."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: dict[Any, OperationTiming] = {}
+
+    def timing(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], sip_id: int
+    ) -> OperationTiming | None:
+        """Return the schedules of an operation; None if it is no attention that kernels do."""
+        if not name.startswith(_PREFIX) or "attention_math" in name:
+            return None
+        given: dict[str, Any] = dict(zip(_names(func), args, strict=False)) | kwargs
+        if "query" not in given:
+            return None
+        query, key, value = given["query"], given["key"], given["value"]
+        if query.dim() != 4 or key.shape != value.shape:
+            return None
+        dtype = kernel_dtype(query.dtype)
+        if dtype is None or not query.numel() or not key.numel():
+            return None
+        masked = any(given.get(each) is not None for each in _MASKS)
+        asked = (
+            tuple(query.shape), tuple(key.shape), dtype, bool(given.get("is_causal")), masked,
+            "backward" in name,
+        )  # fmt: skip
+        identity = (name, asked, id(self._machine.sip_at(sip_id)))
+        found = self._known.get(identity)
+        if found is None:
+            traces = record_launches(lambda at: _launch(at, *asked))
+            found = timing_of_kernels(name, traces, self._machine, sip_id)
+            self._known[identity] = found
+        return found
+
+
+@cache
+def _names(func: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in func._schema.arguments)
+
+
+def _launch(
+    at: Any, query: Shape, key: Shape, dtype: Any, causal: bool, masked: bool, backward: bool
+) -> None:
+    q, k, v = at.tensor(query, dtype), at.tensor(key, dtype), at.tensor(key, dtype)
+    mask = at.tensor((*query[:3], key[2]), dtype) if masked else None
+    # PyTorch's causal mask begins at the first key.
+    options: dict[str, Any] = {"mask": mask, "causal": causal, "query_offset": 0}
+    if not backward:
+        (attention_with_lse if query[2] > 1 else attention)(q, k, v, **options)
+        return
+    grad, out = at.tensor(query, dtype), at.tensor(query, dtype)
+    lse = at.tensor(query[:3], float32)
+    attention_backward(grad, q, k, v, out, lse, **options)

@@ -1,0 +1,109 @@
+"""What operations that stream their operands do to each element, and which bytes they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import cache
+from typing import Any
+
+import torch
+
+from kernbench.commands import MathClass
+
+
+class Reads(Enum):
+    """Which bytes of its tensor arguments an operation reads."""
+
+    ALL = auto()
+    SOURCES = auto()
+    """Not what it writes over."""
+    SELECTED = auto()
+    """As many as it writes, and what selects them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How an operation is costed; the work is per element of its largest list or tensor."""
+
+    work: Mapping[MathClass, int] = field(default_factory=dict)
+    reads: Reads = Reads.ALL
+    is_known: bool = True
+    """Whether the work is that of the operation, and not left out."""
+
+
+_SIMPLE, _REDUCE = MathClass.SIMPLE, MathClass.REDUCE
+_DIVIDE, _TRANSCENDENTAL = MathClass.DIVIDE, MathClass.TRANSCENDENTAL
+_WORK: dict[str, Mapping[MathClass, int]] = {
+    "div reciprocal remainder fmod floor_divide addcdiv _foreach_div _foreach_reciprocal "
+    "_foreach_addcdiv": {_DIVIDE: 1},
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf erfc sqrt rsqrt pow "
+    "softplus sinh cosh atan atan2 acos asin _foreach_sqrt _foreach_rsqrt _foreach_exp "
+    "_foreach_log _foreach_pow _foreach_tanh _foreach_sigmoid": {_TRANSCENDENTAL: 1},
+    "silu gelu mish elu celu selu log_sigmoid_forward sigmoid_backward tanh_backward": {
+        _TRANSCENDENTAL: 1,
+        _SIMPLE: 2,
+    },
+    "silu_backward gelu_backward mish_backward elu_backward softplus_backward": {
+        _TRANSCENDENTAL: 1,
+        _SIMPLE: 5,
+    },
+    "_softmax _log_softmax _safe_softmax logsumexp": {
+        _TRANSCENDENTAL: 1,
+        _REDUCE: 2,
+        _SIMPLE: 1,
+        _DIVIDE: 1,
+    },
+    "_softmax_backward_data _log_softmax_backward_data": {_SIMPLE: 3, _REDUCE: 1},
+    "native_layer_norm native_group_norm native_batch_norm var var_mean std std_mean": {
+        _SIMPLE: 4,
+        _REDUCE: 2,
+    },
+    "_fused_rms_norm": {_SIMPLE: 3, _REDUCE: 1},
+    "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward "
+    "_fused_rms_norm_backward": {_SIMPLE: 6, _REDUCE: 3},
+    "sum mean prod amax amin max min argmax argmin any all nansum cumsum cumprod norm "
+    "linalg_vector_norm _foreach_norm aminmax count_nonzero dot vdot": {_REDUCE: 1},
+    "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
+    "embedding_dense_backward mse_loss_backward native_dropout native_dropout_backward "
+    "_foreach_add _foreach_sub _foreach_mul _foreach_lerp _foreach_addcmul _foreach_neg "
+    "_foreach_abs _foreach_maximum _foreach_minimum _foreach_clamp_min _foreach_clamp_max "
+    "_foreach_sign _amp_foreach_non_finite_check_and_unscale tril triu": {_SIMPLE: 1},
+    "_fused_adam _fused_adamw": {_SIMPLE: 9, _DIVIDE: 2, _TRANSCENDENTAL: 1},
+    "_fused_sgd _fused_adagrad": {_SIMPLE: 3},
+    "_to_copy": {MathClass.CONVERT: 1},
+    "cat stack clone constant_pad_nd repeat roll flip arange linspace eye _foreach_copy "
+    "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor "
+    "split_with_sizes_copy _chunk_cat select_backward slice_backward unfold_copy one_hot "
+    "_amp_update_scale random normal rand randn randint bernoulli multinomial randperm "
+    "rand_like randn_like randint_like uniform exponential trace": {},
+}
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in text.split())
+
+
+_BY_NAME = {name: work for names, work in _WORK.items() for name in _names(names)}
+_OVERWRITES = _names("copy fill zero normal uniform random _foreach_copy _foreach_zero")
+_SELECTS = _names(
+    "embedding gather index_select index take index_put _unsafe_index masked_select "
+    "scatter scatter_add scatter_reduce index_add index_copy index_fill"
+)
+_UNKNOWN = Rule(is_known=False)
+
+
+@cache
+def rule_of(func: Any) -> Rule:
+    """Return how an overload is costed."""
+    # In-place forms are costed as the others.
+    name = f"aten.{func._schema.name.removeprefix('aten::').rstrip('_')}"
+    if name in _OVERWRITES:
+        return Rule(reads=Reads.SOURCES)
+    if name in _SELECTS:
+        return Rule(reads=Reads.SELECTED)
+    work = _BY_NAME.get(name)
+    if work is not None:
+        return Rule(work=work)
+    return Rule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN

@@ -1,0 +1,65 @@
+"""Operations that are one or more of kernbench's own kernels, one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.op_log import Template
+from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.torch_bridge.costs.timing import OperationTiming
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kernbench.commands import KernelTrace
+    from kernbench.hardware import Machine
+    from kernbench.op_log import Column
+
+
+def timing_of_kernels(
+    name: str, traces: Sequence[KernelTrace], machine: Machine, sip_id: int
+) -> OperationTiming:
+    """Return the schedules of an operation; kernels behind the first wait in the queue."""
+    return OperationTiming(partial(_template, name, traces, machine, sip_id))
+
+
+def _template(
+    name: str, traces: Sequence[KernelTrace], machine: Machine, sip_id: int, queued: bool
+) -> Template:
+    templates = [
+        schedule_kernel(trace, machine, sip_id, Conditions(queued=queued or number > 0))
+        for number, trace in enumerate(traces)
+    ]
+    return dataclasses.replace(reduce(_one_after_another, templates), name=name)
+
+
+def _one_after_another(first: Template, second: Template) -> Template:
+    return dataclasses.replace(
+        first,
+        duration_ps=first.duration_ps + second.duration_ps,
+        flops=first.flops + second.flops,
+        hbm_bytes=first.hbm_bytes + second.hbm_bytes,
+        engine_busy_ps=Counter(first.engine_busy_ps) + Counter(second.engine_busy_ps),
+        bound_ps=first.bound_ps + second.bound_ps,
+        limits_ps=Counter(first.limits_ps) + Counter(second.limits_ps),
+        make_rows=partial(_rows, first, second),
+    )
+
+
+def _rows(first: Template, second: Template) -> dict[str, Column]:
+    before, after = (_columns(each) for each in (first, second))
+    for name in ("start_ps", "end_ps"):
+        after[name] = after[name] + first.duration_ps
+    return {name: np.concatenate([before[name], after[name]]) for name in before if name in after}
+
+
+def _columns(template: Template) -> dict[str, Column]:
+    """Return the rows of a template, every column of full length."""
+    given = {name: np.asarray(column) for name, column in template.make_rows().items()}
+    length = max((len(column) for column in given.values() if column.ndim), default=0)
+    return {name: np.broadcast_to(column, length) for name, column in given.items()}

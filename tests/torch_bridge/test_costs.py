@@ -1,0 +1,174 @@
+"""What operations cost: kernbench's own kernels, bytes and vector classes, on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench import dtypes, ops  # noqa: E402
+from kernbench.hardware import load_machine  # noqa: E402
+from kernbench.op_log import Limit, Template  # noqa: E402
+from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
+from kernbench.torch_bridge.operations import describe  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+aten = torch.ops.aten
+MACHINE = load_machine("ahbm", 1)
+SIP = MACHINE.sip
+COSTS = OperationCosts(MACHINE)
+HALF = torch.bfloat16
+
+
+def empty(*shape: int, dtype: Any = HALF) -> Any:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def template(func: Any, *args: Any, queued: bool = False, **kwargs: Any) -> Template:
+    result = func(*args, **kwargs)
+    return COSTS.timing(func, describe(func), args, kwargs, result, 0).template(queued)
+
+
+def launched(work: Any) -> Any:
+    """Return the templates of what kernbench's own functions launch."""
+    context = RuntimeContext(machine="ahbm:1", data=False)
+    with context:
+        work(context)
+    return [each.template for each in context.op_log.instances if each.template.kind == "kernel"]
+
+
+@pytest.mark.adr("0064-D1")
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_product_takes_the_time_of_kernbenchs_own_gemm(batch: int) -> None:
+    m, n, k = 96, 128, 64
+    entries = () if batch == 1 else (batch,)
+
+    def work(context: RuntimeContext) -> None:
+        a, b = (
+            context.empty((*entries, *shape), dtype=dtypes.bfloat16) for shape in ((m, k), (k, n))
+        )
+        ops.matmul(a, b)
+
+    (own,) = launched(work)
+    func = aten.mm.default if batch == 1 else aten.bmm.default
+    found = template(func, empty(*entries, m, k), empty(*entries, k, n))
+    assert found.flops == own.flops >= 2 * batch * m * n * k
+    assert found.duration_ps == pytest.approx(own.duration_ps, rel=0.05)
+
+
+@pytest.mark.adr("0064-D1")
+def test_all_forms_of_a_product_cost_the_same() -> None:
+    a, b, bias = empty(64, 32), empty(32, 48), empty(48)
+    plain = template(aten.mm.default, a, b)
+    assert template(aten.addmm.default, bias, a, b).duration_ps == plain.duration_ps
+    c, d = empty(2, 64, 32), empty(2, 32, 48)
+    batched = template(aten.bmm.default, c, d)
+    assert template(aten.baddbmm.default, empty(2, 64, 48), c, d).flops == batched.flops
+    assert batched.flops == 2 * plain.flops
+
+
+@pytest.mark.adr("0064-D1")
+@pytest.mark.parametrize(
+    "func",
+    [
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+    ],
+)
+def test_attention_is_one_operation_with_a_flash_kernel(func: Any) -> None:
+    """Closed form: causal attention does at least half of 4 B H S^2 D flops, and no S^2 bytes."""
+    q, k = empty(1, 8, 1024, 64), empty(1, 2, 1024, 64)
+    full = 4 * 8 * 1024 * 1024 * 64
+    causal = COSTS.timing(func, describe(func), (q, k, k, 0.0, True), {}, q, 0).template(False)
+    whole = COSTS.timing(func, describe(func), (q, k, k, 0.0, False), {}, q, 0).template(False)
+    assert full <= whole.flops < 1.01 * full
+    assert full / 2 <= causal.flops < 0.7 * full
+    assert causal.duration_ps < whole.duration_ps
+    assert whole.hbm_bytes < 8 * (2 * q.nbytes + 2 * k.nbytes)
+
+
+@pytest.mark.adr("0064-D1")
+def test_the_backward_of_attention_is_its_kernels_one_after_another() -> None:
+    func = aten._scaled_dot_product_flash_attention_backward.default
+    q = empty(1, 4, 256, 64)
+    args = (q, q, q, q, q, None, None, None, 256, 256, 0.0, True)
+    found = COSTS.timing(func, describe(func), args, {}, (q, q, q), 0).template(False)
+
+    def work(context: RuntimeContext) -> None:
+        made = [context.empty((1, 4, 256, 64), dtype=dtypes.bfloat16) for _ in range(5)]
+        lse = context.empty((1, 4, 256), dtype=dtypes.float32)
+        ops.attention_backward(*made, lse, causal=True, query_offset=0)
+
+    own = launched(work)
+    assert found.flops == sum(each.flops for each in own)
+    rows = found.make_rows()
+    assert len({len(column) for column in rows.values()}) == 1
+    assert max(rows["end_ps"]) == found.duration_ps
+
+
+@pytest.mark.adr("0064-D2")
+def test_streams_take_the_time_of_their_bytes() -> None:
+    """Closed form: an add of n halves moves 6n bytes."""
+    n = 1 << 24
+    found = template(aten.add.Tensor, empty(n), empty(n))
+    assert found.hbm_bytes == 6 * n
+    stream_ps = SIP.hbm_stream_ps(6 * n)
+    assert found.duration_ps == SIP.front_end_ps + SIP.hbm_latency_ps + stream_ps
+    assert template(aten.add_.Tensor, empty(n), empty(n)).hbm_bytes == 6 * n
+    assert template(aten.copy_.default, empty(n), empty(n)).hbm_bytes == 4 * n
+    assert template(aten.zero_.default, empty(n)).hbm_bytes == 2 * n
+    lists = [empty(n), empty(n)]
+    assert template(aten._foreach_add_.List, lists, lists).hbm_bytes == 12 * n
+
+
+@pytest.mark.adr("0064-D2")
+def test_a_selection_reads_what_it_gives_and_not_the_whole_table() -> None:
+    table, tokens = empty(100_000, 64), empty(16, dtype=torch.int64)
+    found = template(aten.embedding.default, table, tokens)
+    assert found.hbm_bytes == 2 * 16 * 64 * 2 + tokens.nbytes
+
+
+@pytest.mark.adr("0064-D2")
+def test_arithmetic_counts_where_it_takes_longer_than_the_bytes() -> None:
+    """Closed form: gelu's backward is one transcendental and five simple ones per element."""
+    n = 1 << 24
+    found = template(aten.gelu_backward.default, empty(n), empty(n))
+    rates = SIP.pe.math.elements_per_clock
+    per_pe = n / SIP.num_pes
+    cycles = per_pe / rates.transcendental + 5 * per_pe / rates.simple
+    assert found.limits_ps[Limit.MATH] == pytest.approx(SIP.cycles_ps(round(cycles)), rel=0.01)
+    assert found.duration_ps - SIP.front_end_ps - SIP.hbm_latency_ps == max(
+        found.limits_ps[Limit.MATH], found.limits_ps[Limit.HBM]
+    )
+
+
+@pytest.mark.adr("0064-D3")
+def test_operations_of_unknown_arithmetic_are_counted_and_listed(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import torch\n"
+        "x = torch.ones(8, 8, device='cuda')\n"
+        "x.sort(); x.sort(); x + x; x @ x; x.view(64); x.sum()\n"
+    )
+    context = simulated(path)
+    remarks = [line for ask in context.remarks for line in ask()]
+    (listed,) = [line for line in remarks if "bytes alone" in line]
+    assert listed.endswith("is not known: aten.sort (2)")
+
+
+@pytest.mark.adr("0064-D4")
+def test_a_small_model_is_bound_by_launches(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import torch\nx = torch.ones(8, 8, device='cuda')\n"
+        "for _ in range(100):\n    x = x @ x\ntorch.cuda.synchronize()\n"
+    )
+    context = simulated(path)
+    launches_ps = 101 * SIP.host_launch_ps
+    last = context.op_log.instances[-1]
+    busy_ps = sum(each.template.duration_ps for each in context.op_log.instances)
+    assert busy_ps < launches_ps <= last.ends_ps[0] < launches_ps + 2 * last.template.duration_ps
