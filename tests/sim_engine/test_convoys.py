@@ -77,8 +77,8 @@ def by_events_ps(machine: Machine, part_bytes: int) -> int:
     [
         ("ring", 1.01),
         ("switch", 1.01),
-        ("mesh2d", 1.2),
-        ("mesh3d", 1.2),
+        ("mesh2d", 1.25),
+        ("mesh3d", 1.25),
         ("torus2d", 1.25),
         ("torus3d", 1.35),
     ],

@@ -237,6 +237,20 @@ def test_times_are_those_of_the_reference(data: st.DataObject) -> None:
         assert found.template.duration_ps == max(found.ends_ps) - min(starts)
 
 
+@pytest.mark.adr("0073-D4")
+@pytest.mark.parametrize("algorithm", ["scattered", "pairwise", "one_shot"])
+@pytest.mark.parametrize("late", [0, 10**6])
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 7])
+def test_ranks_that_all_do_the_same_take_what_each_takes(algorithm: str, late: int, n: int) -> None:
+    """With a late rank they do not."""
+    machine = load_machine(f"ahbm:{n}")
+    schedule = build("all_to_all", algorithm, n, 1000 * n, 4)
+    starts = (*(0,) * (n - 1), late)
+    found = Network(machine).run(schedule, tuple(range(n)), starts)
+    assert found.ends_ps == Reference(machine).run(schedule, tuple(range(n)), starts)
+    assert late or len(set(found.ends_ps)) == 1
+
+
 @st.composite
 def protocols(draw: st.DrawFn) -> ProtocolSpec:
     """Return a protocol with every cost, of odd sizes."""

@@ -33,12 +33,14 @@ def scattered(asked: Request) -> Plan:
 
     Peers ahead and behind at the same distance go together, so that both directions of a ring are
     busy, and distances come bit-reversed, so that no link of a mesh has all of its work at the end.
-    Links serve them in that order.
+    Half of the way round comes last, which is one peer only. Links serve them in that order.
     """
     bounds, steps = pairwise(asked)
     n = asked.num_ranks
     bits = n.bit_length()
-    distances = sorted(range(1, n // 2 + 1), key=lambda each: f"{each:0{bits}b}"[::-1])
+    distances = sorted(
+        range(1, n // 2 + 1), key=lambda each: (2 * each == n, f"{each:0{bits}b}"[::-1])
+    )
     spread: list[Step] = []
     for distance in distances:
         both = [steps[each - 1] for each in dict.fromkeys((distance, n - distance))]

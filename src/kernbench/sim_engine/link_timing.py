@@ -23,7 +23,7 @@ out at once (``link_queue``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,17 @@ def run_on_links(
     return None if over else timing
 
 
+class _Alike(NamedTuple):
+    """What a transfer and its next link have in common with all others.
+
+    On a ring where all do the same this holds for hundreds of hops, and is much less work.
+    """
+
+    head_ps: int
+    tail_ps: int
+    free_ps: int
+
+
 class _Run:
     """The state of all ranks and links between two rounds."""
 
@@ -96,6 +107,12 @@ class _Run:
         latencies = np.unique(plan.link_latency_ps)
         self._latency_ps = int(latencies[0]) if len(latencies) == 1 else None
         self._some_empty = bool(plan.sizes[0] == 0)
+        self._links_alike = (
+            self._latency_ps is not None
+            and len(plan.sizes) == 1
+            and not self._some_empty
+            and bool((plan.wire_ps == plan.wire_ps[0]).all())
+        )
 
     def timing(self) -> Timing:
         ends = np.maximum(self._taken, self._left) + self._plan.exit_ps
@@ -117,23 +134,57 @@ class _Run:
         if wires.ahead_ps is not None:
             issued += wires.ahead_ps
         head, tail = issued, issued.copy()
-        signals = plan.sizes[each.sizes] == 0 if self._some_empty else None
+        self._travel(each, head, tail, leaves)
+        if wires.by_receiver is None:
+            self._left[wires.src] = np.maximum(self._left[wires.src], leaves)
+        else:
+            np.maximum.at(self._left, wires.src, leaves)
+        self._take_in(each, head + plan.step_ps, tail + plan.step_ps)
+
+    def _travel(self, each: Round, head: Times, tail: Times, leaves: Times) -> None:
+        """Let the transfers of a round pass all their links; the times change in place."""
+        signals = self._plan.sizes[each.sizes] == 0 if self._some_empty else None
+        at_second = each.wires.at_second
+        alike = self._all_alike(head, tail)
         for number, hop in enumerate(each.hops):
+            if alike is not None:
+                if hop.takes_all:
+                    alike = self._pass_alike(alike)
+                    if number == 0:
+                        leaves[:] = alike.free_ps
+                    continue
+                head[:], tail[:], self._free[:] = alike
+                alike = None
             if signals is not None and signals.any():
                 hop = self._let_signals_pass(each, hop, signals, head, tail)
             who: Positions | slice = slice(None) if hop.who is None else hop.who
             end = self._pass(each, hop, who, head, tail)
             if number == 0:
                 leaves[who] = end
-            elif number == 1 and wires.at_second is not None:
+            elif number == 1 and at_second is not None:
                 ends = leaves.copy()
                 ends[who] = end
-                leaves[wires.at_second] = ends[wires.at_second]
-        if wires.by_receiver is None:
-            self._left[wires.src] = np.maximum(self._left[wires.src], leaves)
-        else:
-            np.maximum.at(self._left, wires.src, leaves)
-        self._take_in(each, head + plan.step_ps, tail + plan.step_ps)
+                leaves[at_second] = ends[at_second]
+        if alike is not None:
+            head[:], tail[:], self._free[:] = alike
+
+    def _all_alike(self, head: Times, tail: Times) -> _Alike | None:
+        """Return the state of any transfer and link if all have the same."""
+        if self._trail is not None or not self._links_alike or not len(head):
+            return None
+        states = [head, tail, self._free]
+        if any(each[0] != each[-1] or (each != each[0]).any() for each in states):
+            return None
+        return _Alike(*(int(each[0]) for each in states))
+
+    def _pass_alike(self, alike: _Alike) -> _Alike:
+        """Let every link take one of transfers that are all alike."""
+        assert self._latency_ps is not None
+        begin = max(alike.head_ps, alike.free_ps)
+        wire = int(self._plan.wire_ps[0])
+        end = max(begin + wire, alike.tail_ps)
+        self._busy += wire
+        return _Alike(begin + self._latency_ps, end + self._latency_ps, end)
 
     def _let_signals_pass(
         self, each: Round, hop: Hop, signals: Flags, head: Times, tail: Times
@@ -148,7 +199,7 @@ class _Run:
         tail[silent] += self._plan.link_latency_ps[links]
         links = hop.links[~empty]
         counts = np.bincount(links, minlength=self._plan.num_links)
-        return Hop(who[~empty], links, counts, hop.crowded)
+        return Hop(who[~empty], links, counts, hop.crowded, takes_all=False)
 
     def _pass(
         self, each: Round, hop: Hop, who: Positions | slice, head: Times, tail: Times

@@ -29,6 +29,8 @@ class Hop:
     """How many take each link."""
     crowded: bool
     """Whether two of them take the same link."""
+    takes_all: bool
+    """Whether every transfer of the round takes one, and every link of the plan is taken once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +137,9 @@ def local_hop(links: Positions, local: Positions | None, num_links: int) -> Hop:
         links = links[who]
     here = links if local is None else local[links]
     counts = np.bincount(here, minlength=num_links)
-    return Hop(who, here, counts, bool(len(here) and np.maximum.reduce(counts) > 1))
+    crowded = bool(len(here) and np.maximum.reduce(counts) > 1)
+    takes_all = who is None and not crowded and len(here) == num_links
+    return Hop(who, here, counts, crowded, takes_all)
 
 
 def _joined(arrays: list[npt.NDArray[np.integer]]) -> Positions:
