@@ -222,10 +222,7 @@ def test_compiling_is_left_out_with_one_warning(tmp_path: Path) -> None:
 def test_an_interrupt_says_what_every_rank_was_at(tmp_path: Path) -> None:
     path = tmp_path / "case.py"
     path.write_text(
-        START
-        + "if rank == 1:\n"
-        + "    raise KeyboardInterrupt\n"
-        + "dist.all_reduce(x)\n"
+        START + "if rank == 1:\n" + "    raise KeyboardInterrupt\n" + "dist.all_reduce(x)\n"
     )
     with pytest.raises(KeyboardInterrupt) as caught:
         simulated(path, nprocs=2)
