@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._prims.rng_prims import run_dtensor_rng_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
@@ -17,7 +18,7 @@ from kernbench.torch_bridge.device.residence import Residence, settle, storage_o
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
-from kernbench.torch_bridge.shapes import Known, is_meta, zeros_on_host
+from kernbench.torch_bridge.shapes import Known, zeros_on_host
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode

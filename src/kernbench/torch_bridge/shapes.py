@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kernbench.errors import NoDataError
+from kernbench.torch_bridge.call_keys import call_keys, is_meta
 from kernbench.torch_bridge.device.names import CPU, META
-from kernbench.torch_bridge.operations import PLAIN
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.costs import OperationTiming
     from kernbench.torch_bridge.operations import Operation
 
-is_meta: Any = torch._C.TensorBase.is_meta.__get__
-"""Whether C++ has no data for a tensor, wherever the program sees it."""
 _FUNCTIONAL = "_c10d_functional"
 _POST = torch._C.DispatchKey.CompositeExplicitAutograd
-_UNKEYED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)
 
 
 class Known:
@@ -60,12 +56,12 @@ class Shapes:
             return func._op_dk(_POST, *args, **kwargs), None
         if operation.is_free or operation.shows:
             return _shaped(func, operation, args, kwargs), None
-        keyed = _keys(args)
+        keyed = call_keys(args)
         if keyed is None:
             return _shaped(func, operation, args, kwargs), None
         key: Any = (func, keyed)
         if kwargs:
-            named = _keys(kwargs.values())
+            named = call_keys(kwargs.values())
             if named is None:
                 return _shaped(func, operation, args, kwargs), None
             key = (func, keyed, tuple(kwargs), named)
@@ -113,27 +109,6 @@ def zeros_on_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Te
         written: Tensor = args[0]
         return written.zero_()
     return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device=CPU)
-
-
-def _keys(values: Iterable[Any]) -> tuple[Any, ...] | None:
-    """Return what decides the shape of a result, None if that cannot be said."""
-    keys: list[Any] = []
-    for value in values:
-        kind = type(value)
-        if kind in PLAIN:
-            keys.append((value.shape, value.stride(), value.dtype, is_meta(value)))
-        elif kind is float:
-            keys.append(float)
-        elif kind is list or kind is tuple:
-            nested = _keys(value)
-            if nested is None:
-                return None
-            keys.append(nested)
-        elif isinstance(value, _UNKEYED):
-            return None
-        else:
-            keys.append((kind, value))
-    return tuple(keys)
 
 
 def _layout(result: Any, args: Any) -> Any:

@@ -65,47 +65,67 @@ class SharedRules:
     """Rules of foreach operations by what ranks have in common; all else is passed on.
 
     Ranks have meshes of their own, which differ in who asks. A rule that was found for one rank is
-    another's with its own mesh in it.
+    another's with its own meshes in it.
     """
 
     def __init__(self, work_out: Callable[[Any], Any]) -> None:
         self._work_out = work_out
-        self._found: dict[Any, tuple[Any, Any]] = {}
+        self._found: dict[Any, tuple[Any, Meshes]] = {}
 
     def __call__(self, schema: Any) -> Any:
         """Return the ``OutputSharding`` of a call."""
         if not str(schema.op).startswith(_FAMILIES):
             return self._work_out(schema)
-        meshes: list[Any] = []
+        meshes = Meshes()
         try:
-            key = (
-                schema.op,
-                _common(schema.args_schema, meshes),
-                _common(tuple(schema.kwargs_schema.items()), meshes),
-                _who(meshes),
-            )
+            arguments = _common((schema.args_schema, tuple(schema.kwargs_schema.items())), meshes)
+            key = (schema.op, arguments, meshes.common())
             known = self._found.get(key)
         except (_UnsharedError, TypeError):
             return self._work_out(schema)
         if known is not None:
-            rule, mesh = known
-            return rule if mesh is meshes[0] else _moved(rule, meshes[0])
+            rule, theirs = known
+            return OutputSharding(_on_meshes(rule.output_spec, theirs, meshes, {}))
         rule = self._work_out(schema)
         if not rule.needs_redistribute and rule.redistribute_schema is None:
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
-            self._found[key] = rule, meshes[0]
+            self._found[key] = rule, meshes
         return rule
 
 
-def _common(value: Any, meshes: list[Any]) -> Any:
+class Meshes:
+    """The meshes of a call, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._all: list[Any] = []
+        self._positions: dict[int, int] = {}
+
+    def position(self, mesh: Any) -> int:
+        """Return which one it is; a new one is the next."""
+        found = self._positions.setdefault(id(mesh), len(self._all))
+        if found == len(self._all):
+            self._all.append(mesh)
+        return found
+
+    def __getitem__(self, position: int) -> Any:
+        return self._all[position]
+
+    def common(self) -> Any:
+        """Return what is the same on all ranks."""
+        return tuple(
+            (each._flatten_rank_map, each._layout, each._device_type, each._mesh_dim_names)
+            for each in self._all
+        )
+
+
+def _common(value: Any, meshes: Meshes) -> Any:
     """Return what of an argument is the same on all ranks; collect the meshes."""
     if isinstance(value, DTensorSpec):
         if any(type(each) not in _STATELESS for each in value.placements):
             raise _UnsharedError
-        if not meshes or meshes[-1] is not value.mesh:
-            meshes.append(value.mesh)
         return (
+            meshes.position(value.mesh),
             value.placements,
             value.tensor_meta,
             value.shard_order,
@@ -116,25 +136,15 @@ def _common(value: Any, meshes: list[Any]) -> Any:
     return type(value), value
 
 
-def _who(meshes: list[Any]) -> Any:
-    first = meshes[0] if meshes else None
-    if first is None or any(each is not first for each in meshes):
-        raise _UnsharedError
-    return first._flatten_rank_map, first._layout, first._device_type, first._mesh_dim_names
-
-
-def _moved(rule: Any, mesh: Any) -> Any:
-    return OutputSharding(_on_mesh(rule.output_spec, mesh, {}))
-
-
-def _on_mesh(spec: Any, mesh: Any, made: dict[int, Any]) -> Any:
+def _on_meshes(spec: Any, theirs: Meshes, own: Meshes, made: dict[int, Any]) -> Any:
     if isinstance(spec, DTensorSpec):
         found = made.get(id(spec))
         if found is None:
             # What the constructor derives does not depend on the mesh's owner.
             found = made[id(spec)] = object.__new__(DTensorSpec)
+            mesh = own[theirs.position(spec.mesh)]
             found.__dict__.update(spec.__dict__, mesh=mesh, _hash=None)
         return found
     if isinstance(spec, (list, tuple)):
-        return type(spec)([_on_mesh(each, mesh, made) for each in spec])
+        return type(spec)([_on_meshes(each, theirs, own, made) for each in spec])
     return spec

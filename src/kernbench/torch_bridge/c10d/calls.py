@@ -16,11 +16,11 @@ from kernbench.errors import KernbenchError, RankFailedError, UsageError
 from kernbench.runtime_api import Collective, Part, Signature, WaitFor
 from kernbench.sim_engine import Handle, user_site
 from kernbench.torch_bridge.c10d.data import Compute
+from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.dtypes import element_type
 from kernbench.torch_bridge.process import Process, current
-from kernbench.torch_bridge.shapes import is_meta
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import ProcessGroup, Run

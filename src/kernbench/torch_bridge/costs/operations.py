@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.call_keys import call_keys
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.gemm import GemmCosts
@@ -31,6 +32,8 @@ class OperationCosts:
         self._gemm = GemmCosts(machine)
         self._attention = AttentionCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
+        self._calls: dict[Any, OperationTiming] = {}
+        """By operation, SIP and what decides the time."""
         self.unknown = Counter[str]()
         """Calls of operations whose arithmetic is not known, by name."""
 
@@ -44,6 +47,25 @@ class OperationCosts:
         sip_id: int,
     ) -> OperationTiming:
         """Return the schedules of ``result = func(*args, **kwargs)`` on a SIP."""
+        keys = call_keys(args)
+        key = (func, sip_id, keys)
+        known = None if keys is None or kwargs else self._calls.get(key)
+        if known is not None:
+            return known
+        found = self._work_out(func, operation, args, kwargs, result, sip_id)
+        if keys is not None and not kwargs and operation.name not in self.unknown:
+            self._calls[key] = found
+        return found
+
+    def _work_out(
+        self,
+        func: Any,
+        operation: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        sip_id: int,
+    ) -> OperationTiming:
         name = operation.name
         product = _PRODUCTS.get(func)
         if product is not None:

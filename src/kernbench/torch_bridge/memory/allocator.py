@@ -45,9 +45,6 @@ class Block:
         self.label = ""
         """What it was allocated for."""
 
-    def __lt__(self, other: Block) -> bool:
-        return (self.size, self.address) < (other.size, other.address)
-
     def free(self) -> None:
         """Give it back; any thread may, in the middle of an allocation too."""
         self.owner.returned.append(self)
@@ -101,7 +98,7 @@ class CachingAllocator:
     def __init__(self, reserve: Callable[[int], None], release: Callable[[int], None]) -> None:
         self._reserve = reserve
         self._release = release
-        self._free: dict[Any, list[Block]] = {}
+        self._free: dict[Any, list[tuple[int, int, Block]]] = {}
         """Free blocks of each pool, by size and then by address."""
         self._next_address = 0
         self.in_use: dict[Block, int] = {}
@@ -118,16 +115,18 @@ class CachingAllocator:
         Raises:
             DeviceFullError: The device has no room, even without what is kept for later.
         """
-        self.settle()
+        if self.returned:
+            self.settle()
         size = -(-size_bytes // ROUNDING) * ROUNDING
         is_small = size <= SMALL
         pool = (stream, is_small)
-        free = self._free.setdefault(pool, [])
-        probe = Block(self, pool, -1, size)
-        position = bisect_left(free, probe)
-        block = free.pop(position) if position < len(free) else self._new_segment(pool, size)
+        free = self._free.get(pool)
+        if free is None:
+            free = self._free[pool] = []
+        position = bisect_left(free, (size,))
+        block = free.pop(position)[2] if position < len(free) else self._new_segment(pool, size)
         rest = block.size - size
-        if rest >= ROUNDING if is_small else rest > SMALL:
+        if rest and (is_small or rest > SMALL):
             self._split(block, size, free)
         block.is_free = False
         block.label = label
@@ -149,24 +148,24 @@ class CachingAllocator:
             free = self._free[block.pool]
             after, before = block.after, block.before
             if after is not None and after.is_free:
-                free.pop(bisect_left(free, after))
+                free.pop(bisect_left(free, (after.size, after.address)))
                 self._join(block, after)
             if before is not None and before.is_free:
-                free.pop(bisect_left(free, before))
+                free.pop(bisect_left(free, (before.size, before.address)))
                 self._join(before, block)
                 block = before
             block.is_free = True
-            insort(free, block)
+            insort(free, (block.size, block.address, block))
 
     def empty_cache(self) -> None:
         """Give the device back the segments of which nothing is in use."""
         self.settle()
         for free in self._free.values():
-            whole = [block for block in free if block.before is None and block.after is None]
-            for block in whole:
-                free.remove(block)
-                self._release(block.size)
-                self.amounts.reserved_bytes.add(-block.size)
+            whole = [each for each in free if each[2].before is None and each[2].after is None]
+            for each in whole:
+                free.remove(each)
+                self._release(each[0])
+                self.amounts.reserved_bytes.add(-each[0])
                 self.amounts.segments.add(-1)
 
     def _new_segment(self, pool: Any, size: int) -> Block:
@@ -193,14 +192,14 @@ class CachingAllocator:
         self._next_address += segment + ROUNDING
         return block
 
-    def _split(self, block: Block, size: int, free: list[Block]) -> None:
+    def _split(self, block: Block, size: int, free: list[tuple[int, int, Block]]) -> None:
         rest = Block(self, block.pool, block.address + size, block.size - size)
         rest.before, rest.after = block, block.after
         if block.after is not None:
             block.after.before = rest
         block.after = rest
         block.size = size
-        insort(free, rest)
+        insort(free, (rest.size, rest.address, rest))
 
     def _join(self, block: Block, after: Block) -> None:
         block.size += after.size
