@@ -74,6 +74,24 @@ assert (total + x).tolist() == [3] * 4 and (total + x).device == x.device
     check(tmp_path, source, nprocs=2)
 
 
+def test_a_device_may_be_a_number(tmp_path: Path) -> None:
+    source = """
+for made in (torch.empty(2, device=1), torch.arange(3, device=1), torch.eye(2, device=1),
+             torch.zeros_like(torch.ones(1), device=1), torch.ones(2).to(1), torch.ones(2).cuda(1),
+             torch.nn.Linear(2, 2, device=1).weight, torch.nn.Linear(2, 2).to(1).weight,
+             torch.tensor([1.0], device=1), torch.full((2,), 1.0, device=1)):
+    assert made.device == torch.device("cuda", 1), made
+with torch.device("cuda:2"):
+    for made in (torch.empty(2), torch.tensor([1]), torch.arange(3), torch.randn(2)):
+        assert made.device.index == 2, made
+@torch.jit.script
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x) + torch.ones(3)
+assert scripted(torch.ones(3)).tolist() == [1, 1, 1]
+"""
+    check(tmp_path, source)
+
+
 @pytest.mark.adr("0063-D1")
 def test_a_move_to_the_host_is_a_copy_and_a_move_to_where_it_is_is_none(tmp_path: Path) -> None:
     source = """
@@ -170,6 +188,10 @@ first, host = torch.rand(4, device="cuda"), torch.rand(4)
 assert first.tolist() != on_device.tolist()
 torch.cuda.set_rng_state(state)
 assert torch.rand(4, device="cuda").tolist() == first.tolist()
+generator = torch.cuda.default_generators[0]
+generator.set_state(state)
+assert torch.rand(4, device="cuda").tolist() == first.tolist()
+assert generator.initial_seed() == 3 and generator.get_state().tolist() != state.tolist()
 torch.manual_seed(3)
 assert torch.rand(4).tolist() == on_host.tolist()   # the device has not used the host's numbers
 x = torch.ones(1000, device="cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import CollectiveMismatchError, DeadlockError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
+from kernbench.torch_bridge.call_order import SwappedCallsWarning  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 START = """
@@ -147,3 +149,84 @@ def test_receiving_from_any_rank_is_refused(fails: Fails) -> None:
     error = fails("dist.recv(x)")
     assert isinstance(error, NotImplementedError)
     assert "name the rank with src=" in str(error)
+
+
+@pytest.mark.adr("0068-D1")
+def test_equal_calls_in_opposite_order_are_a_warning_with_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(
+        START
+        + "def first(): dist.all_reduce(x)\n"
+        + "def second(): dist.all_reduce(x)\n"
+        + "for step in range(3):\n"
+        + "    for call in (first, second) if rank < 2 else (second, first): call()\n"
+    )
+    with pytest.warns(SwappedCallsWarning) as caught:
+        simulated(path, nprocs=3)
+    (warning,) = [each for each in caught if each.category is SwappedCallsWarning]
+    first, second = f"case.py:{LINE}", f"case.py:{LINE + 1}"
+    assert (
+        f"all_reduce #1 on group world and all_reduce #2 on group world may be swapped: rank 0 "
+        f"calls them at {first} and {second}, rank 2 at {second} and {first}"
+    ) in str(warning.message)
+
+
+@pytest.mark.adr("0068-D1")
+def test_calls_from_different_lines_in_one_order_are_no_warning(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(
+        START
+        + "for step in range(3):\n"
+        + "    if rank == 0:\n        dist.all_reduce(x)\n        dist.broadcast(x, 0)\n"
+        + "    else:\n        dist.all_reduce(x)\n        dist.broadcast(x, 0)\n"
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        simulated(path, nprocs=3)
+    assert not [each for each in caught if each.category is SwappedCallsWarning]
+
+
+@pytest.mark.adr("0068-D2")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.fork()",
+        "__import__('multiprocessing').get_context('fork').Process(target=x.sum).start()",
+        "torch.multiprocessing.get_context('spawn').Process(target=print).start()",
+    ],
+)
+def test_worker_processes_are_refused(call: str, fails: Fails) -> None:
+    error = fails(f"if rank == 1: {call}\ndist.barrier()")
+    assert isinstance(error, NotImplementedError)
+    assert "start ranks with torch.multiprocessing.spawn, or work in threads" in str(error)
+    assert any("rank 0  barrier #1" in note for note in error.__notes__)
+    assert any(f"case.py:{LINE + 1}" in note for note in error.__notes__)
+
+
+@pytest.mark.adr("0068-D2")
+def test_compiling_is_left_out_with_one_warning(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(
+        START
+        + "double = torch.compile(lambda x: x * 2)\n"
+        + "@torch.compile(mode='max-autotune')\ndef half(x): return x / 2\n"
+        + "layer = torch.nn.Linear(4, 4).cuda()\nlayer.compile()\n"
+        + "assert half(double(x)).equal(x) and layer(x).shape == x.shape\n"
+    )
+    with pytest.warns(UserWarning, match="torch.compile compiles nothing") as caught:
+        simulated(path, nprocs=3)
+    found = [each for each in caught if "torch.compile" in str(each.message)]
+    assert [Path(each.filename).name for each in found] == ["case.py"]
+
+
+@pytest.mark.adr("0068-D3")
+def test_an_interrupt_says_what_every_rank_was_at(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(
+        START + "if rank == 1:\n" + "    raise KeyboardInterrupt\n" + "dist.all_reduce(x)\n"
+    )
+    with pytest.raises(KeyboardInterrupt) as caught:
+        simulated(path, nprocs=2)
+    first, second = caught.value.__notes__
+    assert first == f"rank 1  ran    case.py:{LINE + 1}"
+    assert "rank 0  all_reduce #1 on group world, waits for rank 1" in second
+    assert f"case.py:{LINE + 2}" in second

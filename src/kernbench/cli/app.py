@@ -232,6 +232,12 @@ def _torchrun(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
+    ranks_print: Annotated[
+        str, typer.Option(metavar="all|0,1,...", help="The ranks whose output is shown.")
+    ] = "all",
+    prefix: Annotated[
+        bool, typer.Option("--prefix/--no-prefix", help="Show each line's rank before it.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
     ] = False,
@@ -253,6 +259,8 @@ def _torchrun(
         log=log,
         trace=trace,
         json=json,
+        ranks_print=ranks_print,
+        prefix=prefix,
         debug=debug,
     )
     raise typer.Exit(torchrun(options))

@@ -111,9 +111,8 @@ def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> i
     try:
         with interruptible():
             return action()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        return _report_interrupt(error)
     except (UsageError, UnknownNameError, MachineError) as error:
         if not usage:
             return _report_failure(error, debug)
@@ -125,10 +124,14 @@ def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> i
         return _report_failure(error, debug)
 
 
+def _report_interrupt(error: BaseException) -> int:
+    print("\n  ".join(["interrupted", *getattr(error, "__notes__", ())]), file=sys.stderr)
+    return INTERRUPTED
+
+
 def _report_failure(error: BaseException, debug: bool) -> int:
     if is_interrupt(error):
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _report_interrupt(error)
     if is_broken_pipe(error):
         # The reader has seen enough.
         sys.stdout = None  # so that Python does not flush it again

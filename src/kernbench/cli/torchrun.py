@@ -20,6 +20,9 @@ class TorchrunOptions(Outputs):
     nprocs: int
     machine: str
     data: bool
+    ranks_print: str
+    """The ranks whose output is shown: numbers, or ``all``."""
+    prefix: bool
 
 
 def torchrun(options: TorchrunOptions) -> int:
@@ -35,6 +38,9 @@ def torchrun(options: TorchrunOptions) -> int:
         from kernbench.torch_bridge import check_torch, run_torchrun
 
         check_torch()
+        shown = _ranks(
+            options.ranks_print, options.nprocs if options.nprocs > 1 else machine.num_sips
+        )
         code = compile_program(path)
         from kernbench.runtime_api import RuntimeContext
 
@@ -42,7 +48,15 @@ def torchrun(options: TorchrunOptions) -> int:
 
         def work() -> int:
             try:
-                run_torchrun(context, path, code, options.args, options.nprocs)
+                run_torchrun(
+                    context,
+                    path,
+                    code,
+                    options.args,
+                    options.nprocs,
+                    shown=shown,
+                    with_rank=options.prefix,
+                )
             except SystemExit as end:
                 if end.code is None or isinstance(end.code, int):
                     return end.code or DONE
@@ -53,3 +67,23 @@ def torchrun(options: TorchrunOptions) -> int:
         return guarded(lambda: run_and_report(context, options, work), options.debug)
 
     return guarded(start, options.debug, usage=True)
+
+
+def _ranks(text: str, most: int) -> frozenset[int] | None:
+    """Return the ranks that an option names, None for all.
+
+    Raises:
+        UsageError: It names none, or one that cannot be.
+    """
+    if text == "all":
+        return None
+    try:
+        ranks = frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        ranks = frozenset((-1,))
+    if not all(0 <= rank < most for rank in ranks):
+        raise UsageError(
+            f"--ranks-print must be all, or ranks from 0 to {most - 1} such as 0 or 0,1, but got "
+            f"{text!r}"
+        )
+    return ranks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import DeadlockError, RankFailedError, UsageError
 from kernbench.runtime_api.rank_state import RankState
-from kernbench.sim_engine import Carrier, Rank, on_greenlet, wait_line
+from kernbench.sim_engine import Carrier, Rank, on_greenlet, raised_at, wait_line
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
@@ -131,11 +131,13 @@ class SpawnContext:
             for rank in self._ranks
             if rank.error is not None and not isinstance(rank.error, SystemExit)
         }
+        # Who ends a run wants to know what all ranks were at.
+        is_ended = any(isinstance(rank.error, KeyboardInterrupt) for rank in self._ranks)
         for rank in self._ranks:
             if not rank.alive:
                 continue
             handle = rank.waiting_for
-            if handle is not None and failed.intersection(handle.waits_for()):
+            if handle is not None and (is_ended or failed.intersection(handle.waits_for())):
                 self._waited.append(wait_line(rank).strip())
             rank.abort()
 
@@ -148,6 +150,9 @@ class SpawnContext:
             if error is None or isinstance(error, SystemExit):
                 continue
             if not isinstance(error, Exception):
+                error.add_note(f"rank {rank.rank_id}  ran    {raised_at(error)}")
+                for note in self._waited:
+                    error.add_note(note)
                 raise error
             if rank.aborted:
                 if not isinstance(error, RankFailedError):

@@ -26,7 +26,7 @@ from kernbench.sim_engine.network import Network, Transferred
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.selection import Asked, Choice, Selector
 from kernbench.sim_engine.simulation import Simulation
-from kernbench.sim_engine.sites import Site, user_lines, user_site
+from kernbench.sim_engine.sites import Site, raised_at, user_lines, user_site
 from kernbench.sim_engine.stream import DeviceEngine, Stream, StreamCommand
 from kernbench.sim_engine.tasks import Task
 
@@ -67,6 +67,7 @@ __all__ = [
     "on_greenlet",
     "on_thread",
     "outline_kernel",
+    "raised_at",
     "resident_programs",
     "schedule_kernel",
     "touch_operands",

@@ -63,6 +63,14 @@ def user_site(frame: FrameType | None = None) -> Site:
     return Site(found.f_code.co_filename, found.f_lineno)
 
 
+def raised_at(error: BaseException) -> Site:
+    """Return the innermost line that is the program's own, of those that an error came through."""
+    traceback, frame = error.__traceback__, None
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+    return user_site(frame)
+
+
 def user_lines(most: int) -> tuple[Site, ...]:
     """Return the program's own lines on the caller's stack, the innermost first."""
     found: list[Site] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -15,9 +16,18 @@ __all__ = ["SUPPORTED", "TorchVersionError", "check_torch", "run_torchrun"]
 
 
 def run_torchrun(
-    context: RuntimeContext, path: Path, code: CodeType, args: tuple[str, ...], nprocs: int
+    context: RuntimeContext,
+    path: Path,
+    code: CodeType,
+    args: tuple[str, ...],
+    nprocs: int,
+    *,
+    shown: Collection[int] | None = None,
+    with_rank: bool = False,
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
+
+    What ranks print is shown of ``shown``, None for all, after the rank's number ``with_rank``.
 
     Raises:
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
@@ -25,4 +35,4 @@ def run_torchrun(
     check_torch()
     from kernbench.torch_bridge.programs import run_torchrun as run
 
-    run(context, path, code, args, nprocs)
+    run(context, path, code, args, nprocs, shown=shown, with_rank=with_rank)

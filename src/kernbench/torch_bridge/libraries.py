@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from typing import Any
+import warnings
+from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
+import torch.distributed.fsdp._init_utils as fsdp_init
 import torch.serialization
 import torch.utils.data
 
-from kernbench.torch_bridge.device.names import is_simulated, with_index
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, is_simulated, with_index
 from kernbench.torch_bridge.device.residence import Residence, reside
 from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import HERE
+from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _BEFORE_CPU = 5
 """PyTorch asks its own tagger of CPU storages at 10."""
 _init_loader = torch.utils.data.DataLoader.__init__
+_get_fsdp_device = fsdp_init._get_compute_device
+_to = torch.nn.Module.to
 _set_signal = signal.signal
+_os_fork = os.fork
+_os_start_process = BaseProcess.start
 
 
 def install(patches: Patches) -> None:
@@ -25,6 +36,11 @@ def install(patches: Patches) -> None:
     patches.set(torch.utils.data.DataLoader, "__init__", _loader_without_workers)
     patches.set(torch.Tensor, "pin_memory", lambda self, device=None: self)
     patches.set(signal, "signal", _signal_on_main)
+    patches.set(torch, "compile", _compile_nothing)
+    patches.set(os, "fork", _fork)
+    patches.set(BaseProcess, "start", _start_process)
+    patches.set(torch.nn.Module, "to", _move_module)
+    patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
     _let_storages_be_saved(patches)
     _let_storages_be_copied(patches)
 
@@ -50,6 +66,57 @@ def _signal_on_main(number: int, handler: Any) -> Any:
     if threading.current_thread() is threading.main_thread():
         return _set_signal(number, handler)
     return signal.getsignal(number)
+
+
+def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Module.to``; a number is a device that C++ does not know."""
+    if args and type(args[0]) is int:
+        args = (with_index(args[0]), *args[1:])
+    if type(kwargs.get("device")) is int:
+        kwargs["device"] = with_index(kwargs["device"])
+    return _to(self, *args, **kwargs)
+
+
+def _fsdp_device(module: Any, ignored: Any, asked: Any, rank: int, handle: Any) -> Any:
+    """Let FSDP name the current device by its name, not by a number."""
+    named = SimpleNamespace(current_device=lambda: str(with_index(DEVICE_TYPE)))
+    return _get_fsdp_device(module, ignored, asked, rank, named)
+
+
+def _compile_nothing(model: Any = None, **options: Any) -> Any:
+    """``torch.compile``, which leaves everything as it is; one rank says so for all."""
+    if model is None:
+        return lambda given: _compile_nothing(given, **options)
+    process = HERE.process
+    if process is not None and "compile" not in process.session.said:
+        process.session.said.add("compile")
+        warnings.warn(
+            "torch.compile compiles nothing for simulated devices: the program runs, and is timed, "
+            "operation by operation (said once per run)",
+            stacklevel=2,
+        )
+    return model
+
+
+def _refuse_process(what: str) -> NoReturn:
+    raise UnsupportedTorchError(
+        f"{what} in a simulated process: a worker process would be outside of the simulation, and "
+        "have no devices; start ranks with torch.multiprocessing.spawn, or work in threads"
+    )
+
+
+def _fork() -> int:
+    """``os.fork``, which would copy all ranks and run one of them."""
+    if HERE.process is not None and not HERE.is_foreign:
+        _refuse_process("os.fork")
+    return _os_fork()
+
+
+def _start_process(self: BaseProcess) -> None:
+    """``multiprocessing.Process.start``."""
+    if HERE.process is not None and not HERE.is_foreign:
+        _refuse_process(f"{type(self).__name__}.start")
+    _os_start_process(self)
 
 
 def _let_storages_be_saved(patches: Patches) -> None:

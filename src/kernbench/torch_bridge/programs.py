@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -20,6 +20,7 @@ from kernbench.torch_bridge import (
     environ,
     libraries,
     locks,
+    output,
     sharding,
     spawn,
     without_data,
@@ -44,10 +45,18 @@ if TYPE_CHECKING:
 class Programs:
     """Runs one program file in simulated processes of a run."""
 
-    def __init__(self, session: Session, path: Path, code: CodeType) -> None:
+    def __init__(
+        self,
+        session: Session,
+        path: Path,
+        code: CodeType,
+        shown: Collection[int] | None,
+        with_rank: bool,
+    ) -> None:
         self._session = session
         self._path = path
         self._code = code
+        self._output = (shown, with_rank)
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
         self._modules = ProcessModules(self._base)
@@ -64,6 +73,7 @@ class Programs:
             patches.set(_Here, "process", self._base)
             patches.set(HERE, "is_foreign", False)
             environ.install(patches)
+            output.install(patches, *self._output)
             locks.install(patches)
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
@@ -157,12 +167,19 @@ def _one_thread_backward() -> Iterator[None]:
 
 
 def run_torchrun(
-    context: RuntimeContext, path: Path, code: CodeType, args: tuple[str, ...], nprocs: int
+    context: RuntimeContext,
+    path: Path,
+    code: CodeType,
+    args: tuple[str, ...],
+    nprocs: int,
+    *,
+    shown: Collection[int] | None,
+    with_rank: bool,
 ) -> None:
-    """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``."""
+    """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context)
     context.remarks.append(lambda: remarks_of(session))
-    programs = Programs(session, path, code)
+    programs = Programs(session, path, code, shown, with_rank)
     variables = {
         "RANK": "{rank}",
         "LOCAL_RANK": "{rank}",

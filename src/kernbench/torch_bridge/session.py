@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kernbench.torch_bridge.call_order import CallOrder
 from kernbench.torch_bridge.costs import OperationCosts
 from kernbench.torch_bridge.device.names import CPU, META
 from kernbench.torch_bridge.memory import Memories
@@ -25,8 +26,18 @@ class Session:
         self.pairs: dict[Any, list[Collective]] = {}
         """Sends and receives that have not met, by group, ends and tag."""
         self.pair_calls: dict[Any, int] = {}
+        self._orders: dict[ProcessGroup, CallOrder] = {}
+        self.said: set[str] = set()
+        """Warnings that one of the processes has given for all."""
         self.costs = OperationCosts(run.machine)
         self.shapes = None if run.has_data else Shapes()
         self.memories = Memories(run.machine)
         self.place = CPU if run.has_data else META
         """Where C++ has the tensors of simulated devices."""
+
+    def order_of(self, members: ProcessGroup) -> CallOrder:
+        """Return the latest calls of a group, to look for swapped ones."""
+        found = self._orders.get(members)
+        if found is None:
+            found = self._orders[members] = CallOrder()
+        return found

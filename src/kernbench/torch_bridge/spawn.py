@@ -34,8 +34,8 @@ def install(patches: Patches, programs: Programs) -> None:
         context.join()
         return None
 
-    patches.set(torch.multiprocessing, "spawn", spawn)
-    patches.set(sys.modules["torch.multiprocessing.spawn"], "spawn", spawn)
+    for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.set_all(module, {"spawn": spawn, "start_processes": spawn})
 
 
 def _in_new_main(

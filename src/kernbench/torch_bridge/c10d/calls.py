@@ -219,6 +219,7 @@ def post(members: ProcessGroup, call: Call) -> CollectiveWork:
     _arrive(process, meeting, members.position(state.rank), part, members, on_device)
     if meeting.is_complete:
         del members.pending[number]
+        process.session.order_of(members).check(meeting.title, meeting.parts())
     return CollectiveWork(process, part, on_device)
 
 

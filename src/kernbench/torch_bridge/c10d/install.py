@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -9,7 +10,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
 
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
-from kernbench.torch_bridge.c10d.store import rendezvous
+from kernbench.torch_bridge.c10d.store import file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import Process
@@ -36,7 +37,17 @@ def install(patches: Patches) -> None:
             "default_pg_nccl_timeout": timedelta(minutes=10),
         },
     )
-    patches.set_all(dist, {"ProcessGroupGloo": GlooGroup, "ProcessGroupNCCL": NcclGroup})
+    patches.set_all(
+        dist,
+        {
+            "ProcessGroupGloo": GlooGroup,
+            "ProcessGroupNCCL": NcclGroup,
+            "rendezvous": rendezvous,
+            "TCPStore": tcp_store,
+            "FileStore": file_store,
+        },
+    )
+    patches.set(sys.modules["torch.distributed.rendezvous"], "rendezvous", rendezvous)
     # C++ finds groups by name; each thread then has names of its own.
     _set_thread_isolation_mode(True)
     patches.on_close(_set_thread_isolation_mode, False)

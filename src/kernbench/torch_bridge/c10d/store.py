@@ -128,6 +128,22 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
+def tcp_store(host_name: str, port: int, *args: Any, **kwargs: Any) -> Store:
+    """Return the calling process's end of the store of an address; stands for ``TCPStore``."""
+    return _store_at(f"tcp {host_name}:{port}")
+
+
+def file_store(file_name: str, *args: Any, **kwargs: Any) -> Store:
+    """Return its end of the store of a file; stands for ``FileStore``, and writes no file."""
+    return _store_at(f"file {file_name}")
+
+
+def _store_at(place: str) -> ProcessStore:
+    process = current()
+    key = f"{process.state.spawn_id} {place}"
+    return ProcessStore(process.session.stores.setdefault(key, SharedValues()))
+
+
 def rendezvous(
     url: str, rank: int = -1, world_size: int = -1, **kwargs: Any
 ) -> Iterator[tuple[Store, int, int]]:
@@ -141,9 +157,8 @@ def rendezvous(
         rank = int(os.environ.get("RANK", process.rank))
     if world_size in (-1, None):
         world_size = int(os.environ.get("WORLD_SIZE", process.state.world_size))
-    place = f"{process.state.spawn_id} {url}"
+    place = url
     if url.startswith("env://"):
         port = os.environ.get("MASTER_PORT", "")
         place += f" {os.environ.get('MASTER_ADDR', '')}:{port}"
-    shared = process.session.stores.setdefault(place, SharedValues())
-    yield ProcessStore(shared), rank, world_size
+    yield _store_at(place), rank, world_size

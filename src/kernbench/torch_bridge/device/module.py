@@ -101,6 +101,8 @@ def install(patches: Patches) -> None:
             "manual_seed": rng.manual_seed,
             "manual_seed_all": rng.manual_seed,
             "initial_seed": rng.initial_seed,
+            "default_generators": rng.DefaultGenerators(),
+            "get_rng_state_all": lambda: [rng.get_rng_state()] * device_count(),
             "get_rng_state": rng.get_rng_state,
             "set_rng_state": rng.set_rng_state,
         },
@@ -109,7 +111,14 @@ def install(patches: Patches) -> None:
         torch.cuda.random,
         {"manual_seed_all": rng.manual_seed, "manual_seed": rng.manual_seed},
     )
-    patches.set(torch._C, "_get_accelerator", lambda *args: torch.device(DEVICE_TYPE))
+    patches.set_all(
+        torch._C,
+        {
+            "_get_accelerator": lambda *args: torch.device(DEVICE_TYPE),
+            # An object of its own: torch._dynamo has rules by function.
+            "_cuda_getDevice": lambda: current_index(),
+        },
+    )
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
     patches.set_all(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, check_index
 from kernbench.torch_bridge.process import current
 
 _PER_OFFSET = 4
@@ -39,6 +39,27 @@ def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
     """Take seed and offset from :func:`get_rng_state`."""
     seed, offset = state.view(torch.int64).tolist()
     current().device_rng = (seed, offset)
+
+
+class DeviceGenerator:
+    """The default generator of a device, as ``torch.cuda.default_generators`` holds it."""
+
+    manual_seed = staticmethod(manual_seed)
+    initial_seed = staticmethod(initial_seed)
+
+    def get_state(self) -> Tensor:
+        return get_rng_state()
+
+    def set_state(self, state: Tensor) -> None:
+        set_rng_state(state)
+
+
+class DefaultGenerators:
+    """Stands for ``torch.cuda.default_generators``; a rank has one state for all devices."""
+
+    def __getitem__(self, index: int) -> DeviceGenerator:
+        check_index(index)
+        return DeviceGenerator()
 
 
 def skip_numbers(num_elements: int) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit._builtins import _get_builtin_table
+from torch.utils._device import _device_constructors
 
 from kernbench.torch_bridge.device.moves import moving
 from kernbench.torch_bridge.device.names import (
@@ -23,8 +26,15 @@ _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
 _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
+_num_modes = torch._C._len_torch_function_stack
 _numpy = torch.Tensor.numpy
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
+_BY_SHAPE = (
+    *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
+    *("arange", "linspace", "logspace", "eye", "empty_strided"),
+)
+# Kept by PyTorch from the first call on: `with torch.device(...)` must know the originals.
+_device_constructors()
 _group = torch._C._group_tensors_by_device_and_dtype
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -143,11 +153,14 @@ def _wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
 
 def _factory(original: Any) -> Any:
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+        if device is None and _num_modes():
+            # `with torch.device(...)`, which would tell C++.
+            device = torch.get_default_device()
         if device is None or not is_simulated(device):
             made: Tensor = original(data, *args, device=device, **kwargs)
             return made
         requires_grad = kwargs.pop("requires_grad", False)
-        made = to(original(data, *args, **kwargs), with_index(device))
+        made = to(original(data, *args, device=CPU, **kwargs), with_index(device))
         return made.requires_grad_() if requires_grad else made
 
     make.__name__ = original.__name__
@@ -174,6 +187,20 @@ def _like(original: Any) -> Any:
     return make
 
 
+def _numbered(original: Any) -> Any:
+    """Return a function that takes a number for a device, which C++ does not know."""
+
+    def make(*args: Any, **kwargs: Any) -> Tensor:
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = with_index(kwargs["device"])
+        made: Tensor = original(*args, **kwargs)
+        return made
+
+    make.__name__ = original.__name__
+    make.__doc__ = original.__doc__
+    return make
+
+
 def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
     """``torch._C._group_tensors_by_device_and_dtype``, in which C++ names its own device."""
     groups = _group(tensors, with_indices)
@@ -187,6 +214,17 @@ def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
 def _get_device(self: Tensor) -> int:
     index = device_of(self).index
     return -1 if index is None else index
+
+
+def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a function of ``torch``, which TorchScript must go on to know as the operation."""
+    original = getattr(torch, name)
+    made = make(original)
+    patches.set(torch, name, made)
+    operations: Any = _get_builtin_table()
+    if id(original) in operations:
+        operations[id(made)] = operations[id(original)]
+        patches.on_close(operations.pop, id(made))
 
 
 def install(patches: Patches) -> None:
@@ -208,8 +246,10 @@ def install(patches: Patches) -> None:
     )
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
-        patches.set(torch, name, _factory(getattr(torch, name)))
+        _replace_function(patches, name, _factory)
+    for name in _BY_SHAPE:
+        _replace_function(patches, name, _numbered)
     for name in ("empty", "zeros", "ones", "full", "rand", "randn", "randint"):
-        patches.set(torch, f"{name}_like", _like(getattr(torch, f"{name}_like")))
+        _replace_function(patches, f"{name}_like", _like)
     for name in ("empty", "zeros", "ones", "full", "empty_strided"):
         patches.set(torch.Tensor, f"new_{name}", _like(getattr(torch.Tensor, f"new_{name}")))
