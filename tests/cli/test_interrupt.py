@@ -25,7 +25,7 @@ def worker(rank, torch):
 
 @pytest.mark.slow
 @pytest.mark.adr("0011-D3")
-def test_ctrl_c_ends_a_run_with_one_line_and_status_130(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run_with_status_130_and_says_where_every_rank_was(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(BENCH)
     command = [sys.executable, "-m", "kernbench", "run", "endless.py", "--ranks", "2"]
     with subprocess.Popen(
@@ -45,7 +45,10 @@ def test_ctrl_c_ends_a_run_with_one_line_and_status_130(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 130, err
-    assert err == "interrupted\n"
+    first, *ranks = err.splitlines()
+    assert first == "interrupted"
+    assert [line.split()[:2] for line in ranks] == [["rank", "0"], ["rank", "1"]]
+    assert all("endless.py:" in line for line in ranks)
 
 
 class InterruptedWhileDying:

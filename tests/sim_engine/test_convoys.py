@@ -106,10 +106,15 @@ def test_it_is_not_far_from_links_that_serve_who_comes_first(
     topology: str, num_sips: int, part: int
 ) -> None:
     machine = joined(topology, num_sips)
-    schedule = build("all_to_all", "scattered", num_sips, num_sips * part, 1)
-    took = Network(machine).run(schedule, tuple(range(num_sips)), (0,) * num_sips)
+    sips = tuple(range(num_sips))
     by_events = by_events_ps(machine, part)
-    assert 0.9 * by_events <= max(took.ends_ps) <= 1.35 * by_events
+    took = Selector(machine).choose(Asked("all_to_all", num_sips, num_sips * part, 1), sips)
+    assert took.time_ps is not None
+    assert 0.9 * by_events <= took.time_ps <= 1.25 * by_events
+    # On a mesh of 2 x 2 and a torus of 4 x 4 every rank waits for a round of its neighbour's.
+    schedule = build("all_to_all", "scattered", num_sips, num_sips * part, 1)
+    scattered = Network(machine).run(schedule, sips, (0,) * num_sips)
+    assert 0.9 * by_events <= max(scattered.ends_ps) <= 1.5 * by_events
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,13 +110,20 @@ def test_files_that_cannot_be_and_sessions_that_are_not_are_named(tmp_path: Path
 
 @pytest.mark.adr("0050-D8")
 def test_outside_of_a_run_the_library_is_tritons_own() -> None:
-    library = sys.modules["triton._C.libproton"]
-    before = library.proton
-    with activate(RecordingLauncher()):
-        assert library.proton is not before
-        assert sys.modules["triton.profiler.profile"].libproton is not before
-    assert library.proton is before
-    assert sys.modules["triton.profiler.profile"].libproton is before
+    # In a process of its own: other tests keep runs open.
+    source = """
+import sys
+import triton.profiler
+import kernbench
+library = sys.modules["triton._C.libproton"]
+before = library.proton
+with kernbench.RuntimeContext(machine="ahbm", ranks=1):
+    assert library.proton is not before
+    assert sys.modules["triton.profiler.profile"].libproton is not before
+assert library.proton is before
+assert sys.modules["triton.profiler.profile"].libproton is before
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)
 
 
 def test_kernels_are_recorded_without_their_hook_too(tmp_path: Path) -> None:

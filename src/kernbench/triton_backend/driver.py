@@ -12,9 +12,11 @@ from triton.backends.driver import DriverBase
 if TYPE_CHECKING:
     from kernbench.triton_backend.launcher import Launcher
 
-DEVICE_KEY = "kernbench"
-"""What Triton keys its in-memory kernel caches by. GPU drivers use integers, so a kernel compiled
-for a GPU is never met here; one key for all SIPs, so a kernel compiles once."""
+DEVICE_KEY = "cpu"
+"""What Triton keys its in-memory kernel caches by: PyTorch's name for its CPU, which stands for the
+device (ADR-0040), so that host code which looks into them by ``torch.cpu.current_device()`` finds
+them. GPU drivers use integers, so a kernel compiled for a GPU is never met here; one key for all
+SIPs, so a kernel compiles once."""
 
 
 _NUM_REGS = 32

@@ -22,6 +22,7 @@ _SCOPES: ContextVar[Path] = ContextVar("kernbench_proton_scopes", default=())
 _IS_LAUNCHING: ContextVar[bool] = ContextVar("kernbench_proton_launching", default=False)
 """Whether the innermost scope is that of a launch, which its kernel has named."""
 _LIBRARY = "triton._C.libproton"
+_NAME = "kernbench"
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class ModeledProton:
         return backend
 
     def get_available_profilers(self) -> list[str]:
-        return [DEVICE_KEY]
+        return [_NAME]
 
     def get_context_depth(self, session: int = 0) -> int:
         return len(_SCOPES.get())
@@ -70,7 +71,7 @@ class ModeledProton:
         for option, asked, known in (
             ("context", context, "shadow"),
             ("data", data, "tree"),
-            ("backend", profiler, DEVICE_KEY),
+            ("backend", profiler, _NAME),
             ("mode", mode, ""),
         ):
             if asked != known:
@@ -235,13 +236,13 @@ def _write(session: _Session, output_format: str) -> None:
         raise KernbenchError(f"{file}: cannot be written: {error.strerror}") from None
 
 
-_DEVICE_TYPE = DEVICE_KEY.upper()
+_DEVICE_TYPE = _NAME.upper()
 
 
 def _device() -> dict[str, Any]:
     properties = triton_driver.active.utils.get_device_properties(DEVICE_KEY)
     return {
-        "arch": DEVICE_KEY,
+        "arch": _NAME,
         "bus_width": properties["mem_bus_width"],
         "clock_rate": properties["sm_clock_rate"],
         "memory_clock_rate": properties["mem_clock_rate"],
