@@ -20,7 +20,10 @@ from kernbench.torch_bridge import (
     environ,
     libraries,
     locks,
+    naming,
     output,
+    profiling,
+    queues,
     sharding,
     spawn,
     without_data,
@@ -75,10 +78,13 @@ class Programs:
             environ.install(patches)
             output.install(patches, *self._output)
             locks.install(patches)
+            queues.install(patches)
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            naming.install(patches)
+            profiling.install(patches)
             sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
