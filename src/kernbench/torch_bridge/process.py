@@ -32,6 +32,8 @@ class Process:
         """What it calls parts of its own time."""
         self.world: Any = None
         """Its ``torch.distributed`` world, once it was asked for."""
+        self.context_parallel: Any = None
+        """What it has set of context parallel attention, once it has."""
         self.device_rng = (0, 0)
         """Seed and offset of the device's random numbers."""
         self.modules: dict[str, ModuleType] = {}

@@ -16,6 +16,7 @@ import torch
 from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
     c10d,
+    context_parallel,
     device,
     environ,
     libraries,
@@ -88,6 +89,7 @@ class Programs:
             sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
+            context_parallel.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])
