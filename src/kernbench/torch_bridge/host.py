@@ -34,9 +34,12 @@ class Host:
 
     def spend(self, label: str) -> int:
         """Let the host time of one launch pass, and return when it is over."""
-        start_ps = self.now_ps
+        run = self._run
+        start_ps, now_ps = self._ahead_ps, run.simulation.now_ps
+        if start_ps < now_ps:
+            start_ps = now_ps
         end_ps = self._ahead_ps = start_ps + self._launch_ps()
-        self._run.op_log.host_spans.append(HostSpan(self._rank, "launch", label, start_ps, end_ps))
+        run.op_log.host_spans.append(HostSpan(self._rank, "launch", label, start_ps, end_ps))
         return end_ps
 
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:

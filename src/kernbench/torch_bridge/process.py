@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from kernbench.runtime_api import RankState
     from kernbench.sim_engine import Rank
+    from kernbench.torch_bridge.memory import CachingAllocator
     from kernbench.torch_bridge.session import Session
     from kernbench.torch_bridge.strands import Strand
 
@@ -31,6 +32,8 @@ class Process:
         """Its ``torch.distributed`` world, once it was asked for."""
         self.device_rng = (0, 0)
         """Seed and offset of the device's random numbers."""
+        self.allocators: dict[int, CachingAllocator] = {}
+        """Of the devices that it has used, by SIP."""
         self.modules: dict[str, ModuleType] = {}
         """Its own modules, while another rank runs."""
         self.strands: list[Strand] = []
