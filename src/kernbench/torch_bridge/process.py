@@ -25,6 +25,8 @@ class Process:
         self.rank = rank
         self.environ = environ
         """Its environment variables, encoded as ``os.environ`` keeps them."""
+        self.state: RankState = session.run.rank_state
+        """What the runtime keeps about the rank."""
         self.host = Host(session.run, rank)
         self.saved: dict[str, Any] = {}
         """Its values of state that the real process has once, while another rank runs."""
@@ -46,10 +48,11 @@ class Process:
     def __repr__(self) -> str:
         return f"Process(rank {self.rank})"
 
-    @property
-    def state(self) -> RankState:
-        """What the runtime keeps about the rank."""
-        return self.session.run.rank_state
+    def begin(self) -> None:
+        """Take note of the rank of the run that the calling thread is."""
+        run = self.session.run
+        self.rank_of_run = run.simulation.running
+        self.state = self.host.state = run.rank_state
 
 
 class _Here(threading.local):
