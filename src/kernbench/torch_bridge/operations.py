@@ -27,6 +27,12 @@ _FREE = frozenset(
         "aten.new_empty_strided.default",
         "aten._unsafe_view.default",
         "aten.resize_.default",
+        "aten.transpose_.default",
+        "aten.t_.default",
+        "aten.squeeze_.dim",
+        "aten.unsqueeze_.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
     }
 )
 # Their result is on the host: the program waits until the device has computed it.
