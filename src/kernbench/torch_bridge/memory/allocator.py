@@ -97,7 +97,7 @@ class Amounts:
         """Forget all increases so far, and with them what was freed."""
         for name in self.__slots__:
             amount: Amount = getattr(self, name)
-            amount.allocated = amount.current
+            amount.freed = 0
 
 
 class CachingAllocator:
