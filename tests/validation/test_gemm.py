@@ -27,7 +27,7 @@ MACHINES = st.sampled_from([load_machine(name, 1) for name in ("a100-sxm-80g", "
 def test_pruned_tuning_finds_the_fastest_tile_of_all(m: int, n: int, k: int, machine) -> None:
     problem = Problem(m, n, k, bfloat16)
     times = []
-    for tile in tiles(problem, machine.sip):
+    for tile in tiles(problem, machine.sip, KERNEL):
         if tile.split_k == 1 or tile.steps(k) * tile.block_k >= 256:
             time_ps = TUNER.time_ps(problem, tile, machine)
             assert GemmBounds(problem, machine.sip).least_ps(tile) <= time_ps
@@ -55,7 +55,7 @@ def test_no_tile_is_faster_than_its_bound(
 ) -> None:
     problem, machine = Problem(m, n, k, dtype), load_machine(name, 1)
     cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
-    found = list(tiles(problem, machine.sip))
+    found = list(tiles(problem, machine.sip, harness))
     tile = found[pick % len(found)]
     bound_ps = GemmBounds(problem, machine.sip, cached).least_ps(tile)
     assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
@@ -75,12 +75,29 @@ def test_tiles_have_as_many_stages_as_fit_beside_the_registers() -> None:
     problem = Problem(4096, 4096, 4096, bfloat16)
     for name in ("a100-sxm-80g", "h100-sxm", "l40s"):
         pe = load_machine(name, 1).sip.pe
-        for tile in tiles(problem, load_machine(name, 1).sip):
+        for tile in tiles(problem, load_machine(name, 1).sip, KERNEL):
             stage = (tile.block_m + tile.columns) * tile.block_k * 2
             room = (pe.tcm_kib - pe.register_kib) * 1024
             assert 2 <= tile.num_stages <= 5
             assert tile.num_stages * stage <= room
             assert tile.num_stages == 5 or (tile.num_stages + 1) * stage > room
+
+
+@pytest.mark.adr("0075-D1")
+def test_a_source_has_the_tiles_of_its_own_library() -> None:
+    problem = Problem(512, 6144, 8192, float16)
+    machine = load_machine("h100-sxm", 1)
+    older = gemm_harness("vidur-mlp", machine.name)
+    widths, all_widths = (
+        {tile.columns for tile in tiles(problem, machine.sip, each)} for each in (older, KERNEL)
+    )
+    assert widths == {32, 64, 128, 256}
+    assert all_widths == widths | {96, 160, 192}
+    # 128x192 takes one wave where tiles of 128 columns take two, and ones of 256 leave PEs idle.
+    assert TUNER.tune(problem, machine, KERNEL).tile.columns == 192
+    slower = TUNER.tune(problem, machine, older).kernel_us
+    assert slower > TUNER.tune(problem, machine, KERNEL).kernel_us
+    assert gemm_harness("aic-gemm", machine.name).only_powers_of_two is False
 
 
 @pytest.mark.adr("0029-D3")
