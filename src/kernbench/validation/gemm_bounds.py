@@ -63,11 +63,13 @@ class GemmBounds:
         stored = (
             size * _PART_BYTES * tile.split_k if tile.split_k > 1 else size * problem.out.itemsize
         )
-        moved = problem.input_bytes * self._cold[0] + problem.weight_bytes * self._cold[1]
+        a_slow, b_slow, c_slow = self._slowdowns(tile)
+        moved = problem.input_bytes * self._cold[0] * a_slow
+        moved += problem.weight_bytes * self._cold[1] * b_slow + stored * c_slow
         cool_ps = max(
             self._in_waves_ps(tile, programs),
             self._served_ps(tile, programs, stored),
-            (moved + stored) * self._hbm,
+            moved * self._hbm,
         )
         total = sip.front_end_ps + self._hot_ps(tile, programs, cool_ps)
         if tile.split_k > 1:
@@ -89,11 +91,47 @@ class GemmBounds:
             problem.n - (columns - 1) * tile.columns,
             max(0, problem.k - (tile.split_k - 1) * tile.steps(problem.k) * tile.block_k),
         )
-        each = self._program(tile, least, num_pes, (0.0, 0.0))
-        ending = self._program(tile, least, active + 1, (0.0, 0.0))
+        missed = self._missed(tile)
+        each = self._program(tile, least, num_pes, missed)
+        ending = self._program(tile, least, active + 1, missed)
         together = min(self._resident(tile), before + 1)
         interval_ps = each.left_ps if together == 1 else each.loop_ps / together
         return before * max(interval_ps, each.busy_ps) + ending.end_ps
+
+    def _missed(self, tile: GemmTile) -> tuple[float, float]:
+        """Return the least shares of A and B that HBM moves for each of many waves.
+
+        A tile that no other program reads comes from HBM, and so does one per wave of an operand
+        that the cache has no room for. What it has may all have been there before.
+        """
+        problem, sip = self.problem, self.sip
+        if sip.cache is None:
+            return 1.0, 1.0
+        rows, columns = -(-problem.m // tile.block_m), -(-problem.n // tile.columns)
+        # A tile of two pieces has two operands in B's place.
+        part = min(tile.block_n, tile.block_n2 or tile.block_n)
+        b_bytes = problem.n // tile.columns * part * problem.k * problem.dtype.itemsize
+        room = sip.cache.held_bytes
+        return (
+            self._cold[0] / columns if columns == 1 or problem.input_bytes > room else 0.0,
+            self._cold[1] / rows if rows == 1 or b_bytes > room else 0.0,
+        )
+
+    def _slowdowns(self, tile: GemmTile) -> tuple[float, float, float]:
+        """Return how much longer than a stream HBM takes for tiles of A, B and C, at least."""
+        problem, short = self.problem, float(self.sip.short_run_slowdown)
+        size = problem.dtype.itemsize
+        out = _PART_BYTES if tile.split_k > 1 else problem.out.itemsize
+        runs = (
+            (tile.block_k * size, problem.k > tile.block_k),
+            (tile.block_n * size, problem.n > tile.block_n),
+            (tile.block_n * out, problem.n > tile.block_n),
+        )
+        a, b, c = (
+            short if apart and run < self.sip.cube.hbm_page_bytes else min(short, 1.0)
+            for run, apart in runs
+        )
+        return a, b, c
 
     def _program(
         self,
@@ -113,7 +151,9 @@ class GemmBounds:
             missed = 1.0, 1.0
         a_bytes, b_bytes = height * problem.dtype.itemsize, width * problem.dtype.itemsize
         out = _PART_BYTES if tile.split_k > 1 else problem.out.itemsize
-        a_rate, b_rate = (self._load_rate(share, active) for share in missed)
+        a_slow, b_slow, c_slow = self._slowdowns(tile)
+        a_rate = self._load_rate(missed[0], active, a_slow)
+        b_rate = self._load_rate(missed[1], active, b_slow)
         steps, whole = tile.steps(problem.k), depth // tile.block_k
         first = min(tile.block_k, depth)
         pieces = [tile.block_n, tile.block_n2] if tile.block_n2 else [tile.block_n]
@@ -123,7 +163,7 @@ class GemmBounds:
             a_rate * a_bytes + b_rate * b_bytes
         )
         step_ps = tile.block_k * (a_rate * a_bytes + b_rate * b_bytes) + num_loads * self._issue_ps
-        wait_ps = self._latency_ps(min(missed))
+        wait_ps = self._latency_ps(missed[1])
         ahead = min(width, tile.block_n) / max(width, 1)
         begin_ps = 2 * self._issue_ps + first * (a_rate * a_bytes + b_rate * b_bytes * ahead)
         loop_ps = max(
@@ -142,7 +182,7 @@ class GemmBounds:
             left_ps += math_ps(MathClass.CONVERT, tile.block_m * tile.block_n, sip)
         moved_a, moved_b, stored = depth * a_bytes, depth * b_bytes, height * width * out
         through = moved_a * (1 + missed[0]) + moved_b * (1 + missed[1]) + stored
-        from_hbm = moved_a * missed[0] + moved_b * missed[1] + stored
+        from_hbm = moved_a * missed[0] * a_slow + moved_b * missed[1] * b_slow + stored * c_slow
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
         return _Program(
             loop_ps,
@@ -151,9 +191,10 @@ class GemmBounds:
             max(loads_ps, steps * sum(dots), sum(stores_ps), share_ps),
         )
 
-    def _load_rate(self, missed: float, active: int) -> float:
+    def _load_rate(self, missed: float, active: int, slowdown: float = 1.0) -> float:
         """Return the least time per byte of a load."""
-        return max(self._port, self._cache * active * (1 + missed), self._hbm * active * missed)
+        hbm = self._hbm * active * missed * slowdown
+        return max(self._port, self._cache * active * (1 + missed), hbm)
 
     def _latency_ps(self, missed: float) -> float:
         return self._far_ps if missed else self._near_ps
