@@ -4,8 +4,8 @@ No data. Each case is a process of its own, so that nothing is compiled or remem
 matrix product of another size has Triton imported and kernbench's modules loaded. CPU seconds. What
 Triton itself takes of a cold launch (tracing Python to TTIR) is told apart by timing its compiler.
 Compared with: LLMCompass, 38 s for a 4096^3 GEMM and about 500 CPU-s for a layer of GPT-3 175B
-(source: measured once, on a machine of this class). The first repeat of a launch still finds the processor's
-caches cold for the code that it runs; the median of 50 does not.
+(source: measured once, on a machine of this class). The first repeat of a launch still finds the
+processor's caches cold for the code that it runs; the median of 50 does not.
 """
 
 from __future__ import annotations
