@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 
+from kernbench.torch_bridge.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
+
 _KEYS = torch._C.DispatchKey
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
+_REFUSED_NAMESPACES = frozenset({"symm_mem"})
 # They reserve memory or show it differently; no kernel runs.
 _FREE = frozenset(
     {
@@ -24,6 +27,12 @@ _FREE = frozenset(
         "aten.new_empty_strided.default",
         "aten._unsafe_view.default",
         "aten.resize_.default",
+        "aten.transpose_.default",
+        "aten.t_.default",
+        "aten.squeeze_.dim",
+        "aten.unsqueeze_.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
     }
 )
 # Their result is on the host: the program waits until the device has computed it.
@@ -85,6 +94,8 @@ class Operation:
 def describe(func: Any) -> Operation:
     """Return what there is to know about an overload."""
     schema, full_name = func._schema, str(func)
+    if func.namespace in _REFUSED_NAMESPACES:
+        raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")
     shows = any(
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
     )

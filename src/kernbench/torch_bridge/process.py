@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.host import Host
+from kernbench.torch_bridge.ranges import Ranges
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,8 +28,12 @@ class Process:
         self.host = Host(session.run, rank)
         self.saved: dict[str, Any] = {}
         """Its values of state that the real process has once, while another rank runs."""
+        self.ranges = Ranges()
+        """What it calls parts of its own time."""
         self.world: Any = None
         """Its ``torch.distributed`` world, once it was asked for."""
+        self.context_parallel: Any = None
+        """What it has set of context parallel attention, once it has."""
         self.device_rng = (0, 0)
         """Seed and offset of the device's random numbers."""
         self.modules: dict[str, ModuleType] = {}

@@ -16,11 +16,15 @@ import torch
 from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
     c10d,
+    context_parallel,
     device,
     environ,
     libraries,
     locks,
+    naming,
     output,
+    profiling,
+    queues,
     sharding,
     spawn,
     without_data,
@@ -76,13 +80,17 @@ class Programs:
             environ.install(patches)
             output.install(patches, *self._output)
             locks.install(patches)
+            queues.install(patches)
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            naming.install(patches)
+            profiling.install(patches)
             sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
+            context_parallel.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])

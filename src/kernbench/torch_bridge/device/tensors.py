@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.jit._builtins import _get_builtin_table
-from torch.utils._device import _device_constructors
+from torch.utils._device import DeviceContext, _device_constructors
 
 from kernbench.torch_bridge.device.moves import moving
 from kernbench.torch_bridge.device.names import (
@@ -99,6 +99,15 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _to(self, *args, **kwargs)
 
 
+def _default_device() -> Any:
+    """Return the device of the innermost ``with torch.device(...)``, if there is one."""
+    for position in reversed(range(_num_modes())):
+        mode = torch._C._get_function_stack_at(position)
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return None
+
+
 def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Do what ``to`` was asked besides the device: dtype, copy, memory_format."""
     positional = args if "device" in kwargs else args[1:]
@@ -168,7 +177,7 @@ def _factory(original: Any) -> Any:
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
         if device is None and _num_modes():
             # `with torch.device(...)`, which would tell C++.
-            device = torch.get_default_device()
+            device = _default_device()
         if device is None or not is_simulated(device):
             made: Tensor = original(data, *args, device=device, **kwargs)
             return made

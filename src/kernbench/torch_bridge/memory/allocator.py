@@ -87,6 +87,12 @@ class Amounts:
             amount: Amount = getattr(self, name)
             amount.peak = amount.current
 
+    def reset_sums(self) -> None:
+        """Forget all increases so far, and with them what was freed."""
+        for name in self.__slots__:
+            amount: Amount = getattr(self, name)
+            amount.allocated = amount.current
+
 
 class CachingAllocator:
     """Blocks of one process on one device.
@@ -108,6 +114,8 @@ class CachingAllocator:
         self.amounts = Amounts()
         self.num_retries = 0
         self.num_failures = 0
+        self.most_bytes: int | None = None
+        """Beyond this it takes no further segments, however much the device has."""
 
     def allocate(self, size_bytes: int, stream: Any = None, label: str = "") -> Block:
         """Return a block for a request of more than 0 bytes on a stream.
@@ -176,12 +184,12 @@ class CachingAllocator:
         else:
             segment = -(-size // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
         try:
-            self._reserve(segment)
+            self._take(segment)
         except DeviceFullError:
             self.num_retries += 1
             self.empty_cache()
             try:
-                self._reserve(segment)
+                self._take(segment)
             except DeviceFullError:
                 self.num_failures += 1
                 raise
@@ -191,6 +199,12 @@ class CachingAllocator:
         # A gap, so that no two segments ever seem to be neighbours.
         self._next_address += segment + ROUNDING
         return block
+
+    def _take(self, segment: int) -> None:
+        most = self.most_bytes
+        if most is not None and self.amounts.reserved_bytes.current + segment > most:
+            raise DeviceFullError
+        self._reserve(segment)
 
     def _split(self, block: Block, size: int, free: list[tuple[int, int, Block]]) -> None:
         rest = Block(self, block.pool, block.address + size, block.size - size)
