@@ -140,7 +140,7 @@ class Programs:
 
         def body(rank: int) -> None:
             process = processes[rank]
-            process.rank_of_run = run.simulation.running
+            process.begin()
             HERE.process = process
             HERE.is_foreign = False
             with inside(process):

@@ -37,8 +37,9 @@ class Residence:
         """Collectives that nobody has waited for."""
 
     def __del__(self) -> None:
-        if self.block is not None:
-            self.block.free()
+        block = self.block
+        if block is not None:
+            block.owner.returned.append(block)
 
 
 def residence_of(tensor: Tensor) -> Residence | None:
@@ -57,10 +58,9 @@ def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
     Raises:
         DeviceMemoryError: The device is full.
     """
-    made: Residence = Residence(device)
+    made = storage._kernbench = Residence(device)
     if device is not None:
         made.block = allocate(made.sip_id, storage.nbytes(), label)
-    storage._kernbench = made
     return made
 
 
