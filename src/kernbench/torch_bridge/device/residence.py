@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.memory import allocate
 
 if TYPE_CHECKING:
@@ -81,3 +82,11 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
         found.device, found.sip_id = device, device.index
         found.block = allocate(found.sip_id, storage.nbytes(), label)
     return found
+
+
+def settle_open(tensor: Tensor, sip_id: int) -> Residence | None:
+    """Put a tensor that autograd made to go with tensors of a device there; None if it did not."""
+    found = settle(tensor, None)
+    if found is None or not found.is_open:
+        return None
+    return settle(tensor, torch.device(DEVICE_TYPE, sip_id), "autograd")
