@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from kernbench.cli.collective import parse_size
 from kernbench.cli.app import app
+from kernbench.cli.collective import parse_size
 from kernbench.collectives import known_ops
 from kernbench.errors import UsageError
 
@@ -76,5 +76,5 @@ def test_sizes_have_binary_prefixes() -> None:
         2 << 30,
         10,
     ]
-    with pytest.raises(UsageError, match="1.5M"):
+    with pytest.raises(UsageError, match=r"1\.5M"):
         parse_size("1.5M")
