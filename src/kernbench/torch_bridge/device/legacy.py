@@ -1,4 +1,4 @@
-"""The names and conversions of tensors from before dtypes: ``torch.cuda.FloatTensor`` and the like."""
+"""Tensors as programs named them before dtypes: ``torch.cuda.FloatTensor``, ``new``, ``type_as``."""
 
 from __future__ import annotations
 
