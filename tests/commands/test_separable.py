@@ -122,13 +122,15 @@ def test_comparison_is_dense_or_refused(function: Any, a: Separable, b: Separabl
 @QUICK
 @given(limit=st.integers(-5, 40), step=st.integers(1, 8))
 def test_ragged_rows_compare_as_dense_ones(function: Any, limit: int, step: int) -> None:
-    offsets = programs(np.arange(6) * step) + make_range(0, 5)
+    offsets = programs(np.arange(6) * step) + loop_index(0, 0, 2, 3) + make_range(0, 5)
     result = compare(function, offsets, uniform(limit))
-    dense = np.arange(6)[:, None] * step + np.arange(5)
-    dims = (PROGRAM, axis_dim(0))
-    np.testing.assert_array_equal(
-        np.broadcast_to(result.dense(dims), (6, 5)), function(dense, limit)
-    )
+    dense = np.arange(6)[:, None, None] * step + 2 * np.arange(3)[:, None] + np.arange(5)
+    expected = function(dense, limit)
+    dims = (PROGRAM, loop_dim(0), axis_dim(0))
+    np.testing.assert_array_equal(np.broadcast_to(result.dense(dims), (6, 3, 5)), expected)
+    for where, dim in enumerate(dims):
+        varies = (expected != expected.take([0], axis=where)).any()
+        assert (dim in result.dims) == varies
 
 
 def test_comparison_of_numbers_near_the_end_of_64_bits_does_not_wrap() -> None:

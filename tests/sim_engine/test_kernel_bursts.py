@@ -129,21 +129,21 @@ def test_programs_of_one_pattern_move_the_same(command: DmaRead) -> None:
 def test_a_masked_off_tile_moves_nothing() -> None:
     source = access(0, (4, 8), float16, C=2 * np.arange(8), R=16 * np.arange(4))
     never = Predicate((4, 8), {(): np.array(False)})
-    assert touched(site_of(load(source, never)), 0, BURST) == ((), [Touched(0, 0)])
+    assert touched(site_of(load(source, never)), 0, BURST) == ((), (Touched(0, 0),))
 
 
 def test_a_broadcast_row_is_moved_once() -> None:
     source = access(0, (16, 32), float16, C=2 * np.arange(32))
     assert touched(site_of(load(source, Predicate((16, 32)))), 0, BURST) == (
         (),
-        [Touched(64, 64, 64)],
+        (Touched(64, 64, 64),),
     )
 
 
 def test_strided_elements_move_a_burst_each() -> None:
     source = access(0, (1, 32), float16, C=256 * np.arange(32))
     moved = touched(site_of(load(source, Predicate((1, 32)))), 0, BURST)
-    assert moved == ((), [Touched(64, 32 * 64, 2)])
+    assert moved == ((), (Touched(64, 32 * 64, 2),))
 
 
 def test_a_gather_of_rows_moves_each_row_by_itself() -> None:
@@ -156,9 +156,9 @@ def test_a_gather_of_rows_moves_each_row_by_itself() -> None:
     )
     offset = Separable((8, 100), 0, {(COLUMN,): 2 * np.arange(100)})
     command = load(Access(0, offset, float16, spread), Predicate((8, 100)))
-    assert touched(site_of(command, *views), 0, BURST) == ((), [Touched(1600, 8 * 256, 200)])
+    assert touched(site_of(command, *views), 0, BURST) == ((), (Touched(1600, 8 * 256, 200),))
     flat = Math(
         spread, "arith.addi", (spread, Splat(0, (8, 100), int64)), MathClass.SIMPLE, UNKNOWN_LINE
     )
-    assert touched(site_of(command, flat), 0, BURST) == ((), [Touched(1600, 800 * 64, 2)])
+    assert touched(site_of(command, flat), 0, BURST) == ((), (Touched(1600, 800 * 64, 2),))
     assert trace_of(([0], (*views, command))).num_programs == 1

@@ -27,6 +27,7 @@ if rank == 1:
 sys.argv.append(f"of rank {rank}")
 os.environ["MINE"] = str(rank)
 name = f"rank {rank}"
+first = random.gauss(0, 1)
 dist.barrier()
 with torch.no_grad() if rank == 0 else torch.enable_grad():
     dist.barrier()
@@ -34,7 +35,7 @@ with torch.no_grad() if rank == 0 else torch.enable_grad():
 seen = {
     "torch": torch.rand(1).item(),
     "device": torch.rand(1, device="cuda").item(),
-    "random": random.random(),
+    "random": [first, random.gauss(0, 1), random.random()],
     "numpy": np.random.rand(),
     "dtype": str(torch.get_default_dtype()),
     "argv": sys.argv[-1],
@@ -52,6 +53,29 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.adr("0076-D1")
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
+    import random
+
+    from kernbench.torch_bridge.globals import PythonRandom
+
+    state = PythonRandom()
+    assert state.is_copied, "this Python keeps the state elsewhere"
+    state.is_copied = is_copied
+    before = random.getstate()
+    try:
+        random.seed(3)
+        random.gauss(0, 1)
+        kept = state.get()
+        expected = [random.gauss(0, 1), *(random.random() for _ in range(700))]
+        random.seed(4)
+        state.put(kept)
+        assert [random.gauss(0, 1), *(random.random() for _ in range(700))] == expected
+    finally:
+        random.setstate(before)
+
+
 @pytest.mark.adr("0060-D2")
 def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> None:
     import json
@@ -65,12 +89,13 @@ def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> N
     for rank in range(3):
         seen = json.loads((tmp_path / f"rank{rank}.json").read_text())
         generator = torch.Generator().manual_seed(rank)
+        own = random.Random(rank)
         dtype = torch.float64 if rank == 1 else torch.float32
         expected = torch.rand(1, generator=generator, dtype=dtype).item()
         assert seen == {
             "torch": expected,
             "device": expected,
-            "random": random.Random(rank).random(),
+            "random": [own.gauss(0, 1), own.gauss(0, 1), own.random()],
             "numpy": np.random.RandomState(rank).rand(),
             "dtype": str(dtype),
             "argv": f"of rank {rank}",

@@ -381,24 +381,39 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     rest = {dims: array for dims, array in difference.terms.items() if dims not in axes}
     left = Separable((), difference.const, axes).dense(both)
     right = (-Separable((), 0, rest)).dense(both)
-    if left.shape[:1] == (1,) and right.size == right.shape[0] > 1 and function in _ORDERS:
-        return _predicate(shape, both, _compare_rows(function, left, right))
+    if both and is_axis(both[-1]) and right.shape[-1] == 1 and function in _ORDERS:
+        return conjunction(shape, dict([_compare_rows(function, left, right, both)]))
     return _predicate(shape, both, function(left, right))
 
 
 _ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)
 
 
-def _compare_rows(function: Callable[[Array, Array], Array], row: Array, limits: Array) -> Array:
-    """Return ``function(row, limits)``, looking at elements only where a row is mixed."""
-    least, most = row.min(), row.max()
-    lead = limits.reshape(-1)
-    at_least, at_most = function(least, lead), function(most, lead)
-    result = np.empty((len(lead), *row.shape[1:]), dtype=np.bool_)
-    result[...] = at_least.reshape(limits.shape)
-    mixed = at_least != at_most
-    result[mixed] = function(row, limits[mixed])
-    return result
+def _compare_rows(
+    function: Callable[[Array, Array], Array], row: Array, limits: Array, dims: Dims
+) -> tuple[Dims, Array]:
+    """Return the term ``function(row, limits)`` over ``dims``, without those it does not need.
+
+    The row lies along the last dim. Which of its elements hold follows from how many do, so few
+    rows differ: those are compared, and the result is put together from them.
+    """
+    row, limits = row.reshape(-1), limits[..., 0]
+    easiest, hardest = row.min(), row.max()
+    if function in (np.greater, np.greater_equal):
+        easiest, hardest = hardest, easiest
+    none, every = ~function(easiest, limits), function(hardest, limits)
+    mixed = ~(none | every)
+    values, which = np.unique(limits[mixed], return_inverse=True)
+    found = function(row, values[:, None])
+    _, first, alike = np.unique(found.sum(axis=1), return_index=True, return_inverse=True)
+    # By number: no element, those of each mixed row, every element.
+    rows = np.concatenate([row[None] != row, found[first], row[None] == row])
+    number = np.where(every, len(rows) - 1, 0)
+    number[mixed] = 1 + alike.reshape(-1)[which.reshape(-1)]
+    kept, number = _squeezed(dims[:-1], number)
+    if not mixed.any():
+        return kept, np.asarray(number > 0)
+    return (*kept, dims[-1]), rows[number]
 
 
 def select_separable(condition: Predicate, a: Separable, b: Separable) -> Separable:

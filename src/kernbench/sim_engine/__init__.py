@@ -18,7 +18,11 @@ from kernbench.sim_engine.kernel_outline import (
     ProgramOutline,
     outline_kernel,
 )
-from kernbench.sim_engine.kernel_schedule import check_kernel, schedule_kernel
+from kernbench.sim_engine.kernel_schedule import (
+    check_kernel,
+    kernel_duration_ps,
+    schedule_kernel,
+)
 from kernbench.sim_engine.kernel_waves import resident_programs
 from kernbench.sim_engine.lane_costs import LaneCosts
 from kernbench.sim_engine.lanes import Lane, Lanes
@@ -61,6 +65,7 @@ __all__ = [
     "cached_shares",
     "check_kernel",
     "demand_of",
+    "kernel_duration_ps",
     "kernel_operands",
     "listed",
     "microseconds",

@@ -6,7 +6,9 @@ taken as the start of a burst, so that programs whose tiles have the same shape 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -96,7 +98,7 @@ def pattern_fingerprints(site: CommandSite, count: int) -> Array:
     return total
 
 
-def touched(site: CommandSite, program: int, burst_bytes: int) -> tuple[Dims, list[Touched]]:
+def touched(site: CommandSite, program: int, burst_bytes: int) -> tuple[Dims, tuple[Touched, ...]]:
     """Return what a DMA command moves in every iteration, for the program at a position.
 
     Gives the loop dims that it varies over, outermost first, and one entry per combination of
@@ -105,39 +107,102 @@ def touched(site: CommandSite, program: int, burst_bytes: int) -> tuple[Dims, li
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
     access = access_of(command)
-    offset = access.offset.at(PROGRAM, program)
-    mask = command.mask.at(PROGRAM, program) if isinstance(command.mask, Predicate) else None
-    varying = {d for dims in offset.terms if dims and is_axis(dims[-1]) for d in dims}
-    if mask is not None:
-        varying.update(mask.dims)
-    loops = [loop for loop in site.loops if 1 + loop.loop_id in varying]
-    dims = tuple(1 + loop.loop_id for loop in loops)
-    shape = tuple(loop.trip_count for loop in loops)
-    terms = {
-        d: (a - a[..., :1]).astype(np.int64)
-        for d, a in offset.terms.items()
-        if d and is_axis(d[-1])
-    }
-    masks = dict(mask.terms) if mask is not None else {}
+    tile = _Tile(
+        access.shape,
+        access.dtype.itemsize,
+        tuple((1 + loop.loop_id, loop.trip_count) for loop in site.loops),
+        _Terms(_offsets_of(access, program)),
+        _Terms(
+            command.mask.at(PROGRAM, program).terms if isinstance(command.mask, Predicate) else {}
+        ),
+        burst_bytes,
+        _gather_rows(site),
+    )
+    # Programs of many launches have tiles of the same form.
+    return _known(tile) if tile.size_bytes <= _MOST_KEPT_BYTES else _each_iteration(tile)
+
+
+_MOST_KEPT_BYTES = 1 << 15
+
+
+class _Terms:
+    """Arrays by the dims that they vary over, equal to others of the same numbers."""
+
+    __slots__ = ("by_dims", "content")
+
+    def __init__(self, by_dims: Mapping[Dims, Array]) -> None:
+        self.by_dims = by_dims
+        self.content = tuple(
+            (dims, array.shape, array.tobytes()) for dims, array in by_dims.items()
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Terms) and self.content == other.content
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """What one program's DMA command is given, but for where its tile lies."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    loops: tuple[tuple[int, int], ...]
+    """Dims and trip counts of the loops around it, outermost first."""
+    offsets: _Terms
+    masks: _Terms
+    burst_bytes: int
+    gather_rows: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(raw) for each in (self.offsets, self.masks) for *_, raw in each.content)
+
+
+def _offsets_of(access: Access, program: int) -> dict[Dims, Array]:
+    """Return one program's offsets from the start of its tile, as far as they vary over axes."""
+    found: dict[Dims, Array] = {}
+    for dims, array in access.offset.terms.items():
+        if not dims or not is_axis(dims[-1]):
+            continue
+        if dims[0] == PROGRAM:
+            dims, array = dims[1:], array[min(program, len(array) - 1)]
+        array = array - array[..., :1]
+        found[dims] = found[dims] + array if dims in found else array
+    return found
+
+
+def _each_iteration(tile: _Tile) -> tuple[Dims, tuple[Touched, ...]]:
+    terms, masks = tile.offsets.by_dims, tile.masks.by_dims
+    varying = {d for dims in (*terms, *masks) for d in dims}
+    loops = [(dim, trip_count) for dim, trip_count in tile.loops if dim in varying]
+    dims = tuple(dim for dim, _ in loops)
+    shape = tuple(trip_count for _, trip_count in loops)
     marks = np.zeros(shape or (1,), dtype=np.int64)
-    for each_dims, array in (*terms.items(), *masks.items()):
-        kept = tuple(d for d in each_dims if d in dims)
-        marks = marks * _SPREAD + _spread_over(fold(array, each_dims, dims), kept, dims)
+    if loops:
+        for each_dims, array in (*terms.items(), *masks.items()):
+            kept = tuple(d for d in each_dims if d in dims)
+            marks = marks * _SPREAD + _spread_over(fold(array, each_dims, dims), kept, dims)
     _, first, which = np.unique(marks, return_index=True, return_inverse=True)
     found = []
     for flat in first.tolist():
         index = dict(zip(dims, np.unravel_index(flat, shape or (1,)), strict=False))
         found.append(
             _bursts(
-                access.shape,
-                access.dtype.itemsize,
+                tile.shape,
+                tile.itemsize,
                 [(d[-1], _at(a, d, index)) for d, a in terms.items()],
                 [(d[-1] if d else -1, _at(a, d, index)) for d, a in masks.items()],
-                burst_bytes,
-                _gather_rows(site),
+                tile.burst_bytes,
+                tile.gather_rows,
             )
         )
-    return dims, [found[index] for index in which.reshape(-1).tolist()]
+    return dims, tuple(found[index] for index in which.reshape(-1).tolist())
+
+
+_known = lru_cache(maxsize=2048)(_each_iteration)
 
 
 def _spread_over(array: Array, dims: Dims, target: Dims) -> Array:

@@ -7,10 +7,10 @@ between cubes. Shared resources are divided evenly among the programs that run.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Traffic:
     """Loops that it varies over, as dims, outermost first."""
     shape: tuple[int, ...]
     """Their trip counts."""
-    touched: list[Touched]
+    touched: tuple[Touched, ...]
     repeats: int
     """How often one program runs each entry of ``touched``."""
     copies: int = 1
@@ -119,7 +119,15 @@ class CostModel:
         self.spread = Placement.interleaved(sip)
         self.cached = dict(conditions.cached) if sip.cache is not None else {}
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
-        self._known: dict[tuple[int, int, int, Fraction, int], DmaCosts] = {}
+        self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
+        self._port = ps_per_byte(sip.pe.dma_port_gbps)
+        self._issue_ps = sip.cycles_ps(sip.pe.dma_issue_cycles)
+        self._likeness = {
+            site.index: (type(site.command), access_of(site.command).param)
+            for site in plan.sites
+            if isinstance(site.command, DmaRead | DmaWrite | Atomic)
+        }
+        self._known: dict[tuple[Any, ...], DmaCosts] = {}
 
     def _place(self, site: CommandSite) -> Placement:
         assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
@@ -140,13 +148,18 @@ class CostModel:
                 latency.append(0)
                 busy.append(self._fixed_ps[site.index] * site.count)
                 continue
-            missed = self._missed(site, sharing)
             conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
-            # What a segment costs at one site, many others do too.
-            key = (site.index, id(moved), sharing.active, missed, conflicts)
+            missed = sharing.missed[site.index]
+            # What a segment costs at one site, many others do too, and sites that are alike.
+            key = (
+                *self._likeness[site.index], id(moved.touched), moved.repeats, moved.copies,
+                moved.passes, sharing.active, missed, sharing.members, conflicts,
+            )  # fmt: skip
             found = self._known.get(key)
             if found is None:
-                found = self._known[key] = self._dma(site, moved, sharing.active, missed, conflicts)
+                of_hbm = self._missed(site, sharing)
+                found = self._dma(site, moved, sharing.active, of_hbm, conflicts)
+                self._known[key] = found
             occupancy.append(found.occupancy)
             varies.append(found.varies)
             latency.append(found.latency_ps)
@@ -166,11 +179,13 @@ class CostModel:
             missed *= 1 - self.cached.get(site.command.source.param, Fraction(0))
         return missed
 
-    def _stream_bytes(self, moved: Traffic) -> Fraction:
-        total = Fraction(0)
-        for each, count in Counter(moved.touched).items():
-            total += self.slowdown(each) * each.burst_bytes * count
-        return total * moved.repeats
+    def _stream_bytes(self, moved: Traffic) -> int | Fraction:
+        """Return how much HBM could stream in the time that it takes for a program's bursts."""
+        short = sum(each.burst_bytes for each in moved.touched if self._is_short(each))
+        longer = moved.burst_bytes - short * moved.repeats
+        if not short:
+            return longer
+        return longer + self.sip.short_run_slowdown * (short * moved.repeats)
 
     def _dma(
         self, site: CommandSite, moved: Traffic, active: int, missed: Fraction, conflicts: int
@@ -196,22 +211,23 @@ class CostModel:
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
             between *= Fraction(active, sip.num_cubes)
-        port = ps_per_byte(sip.pe.dma_port_gbps)
-        issue = sip.cycles_ps(sip.pe.dma_issue_cycles)
+        shared = max(cache, between)
         # Programs that change the same elements take turns at the HBM that holds them.
-        one_cube = ps_per_byte(sip.cube_hbm_gbps)
-        turns = one_cube * moved.passes * (conflicts - 1)
+        turns = self._one_cube * (moved.passes * (conflicts - 1)) if conflicts > 1 else Fraction(0)
+        streams = shortly = shared + turns
+        if waits:
+            streams = max(shared, hbm) + turns
+            shortly = max(shared, hbm * sip.short_run_slowdown) + turns
+        known = {
+            each: self._issue_ps
+            + max(
+                _up(self._port, each.useful_bytes, turns * each.burst_bytes),
+                _up(shortly if self._is_short(each) else streams, each.burst_bytes),
+            )
+            for each in set(moved.touched)
+        }
+        costs = [known[each] for each in moved.touched]
         occupancy: Cost
-        known: dict[Touched, int] = {}
-        costs = []
-        for each in moved.touched:
-            if each not in known:
-                shared = max(cache, between)
-                if waits:
-                    shared = max(shared, hbm * self.slowdown(each))
-                slowest = max(port * each.useful_bytes, shared * each.burst_bytes)
-                known[each] = issue + ceil_ps(slowest + turns * each.burst_bytes)
-            costs.append(known[each])
         total, streamed = moved.burst_bytes, self._stream_bytes(moved)
         varies = tuple(dim - 1 for dim in moved.dims)
         if len(set(costs)) == 1:
@@ -223,23 +239,21 @@ class CostModel:
             varies=varies,
             latency_ps=self._latency_ps(missed, remote, waits),
             busy_ps=sum(costs) * moved.repeats,
-            shares_ps=(ceil_ps(hbm * streamed), ceil_ps(cache * total), ceil_ps(between * total)),
+            shares_ps=(_up(hbm, streamed), _up(cache, total), _up(between, total)),
             hbm_bytes=weight * total,
             hbm_stream_bytes=weight * streamed,
         )
 
-    def slowdown(self, touched: Touched) -> Fraction:
-        """Return how many times longer HBM takes for it than for a stream of as many bytes."""
-        short = 0 < touched.run_bytes < self.sip.cube.hbm_page_bytes
-        return self.sip.short_run_slowdown if short else Fraction(1)
+    def _is_short(self, touched: Touched) -> bool:
+        """Say whether its runs of bytes open a DRAM page each, so that they do not stream."""
+        return 0 < touched.run_bytes < self.sip.cube.hbm_page_bytes
 
     def _hbm_ps_per_byte(self, place: Placement, active: int) -> Fraction:
         """Return one program's share of the HBM that holds a tensor, as time per byte."""
-        one_cube = ps_per_byte(self.sip.cube_hbm_gbps)
         if place.copies > 1:
             # Each program reads its own cube's copy.
-            return one_cube * -(-active // place.num_cubes)
-        return one_cube * Fraction(active, place.num_cubes)
+            return self._one_cube * -(-active // place.num_cubes)
+        return self._one_cube * Fraction(active, place.num_cubes)
 
     def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool) -> int:
         sip = self.sip
@@ -297,6 +311,13 @@ def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
     if name == "float32":
         return sip.float32_passes(precision)
     return ("int8" if name in ("uint8", "bool") else name), 1
+
+
+def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:
+    """Return the time of so many bytes and ``more_ps``, rounded up."""
+    if isinstance(size, int) and not more_ps:
+        return -(-ps_per_byte.numerator * size // ps_per_byte.denominator)
+    return ceil_ps(ps_per_byte * size + more_ps)
 
 
 def _size(shape: tuple[int, ...]) -> int:

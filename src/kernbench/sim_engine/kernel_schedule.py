@@ -85,6 +85,15 @@ def schedule_kernel(
     )
 
 
+def kernel_duration_ps(
+    trace: KernelTrace, machine: Machine, sip_id: int, conditions: Conditions | None = None
+) -> int:
+    """Return the duration of the schedule that :func:`schedule_kernel` gives, and no more."""
+    sip = machine.sip_at(sip_id)
+    conditions = conditions or Conditions()
+    return launch_time(build_waves(trace, sip, conditions), sip, conditions).duration_ps
+
+
 def check_kernel(trace: KernelTrace, machine: Machine, sip_id: int) -> None:
     """Refuse a kernel that a SIP cannot run.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,38 +40,86 @@ def _copy_bit_generator(generator: Any) -> Any:
     return made
 
 
-def _attribute(name: str, owner: Any, copy: Callable[[Any], Any] | None = None) -> Global:
-    def get() -> Any:
-        return getattr(owner, name)
+class PythonRandom:
+    """The state of the hidden generator of ``random``.
 
-    def put(value: Any) -> None:
-        setattr(owner, name, value)
+    ``getstate`` makes 625 numbers of it, and takes longer than all else that is exchanged when
+    ranks take turns. Where CPython has the state as words behind the object's head, those are
+    copied as they are.
+    """
 
-    key = f"{owner!r}.{name}"
-    return Global(key, get, put) if copy is None else Global(key, get, put, copy)
+    def __init__(self) -> None:
+        self._generator: Any = random._inst
+        head = object.__basicsize__
+        size = random.Random.__base__.__basicsize__ - head  # type: ignore[union-attr]
+        self._words = (ctypes.c_char * size).from_address(id(self._generator) + head)
+        self.is_copied = self._shows(random.getstate()[1])
 
+    def _shows(self, state: tuple[int, ...]) -> bool:
+        """Return whether the words are those that the generator says it has."""
+        *words, position = state
+        layout = struct.Struct(f"@i{len(words)}I")
+        raw = self._words.raw
+        return layout.size <= len(raw) and layout.unpack_from(raw) == (position, *words)
 
-def _module(name: str) -> Global:
-    def put(value: Any) -> None:
-        if value is None:
-            sys.modules.pop(name, None)
+    def get(self) -> Any:
+        """Return the state."""
+        if self.is_copied:
+            return self._words.raw, self._generator.gauss_next
+        return random.getstate()
+
+    def put(self, state: Any) -> None:
+        """Go on from a state."""
+        if self.is_copied:
+            self._words.raw, self._generator.gauss_next = state
         else:
-            sys.modules[name] = value
+            random.setstate(state)
 
-    return Global(f"module {name}", lambda: sys.modules.get(name), put)
+
+class _Shown:
+    """Things that Python and DTensor keep in one place for all: modules, and attributes."""
+
+    def __init__(self) -> None:
+        # loss_parallel() edits its table.
+        self._dispatcher: Any = DTensor._op_dispatcher
+
+    def get(self) -> tuple[Any, ...]:
+        modules = sys.modules
+        return (
+            sys.argv,
+            sys.excepthook,
+            modules.get("__main__"),
+            modules.get("__mp_main__"),
+            dtensor_random._rng_tracker,
+            self._dispatcher._custom_op_handlers,
+        )
+
+    def put(self, shown: tuple[Any, ...]) -> None:
+        sys.argv, sys.excepthook, main, mp_main, tracker, handlers = shown
+        for name, module in (("__main__", main), ("__mp_main__", mp_main)):
+            if module is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = module
+        dtensor_random._rng_tracker = tracker
+        self._dispatcher._custom_op_handlers = handlers
+
+    def copy(self, shown: tuple[Any, ...]) -> tuple[Any, ...]:
+        argv, *rest, handlers = shown
+        return (list(argv), *rest, dict(handlers))
 
 
 def known_globals() -> tuple[Global, ...]:
     """Return everything that is exchanged."""
-    dispatcher: Any = DTensor._op_dispatcher
     numpy_random: Any = np.random
+    python_random, shown = PythonRandom(), _Shown()
     return (
         Global(
             "torch random numbers",
             torch.default_generator.get_state,
             torch.default_generator.set_state,
         ),
-        Global("Python random numbers", random.getstate, random.setstate),
+        Global("Python random numbers", python_random.get, python_random.put),
         # An object per process; its state itself would take 70 us to copy.
         Global(
             "numpy random numbers",
@@ -78,13 +128,7 @@ def known_globals() -> tuple[Global, ...]:
             _copy_bit_generator,
         ),
         Global("default dtype", torch.get_default_dtype, _put_dtype),
-        _module("__main__"),
-        _module("__mp_main__"),
-        _attribute("argv", sys, list),
-        _attribute("excepthook", sys),
-        _attribute("_rng_tracker", dtensor_random),
-        # loss_parallel() edits the table.
-        _attribute("_custom_op_handlers", dispatcher, dict),
+        Global("modules and attributes", shown.get, shown.put, shown.copy),
     )
 
 

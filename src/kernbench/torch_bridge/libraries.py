@@ -41,6 +41,10 @@ def install(patches: Patches) -> None:
     patches.set(BaseProcess, "start", _start_process)
     patches.set(torch.nn.Module, "to", _move_module)
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
+    # The fused encoder layer of the CPU is one operation, of which no kernel is known.
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    patches.on_close(torch.backends.mha.set_fastpath_enabled, before)
     _let_storages_be_saved(patches)
     _let_storages_be_copied(patches)
 

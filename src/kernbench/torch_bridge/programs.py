@@ -16,15 +16,20 @@ import torch
 from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
     c10d,
+    context_parallel,
     device,
     environ,
     libraries,
     locks,
+    naming,
     output,
+    profiling,
+    queues,
     sharding,
     spawn,
     without_data,
 )
+from kernbench.torch_bridge.device.module import ARCHITECTURE
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
@@ -35,7 +40,7 @@ from kernbench.torch_bridge.process import HERE, Process, _Here
 from kernbench.torch_bridge.remarks import remarks_of
 from kernbench.torch_bridge.session import Session
 from kernbench.torch_bridge.strands import Strands, join_all, starting
-from kernbench.triton_backend import activate
+from kernbench.triton_backend import activate, announced_target
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext, SpawnContext
@@ -75,18 +80,23 @@ class Programs:
             environ.install(patches)
             output.install(patches, *self._output)
             locks.install(patches)
+            queues.install(patches)
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            naming.install(patches)
+            profiling.install(patches)
             sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
+            context_parallel.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])
             run = self._session.run
-            with activate(TorchLauncher(run, run.launcher.engine), DEVICE_TYPE):
+            launcher, arch = TorchLauncher(run, run.launcher.engine), ARCHITECTURE
+            with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
                 yield
         finally:
             self._enter(self._base)
@@ -130,7 +140,7 @@ class Programs:
 
         def body(rank: int) -> None:
             process = processes[rank]
-            process.rank_of_run = run.simulation.running
+            process.begin()
             HERE.process = process
             HERE.is_foreign = False
             with inside(process):

@@ -7,3 +7,8 @@ from kernbench.errors import KernbenchError
 
 class UnsupportedTorchError(KernbenchError, NotImplementedError):
     """A part of PyTorch that is refused in a simulated process; says why and what to do."""
+
+
+WITHOUT_SYMMETRIC_MEMORY = (
+    "ranks of PyTorch programs cannot map each other's memory; use torch.distributed's collectives"
+)

@@ -11,6 +11,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.queues import is_shared
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import SpawnContext
@@ -42,11 +43,11 @@ def _in_new_main(
     fn: Callable[..., Any], args: tuple[Any, ...], programs: Programs
 ) -> Callable[[int], None]:
     """Return what a rank does: run the program's file as ``__mp_main__``, then its own ``fn``."""
-    # Tensors are shared, all else is each rank's own, as between real processes.
+    # Tensors, queues and locks are shared, all else is each rank's own, as between real processes.
     own = tuple(args)
 
     def work(rank: int) -> None:
-        arguments = copy.deepcopy(own, {id(each): each for each in _tensors_in(own)})
+        arguments = copy.deepcopy(own, {id(each): each for each in _shared_in(own)})
         function = fn
         main = sys.modules["__main__"]
         if getattr(fn, "__module__", None) == "__main__" and hasattr(main, "__file__"):
@@ -61,12 +62,12 @@ def _in_new_main(
     return work
 
 
-def _tensors_in(value: Any) -> Iterable[Tensor]:
-    if isinstance(value, Tensor):
+def _shared_in(value: Any) -> Iterable[Any]:
+    if isinstance(value, Tensor) or is_shared(value):
         yield value
     elif isinstance(value, dict):
         for each in value.values():
-            yield from _tensors_in(each)
+            yield from _shared_in(each)
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _tensors_in(each)
+            yield from _shared_in(each)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kernbench.commands import KernelTrace
-from kernbench.dtypes import bfloat16, float8_e4m3fn, float16, float32
+from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
 from kernbench.ops import (
@@ -19,7 +19,8 @@ from kernbench.ops import (
     product_call,
     sum_parts_call,
 )
-from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.sim_engine import Conditions, kernel_duration_ps
+from kernbench.triton_backend import activate
 from kernbench.validation.devices import Machines
 from kernbench.validation.gemm_bounds import least_ps
 from kernbench.validation.harness import Harness, gemm_harness
@@ -77,7 +78,8 @@ class GemmTuner:
 
     def __init__(self, most_traces: int | None = _MOST_TRACES) -> None:
         self._probe = KernelProbe()
-        self._traces = lru_cache(maxsize=most_traces)(self._trace)
+        self._products = lru_cache(maxsize=most_traces)(self._product)
+        self._sums = lru_cache(maxsize=most_traces)(self._sum)
 
     def tune(self, problem: Problem, machine: Machine, harness: Harness) -> Timed:
         """Return the tile with the least modeled time.
@@ -90,16 +92,18 @@ class GemmTuner:
         bounds = sorted(
             (
                 (least_ps(problem, tile, sip, cached), index, tile)
-                for index, tile in enumerate(tiles(problem, sip))
+                for index, tile in enumerate(tiles(problem, sip, harness))
             ),
         )
         best: tuple[int, GemmTile] | None = None
-        for bound, _, tile in bounds:
-            if best is not None and bound >= best[0]:
-                break
-            time_ps = self.time_ps(problem, tile, machine, cached)
-            if best is None or time_ps < best[0]:
-                best = time_ps, tile
+        # Entered once, not at every trace.
+        with activate(self._probe):
+            for bound, _, tile in bounds:
+                if best is not None and bound >= best[0]:
+                    break
+                time_ps = self.time_ps(problem, tile, machine, cached)
+                if best is None or time_ps < best[0]:
+                    best = time_ps, tile
         if best is None:
             raise MachineError(
                 f"no tile of a GEMM of {problem.dtype} fits in {sip.pe.tcm_kib} KiB of TCM"
@@ -113,34 +117,31 @@ class GemmTuner:
 
         ``cached`` is how much of the input (parameter 0) and the weights (1) the cache holds.
         """
-        product, summing = self._traces(problem, tile)
-        if summing is None:
-            return schedule_kernel(product, machine, 0, Conditions(cached=cached)).duration_ps
+        product = self._products(problem, tile)
+        if tile.split_k == 1:
+            return kernel_duration_ps(product, machine, 0, Conditions(cached=cached))
+        summing = self._sums(problem.m * problem.n, problem.out, tile.split_k)
         held = held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
         first = Conditions(cached=(*cached, (2, held)))
         second = Conditions(cached=((1, held),), queued=True)
-        return (
-            schedule_kernel(product, machine, 0, first).duration_ps
-            + schedule_kernel(summing, machine, 0, second).duration_ps
+        return kernel_duration_ps(product, machine, 0, first) + kernel_duration_ps(
+            summing, machine, 0, second
         )
 
-    def _trace(self, problem: Problem, tile: GemmTile) -> tuple[KernelTrace, KernelTrace | None]:
+    def _product(self, problem: Problem, tile: GemmTile) -> KernelTrace:
         sizes = (problem.m, problem.n, problem.k)
-        operand, out = Pointer(problem.dtype), Pointer(problem.out)
-        parts = Pointer(float32) if tile.split_k > 1 else out
-        product = self._probe.trace(
-            product_call(operand, operand, parts, sizes, problem.dtype, tile)
-        )
-        if tile.split_k == 1:
-            return product, None
-        summing = sum_parts_call(out, parts, problem.m * problem.n, tile.split_k)
-        return product, self._probe.trace(summing)
+        operand = Pointer(problem.dtype)
+        out = Pointer(float32 if tile.split_k > 1 else problem.out)
+        return self._probe.trace(product_call(operand, operand, out, sizes, problem.dtype, tile))
+
+    def _sum(self, size: int, out: DType, split_k: int) -> KernelTrace:
+        return self._probe.trace(sum_parts_call(Pointer(out), Pointer(float32), size, split_k))
 
 
-def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
-    """Yield the tiles that a library for the machine has, in as many stages as fit."""
+def tiles(problem: Problem, sip: SipSpec, harness: Harness) -> Iterator[GemmTile]:
+    """Yield the tiles that a source's library for the machine has, in as many stages as fit."""
     size = problem.dtype.itemsize
-    wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M
+    wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M and not harness.only_powers_of_two
     for tile in library_tiles(problem.k, problem.dtype, wide):
         held = max(4 * tile.block_m * tile.columns, sip.pe.register_kib * 1024)
         stage = (tile.block_m + tile.columns) * tile.block_k * size

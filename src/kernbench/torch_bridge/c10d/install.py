@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+import torch.distributed.rpc as rpc
 from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
 
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
@@ -14,6 +16,7 @@ from kernbench.torch_bridge.c10d.store import file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import Process
+from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 
 def know_groups(process: Process) -> None:
@@ -21,6 +24,43 @@ def know_groups(process: Process) -> None:
     if process.world is not None:
         for group, name in process.world.pg_names.items():
             _register_process_group(name, group)
+
+
+def split_group(
+    parent_pg: Any = None,
+    split_ranks: Any = None,
+    timeout: Any = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+    backend: Any = None,
+) -> Any:
+    """``torch.distributed.split_group``: the group of the caller's ranks, None if it is in none.
+
+    Raises:
+        ValueError: No ranks are given, or one of them twice.
+    """
+    if not split_ranks or not all(split_ranks):
+        raise ValueError("split_ranks cannot be None or empty")
+    parent = dist.group.WORLD if parent_pg is None else parent_pg
+    global_ranks = dist.get_process_group_ranks(parent)
+    everyone = [rank for ranks in split_ranks for rank in ranks]
+    if len(everyone) != len(set(everyone)):
+        raise ValueError("the split group cannot have duplicate ranks")
+    mine = dist.get_rank(parent)
+    for ranks in split_ranks:
+        if mine in ranks:
+            members = [global_ranks[rank] for rank in sorted(ranks)]
+            return dist.new_group(
+                members, backend=backend, use_local_synchronization=True, group_desc=group_desc
+            )
+    return None
+
+
+def _refuse_rpc(*args: Any, **kwargs: Any) -> NoReturn:
+    raise UnsupportedTorchError(
+        "torch.distributed.rpc.init_rpc: TensorPipe would open connections outside of the "
+        "simulation; send objects with torch.distributed's own collectives"
+    )
 
 
 def install(patches: Patches) -> None:
@@ -37,6 +77,9 @@ def install(patches: Patches) -> None:
             "default_pg_nccl_timeout": timedelta(minutes=10),
         },
     )
+    for owner in (dist, c10d):
+        patches.set(owner, "split_group", split_group)
+    patches.set(rpc, "init_rpc", _refuse_rpc)
     patches.set_all(
         dist,
         {

@@ -120,6 +120,9 @@ class ProcessStore(Store):
     def has_extended_api(self) -> bool:
         return True
 
+    getNumKeys = num_keys  # noqa: N815 - C++ asks by these names
+    deleteKey = delete_key  # noqa: N815
+
     def clone(self) -> ProcessStore:
         return ProcessStore(self._shared)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.call_keys import call_keys
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.gemm import GemmCosts
+from kernbench.torch_bridge.costs.products import PRODUCTS
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
 from kernbench.torch_bridge.dtypes import kernel_dtype
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.torch_bridge.costs.timing import OperationTiming
     from kernbench.torch_bridge.operations import Operation
-
-aten = torch.ops.aten
 
 
 class OperationCosts:
@@ -67,11 +65,11 @@ class OperationCosts:
         sip_id: int,
     ) -> OperationTiming:
         name = operation.name
-        product = _PRODUCTS.get(func)
-        if product is not None:
-            sizes = product(args)
-            dtype = kernel_dtype(result.dtype)
-            if sizes is not None and dtype is not None:
+        products = PRODUCTS.get(func)
+        if products is not None:
+            sizes = products(args, result)
+            dtype = kernel_dtype(_first_dtype(result))
+            if sizes and dtype is not None:
                 return self._gemm.timing(name, sizes, dtype, sip_id)
         found = self._attention.timing(func, name, args, kwargs, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
@@ -103,9 +101,16 @@ class OperationCosts:
         if found is None:
             sip = self._machine.sip_at(sip_id)
             math_ps = vector_ps(sip, rule.work, elements)
-            found = timing_by_bytes(operation.name, sip, read, written, math_ps)
+            passes = rule.passes
+            found = timing_by_bytes(operation.name, sip, passes * read, written, passes * math_ps)
             self._by_bytes[key] = found
         return found
+
+
+def _first_dtype(result: Any) -> Any:
+    if isinstance(result, Tensor):
+        return result.dtype
+    return next((each.dtype for each in result if isinstance(each, Tensor)), None)
 
 
 def num_bytes(values: Iterable[Any]) -> int:
@@ -134,55 +139,3 @@ def _selected_bytes(values: Iterable[Any], selected: int) -> int:
     """Return the bytes that a selection reads: what it gives, and all but the largest operand."""
     sizes = sorted(num_bytes((value,)) for value in values)
     return selected + sum(sizes[:-1])
-
-
-Sizes = tuple[int, int, int, int]
-"""Batch, M, N, K."""
-
-
-def _mm(args: tuple[Any, ...]) -> Sizes | None:
-    (m, k), n = args[0].shape, args[1].shape[1]
-    return _nonzero(1, m, n, k)
-
-
-def _addmm(args: tuple[Any, ...]) -> Sizes | None:
-    return _mm(args[1:])
-
-
-def _bmm(args: tuple[Any, ...]) -> Sizes | None:
-    batch, m, k = args[0].shape
-    return _nonzero(batch, m, args[1].shape[2], k)
-
-
-def _baddbmm(args: tuple[Any, ...]) -> Sizes | None:
-    return _bmm(args[1:])
-
-
-def _mv(args: tuple[Any, ...]) -> Sizes | None:
-    m, k = args[0].shape
-    return _nonzero(1, m, 1, k)
-
-
-def _addmv(args: tuple[Any, ...]) -> Sizes | None:
-    return _mv(args[1:])
-
-
-def _linear(args: tuple[Any, ...]) -> Sizes | None:
-    x, (n, k) = args[0], args[1].shape
-    return _nonzero(1, x.numel() // k if k else 0, n, k)
-
-
-def _nonzero(*sizes: int) -> Sizes | None:
-    batch, m, n, k = sizes
-    return (batch, m, n, k) if all(sizes) else None
-
-
-_PRODUCTS: dict[Any, Callable[[tuple[Any, ...]], Sizes | None]] = {
-    aten.mm.default: _mm,
-    aten.addmm.default: _addmm,
-    aten.bmm.default: _bmm,
-    aten.baddbmm.default: _baddbmm,
-    aten.mv.default: _mv,
-    aten.addmv.default: _addmv,
-    aten.linear.default: _linear,
-}

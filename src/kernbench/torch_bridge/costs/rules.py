@@ -29,6 +29,8 @@ class Rule:
 
     work: Mapping[MathClass, int] = field(default_factory=dict)
     reads: Reads = Reads.ALL
+    passes: int = 1
+    """How often it goes over its operands."""
     is_known: bool = True
     """Whether the work is that of the operation, and not left out."""
 
@@ -73,6 +75,39 @@ _WORK: dict[str, Mapping[MathClass, int]] = {
     "_fused_adam _fused_adamw": {_SIMPLE: 9, _DIVIDE: 2, _TRANSCENDENTAL: 1},
     "_fused_sgd _fused_adagrad": {_SIMPLE: 3},
     "_to_copy": {MathClass.CONVERT: 1},
+    "masked_fill masked_scatter leaky_relu_backward threshold_backward hardtanh_backward "
+    "hardsigmoid_backward hardswish hardswish_backward softshrink_backward _prelu_kernel "
+    "_prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward isin bucketize searchsorted "
+    "nonzero _unique2 bincount histc allclose linalg_cross renorm _embedding_bag "
+    "_embedding_bag_backward max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d "
+    "max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
+    "adaptive_max_pool2d_backward avg_pool2d_backward avg_pool3d_backward "
+    "_adaptive_avg_pool2d_backward multi_margin_loss_backward": {_SIMPLE: 1},
+    "avg_pool2d avg_pool3d _adaptive_avg_pool2d cummax cummin multi_margin_loss _cdist_forward "
+    "_cdist_backward batch_norm_stats": {_SIMPLE: 1, _REDUCE: 1},
+    "mse_loss smooth_l1_loss huber_loss smooth_l1_loss_backward huber_loss_backward "
+    "batch_norm_elemt batch_norm_backward_reduce batch_norm_backward_elemt "
+    "batch_norm_gather_stats_with_counts": {_SIMPLE: 4, _REDUCE: 1},
+    "binary_cross_entropy binary_cross_entropy_with_logits": {
+        _TRANSCENDENTAL: 2,
+        _SIMPLE: 4,
+        _REDUCE: 1,
+    },
+    "binary_cross_entropy_backward": {_DIVIDE: 1, _SIMPLE: 4},
+    "glu glu_backward log_sigmoid_backward logcumsumexp _ctc_loss _ctc_loss_backward": {
+        _TRANSCENDENTAL: 2,
+        _SIMPLE: 3,
+    },
+    "upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d "
+    "upsample_linear1d_backward grid_sampler_2d grid_sampler_2d_backward": {_SIMPLE: 8},
+    "upsample_trilinear3d upsample_bicubic2d upsample_bicubic2d_backward": {_SIMPLE: 32},
+    "geometric cauchy log_normal poisson binomial logspace": {_TRANSCENDENTAL: 1},
+    "upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward "
+    "upsample_nearest3d _upsample_nearest_exact2d im2col col2im pixel_shuffle pixel_unshuffle "
+    "channel_shuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d "
+    "reflection_pad2d_backward replication_pad2d replication_pad2d_backward diagonal_copy "
+    "diagonal_backward unfold_backward tril_indices triu_indices block_diag put _assert_async "
+    "_linalg_check_errors": {},
     "cat stack clone constant_pad_nd repeat roll flip arange linspace eye _foreach_copy "
     "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor "
     "split_with_sizes_copy _chunk_cat select_backward slice_backward unfold_copy one_hot "
@@ -91,6 +126,9 @@ _SELECTS = _names(
     "embedding gather index_select index take index_put _unsafe_index masked_select "
     "scatter scatter_add scatter_reduce index_add index_copy index_fill"
 )
+# A radix sort goes over 8 bits of the keys at a time, and so does the search of a radix select.
+_SORTS = _names("sort topk kthvalue median nanmedian mode")
+_SORT_PASSES = 4
 _UNKNOWN = Rule(is_known=False)
 
 
@@ -103,6 +141,8 @@ def rule_of(func: Any) -> Rule:
         return Rule(reads=Reads.SOURCES)
     if name in _SELECTS:
         return Rule(reads=Reads.SELECTED)
+    if name in _SORTS:
+        return Rule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_SORT_PASSES)
     work = _BY_NAME.get(name)
     if work is not None:
         return Rule(work=work)

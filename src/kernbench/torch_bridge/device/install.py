@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.torch_bridge.device import autocast, module, tensors
+from kernbench.torch_bridge.device import autocast, lacking, module, tensors
 from kernbench.torch_bridge.memory import cuda
 from kernbench.torch_bridge.patches import Patches
 
@@ -13,3 +13,4 @@ def install(patches: Patches) -> None:
     tensors.install(patches)
     autocast.install(patches)
     cuda.install(patches)
+    lacking.install(patches)

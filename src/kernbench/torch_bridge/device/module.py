@@ -14,6 +14,8 @@ from kernbench.torch_bridge.process import current
 
 CAPABILITY = (9, 0)
 """The CUDA capability that programs see: an architecture whose features PyTorch uses freely."""
+ARCHITECTURE = 10 * CAPABILITY[0] + CAPABILITY[1]
+"""The same, as Triton writes it in a target."""
 _NCCL_VERSION = (2, 27, 5)
 
 
@@ -93,6 +95,7 @@ def install(patches: Patches) -> None:
             "synchronize": streams.synchronize,
             "Stream": streams.Stream,
             "Event": streams.Event,
+            "ExternalStream": streams.external_stream,
             "StreamContext": streams.stream_context,
             "stream": streams.stream_context,
             "set_stream": streams.set_stream,
@@ -119,6 +122,7 @@ def install(patches: Patches) -> None:
             "_cuda_getDevice": lambda: current_index(),
         },
     )
+    patches.set(torch, "Generator", rng.Generator)
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
     patches.set_all(

@@ -13,9 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, check_index
+from kernbench.torch_bridge.device.names import (
+    DEVICE_TYPE,
+    EXECUTING,
+    check_index,
+    is_simulated,
+    with_index,
+)
 from kernbench.torch_bridge.process import current
 
+_Generator: Any = torch.Generator
 _PER_OFFSET = 4
 """A GPU's generator makes four numbers at a time, and offsets are multiples of that."""
 
@@ -28,6 +35,13 @@ def manual_seed(seed: int) -> None:
 def initial_seed() -> int:
     """Return the seed of the calling rank's device."""
     return current().device_rng[0]
+
+
+def seed() -> int:
+    """Seed the calling rank's device with a number of the host's generator, and return it."""
+    made = int(torch.randint(2**63 - 1, ()).item())
+    manual_seed(made)
+    return made
 
 
 def get_rng_state(device: Any = DEVICE_TYPE) -> Tensor:
@@ -46,12 +60,36 @@ class DeviceGenerator:
 
     manual_seed = staticmethod(manual_seed)
     initial_seed = staticmethod(initial_seed)
+    seed = staticmethod(seed)
 
     def get_state(self) -> Tensor:
         return get_rng_state()
 
     def set_state(self, state: Tensor) -> None:
         set_rng_state(state)
+
+
+class _Kind(type(torch.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, each: object) -> bool:
+        return isinstance(each, _Generator)
+
+
+class Generator(_Generator, metaclass=_Kind):
+    """``torch.Generator``: one of a device is one of the CPU that says where it is."""
+
+    _where: torch.device | None = None
+
+    def __new__(cls, device: Any = "cpu") -> Generator:
+        if not is_simulated(device):
+            made: Generator = super().__new__(cls, device)
+            return made
+        made = super().__new__(cls, "cpu")
+        made._where = with_index(device)
+        return made
+
+    @property
+    def device(self) -> torch.device:
+        return super().device if self._where is None or EXECUTING.depth else self._where
 
 
 class DefaultGenerators:

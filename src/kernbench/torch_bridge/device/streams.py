@@ -15,6 +15,8 @@ from kernbench.torch_bridge.device.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.process import current
 
 _PS_PER_MS = 1e9
+_DEFAULT_HANDLES = (0, 1, 2)
+"""CUDA's handles of the default stream: legacy, and per thread."""
 
 
 class Stream:
@@ -154,6 +156,25 @@ def current_stream(device: Any = None) -> Stream:
     sip_id = with_index(DEVICE_TYPE if device is None else device).index
     queue = run.current_stream()
     return Stream(queue=queue if queue.sip_id == sip_id else run.default_stream(sip_id))
+
+
+def external_stream(cuda_stream: int, device: Any = None) -> Stream:
+    """Return the stream of a handle, as :attr:`Stream.cuda_stream` gives it; 0, 1, 2: the default.
+
+    Raises:
+        UsageError: No stream of the device has such a handle.
+    """
+    run = current().session.run
+    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    if cuda_stream in _DEFAULT_HANDLES:
+        return default_stream(device)
+    for known in (current_stream(device), default_stream(device)):
+        if known.cuda_stream == cuda_stream:
+            return known
+    raise UsageError(
+        f"torch.cuda.ExternalStream: {cuda_stream} is no stream of {DEVICE_TYPE}:{sip_id} of "
+        f"machine {run.machine.name}; make one with torch.cuda.Stream()"
+    )
 
 
 def default_stream(device: Any = None) -> Stream:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.jit._builtins import _get_builtin_table
-from torch.utils._device import _device_constructors
+from torch.utils._device import DeviceContext, _device_constructors
 
 from kernbench.torch_bridge.device.moves import moving
 from kernbench.torch_bridge.device.names import (
@@ -28,6 +28,7 @@ _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
 _num_modes = torch._C._len_torch_function_stack
 _numpy = torch.Tensor.numpy
+_new_tensor = torch.Tensor.new_tensor
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
@@ -98,6 +99,15 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _to(self, *args, **kwargs)
 
 
+def _default_device() -> Any:
+    """Return the device of the innermost ``with torch.device(...)``, if there is one."""
+    for position in reversed(range(_num_modes())):
+        mode = torch._C._get_function_stack_at(position)
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return None
+
+
 def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Do what ``to`` was asked besides the device: dtype, copy, memory_format."""
     positional = args if "device" in kwargs else args[1:]
@@ -143,6 +153,18 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     return _numpy(self, *args, **kwargs)
 
 
+def new_tensor(
+    self: Tensor, data: Any, *, device: Any = None, requires_grad: bool = False, **kwargs: Any
+) -> Tensor:
+    """``Tensor.new_tensor``: by default the numbers go to where the tensor is."""
+    target = device_of(self) if device is None else device
+    if not is_simulated(target):
+        device = {} if device is None else {"device": device}
+        return _new_tensor(self, data, requires_grad=requires_grad, **device, **kwargs)
+    made = to(_new_tensor(self, data, device=CPU, **kwargs), with_index(target))
+    return made.requires_grad_() if requires_grad else made
+
+
 def _wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
     # C++ has no guard for a device that it was not built for, and would abort.
     if device is not None and is_simulated(device):
@@ -155,7 +177,7 @@ def _factory(original: Any) -> Any:
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
         if device is None and _num_modes():
             # `with torch.device(...)`, which would tell C++.
-            device = torch.get_default_device()
+            device = _default_device()
         if device is None or not is_simulated(device):
             made: Tensor = original(data, *args, device=device, **kwargs)
             return made
@@ -239,6 +261,7 @@ def install(patches: Patches) -> None:
             "cpu": cpu,
             "cuda": cuda,
             "numpy": numpy,
+            "new_tensor": new_tensor,
             "get_device": _get_device,
             "record_stream": lambda self, stream: None,
             "_make_wrapper_subclass": staticmethod(_wrapper),

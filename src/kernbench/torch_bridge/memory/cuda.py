@@ -25,7 +25,10 @@ def install(patches: Patches) -> None:
         {
             "_cuda_memoryStats": _statistics,
             "_cuda_resetPeakMemoryStats": _reset_peaks,
+            "_cuda_resetAccumulatedMemoryStats": _reset_sums,
             "_cuda_emptyCache": _empty_cache,
+            "_cuda_setMemoryFraction": _set_fraction,
+            "_cuda_getMemoryFraction": _fraction,
             "_accelerator_isAllocatorInitialized": lambda: True,
             "_accelerator_getDeviceStats": _statistics,
             "_accelerator_resetPeakStats": _reset_peaks,
@@ -65,6 +68,21 @@ def _reset_peaks(device: Any = None) -> None:
     _allocator(device).amounts.reset_peaks()
 
 
+def _reset_sums(device: Any = None) -> None:
+    _allocator(device).amounts.reset_sums()
+
+
+def _set_fraction(fraction: float, device: Any = None) -> None:
+    capacity_bytes = current().session.memories.device(_index(device)).capacity_bytes
+    _allocator(device).most_bytes = int(fraction * capacity_bytes)
+
+
+def _fraction(device: Any = None) -> float:
+    capacity_bytes = current().session.memories.device(_index(device)).capacity_bytes
+    most_bytes = _allocator(device).most_bytes
+    return 1.0 if most_bytes is None else most_bytes / capacity_bytes
+
+
 def _empty_cache() -> None:
     _allocator().empty_cache()
 
@@ -74,7 +92,7 @@ def _statistics(device: Any = None) -> dict[str, Any]:
     allocator = _allocator(device)
     amounts = allocator.amounts
     kept_bytes = amounts.reserved_bytes.current - amounts.allocated_bytes.current
-    kept = Amount(kept_bytes, kept_bytes)
+    kept = Amount(kept_bytes)
     return {
         "allocated_bytes": _by_pool(amounts.allocated_bytes),
         "active_bytes": _by_pool(amounts.allocated_bytes),

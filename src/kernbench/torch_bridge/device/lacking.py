@@ -1,0 +1,162 @@
+"""Parts of ``torch.cuda`` that simulated devices lack: each is refused under its own name."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+import torch.cuda.graphs
+import torch.cuda.memory
+import torch.cuda.profiler
+import torch.export
+import torch.utils.dlpack
+from torch import Tensor
+
+from kernbench.torch_bridge.device.residence import residence_of
+from kernbench.torch_bridge.memory.cuda import mem_get_info
+from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import HERE
+from kernbench.torch_bridge.refusals import UnsupportedTorchError
+
+_TORCH = f"{Path(torch.__file__).parent}/"
+_WITHOUT_GRAPHS = (
+    "a graph would be replayed behind the simulation's back; launch the operations themselves"
+)
+_dlpack = torch.Tensor.__dlpack__
+_to_tensor = torch.utils.dlpack.from_dlpack
+_REFUSED: dict[Any, dict[str, str]] = {
+    torch.cuda: {
+        "CUDAGraph": _WITHOUT_GRAPHS,
+        "graph": _WITHOUT_GRAPHS,
+        "graph_pool_handle": _WITHOUT_GRAPHS,
+        "MemPool": "the allocator's model has one pool per stream",
+        "use_mem_pool": "the allocator's model has one pool per stream",
+        "_get_pynvml_handler": "NVML knows of no simulated device; the report has what was busy",
+        "_get_nvml_device_index": "NVML knows of no simulated device; the report has what was busy",
+        "list_gpu_processes": "NVML knows of no simulated device; the report has peak memory",
+        "_compile_kernel": "CUDA C++ cannot be run; write the kernel in Triton",
+    },
+    torch.export: {"export": "a graph would run outside of the simulation; call the module itself"},
+}
+
+
+class UnsupportedCudaError(UnsupportedTorchError, AttributeError):
+    """A function that only a CUDA build has; who asks whether it exists hears that it does not."""
+
+
+def install(patches: Patches) -> None:
+    """Refuse them."""
+    for owner, reasons in _REFUSED.items():
+        for name, reason in reasons.items():
+            patches.set(owner, name, _refusing(f"{owner.__name__}.{name}", reason))
+    for name in ("CUDAGraph", "graph"):
+        patches.set(torch.cuda.graphs, name, getattr(torch.cuda, name))
+    patches.set(torch.cuda, "make_graphed_callables", _not_graphed)
+    patches.set_all(
+        torch.cuda,
+        {
+            "is_current_stream_capturing": lambda: False,
+            "ipc_collect": lambda: None,
+            "can_device_access_peer": lambda device, peer_device: device != peer_device,
+        },
+    )
+    for owner in (torch.cuda, torch.cuda.profiler):
+        patches.set_all(owner, {"cudart": _Cudart, "check_error": lambda result: None})
+    patches.set(torch._C, "_cuda_getAllocatorBackend", lambda: "native")
+    patches.set(torch.Tensor, "__dlpack__", _no_capsule)
+    for owner in (torch, torch.utils.dlpack):
+        patches.set(owner, "from_dlpack", _from_dlpack)
+    # A module's own fallback for names that it has not.
+    patches.set(torch._C, "__getattr__", _no_part)
+    patches.set(
+        torch.UntypedStorage,
+        "_share_cuda_",
+        _refusing(
+            "sharing a tensor of a device between processes",
+            "ranks have memory of their own; send it with torch.distributed",
+        ),
+    )
+
+
+class _Cudart:
+    """The part of CUDA's runtime that PyTorch shows; nobody's profiler listens."""
+
+    @staticmethod
+    def cudaProfilerStart() -> int:  # noqa: N802 - CUDA's names
+        return 0
+
+    @staticmethod
+    def cudaProfilerStop() -> int:  # noqa: N802
+        return 0
+
+    @staticmethod
+    def cudaMemGetInfo(device: int) -> tuple[int, int]:  # noqa: N802
+        return mem_get_info(device)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UnsupportedCudaError(f"torch.cuda.cudart().{name}: simulated devices have no runtime")
+
+
+def _refusing(name: str, reason: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise UnsupportedTorchError(f"{_called() if '._' in name else name}: {reason}")
+
+    return refuse
+
+
+def _no_part(name: str) -> NoReturn:
+    """Say what of ``torch.cuda`` needs a function that only a CUDA build has."""
+    if HERE.process is None or not name.startswith("_cuda"):
+        raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+    raise UnsupportedCudaError(
+        f"{_called()}: simulated devices have no such part (PyTorch asks CUDA for {name})"
+    )
+
+
+def _called() -> str:
+    """Return the function of PyTorch that the program has called."""
+    frame: FrameType | None = sys._getframe(1)
+    found = "torch.cuda"
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_TORCH):
+            found = f"{frame.f_globals.get('__name__', 'torch')}.{frame.f_code.co_qualname}"
+        elif file != __file__:
+            break
+        frame = frame.f_back
+    return found
+
+
+def _no_capsule(self: Tensor, **kwargs: Any) -> Any:
+    """``Tensor.__dlpack__``: in C++ the capsule would say that it is on the CPU."""
+    if residence_of(self) is None:
+        return _dlpack(self, **kwargs)
+    raise UnsupportedTorchError(
+        "Tensor.__dlpack__ of a tensor on a simulated device: another library would find no memory "
+        "of a GPU there; hand it tensor.cpu()"
+    )
+
+
+def _from_dlpack(ext_tensor: Any, **kwargs: Any) -> Tensor:
+    """``torch.from_dlpack``; of a tensor on a simulated device another view."""
+    if isinstance(ext_tensor, Tensor) and residence_of(ext_tensor) is not None:
+        return ext_tensor.detach()
+    made: Tensor = _to_tensor(ext_tensor, **kwargs)
+    return made
+
+
+def _not_graphed(callables: Any, *args: Any, **kwargs: Any) -> Any:
+    """``torch.cuda.make_graphed_callables``, which leaves them as they are; said once."""
+    process = HERE.process
+    if process is not None and "graphs" not in process.session.said:
+        process.session.said.add("graphs")
+        warnings.warn(
+            "torch.cuda.make_graphed_callables captures nothing on simulated devices: the program "
+            "runs, and is timed, operation by operation (said once per run)",
+            stacklevel=2,
+        )
+    return callables

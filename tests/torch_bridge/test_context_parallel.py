@@ -1,0 +1,34 @@
+"""Context parallel attention: the ring gives what attention over the whole sequence gives."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+PROGRAM = "context_parallel.py"
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0077-D4")
+@pytest.mark.parametrize("method", ["allgather", "alltoall"])
+def test_attention_of_shards_is_that_of_the_whole_sequence(method: str) -> None:
+    context = simulated(PROGRAM, method, nprocs=2)
+    names = {each.template.name for each in context.op_log.instances}
+    assert "aten._scaled_dot_product_flash_attention" in names
+    assert {"all_to_all", "all_gather"} <= names
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0077-D4")
+def test_the_ring_runs_without_data() -> None:
+    with_data, without = (
+        [(each.template.name, each.ranks) for each in run.op_log.instances]
+        for run in (simulated(PROGRAM, "alltoall", nprocs=2, data=data) for data in (True, False))
+    )
+    flash = "aten._scaled_dot_product_flash_attention_backward"
+    assert [each for each in without if each[0] == flash] == [
+        each for each in with_data if each[0] == flash
+    ]

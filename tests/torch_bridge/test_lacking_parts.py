@@ -1,0 +1,142 @@
+"""What supposes a GPU or real processes: it works in simulated time, or is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import DeadlockError  # noqa: E402
+from kernbench.torch_bridge.refusals import UnsupportedTorchError  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+START = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+x = torch.ones(4, 4, device="cuda")
+"""
+REFUSED = {
+    "torch.cuda.CUDAGraph()": "torch.cuda.CUDAGraph",
+    "torch.cuda.graph(None)": "torch.cuda.graph",
+    "torch.cuda.MemPool()": "torch.cuda.MemPool",
+    "torch.cuda.utilization()": "torch.cuda.utilization",
+    "torch.cuda.memory._record_memory_history()": "torch.cuda.memory._record_memory_history",
+    "torch.cuda.memory_snapshot()": "torch.cuda.memory.memory_snapshot",
+    "torch.cuda.current_blas_handle()": "torch.cuda.current_blas_handle",
+    "torch.cuda.tunable.enable(True)": "torch.cuda.tunable.enable",
+    "torch.export.export(torch.nn.Linear(4, 4).cuda(), (x,))": "torch.export.export",
+    "dist.rpc.init_rpc('worker0', rank=0, world_size=1)": "torch.distributed.rpc.init_rpc",
+    "torch.ops.symm_mem.one_shot_all_reduce(x, 'sum', '0')": "symm_mem.one_shot_all_reduce",
+    "x.__dlpack__()": "Tensor.__dlpack__",
+    "mp.Pipe()": "multiprocessing.Pipe",
+    "mp.get_context('spawn').Manager()": "multiprocessing.Manager",
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    def run(source: str, **options):
+        path = tmp_path / "case.py"
+        path.write_text(START + source)
+        return simulated(path, **options)
+
+    return run
+
+
+@pytest.mark.adr("0077-D1")
+@pytest.mark.parametrize("call", REFUSED)
+def test_a_part_that_devices_lack_is_refused_by_the_name_that_was_called(call: str, run) -> None:
+    with pytest.raises(UnsupportedTorchError) as caught:
+        run(call)
+    assert REFUSED[call] in str(caught.value)
+
+
+@pytest.mark.adr("0077-D1")
+def test_asking_whether_a_part_exists_is_answered(run) -> None:
+    run("assert not hasattr(torch._C, '_cuda_jiterator_compile_and_launch_kernel')")
+
+
+def test_what_a_device_can_answer_is_answered(run) -> None:
+    run(
+        "torch.cuda.ipc_collect(); torch.cuda.profiler.start(); torch.cuda.profiler.stop()\n"
+        "assert torch.cuda.can_device_access_peer(0, 1)\n"
+        "assert not torch.cuda.is_current_stream_capturing()\n"
+        "assert torch.cuda.get_allocator_backend() == 'native'\n"
+        "stream = torch.cuda.Stream()\n"
+        "with torch.cuda.stream(stream):\n"
+        "    assert torch.cuda.ExternalStream(stream.cuda_stream) == stream\n"
+        "assert torch.from_dlpack(x).device == x.device\n"
+        "with torch.device('cuda'): assert torch.tensor([1]).is_cuda\n"
+    )
+
+
+def test_generators_of_a_device_give_the_same_numbers_again(run) -> None:
+    run(
+        "g = torch.Generator(device='cuda')\n"
+        "assert g.device == x.device and isinstance(torch.default_generator, torch.Generator)\n"
+        "a, b = (torch.randn(9, generator=g.manual_seed(3), device='cuda') for _ in 'ab')\n"
+        "assert torch.equal(a, b) and a.is_cuda\n"
+        "torch.cuda.seed(); assert torch.cuda.initial_seed() > 0\n"
+    )
+
+
+def test_a_process_keeps_to_its_fraction_of_a_device(run) -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        run(
+            "torch.cuda.set_per_process_memory_fraction(0.5)\n"
+            "assert torch.cuda.get_per_process_memory_fraction() == 0.5\n"
+            "half = torch.cuda.mem_get_info()[1] // 2\n"
+            "torch.empty(half // 4, dtype=torch.int8, device='cuda')\n"
+            "torch.empty(half, dtype=torch.int8, device='cuda')\n",
+            data=False,
+        )
+
+
+def test_splitting_a_group_gives_each_rank_the_group_of_its_ranks(run) -> None:
+    run(
+        "dist.init_process_group('nccl'); torch.cuda.set_device(dist.get_rank())\n"
+        "group = dist.split_group(split_ranks=[[2, 0], [1]])\n"
+        "y = torch.ones(2, device='cuda') * dist.get_rank()\n"
+        "if dist.get_rank() != 3: dist.all_reduce(y, group=group)\n"
+        "else: assert group is None\n"
+        "assert y.tolist() == {0: [2, 2], 1: [1, 1], 2: [2, 2], 3: [3, 3]}[dist.get_rank()]\n",
+        nprocs=4,
+    )
+
+
+SHARED = """
+def work(rank, queue, ready, lock, count, meet):
+    torch.cuda.set_device(rank)
+    with lock:
+        count.value += rank + 1
+    meet.wait()
+    ready.set() if rank == 0 else ready.wait()
+    queue.put((rank, torch.full((2,), rank, device="cuda")))
+if __name__ == "__main__":
+    queue, count = mp.get_context("spawn").SimpleQueue(), mp.Value("i", 0)
+    mp.spawn(work, (queue, mp.Event(), mp.Lock(), count, mp.Barrier(2)), 2)
+    found = dict(queue.get() for _ in range(2))
+    assert count.value == 3 and found[1].tolist() == [1, 1] and str(found[1].device) == "cuda:1"
+"""
+
+
+@pytest.mark.adr("0077-D3")
+def test_ranks_share_queues_and_locks_with_what_spawned_them(run) -> None:
+    run(SHARED)
+
+
+@pytest.mark.adr("0077-D3")
+def test_waiting_for_what_nobody_puts_in_a_queue_ends_at_once(run) -> None:
+    with pytest.raises(DeadlockError):
+        run("mp.Queue().get()")
+
+
+def test_graphed_callables_are_left_as_they_are_with_one_warning(run) -> None:
+    with pytest.warns(UserWarning, match="make_graphed_callables captures nothing"):
+        run(
+            "layer = torch.nn.Linear(4, 4).cuda()\n"
+            "assert torch.cuda.make_graphed_callables(layer, (x,)) is layer\n"
+        )
