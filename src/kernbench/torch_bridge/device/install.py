@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.torch_bridge.device import autocast, lacking, module, tensors
+from kernbench.torch_bridge.device import autocast, gradients, lacking, module, tensors
 from kernbench.torch_bridge.memory import cuda
 from kernbench.torch_bridge.patches import Patches
 
@@ -12,5 +12,6 @@ def install(patches: Patches) -> None:
     module.install(patches)
     tensors.install(patches)
     autocast.install(patches)
+    gradients.install(patches)
     cuda.install(patches)
     lacking.install(patches)
