@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.libraries import liger, linear_attention  # noqa: E402
-from tests.libraries.comparing import run_cases  # noqa: E402
+from tests.libraries import liger, linear_attention
+from tests.libraries.comparing import run_cases
 
 passed = count = 0
 for library, cases in (("liger", liger.CASES), ("fla", linear_attention.CASES)):
