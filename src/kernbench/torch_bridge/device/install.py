@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.torch_bridge.device import autocast, lacking, legacy, module, tensors
+from kernbench.torch_bridge.device import autocast, gradients, lacking, legacy, module, tensors
 from kernbench.torch_bridge.memory import cuda
 from kernbench.torch_bridge.patches import Patches
 
@@ -13,5 +13,6 @@ def install(patches: Patches) -> None:
     tensors.install(patches)
     legacy.install(patches)
     autocast.install(patches)
+    gradients.install(patches)
     cuda.install(patches)
     lacking.install(patches)
