@@ -1,4 +1,4 @@
-"""Tensors as programs named them before dtypes: ``torch.cuda.FloatTensor``, ``new``, ``type_as``."""
+"""Tensors as old programs name them: ``torch.cuda.FloatTensor``, ``x.new``, ``x.type_as``."""
 
 from __future__ import annotations
 
