@@ -377,12 +377,8 @@ def generate(choose: Choose) -> Kernel:
     """Return a kernel that ``choose`` decides about; 0 gives the simplest."""
     writer = _Writer(choose)
     statements = (
-        writer.assign,
-        writer.loop,
-        writer.loop,
-        writer.tiled,
-        writer.branch,
-        writer.count,
+        *(writer.assign, writer.loop, writer.loop, writer.tiled, writer.branch),
+        *(writer.count, writer.persist, writer.repeat, writer.leave),
     )
     if choose(3):
         writer.assign()
