@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import sys
 from dataclasses import dataclass
 
@@ -38,6 +40,7 @@ def torchrun(options: TorchrunOptions) -> int:
         from kernbench.torch_bridge import check_torch, run_torchrun
 
         check_torch()
+        _import_bridge()
         shown = _ranks(
             options.ranks_print, options.nprocs if options.nprocs > 1 else machine.num_sips
         )
@@ -66,7 +69,20 @@ def torchrun(options: TorchrunOptions) -> int:
 
         return guarded(lambda: run_and_report(context, options, work), options.debug)
 
-    return guarded(start, options.debug, usage=True)
+    try:
+        return guarded(start, options.debug, usage=True)
+    finally:
+        gc.unfreeze()
+
+
+def _import_bridge() -> None:
+    """Import PyTorch, without looking for garbage among its half a million objects ever again."""
+    gc.disable()
+    try:
+        importlib.import_module("kernbench.torch_bridge.programs")
+    finally:
+        gc.enable()
+    gc.freeze()
 
 
 def _ranks(text: str, most: int) -> frozenset[int] | None:
