@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -50,6 +50,9 @@ test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUT
 	@test -d "$(TUTORIALS)" || { echo "set TUTORIALS to python/tutorials of a Triton checkout"; exit 2; }
 	$(PIP) install --quiet matplotlib pandas tabulate llnl-hatchet
 	$(BIN)/python tools/run_tutorials.py $(TUTORIALS)
+
+fuzz-kernels: $(VENV)/dev.stamp ## compare random kernels with numpy: ARGS="--first SEED --count N --check"
+	$(BIN)/python -m tests.integration.random_kernels $(ARGS)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

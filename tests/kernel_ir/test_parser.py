@@ -92,6 +92,7 @@ def test_aliases_of_locations_resolve_whatever_their_order() -> None:
     [
         ("%0 = arith.constant true", ["i1"]),
         ("%0 = arith.constant dense<0xFF800000> : tensor<4xf32>", ["tensor<4xf32>"]),
+        ("%0 = arith.constant 0xFF800000 : f32", ["f32"]),
         ("%0 = tt.load %x : !tt.ptr<f32>", ["f32"]),
         ("%0 = tt.load %x cacheModifier = ca evictionPolicy = evict_last : !tt.ptr<f32>", ["f32"]),
         ("%0 = tt.load %x {isVolatile = true} : !tt.ptr<f32>", ["f32"]),

@@ -466,3 +466,46 @@ def test_a_product_of_constants_counts_the_whole_inner_axis(device: ExecutingLau
     out = device.tensor(np.zeros((16, 32), np.float32))
     constant_dot_kernel[(1,)](out, 16, 32, 64)
     assert (out.numpy() == 128).all()
+
+
+@triton.jit
+def products_kernel(
+    a_ptr, b_ptr, c_ptr, d_ptr, out_ptr, N, K, BEFORE: tl.constexpr, AFTER: tl.constexpr,
+    BLOCK: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A product over K in pieces, with one over BLOCK before the loop, after it, or both."""
+    inner = tl.arange(0, BLOCK)
+    rows = tl.program_id(0) * BLOCK + inner
+    cols = tl.program_id(1) * BLOCK + inner
+    a = tl.load(a_ptr + rows[:, None] * BLOCK + inner[None, :])
+    b = tl.load(b_ptr + inner[:, None] * N + cols[None, :])
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    if BEFORE:
+        total = tl.dot(a, b, total)
+    for start in range(0, K, BK):
+        at = start + tl.arange(0, BK)
+        c = tl.load(c_ptr + rows[:, None] * K + at[None, :])
+        d = tl.load(d_ptr + at[:, None] * N + cols[None, :])
+        total = tl.dot(c, d, total)
+    if AFTER:
+        total = tl.dot(a, b, total)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], total)
+
+
+@pytest.mark.parametrize("grid", [1, 2])
+@pytest.mark.parametrize("block_k", [16, 32, 64])
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+def test_a_product_beside_the_loop_is_added_once(
+    device: ExecutingLauncher, grid: int, block_k: int, before: bool, after: bool
+) -> None:
+    n, k, block = 16 * grid, 64, 16
+    a, b, c, d = (
+        RNG.integers(-3, 4, shape).astype(np.float32)
+        for shape in ((n, block), (block, n), (n, k), (k, n))
+    )
+    out = device.tensor(np.zeros((n, n), np.float32))
+    given = [device.tensor(each) for each in (a, b, c, d)]
+    products_kernel[(grid, grid)](
+        *given, out, n, k, BEFORE=before, AFTER=after, BLOCK=block, BK=block_k
+    )
+    np.testing.assert_array_equal(out.numpy(), c @ d + (before + after) * (a @ b))

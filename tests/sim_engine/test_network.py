@@ -20,6 +20,7 @@ from kernbench.hardware import (
     Machine,
     ProtocolSpec,
     build_machine,
+    fitted_constants,
     load_machine,
     transfer_ps,
 )
@@ -284,6 +285,34 @@ def test_times_in_any_protocol_are_those_of_the_reference(data: st.DataObject) -
     idle = np.zeros(plan.num_links, dtype=np.int64)
     found = run_on_links(plan, np.array(starts), idle).ends_ps
     assert tuple(found.tolist()) == Reference(machine, protocol).run(schedule, sips, starts)
+
+
+@pytest.mark.adr("0075-D2")
+def test_links_between_nodes_carry_a_protocol_at_a_share_of_their_own() -> None:
+    machine = load_machine("a100-sxm-80g:16")
+    size = 1 << 20
+    schedule = build("send_recv", "direct", 2, size, 1)
+    protocol = ProtocolSpec(bandwidth_share=Fraction(1, 2), network_share=Fraction(9, 10))
+    inside, across = (
+        build_link_plan(schedule, machine, sips, protocol).wire_ps.tolist()
+        for sips in ((0, 1), (0, 8))
+    )
+    assert set(inside) == {transfer_ps(size, Fraction(300, 2))}
+    assert set(across) == {transfer_ps(size, 25 * Fraction(9, 10))}
+    same = ProtocolSpec(bandwidth_share=Fraction(1, 2))
+    plain = build_link_plan(schedule, machine, (0, 8), same).wire_ps.tolist()
+    assert set(plain) == {transfer_ps(size, Fraction(25, 2))}
+
+
+@pytest.mark.adr("0075-D2")
+@pytest.mark.parametrize("name", ["a100-sxm-80g", "a100-sxm-40g", "h100-sxm"])
+def test_what_a_network_carries_of_a_protocol_is_not_fitted(name: str) -> None:
+    spec = load_machine(name, 1).spec
+    assert spec.collectives is not None
+    protocols = spec.collectives.protocols
+    shares = {each: float(protocols[each].network_share or 0) for each in protocols}
+    assert shares == {"ll": 4 / 8, "ll128": 120 / 128, "simple": 0.98}
+    assert not [key for key in fitted_constants(spec) if "network_share" in key]
 
 
 def test_a_launch_takes_as_long_as_the_largest_chunk_that_travels_asks_for() -> None:

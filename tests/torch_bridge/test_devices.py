@@ -23,13 +23,16 @@ def test_results_views_and_gradients_are_where_their_operands_are(tmp_path: Path
     source = """
 x = torch.ones(4, 4, device="cuda:2", requires_grad=True)
 for each in (x, x + 1, x.T, x[1:], x.detach(), x.clone(), x.sum(), x.new_zeros(3),
-             torch.zeros_like(x), torch.cat([x, x]), *x.split(2), x.to(torch.float64)):
+             torch.zeros_like(x), torch.cat([x, x]), *x.split(2), x.to(torch.float64),
+             x.new_tensor(2.0), x.new_tensor(range(3), dtype=torch.int8)):
     assert each.device == torch.device("cuda", 2), each
     assert each.is_cuda and each.get_device() == 2
 (x * x).sum().backward()
 assert x.grad.device == x.device
 assert torch.ones(2).device.type == "cpu"
 assert torch.ones_like(x, device="cpu").device.type == "cpu"
+assert x.new_tensor([1], device="cpu").device.type == "cpu"
+assert torch.ones(2).new_tensor([1], device="cuda:3").device.index == 3
 """
     check(tmp_path, source)
 

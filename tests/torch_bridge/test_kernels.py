@@ -111,6 +111,42 @@ assert y.tolist() == [0] * 3 + [8, 10, 12, 14] + [0] * 3
     run(tmp_path, source)
 
 
+@pytest.mark.adr("0067-D3")
+def test_triton_and_torch_name_the_same_kind_of_device(tmp_path: Path) -> None:
+    source = """
+target = triton.runtime.driver.active.get_current_target()
+major, minor = torch.cuda.get_device_capability()
+assert getattr(torch, target.backend) is torch.cuda
+assert (target.arch, target.warp_size) == (10 * major + minor, 32)
+x = torch.ones(8, device=target.backend)
+y = torch.empty_like(x)
+double[(1,)](x, y, 8, BLOCK=8)
+assert y.tolist() == [2.0] * 8
+"""
+    run(tmp_path, source)
+
+
+def test_a_gradient_that_autograd_makes_up_can_be_given_to_a_kernel(tmp_path: Path) -> None:
+    # Nothing uses the second result: autograd hands zeros to backward in its place.
+    source = """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x, 3 * x
+
+    @staticmethod
+    def backward(ctx, first, second):
+        result = torch.full_like(first, 7.0)
+        double[(1,)](second, result, 8, BLOCK=8)
+        return result + 2 * first
+
+x = torch.ones(8, device="cuda", requires_grad=True)
+Twice.apply(x)[0].sum().backward()
+assert x.grad.tolist() == [2.0] * 8
+"""
+    run(tmp_path, source)
+
+
 @pytest.mark.adr("0067-D2")
 @pytest.mark.parametrize(
     ("call", "kind", "words"),

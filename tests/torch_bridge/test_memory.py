@@ -105,6 +105,42 @@ def test_blocks_never_overlap_and_everything_comes_back(
     assert found.amounts.segments.current == 0
 
 
+class _AlwaysSettling(CachingAllocator):
+    """Merges all that comes back, and cuts off what is asked for."""
+
+    def _taken_back(self, *asked: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.adr("0076-D2")
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(1, 4096), st.integers(MIB - 600, 3 * MIB)), st.integers(0, 3)
+        ),
+        max_size=80,
+    )
+)
+def test_a_block_that_is_taken_back_at_once_is_the_one_that_settling_would_give(
+    requests: list[tuple[int, int]],
+) -> None:
+    both = [kind(lambda _: None, lambda _: None) for kind in (CachingAllocator, _AlwaysSettling)]
+    live: list[list[Block]] = [[], []]
+    for size, action in requests:
+        for found, blocks in zip(both, live, strict=True):
+            if blocks and action < 3:
+                # The same size again is what programs ask for.
+                dropped = blocks.pop(size % len(blocks))
+                asked = size if action == 0 else found.in_use[dropped]
+                dropped.free()
+                blocks.append(found.allocate(asked))
+            else:
+                blocks.append(found.allocate(size))
+        first, second = ([(each.address, each.size) for each in blocks] for blocks in live)
+        assert first == second
+    assert both[0].amounts == both[1].amounts
+
+
 def run(folder: Path, source: str, data: bool, machine: str = "ahbm:2") -> RuntimeContext:
     path = folder / "program.py"
     path.write_text("import torch\n" + source)

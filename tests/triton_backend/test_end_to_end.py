@@ -179,3 +179,28 @@ def test_launch_and_subscript_are_the_same_thing(torch: Any) -> None:
     torch.launch("add", add_kernel, x, x, outs[0], 300, grid=(2,), BLOCK_SIZE=256)
     add_kernel[(2,)](x, x, outs[1], 300, BLOCK_SIZE=256)
     np.testing.assert_array_equal(outs[0].numpy(), outs[1].numpy())
+
+
+@triton.jit
+def scalars_kernel(y_ptr, n, VALUE: tl.constexpr):
+    """Scalars that a loop carries, as the running maximum of an online softmax is."""
+    largest = VALUE
+    for _ in range(n):
+        largest = tl.where(n > 100, 0.0, largest)
+    tl.store(y_ptr, largest)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("value", [float("-inf"), float("inf"), float("nan"), -0.0, 1e-3, 1e300])
+def test_scalar_constants_are_the_numbers_that_they_are(
+    torch: Any, dtype: str, value: float
+) -> None:
+    y = torch.zeros(1, dtype=dtype)
+    scalars_kernel[(1,)](y, 3, VALUE=value)
+    with np.errstate(over="ignore"):
+        # What Triton holds a constant in: float32 unless it does not fit.
+        held = np.float64(value) if abs(value) == 1e300 else np.float32(value)
+        expected = held.astype(y.numpy().dtype)
+    found = float(y.numpy()[0])
+    np.testing.assert_array_equal(found, float(expected))
+    assert np.isnan(value) or np.signbit(found) == np.signbit(float(expected))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.dtypes import bfloat16, float32
+from kernbench.dtypes import bfloat16, float16, float32
 from kernbench.hardware import load_machine
 from kernbench.validation import Category, read_rows
 from kernbench.validation.gemm import GemmPredictor, GemmTuner, tiles
@@ -27,7 +27,7 @@ MACHINES = st.sampled_from([load_machine(name, 1) for name in ("a100-sxm-80g", "
 def test_pruned_tuning_finds_the_fastest_tile_of_all(m: int, n: int, k: int, machine) -> None:
     problem = Problem(m, n, k, bfloat16)
     times = []
-    for tile in tiles(problem, machine.sip):
+    for tile in tiles(problem, machine.sip, KERNEL):
         if tile.split_k == 1 or tile.steps(k) * tile.block_k >= 256:
             time_ps = TUNER.time_ps(problem, tile, machine)
             assert least_ps(problem, tile, machine.sip) <= time_ps
@@ -39,12 +39,29 @@ def test_tiles_have_as_many_stages_as_fit_beside_the_registers() -> None:
     problem = Problem(4096, 4096, 4096, bfloat16)
     for name in ("a100-sxm-80g", "h100-sxm", "l40s"):
         pe = load_machine(name, 1).sip.pe
-        for tile in tiles(problem, load_machine(name, 1).sip):
+        for tile in tiles(problem, load_machine(name, 1).sip, KERNEL):
             stage = (tile.block_m + tile.columns) * tile.block_k * 2
             room = (pe.tcm_kib - pe.register_kib) * 1024
             assert 2 <= tile.num_stages <= 5
             assert tile.num_stages * stage <= room
             assert tile.num_stages == 5 or (tile.num_stages + 1) * stage > room
+
+
+@pytest.mark.adr("0075-D1")
+def test_a_source_has_the_tiles_of_its_own_library() -> None:
+    problem = Problem(512, 6144, 8192, float16)
+    machine = load_machine("h100-sxm", 1)
+    older = gemm_harness("vidur-mlp", machine.name)
+    widths, all_widths = (
+        {tile.columns for tile in tiles(problem, machine.sip, each)} for each in (older, KERNEL)
+    )
+    assert widths == {32, 64, 128, 256}
+    assert all_widths == widths | {96, 160, 192}
+    # 128x192 takes one wave where tiles of 128 columns take two, and ones of 256 leave PEs idle.
+    assert TUNER.tune(problem, machine, KERNEL).tile.columns == 192
+    slower = TUNER.tune(problem, machine, older).kernel_us
+    assert slower > TUNER.tune(problem, machine, KERNEL).kernel_us
+    assert gemm_harness("aic-gemm", machine.name).only_powers_of_two is False
 
 
 @pytest.mark.adr("0029-D3")

@@ -83,7 +83,7 @@ class GemmRows:
         harness = gemm_harness(row.source, machine.name)
         cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
         found = []
-        for tile in fitting_tiles(problem, machine.sip) if tiles is None else tiles:
+        for tile in fitting_tiles(problem, machine.sip, harness) if tiles is None else tiles:
             try:
                 time_ps = tuner.time_ps(problem, tile, machine, cached)
             except MachineError:

@@ -47,6 +47,9 @@ class ProtocolSpec(Spec):
     """Added to ``step_us`` for transfers that wait for a whole round of others."""
     bandwidth_share: Share = Fraction(1)
     """Payload over the bytes that the links carry (flags), times what kernels reach of a link."""
+    network_share: Share | None = None
+    """The same of links between nodes, which network interfaces fill, not kernels: payload over
+    bytes. That of the links inside a node when None."""
     tail_chunks: NotNegative = Fraction(0)
     """Share of a chunk's time that the last receive of a rank takes beside the transfer."""
     fill_share: NotNegative = Fraction(0)
@@ -57,6 +60,12 @@ class ProtocolSpec(Spec):
     """Chunks that are larger cannot use it."""
     only_up_to_ranks: Count | None = None
     """Groups that are larger cannot use it."""
+
+    def share(self, between_nodes: bool) -> Fraction:
+        """Return how much of a link's bandwidth is payload."""
+        if between_nodes and self.network_share is not None:
+            return self.network_share
+        return self.bandwidth_share
 
     def launch_ps(self, num_ranks: int, chunk_bytes: int, message_bytes: int) -> int:
         """Return the time before the first transfer."""

@@ -73,6 +73,12 @@ class Machine:
         topology = self._topology
         return topology.sips_per_node if isinstance(topology, TwoLevels) else self.num_sips
 
+    @property
+    def num_inner_links(self) -> int:
+        """How many links are inside nodes; those between nodes have the indices after them."""
+        topology = self._topology
+        return topology.first_outer_link if isinstance(topology, TwoLevels) else len(self.links)
+
     def sip_at(self, sip_id: int) -> SipSpec:
         """Return the description of one SIP.
 

@@ -325,10 +325,11 @@ class _Parser(Cursor):
         return (listed[0],)
 
     def _literal(self, kind: str, text: str) -> Any:
-        if kind == "number":
+        if kind == "number" and not text.startswith("0x"):
             return parse_number(text)
         if kind == "string":
             return text[1:-1]
+        # Hexadecimal stays text: it is the bits of a float, whose type comes later in the line.
         return text
 
     def _generic(self, first: int, names: list[tuple[str, int]]) -> Op:

@@ -96,6 +96,9 @@ def flatten(body: tuple[Command, ...]) -> Flat:
     if len(loops) > 1 or loops[0].trip_count < 1:
         raise NotMergeableError
     (loop,) = loops
+    if loop.trip_count > 1 and any(isinstance(command, Gemm) for command in body):
+        # A product beside the loop sums over its own axis once, not once per trip.
+        raise NotMergeableError
     sums = {id(carried.yielded): carried for carried in loop.carried}
     inner: list[Command] = []
     for command in loop.body:

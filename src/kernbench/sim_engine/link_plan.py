@@ -156,10 +156,12 @@ def build_link_plan(
     links = [machine.links[link] for link in used.tolist()]
     most = span_gbps(machine, sips)
     # Links of one level share the object; a million fractions would take long to compare.
-    bandwidths = {id(link.bandwidth_gbps): link.bandwidth_gbps for link in links}
+    inner = machine.num_inner_links
+    kinds = [(id(link.bandwidth_gbps), link.index >= inner) for link in links]
+    bandwidths = dict(zip(kinds, (link.bandwidth_gbps for link in links), strict=True))
     rates = {
-        key: protocol.bandwidth_share * (gbps if most is None else min(gbps, most))
-        for key, gbps in bandwidths.items()
+        kind: protocol.share(kind[1]) * (gbps if most is None else min(gbps, most))
+        for kind, gbps in bandwidths.items()
     }
     wire = {key: [transfer_ps(size, rate) for size in size_list] for key, rate in rates.items()}
     hbm_bytes, reduced_bytes = _hbm_traffic(schedule)
@@ -182,7 +184,7 @@ def build_link_plan(
         sizes=sizes,
         size_of_span={span: each.astype(np.intp) for span, each in size_of_span.items()},
         link_latency_ps=np.array([link.latency_ps for link in links], dtype=np.int64),
-        wire_ps=np.array([wire[id(link.bandwidth_gbps)] for link in links], dtype=np.int64).ravel(),
+        wire_ps=np.array([wire[kind] for kind in kinds], dtype=np.int64).ravel(),
         memory_ps=np.concatenate(
             [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
         ),

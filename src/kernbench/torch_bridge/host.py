@@ -26,6 +26,8 @@ class Host:
     def __init__(self, run: Run, rank: int) -> None:
         self._run = run
         self._rank = rank
+        self.state = run.rank_state
+        self._spans = run.op_log.host_spans
         self._ahead_ps = 0
 
     @property
@@ -34,9 +36,11 @@ class Host:
 
     def spend(self, label: str) -> int:
         """Let the host time of one launch pass, and return when it is over."""
-        start_ps = self.now_ps
+        start_ps, now_ps = self._ahead_ps, self._run.simulation.now_ps
+        if start_ps < now_ps:
+            start_ps = now_ps
         end_ps = self._ahead_ps = start_ps + self._launch_ps()
-        self._run.op_log.host_spans.append(HostSpan(self._rank, "launch", label, start_ps, end_ps))
+        self._spans.append(HostSpan(self._rank, "launch", label, start_ps, end_ps))
         return end_ps
 
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
@@ -94,10 +98,7 @@ class Host:
         handle.waited_for()
         end_ps = self.now_ps
         if end_ps > since_ps:
-            self._run.op_log.host_spans.append(
-                HostSpan(self._rank, "wait", handle.label, since_ps, end_ps)
-            )
+            self._spans.append(HostSpan(self._rank, "wait", handle.label, since_ps, end_ps))
 
     def _launch_ps(self) -> int:
-        run = self._run
-        return run.machine.sip_at(run.rank_state.sip_id).host_launch_ps
+        return self._run.machine.sip_at(self.state.sip_id).host_launch_ps

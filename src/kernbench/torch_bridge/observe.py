@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._prims.rng_prims import run_dtensor_rng_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernbench.torch_bridge.call_keys import is_meta
+from kernbench.torch_bridge.call_keys import is_meta, look_at, name_all
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
@@ -24,7 +24,8 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
 _NO_BACKWARD = -1
-_OPERATIONS: dict[Any, Operation] = {}
+_OPERATIONS: dict[int, tuple[Operation, Any]] = {}
+"""By the identity of the overload, which the entry keeps alive: its own hash is Python."""
 
 
 class Observer(TorchDispatchMode):
@@ -44,6 +45,7 @@ class Observer(TorchDispatchMode):
         self._process = process
         self._host = process.host
         self._costs = process.session.costs
+        self._known = process.session.known_calls
         self._shapes = process.session.shapes
         self._place = process.session.place
 
@@ -53,13 +55,40 @@ class Observer(TorchDispatchMode):
         for each in types:
             if each not in PLAIN and each.__name__ != "FakeTensor":
                 return NotImplemented
-        operation = _OPERATIONS.get(func)
-        if operation is None:
-            operation = _OPERATIONS[func] = describe(func)
+        found = _OPERATIONS.get(id(func))
+        if found is None:
+            found = _OPERATIONS[id(func)] = describe(func), func
+        operation = found[0]
+        if operation.is_view:
+            return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        if operation.is_plain and self._shapes is None and not MOVE.under_way:
+            return self._repeat(func, operation, args, kwargs)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         return self._observe(func, operation, args, kwargs or {})
+
+    def _repeat(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any] | None
+    ) -> Any:
+        """Do a plain operation: what is known of an equal call need not be worked out again."""
+        keys: list[Any] = [operation]
+        source = look_at(args, keys)
+        if source is None or (kwargs and not name_all(kwargs, keys)):
+            return self._observe(func, operation, args, kwargs or {})
+        sip_id = source.sip_id
+        keys.append(sip_id)
+        key = tuple(keys)
+        timing = self._known.get(key)
+        result = operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        if operation.makes_memory:
+            _settle_all(result, source.device, operation.name)
+        if timing is None:
+            timing = self._costs.timing(func, operation, args, kwargs or {}, result, sip_id)
+            if operation.name not in self._costs.unknown:
+                self._known[key] = timing
+        self._host.launch(operation.name, timing, sip_id)
+        return result
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation on tensors that are no wrappers."""
@@ -258,7 +287,7 @@ def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
 
 
 def _settle_all(result: Any, device: torch.device, label: str) -> None:
-    if isinstance(result, Tensor):
+    if type(result) is Tensor or isinstance(result, Tensor):
         settle(result, device, label)
     elif isinstance(result, (list, tuple)):
         for each in result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -63,10 +64,12 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 """Classes of tensors that hold memory themselves; all others are wrappers around them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An overload, such as ``aten.add.Tensor``."""
+    """An overload, such as ``aten.add.Tensor``; there is one object for each."""
 
+    call: Callable[..., Any]
+    """Executes it."""
     name: str
     """Without the overload, as reports call it."""
     full_name: str
@@ -86,6 +89,11 @@ class Operation:
     is_composite: bool
     """Whether it is made of others. Below autograd (in the handlers of wrappers) PyTorch leaves it
     whole until it comes to a backend."""
+    is_view: bool
+    """Whether it does nothing but show its operand otherwise, wherever that is."""
+    is_plain: bool
+    """Whether all that there is to know of a call is its time, once it is known that its operands
+    are on one device."""
     written: frozenset[int]
     """Positions of the arguments that it writes."""
 
@@ -100,20 +108,31 @@ def describe(func: Any) -> Operation:
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
     )
     is_copy = full_name in _COPIES
+    is_free = shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE
+    is_read = full_name in _READ_BY_HOST
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    makes_memory = any(each.alias_info is None for each in schema.returns)
+    # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
+    is_composite = func.has_kernel_for_dispatch_key(
+        _KEYS.CompositeImplicitAutograd
+    ) and not func.has_kernel_for_dispatch_key(_KEYS.CPU)
     return Operation(
+        call=func._op,
         name=str(func._overloadpacket),
         full_name=full_name,
-        is_free=shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE,
+        is_free=is_free,
         shows=shows,
-        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        is_random=is_random,
         is_copy=is_copy,
-        is_read=full_name in _READ_BY_HOST,
-        makes_memory=any(each.alias_info is None for each in schema.returns),
+        is_read=is_read,
+        makes_memory=makes_memory,
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
-        # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
-        is_composite=func.has_kernel_for_dispatch_key(_KEYS.CompositeImplicitAutograd)
-        and not func.has_kernel_for_dispatch_key(_KEYS.CPU),
+        is_composite=is_composite,
+        is_view=shows and not makes_memory and not is_composite,
+        # Others may be Python, which asks where tensors are.
+        is_plain=func.namespace == "aten"
+        and not (is_free or is_copy or is_random or is_read or is_composite),
         written=frozenset(
             position
             for position, each in enumerate(schema.arguments)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from kernbench.runtime_api import RankState
     from kernbench.sim_engine import Rank
+    from kernbench.torch_bridge.memory import CachingAllocator
     from kernbench.torch_bridge.session import Session
     from kernbench.torch_bridge.strands import Strand
 
@@ -25,6 +26,8 @@ class Process:
         self.rank = rank
         self.environ = environ
         """Its environment variables, encoded as ``os.environ`` keeps them."""
+        self.state: RankState = session.run.rank_state
+        """What the runtime keeps about the rank."""
         self.host = Host(session.run, rank)
         self.saved: dict[str, Any] = {}
         """Its values of state that the real process has once, while another rank runs."""
@@ -36,6 +39,8 @@ class Process:
         """What it has set of context parallel attention, once it has."""
         self.device_rng = (0, 0)
         """Seed and offset of the device's random numbers."""
+        self.allocators: dict[int, CachingAllocator] = {}
+        """Of the devices that it has used, by SIP."""
         self.modules: dict[str, ModuleType] = {}
         """Its own modules, while another rank runs."""
         self.strands: list[Strand] = []
@@ -48,10 +53,11 @@ class Process:
     def __repr__(self) -> str:
         return f"Process(rank {self.rank})"
 
-    @property
-    def state(self) -> RankState:
-        """What the runtime keeps about the rank."""
-        return self.session.run.rank_state
+    def begin(self) -> None:
+        """Take note of the rank of the run that the calling thread is."""
+        run = self.session.run
+        self.rank_of_run = run.simulation.running
+        self.state = self.host.state = run.rank_state
 
 
 class _Here(threading.local):

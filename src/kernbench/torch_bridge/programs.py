@@ -29,6 +29,7 @@ from kernbench.torch_bridge import (
     spawn,
     without_data,
 )
+from kernbench.torch_bridge.device.module import ARCHITECTURE
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
@@ -39,7 +40,7 @@ from kernbench.torch_bridge.process import HERE, Process, _Here
 from kernbench.torch_bridge.remarks import remarks_of
 from kernbench.torch_bridge.session import Session
 from kernbench.torch_bridge.strands import Strands, join_all, starting
-from kernbench.triton_backend import activate
+from kernbench.triton_backend import activate, announced_target
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext, SpawnContext
@@ -94,7 +95,8 @@ class Programs:
             self._modules.install(patches)
             patches.set(sys, "path", [str(self._path.parent), *sys.path])
             run = self._session.run
-            with activate(TorchLauncher(run, run.launcher.engine), DEVICE_TYPE):
+            launcher, arch = TorchLauncher(run, run.launcher.engine), ARCHITECTURE
+            with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
                 yield
         finally:
             self._enter(self._base)
@@ -138,7 +140,7 @@ class Programs:
 
         def body(rank: int) -> None:
             process = processes[rank]
-            process.rank_of_run = run.simulation.running
+            process.begin()
             HERE.process = process
             HERE.is_foreign = False
             with inside(process):

@@ -75,10 +75,11 @@ def check_announced(backend: str | None) -> None:
 
 
 @contextmanager
-def announced_target(backend: str | None) -> Iterator[None]:
+def announced_target(backend: str | None, arch: int | str | None = None) -> Iterator[None]:
     """Let programs that ask the active run for its target hear of a GPU's; None changes nothing.
 
-    Triton itself goes on compiling for kernbench.
+    ``arch`` replaces the architecture that is announced with it. Triton itself goes on compiling
+    for kernbench.
 
     Raises:
         UsageError: No GPU of that name is known, or no run is active.
@@ -88,7 +89,9 @@ def announced_target(backend: str | None) -> Iterator[None]:
     if not isinstance(driver, KernbenchDriver):
         raise UsageError("a target can be announced only inside a run")
     before = driver.announced
-    driver.announced = before if backend is None else _ANNOUNCED[backend]
+    if backend is not None:
+        known = _ANNOUNCED[backend]
+        driver.announced = GPUTarget(known.backend, arch or known.arch, known.warp_size)
     try:
         yield
     finally:

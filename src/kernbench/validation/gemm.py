@@ -92,7 +92,7 @@ class GemmTuner:
         bounds = sorted(
             (
                 (least_ps(problem, tile, sip, cached), index, tile)
-                for index, tile in enumerate(tiles(problem, sip))
+                for index, tile in enumerate(tiles(problem, sip, harness))
             ),
         )
         best: tuple[int, GemmTile] | None = None
@@ -138,10 +138,10 @@ class GemmTuner:
         return self._probe.trace(sum_parts_call(Pointer(out), Pointer(float32), size, split_k))
 
 
-def tiles(problem: Problem, sip: SipSpec) -> Iterator[GemmTile]:
-    """Yield the tiles that a library for the machine has, in as many stages as fit."""
+def tiles(problem: Problem, sip: SipSpec, harness: Harness) -> Iterator[GemmTile]:
+    """Yield the tiles that a source's library for the machine has, in as many stages as fit."""
     size = problem.dtype.itemsize
-    wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M
+    wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M and not harness.only_powers_of_two
     for tile in library_tiles(problem.k, problem.dtype, wide):
         held = max(4 * tile.block_m * tile.columns, sip.pe.register_kib * 1024)
         stage = (tile.block_m + tile.columns) * tile.block_k * size

@@ -35,6 +35,9 @@ class Harness:
     block_waste: float = 0.0
     """For softmax by blocks of threads: what an incomplete last round over a row costs."""
 
+    only_powers_of_two: bool = False
+    """For GEMMs: whether the library has no tiles of other widths, whatever the machine has."""
+
     keeps_clock: bool = False
     """Whether so little runs in a row that the clock does not fall under load."""
 
@@ -87,6 +90,9 @@ GEMM: dict[tuple[str, str], Harness] = {
     ("llmcompass-fig5ab", "mi210"): Harness(fixed_us=31, keeps_clock=True),
     ("llmcompass-fig5ijkl", "a100-sxm-80g"): Harness(fixed_us=18, keeps_clock=True),
     ("neusight-linear", ""): Harness(host_us=45, fixed_us=10),
+    # PyTorch 2.3 with CUDA 12.1, whose cuBLAS has sm90_xmma kernels, all of them 64, 128 or 256
+    # wide. Source: microsoft/vidur, docs/profiling.md; microsoft/sarathi-serve, requirements.txt.
+    ("vidur-mlp", "h100-sxm"): Harness(only_powers_of_two=True),
     ("neusight-linear-amd", ""): Harness(host_us=35, fixed_us=10),
 }
 

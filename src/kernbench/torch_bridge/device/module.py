@@ -14,6 +14,8 @@ from kernbench.torch_bridge.process import current
 
 CAPABILITY = (9, 0)
 """The CUDA capability that programs see: an architecture whose features PyTorch uses freely."""
+ARCHITECTURE = 10 * CAPABILITY[0] + CAPABILITY[1]
+"""The same, as Triton writes it in a target."""
 _NCCL_VERSION = (2, 27, 5)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.memory import allocate
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ class Residence:
         """Collectives that nobody has waited for."""
 
     def __del__(self) -> None:
-        if self.block is not None:
-            self.block.free()
+        block = self.block
+        if block is not None:
+            block.owner.returned.append(block)
 
 
 def residence_of(tensor: Tensor) -> Residence | None:
@@ -56,10 +58,9 @@ def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
     Raises:
         DeviceMemoryError: The device is full.
     """
-    made: Residence = Residence(device)
+    made = storage._kernbench = Residence(device)
     if device is not None:
         made.block = allocate(made.sip_id, storage.nbytes(), label)
-    storage._kernbench = made
     return made
 
 
@@ -81,3 +82,11 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
         found.device, found.sip_id = device, device.index
         found.block = allocate(found.sip_id, storage.nbytes(), label)
     return found
+
+
+def settle_open(tensor: Tensor, sip_id: int) -> Residence | None:
+    """Put a tensor that autograd made to go with tensors of a device there; None if it did not."""
+    found = settle(tensor, None)
+    if found is None or not found.is_open:
+        return None
+    return settle(tensor, torch.device(DEVICE_TYPE, sip_id), "autograd")

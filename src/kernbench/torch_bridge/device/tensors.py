@@ -28,6 +28,7 @@ _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
 _num_modes = torch._C._len_torch_function_stack
 _numpy = torch.Tensor.numpy
+_new_tensor = torch.Tensor.new_tensor
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
@@ -152,6 +153,18 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     return _numpy(self, *args, **kwargs)
 
 
+def new_tensor(
+    self: Tensor, data: Any, *, device: Any = None, requires_grad: bool = False, **kwargs: Any
+) -> Tensor:
+    """``Tensor.new_tensor``: by default the numbers go to where the tensor is."""
+    target = device_of(self) if device is None else device
+    if not is_simulated(target):
+        device = {} if device is None else {"device": device}
+        return _new_tensor(self, data, requires_grad=requires_grad, **device, **kwargs)
+    made = to(_new_tensor(self, data, device=CPU, **kwargs), with_index(target))
+    return made.requires_grad_() if requires_grad else made
+
+
 def _wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
     # C++ has no guard for a device that it was not built for, and would abort.
     if device is not None and is_simulated(device):
@@ -248,6 +261,7 @@ def install(patches: Patches) -> None:
             "cpu": cpu,
             "cuda": cuda,
             "numpy": numpy,
+            "new_tensor": new_tensor,
             "get_device": _get_device,
             "record_stream": lambda self, stream: None,
             "_make_wrapper_subclass": staticmethod(_wrapper),

@@ -52,23 +52,29 @@ class Block:
 
 @dataclass(slots=True)
 class Amount:
-    """Something that is counted, and its peak."""
+    """Something that is counted, and its peak; who increases it adds to ``current``."""
 
     current: int = 0
-    peak: int = 0
-    allocated: int = 0
-    """Sum of all increases."""
+    freed: int = 0
+    """Sum of all decreases."""
+    peak_before: int = 0
+    """The peak up to the latest decrease."""
 
     @property
-    def freed(self) -> int:
-        return self.allocated - self.current
+    def allocated(self) -> int:
+        """Sum of all increases."""
+        return self.current + self.freed
 
-    def add(self, count: int) -> None:
-        self.current += count
-        if count > 0:
-            self.allocated += count
-            if self.current > self.peak:
-                self.peak = self.current
+    @property
+    def peak(self) -> int:
+        return max(self.peak_before, self.current)
+
+    def drop(self, count: int) -> None:
+        """Decrease it."""
+        if self.current > self.peak_before:
+            self.peak_before = self.current
+        self.current -= count
+        self.freed += count
 
 
 @dataclass(slots=True)
@@ -85,13 +91,13 @@ class Amounts:
         """Let the peaks be what is now."""
         for name in self.__slots__:
             amount: Amount = getattr(self, name)
-            amount.peak = amount.current
+            amount.peak_before = amount.current
 
     def reset_sums(self) -> None:
         """Forget all increases so far, and with them what was freed."""
         for name in self.__slots__:
             amount: Amount = getattr(self, name)
-            amount.allocated = amount.current
+            amount.freed = 0
 
 
 class CachingAllocator:
@@ -123,36 +129,62 @@ class CachingAllocator:
         Raises:
             DeviceFullError: The device has no room, even without what is kept for later.
         """
-        if self.returned:
-            self.settle()
         size = -(-size_bytes // ROUNDING) * ROUNDING
         is_small = size <= SMALL
         pool = (stream, is_small)
         free = self._free.get(pool)
         if free is None:
             free = self._free[pool] = []
-        position = bisect_left(free, (size,))
-        block = free.pop(position)[2] if position < len(free) else self._new_segment(pool, size)
-        rest = block.size - size
-        if rest and (is_small or rest > SMALL):
-            self._split(block, size, free)
-        block.is_free = False
+        block = self._taken_back(pool, size, free) if len(self.returned) == 1 else None
+        if block is None:
+            if self.returned:
+                self.settle()
+            position = bisect_left(free, (size,))
+            block = free.pop(position)[2] if position < len(free) else self._new_segment(pool, size)
+            rest = block.size - size
+            if rest and (is_small or rest > SMALL):
+                self._split(block, size, free)
+            block.is_free = False
         block.label = label
         self.in_use[block] = size_bytes
         amounts = self.amounts
-        amounts.allocated_bytes.add(block.size)
-        amounts.requested_bytes.add(size_bytes)
-        amounts.allocations.add(1)
+        amounts.allocated_bytes.current += block.size
+        amounts.requested_bytes.current += size_bytes
+        amounts.allocations.current += 1
         return block
+
+    def _taken_back(self, pool: Any, size: int, free: list[tuple[int, int, Block]]) -> Block | None:
+        """Return the one block that was given back, if a request would be given just that.
+
+        Programs drop a result and make another one like it: merging the block with what is
+        behind it and cutting it off again would change nothing.
+        """
+        block, after = self.returned[0], self.returned[0].after
+        before = block.before
+        if block.size != size or block.pool != pool or (before is not None and before.is_free):
+            return None
+        rest = after.size if after is not None and after.is_free else 0
+        if rest and size > SMALL >= rest:
+            return None
+        position = bisect_left(free, (size,))
+        if rest and position < len(free) and free[position][2] is after:
+            position += 1
+        if position < len(free) and free[position] < (size + rest, block.address):
+            return None
+        self._count_out(self.returned.popleft())
+        return block
+
+    def _count_out(self, block: Block) -> None:
+        amounts = self.amounts
+        amounts.allocated_bytes.drop(block.size)
+        amounts.requested_bytes.drop(self.in_use.pop(block))
+        amounts.allocations.drop(1)
 
     def settle(self) -> None:
         """Put what was given back among the free blocks, merged with their free neighbours."""
         while self.returned:
             block = self.returned.popleft()
-            amounts = self.amounts
-            amounts.allocated_bytes.add(-block.size)
-            amounts.requested_bytes.add(-self.in_use.pop(block))
-            amounts.allocations.add(-1)
+            self._count_out(block)
             free = self._free[block.pool]
             after, before = block.after, block.before
             if after is not None and after.is_free:
@@ -173,8 +205,8 @@ class CachingAllocator:
             for each in whole:
                 free.remove(each)
                 self._release(each[0])
-                self.amounts.reserved_bytes.add(-each[0])
-                self.amounts.segments.add(-1)
+                self.amounts.reserved_bytes.drop(each[0])
+                self.amounts.segments.drop(1)
 
     def _new_segment(self, pool: Any, size: int) -> Block:
         if size <= SMALL:
@@ -193,8 +225,8 @@ class CachingAllocator:
             except DeviceFullError:
                 self.num_failures += 1
                 raise
-        self.amounts.reserved_bytes.add(segment)
-        self.amounts.segments.add(1)
+        self.amounts.reserved_bytes.current += segment
+        self.amounts.segments.current += 1
         block = Block(self, pool, self._next_address, segment)
         # A gap, so that no two segments ever seem to be neighbours.
         self._next_address += segment + ROUNDING

@@ -92,7 +92,7 @@ def _statistics(device: Any = None) -> dict[str, Any]:
     allocator = _allocator(device)
     amounts = allocator.amounts
     kept_bytes = amounts.reserved_bytes.current - amounts.allocated_bytes.current
-    kept = Amount(kept_bytes, kept_bytes)
+    kept = Amount(kept_bytes)
     return {
         "allocated_bytes": _by_pool(amounts.allocated_bytes),
         "active_bytes": _by_pool(amounts.allocated_bytes),

@@ -86,7 +86,10 @@ def allocate(sip_id: int, size_bytes: int, label: str) -> Block | None:
     if not size_bytes:
         return None
     process = current()
-    allocator = process.session.memories.allocator(process, sip_id)
+    allocator = process.allocators.get(sip_id)
+    if allocator is None:
+        allocator = process.session.memories.allocator(process, sip_id)
+        process.allocators[sip_id] = allocator
     try:
         return allocator.allocate(size_bytes, process.state.stream, label)
     except DeviceFullError:
