@@ -4,7 +4,8 @@ No data. Each case is a process of its own, so that nothing is compiled or remem
 matrix product of another size has Triton imported and kernbench's modules loaded. CPU seconds. What
 Triton itself takes of a cold launch (tracing Python to TTIR) is told apart by timing its compiler.
 Compared with: LLMCompass, 38 s for a 4096^3 GEMM and about 500 CPU-s for a layer of GPT-3 175B
-(source: measured once, on a machine of this class).
+(source: measured once, on a machine of this class). The first repeat of a launch still finds the
+processor's caches cold for the code that it runs; the median of 50 does not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from conftest import Goal, measured_in_a_process
 
 GEMM = """
+from statistics import median
 from time import process_time
 import triton.compiler.compiler as compiler
 import kernbench
@@ -36,11 +38,13 @@ with kernbench.RuntimeContext(machine="{machine}", data=False) as torch:
     torch.ahbm.synchronize()
     a = torch.empty((4096, 4096), dtype="f16")
     found, in_triton = dict(), 0.0
-    for name in ("cold_s", "again_s"):
+    taken = []
+    for _ in range(51):
         start = process_time()
         ops.matmul(a, a)
         torch.ahbm.synchronize()
-        found[name] = process_time() - start
+        taken.append(process_time() - start)
+    found["cold_s"], found["first_s"], found["again_s"] = *taken[:2], median(taken[1:])
     found["triton_s"] = in_triton
 """
 
@@ -91,7 +95,9 @@ def test_gemm_of_4096(machine: str, goal: Goal) -> None:
     ours = found["cold_s"] - found["triton_s"]
     print(f"\n  cold {found['cold_s']:.3f} s, of which Triton's tracing {found['triton_s']:.3f} s")
     goal(f"f16 GEMM 4096^3 on {machine}, cold, without Triton's own", ours, 0.5, " s")
-    goal(f"f16 GEMM 4096^3 on {machine}, again", found["again_s"] * 1e6, 500, " us")
+    goal(f"f16 GEMM 4096^3 on {machine}, again", found["first_s"] * 1e6, 500, " us")
+    what = f"f16 GEMM 4096^3 on {machine}, again, median of 50"
+    goal(what, found["again_s"] * 1e6, 500, " us")
 
 
 def test_a_layer_of_gpt3(goal: Goal) -> None:

@@ -118,6 +118,7 @@ def test_comparison_is_dense_or_refused(function: Any, a: Separable, b: Separabl
     np.testing.assert_array_equal(full(result), function(full(a), full(b)))
 
 
+@pytest.mark.adr("0074-D1")
 @pytest.mark.parametrize("function", [np.less, np.less_equal, np.greater, np.greater_equal])
 @QUICK
 @given(limit=st.integers(-5, 40), step=st.integers(1, 8))
@@ -257,6 +258,17 @@ def test_stacking_predicates_puts_iterations_along_their_loop(values: list[Predi
     stacked = stack_predicates(fixed, 0)
     for index, value in enumerate(fixed):
         np.testing.assert_array_equal(full(stacked.at(loop_dim(0), index)), full(value))
+
+
+def test_stacked_terms_that_turn_out_to_vary_alike_are_joined() -> None:
+    counts = np.arange(3)
+    same = np.repeat(counts[:, None], 4, axis=1)
+    terms = {(PROGRAM,): counts, (PROGRAM, loop_dim(1)): same}
+    stacked = stack([Separable((), 0, terms), Separable((), 0, terms)], 0)
+    np.testing.assert_array_equal(stacked.dense((PROGRAM,)), 2 * counts)
+    held = {(PROGRAM,): counts > 0, (PROGRAM, loop_dim(1)): same < 2}
+    both = stack_predicates([Predicate((), held), Predicate((), held)], 0)
+    np.testing.assert_array_equal(both.dense((PROGRAM,)), [False, True, False])
 
 
 @QUICK

@@ -132,6 +132,21 @@ def test_a_masked_off_tile_moves_nothing() -> None:
     assert touched(site_of(load(source, never)), 0, BURST) == ((), (Touched(0, 0),))
 
 
+@pytest.mark.adr("0074-D2")
+def test_tiles_of_one_form_are_counted_once() -> None:
+    def counted(stride: int, held: int, program: int, param: int = 0) -> object:
+        rows = {"P": 4096 * np.arange(3), "R": stride * np.arange(4), "C": 2 * np.arange(8)}
+        mask = Predicate((4, 8), {(COLUMN,): np.arange(8) < held})
+        return touched(site_of(load(access(param, (4, 8), float16, **rows), mask)), program, BURST)[
+            1
+        ]
+
+    first = counted(64, 7, 0)
+    assert counted(64, 7, 2, param=1) is first
+    assert counted(64, 6, 0) != first
+    assert counted(16, 7, 0) != first
+
+
 def test_a_broadcast_row_is_moved_once() -> None:
     source = access(0, (16, 32), float16, C=2 * np.arange(32))
     assert touched(site_of(load(source, Predicate((16, 32)))), 0, BURST) == (

@@ -29,7 +29,7 @@ from kernbench.kernel_ir import evaluate, parse_module
 from kernbench.op_log import ROW_COLUMNS, Template
 from kernbench.policy import DPPolicy
 from kernbench.sim_engine.conditions import Conditions
-from kernbench.sim_engine.kernel_schedule import schedule_kernel
+from kernbench.sim_engine.kernel_schedule import kernel_duration_ps, schedule_kernel
 from tests.sim_engine.kernel_traces import access, gemm_trace, machine_with, only_gemm, trace_of
 
 AHBM = load_machine("ahbm", 1)
@@ -324,6 +324,18 @@ def test_the_same_launch_has_the_same_schedule() -> None:
     assert one.duration_ps == two.duration_ps
     first, second = one.make_rows(), two.make_rows()
     assert all((first[name] == second[name]).all() for name in first)
+
+
+@pytest.mark.adr("0074-D3")
+@settings(max_examples=10, deadline=None)
+@given(shape=SHAPES, machine=st.sampled_from([AHBM, A100]), queued=st.booleans())
+def test_a_duration_alone_is_that_of_the_schedule(
+    shape: tuple[int, int, int], machine: Any, queued: bool
+) -> None:
+    trace = gemm_trace(*shape)
+    conditions = Conditions(queued=queued)
+    whole = schedule_kernel(trace, machine, 0, conditions)
+    assert kernel_duration_ps(trace, machine, 0, conditions) == whole.duration_ps
 
 
 def test_a_slow_sip_is_slow() -> None:

@@ -148,20 +148,11 @@ def test_a_device_beyond_the_machine_is_told_with_who_waits(fails: Fails) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("dist.all_reduce(torch.ones(2))", "nccl serves cuda only"),
-        ("x + torch.ones(4)", "found at least two devices, cuda:0 and cpu"),
-    ],
-)
-def test_tensors_in_the_wrong_place_are_the_programs_mistake(
-    call: str, words: str, fails: Fails
-) -> None:
-    error = fails(call)
+def test_tensors_in_different_places_are_the_programs_mistake(fails: Fails) -> None:
+    error = fails("x + torch.ones(4)")
     assert isinstance(error, KernbenchError)
     assert isinstance(error, RuntimeError)
-    assert words in str(error)
+    assert "found at least two devices, cuda:0 and cpu" in str(error)
 
 
 def test_a_backend_for_each_place_takes_tensors_of_both(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from kernbench.dtypes import bfloat16, float16, float32
 from kernbench.hardware import load_machine
 from kernbench.validation import Category, read_rows
 from kernbench.validation.gemm import GemmPredictor, GemmTuner, tiles
-from kernbench.validation.gemm_bounds import least_ps
+from kernbench.validation.gemm_bounds import GemmBounds
 from kernbench.validation.harness import Harness, gemm_harness
 from kernbench.validation.problem import Problem
 from kernbench.validation.registry import make_predictor
@@ -30,9 +30,45 @@ def test_pruned_tuning_finds_the_fastest_tile_of_all(m: int, n: int, k: int, mac
     for tile in tiles(problem, machine.sip, KERNEL):
         if tile.split_k == 1 or tile.steps(k) * tile.block_k >= 256:
             time_ps = TUNER.time_ps(problem, tile, machine)
-            assert least_ps(problem, tile, machine.sip) <= time_ps
+            assert GemmBounds(problem, machine.sip).least_ps(tile) <= time_ps
             times.append(time_ps)
     assert TUNER.tune(problem, machine, KERNEL).kernel_us == min(times) / 1e6
+
+
+SIDES = st.one_of(SIZES, st.integers(1, 3000), st.sampled_from([4096, 5120]))
+PRESETS = ("a100-sxm-80g", "h100-sxm", "l40s", "mi300x", "v100", "ahbm")
+
+
+@pytest.mark.adr("0074-D4")
+@settings(max_examples=25, deadline=None)
+@given(
+    m=SIDES,
+    n=SIDES,
+    k=SIDES,
+    name=st.sampled_from(PRESETS),
+    dtype=st.sampled_from([float16, float32]),
+    harness=st.sampled_from([KERNEL, Harness(weight_buffers=6)]),
+    pick=st.integers(0, 100),
+)
+def test_no_tile_is_faster_than_its_bound(
+    m: int, n: int, k: int, name: str, dtype, harness: Harness, pick: int
+) -> None:
+    problem, machine = Problem(m, n, k, dtype), load_machine(name, 1)
+    cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
+    found = list(tiles(problem, machine.sip, harness))
+    tile = found[pick % len(found)]
+    bound_ps = GemmBounds(problem, machine.sip, cached).least_ps(tile)
+    assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
+
+
+@pytest.mark.adr("0074-D4")
+@pytest.mark.parametrize("name", ["a100-sxm-80g", "h200"])
+@pytest.mark.parametrize("m", [256, 4096])
+def test_the_bound_of_the_fastest_whole_tile_is_nearly_its_time(name: str, m: int) -> None:
+    problem, machine = Problem(m, 4096, 4096, bfloat16), load_machine(name, 1)
+    best = TUNER.tune(problem, machine, KERNEL)
+    bound_us = GemmBounds(problem, machine.sip).least_ps(best.tile) / 1e6
+    assert bound_us > 0.97 * best.kernel_us
 
 
 def test_tiles_have_as_many_stages_as_fit_beside_the_registers() -> None:

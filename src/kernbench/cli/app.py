@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from typing import Annotated, Literal
 
 import typer
 
 from kernbench.cli.bench_file import known_benches
+from kernbench.cli.leaving import leave
 from kernbench.cli.measured import add_commands
 
 app = typer.Typer(
@@ -39,7 +41,12 @@ CheckOption = Annotated[
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 the bench failed, 2 wrong usage, 130 Ctrl-C."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if "torch" in sys.modules and isinstance(end.code, int):
+            leave(end.code)
+        raise
 
 
 def _print_version(asked: bool) -> None:

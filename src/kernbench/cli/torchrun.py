@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -53,6 +55,7 @@ def torchrun(options: TorchrunOptions) -> int:
         from kernbench.torch_bridge import check_torch, run_torchrun
 
         check_torch()
+        _import_bridge()
         shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
         code = compile_program(path)
         from kernbench.runtime_api import RuntimeContext
@@ -85,7 +88,20 @@ def torchrun(options: TorchrunOptions) -> int:
 
         return guarded(lambda: run_and_report(context, options, work), options.debug)
 
-    return guarded(start, options.debug, usage=True)
+    try:
+        return guarded(start, options.debug, usage=True)
+    finally:
+        gc.unfreeze()
+
+
+def _import_bridge() -> None:
+    """Import PyTorch, without looking for garbage among its half a million objects ever again."""
+    gc.disable()
+    try:
+        importlib.import_module("kernbench.torch_bridge.programs")
+    finally:
+        gc.enable()
+    gc.freeze()
 
 
 def _num_processes(options: TorchrunOptions) -> int:

@@ -447,7 +447,8 @@ def stack(values: Sequence[Separable], loop_id: int) -> Separable:
     for key in {dims for value in values for dims in value.terms}:
         shape = next(value.terms[key].shape for value in values if key in value.terms)
         zeros = np.zeros(shape, dtype=np.int64)
-        terms |= _stacked(key, dim, [value.terms.get(key, zeros) for value in values])
+        dims, array = _stacked(key, dim, [value.terms.get(key, zeros) for value in values])
+        terms[dims] = terms[dims] + array if dims in terms else array
     consts = np.array([value.const for value in values], dtype=np.int64)
     result = Separable(values[0].shape, 0, terms) + Separable((), 0, {(dim,): consts})
     return result.trimmed()
@@ -459,13 +460,15 @@ def stack_predicates(values: Sequence[Predicate], loop_id: int) -> Predicate:
     for key in {dims for value in values for dims in value.terms}:
         shape = next(value.terms[key].shape for value in values if key in value.terms)
         ones = np.ones(shape, dtype=np.bool_)
-        terms |= _stacked(key, loop_dim(loop_id), [value.terms.get(key, ones) for value in values])
+        arrays = [value.terms.get(key, ones) for value in values]
+        dims, array = _stacked(key, loop_dim(loop_id), arrays)
+        terms[dims] = terms[dims] & array if dims in terms else array
     return conjunction(values[0].shape, terms)
 
 
-def _stacked(key: Dims, dim: int, arrays: list[Array]) -> dict[Dims, Array]:
+def _stacked(key: Dims, dim: int, arrays: list[Array]) -> tuple[Dims, Array]:
     target = union(key, (dim,))
-    return dict([_squeezed(target, np.stack(arrays, axis=target.index(dim)))])
+    return _squeezed(target, np.stack(arrays, axis=target.index(dim)))
 
 
 def _joint(*values: Separable | Predicate) -> Dims:

@@ -51,7 +51,7 @@ from kernbench.ops.fused import (
 )
 from kernbench.ops.gemm import linear, matmul
 from kernbench.ops.gemm_library import TileChoice, library_tiles, use_tiles
-from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled
+from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled, sum_parts_launch
 from kernbench.ops.heads import join_heads, split_heads
 from kernbench.ops.launches import (
     ELEMENTWISE_OPS,
@@ -142,6 +142,7 @@ __all__ = [
     "sub",
     "sum",
     "sum_parts_call",
+    "sum_parts_launch",
     "use_tiles",
     "where",
 ]

@@ -6,6 +6,7 @@ from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
 from kernbench.sim_engine.hbm_sharing import Flow, HbmSharing, Share, demand_of
+from kernbench.sim_engine.kernel_costs import dot_ps, math_ps
 from kernbench.sim_engine.kernel_operands import (
     KernelOperand,
     cached_shares,
@@ -65,9 +66,11 @@ __all__ = [
     "cached_shares",
     "check_kernel",
     "demand_of",
+    "dot_ps",
     "kernel_duration_ps",
     "kernel_operands",
     "listed",
+    "math_ps",
     "microseconds",
     "on_greenlet",
     "on_thread",

@@ -270,28 +270,36 @@ class CostModel:
         if isinstance(command, Gemm):
             return self._gemm_ps(command)
         if isinstance(command, Math):
-            return self._math_ps(command.cost, _size(command.dst.shape))
+            return math_ps(command.cost, _size(command.dst.shape), self.sip)
         if isinstance(command, Reduce):
             elements = sum(_size(each.shape) for each in command.inputs)
-            return self._math_ps(MathClass.REDUCE, elements)
+            return math_ps(MathClass.REDUCE, elements, self.sip)
         return 0
 
     def _gemm_ps(self, command: Gemm) -> int:
-        """Whole native tiles at the slower operand's rate, and filling and draining once."""
-        engine = self.sip.pe.gemm
         *batch, m, k = command.a.shape
-        n = command.b.shape[-1]
-        tiles = _size(tuple(batch)) * -(-m // engine.native_m)
-        tiles *= -(-n // engine.native_n) * -(-k // engine.native_k)
-        flops = 2 * tiles * engine.native_m * engine.native_n * engine.native_k
-        rate = gemm_flops_per_clock(command, self.sip) * engine.efficiency
-        cycles = ceil_ps(flops / rate)
-        return self.sip.cycles_ps(cycles + engine.fill_drain_cycles)
+        sizes = (_size(tuple(batch)), m, command.b.shape[-1], k)
+        return dot_ps(sizes, gemm_flops_per_clock(command, self.sip), self.sip)
 
-    def _math_ps(self, cost: MathClass, elements: int) -> int:
-        engine = self.sip.pe.math
-        rate: int = getattr(engine.elements_per_clock, cost.value)
-        return self.sip.cycles_ps(engine.startup_cycles + -(-elements // rate))
+
+def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: SipSpec) -> int:
+    """Return the time of products of ``sizes`` (how many, M, N, K) on one GEMM engine.
+
+    Whole native tiles at the given rate, and filling and draining once.
+    """
+    engine = sip.pe.gemm
+    count, m, n, k = sizes
+    tiles = count * -(-m // engine.native_m) * -(-n // engine.native_n) * -(-k // engine.native_k)
+    flops = 2 * tiles * engine.native_m * engine.native_n * engine.native_k
+    cycles = ceil_ps(flops / (flops_per_clock * engine.efficiency))
+    return sip.cycles_ps(cycles + engine.fill_drain_cycles)
+
+
+def math_ps(cost: MathClass, elements: int, sip: SipSpec) -> int:
+    """Return the time of a command of so many elements on one math engine."""
+    engine = sip.pe.math
+    rate: int = getattr(engine.elements_per_clock, cost.value)
+    return sip.cycles_ps(engine.startup_cycles + -(-elements // rate))
 
 
 def gemm_flops_per_clock(command: Gemm, sip: SipSpec) -> Fraction:

@@ -13,10 +13,6 @@ class MixedDevicesError(KernbenchError, RuntimeError):
     """An operation got tensors of several devices, or of the host beside some of a device."""
 
 
-class NoBackendError(KernbenchError, RuntimeError):
-    """A collective got a tensor of a device that its backend does not serve."""
-
-
 WITHOUT_SYMMETRIC_MEMORY = (
     "ranks of PyTorch programs cannot map each other's memory; use torch.distributed's collectives"
 )

@@ -22,7 +22,7 @@ from kernbench.ops import (
 from kernbench.sim_engine import Conditions, kernel_duration_ps
 from kernbench.triton_backend import activate
 from kernbench.validation.devices import Machines
-from kernbench.validation.gemm_bounds import least_ps
+from kernbench.validation.gemm_bounds import GemmBounds
 from kernbench.validation.harness import Harness, gemm_harness
 from kernbench.validation.predictor import Answer
 from kernbench.validation.problem import Cached, Problem
@@ -89,11 +89,10 @@ class GemmTuner:
         """
         sip = machine.sip
         cached = harness.cached(problem.input_bytes, problem.weight_bytes, sip)
+        least = GemmBounds(problem, sip, cached)
         bounds = sorted(
-            (
-                (least_ps(problem, tile, sip, cached), index, tile)
-                for index, tile in enumerate(tiles(problem, sip, harness))
-            ),
+            (least.least_ps(tile), index, tile)
+            for index, tile in enumerate(tiles(problem, sip, harness))
         )
         best: tuple[int, GemmTile] | None = None
         # Entered once, not at every trace.

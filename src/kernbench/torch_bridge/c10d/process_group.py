@@ -24,10 +24,8 @@ from kernbench.torch_bridge.c10d.calls import (
     signature,
 )
 from kernbench.torch_bridge.c10d.reductions import name_of
-from kernbench.torch_bridge.device.names import EXECUTING
-from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.process import current
-from kernbench.torch_bridge.refusals import NoBackendError, UnsupportedTorchError
+from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 
 class Options:
@@ -375,23 +373,6 @@ class NcclGroup(SimulatedGroup):
     backend_name = "nccl"
     device_types = ("cuda",)
     Options = Options
-
-    def _check_owner(self, call: Call) -> None:
-        super()._check_owner(call)
-        first = next(iter(call.inputs or call.outputs), None)
-        # Functional collectives make copies in C++, which are somewhere only afterwards.
-        if first is not None and not EXECUTING.depth and residence_of(first) is None:
-            self._check_host(call)
-
-    def _check_host(self, call: Call) -> None:
-        """Refuse tensors of the host, as NCCL does, unless another backend takes them."""
-        backend = str(c10d._world.pg_map[self][0])
-        # Without data, objects travel in tensors of the host.
-        if self._owner.session.shapes is None and "gloo" not in backend and "cpu" not in backend:
-            raise NoBackendError(
-                f"{call.signature.op}: a tensor lies on the host, and nccl serves cuda only; move "
-                "it there, or make the group with backend='cpu:gloo,cuda:nccl'"
-            )
 
     def barrier(self, opts: Any = None, *rest: Any) -> CollectiveWork:
         asked = signature("barrier", [], 0)

@@ -78,6 +78,8 @@ def _span(tensor: Tensor) -> tuple[int, int]:
     """Return the first byte of its storage that a tensor shows, and the one after the last."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
     if not tensor.numel():
         return start, start
     last = sum(
