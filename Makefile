@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels test-libraries clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -50,6 +50,10 @@ test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUT
 	@test -d "$(TUTORIALS)" || { echo "set TUTORIALS to python/tutorials of a Triton checkout"; exit 2; }
 	$(PIP) install --quiet matplotlib pandas tabulate llnl-hatchet
 	$(BIN)/python tools/run_tutorials.py $(TUTORIALS)
+
+test-libraries: $(VENV)/torch.stamp ## compare the kernels of published libraries with their definitions
+	$(PIP) install --quiet --no-deps liger-kernel==0.8.5 flash-linear-attention==0.6.0 fla-core==0.6.0 einops
+	$(BIN)/kernbench torchrun --nproc-per-node 1 tests/libraries/program.py $(ARGS)
 
 fuzz-kernels: $(VENV)/dev.stamp ## compare random kernels with numpy: ARGS="--first SEED --count N --check"
 	$(BIN)/python -m tests.integration.random_kernels $(ARGS)

@@ -38,6 +38,27 @@ assert torch.ones(2).new_tensor([1], device="cuda:3").device.index == 3
 
 
 @pytest.mark.adr("0063-D1")
+def test_the_types_of_old_programs_name_devices(tmp_path: Path) -> None:
+    source = """
+x = torch.ones(2, 3, device="cuda:1")
+assert x.type() == "torch.cuda.FloatTensor" and torch.ones(2).type() == "torch.FloatTensor"
+assert isinstance(x, torch.cuda.FloatTensor) and not isinstance(x.cpu(), torch.cuda.FloatTensor)
+assert not isinstance(x, torch.cuda.HalfTensor)
+for each in (x.new(2, 3), x.new([1.0, 2.0]), x.new(torch.Size([4])), torch.ones(2).type_as(x),
+             x.type(torch.float16), x.half().type_as(x), x.type("torch.cuda.LongTensor")):
+    assert each.device == x.device, each
+assert x.new([1, 2]).tolist() == [1, 2] and x.new([1]).dtype == torch.float32
+assert x.type("torch.cuda.LongTensor").dtype == torch.int64
+assert torch.ones(2).type("torch.cuda.IntTensor").device == torch.device("cuda", 0)
+assert x.type("torch.DoubleTensor").device.type == "cpu"
+made = torch.cuda.LongTensor([1, 2, 3])
+assert made.tolist() == [1, 2, 3] and made.device == torch.device("cuda", 0)
+assert torch.cuda.FloatTensor(2, 3).shape == (2, 3)
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0063-D1")
 def test_operations_that_are_made_of_others_stay_on_the_device_below_autograd(
     tmp_path: Path,
 ) -> None:

@@ -24,6 +24,8 @@ machines = typer.Typer(help="Show the machines that ship with kernbench.", no_ar
 app.add_typer(machines, name="machine")
 kernels = typer.Typer(help="Look into a kernel without running it on data.", no_args_is_help=True)
 app.add_typer(kernels, name="kernel")
+collectives = typer.Typer(help="Look into a collective before it runs.", no_args_is_help=True)
+app.add_typer(collectives, name="collective")
 
 
 Tf32Option = Annotated[
@@ -350,6 +352,41 @@ def _show_kernel(
         debug=debug,
     )
     raise typer.Exit(show_kernel(options))
+
+
+@collectives.command("show")
+def _show_collective(
+    op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_to_all, ...")],
+    machine: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+    ] = "ahbm",
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="Ranks, on SIPs 0 to N-1; all by default.")
+    ] = None,
+    size: Annotated[
+        str, typer.Option(metavar="BYTES", help="The message, like 4096, 64K or 1MiB.")
+    ] = "1MiB",
+    algorithm: Annotated[str, typer.Option(metavar="NAME", help="An algorithm.")] = "auto",
+    protocol: Annotated[str, typer.Option(metavar="NAME", help="One of the machine's.")] = "auto",
+    steps: Annotated[int, typer.Option(min=0, help="How many steps to print.")] = 32,
+) -> None:
+    """Show a collective's algorithm, its modeled time, its bound, and its schedule step by step.
+
+    The message is as nccl-tests counts it, in elements of 2 bytes; of one rank for all_to_all. The
+    bench ccl_selection prints what every other way would take.
+    """
+    from kernbench.cli.collective import CollectiveOptions, show_collective
+
+    options = CollectiveOptions(
+        op=op,
+        machine=machine,
+        ranks=ranks,
+        size=size,
+        algorithm=algorithm,
+        protocol=protocol,
+        steps=steps,
+    )
+    raise typer.Exit(show_collective(options))
 
 
 @app.command("validate")

@@ -154,9 +154,12 @@ class Schedule:
         """
         sizes = np.diff(self.chunk_bounds).tolist()
         shown = " ".join(map(str, sizes)) if len(sizes) <= 16 else f"{min(sizes)} to {max(sizes)}"
+        if len(sizes) > 4 and min(sizes) == max(sizes):
+            shown = f"{len(sizes)} x {sizes[0]}"
         lines = [
             f"{self.op} by {self.algorithm}: {self.num_ranks} ranks, {self.num_elements} elements "
-            f"of {self.itemsize} bytes in chunks of {shown}, {len(self.steps)} steps"
+            f"of {self.itemsize} bytes in chunks of {shown}, "
+            f"{len(self.steps)} step{'s' if len(self.steps) != 1 else ''}"
         ]
         for number, step in enumerate(self.steps[:max_steps]):
             last = step.span - 1

@@ -107,6 +107,15 @@ class Selector:
             for choice in self._candidates(asked, sips, AUTO, AUTO)
         ]
 
+    def bracket(self, asked: Asked, sips: tuple[int, ...], choice: Choice) -> tuple[int, int]:
+        """Return the time of a choice on idle links, and what its schedule cannot take less than.
+
+        Both in ps.
+        """
+        timed = self._timed(asked, sips, choice)
+        assert timed.time_ps is not None
+        return timed.time_ps, least_ps(self._plan(asked, sips, choice))
+
     def protocol(self, op: str, algorithm: str, name: str) -> ProtocolSpec:
         """Return what a protocol costs in an algorithm; ``PLAIN`` is one that costs nothing."""
         return PLAIN_PROTOCOL if name == PLAIN else self._protocols(op, algorithm)[name]

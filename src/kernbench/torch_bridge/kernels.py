@@ -21,7 +21,7 @@ from kernbench.runtime_api import (
 from kernbench.torch_bridge.costs import OperationTiming
 from kernbench.torch_bridge.device.in_use import find_use
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, executing
-from kernbench.torch_bridge.device.residence import Residence, residence_of, settle_open
+from kernbench.torch_bridge.device.residence import Residence, residence_of
 from kernbench.torch_bridge.process import current
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _on_device(what: str, given: Any, sip_id: int) -> tuple[Tensor, Residence]:
     tensor = inner if isinstance(inner, Tensor) else given
     if not isinstance(tensor, Tensor):
         raise BadPointerError(f"{what} must be a tensor, but got {type(tensor).__name__}")
-    residence = residence_of(tensor) or settle_open(tensor, sip_id)
+    residence = residence_of(tensor)
     if residence is None:
         kind = type(tensor).__name__
         raise BadPointerError(

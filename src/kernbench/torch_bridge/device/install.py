@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernbench.torch_bridge.device import autocast, lacking, module, tensors
+from kernbench.torch_bridge.device import autocast, gradients, lacking, legacy, module, tensors
 from kernbench.torch_bridge.memory import cuda
 from kernbench.torch_bridge.patches import Patches
 
@@ -11,6 +11,8 @@ def install(patches: Patches) -> None:
     """Let programs that say ``cuda`` use the machine's SIPs."""
     module.install(patches)
     tensors.install(patches)
+    legacy.install(patches)
     autocast.install(patches)
+    gradients.install(patches)
     cuda.install(patches)
     lacking.install(patches)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.memory import allocate
 
 if TYPE_CHECKING:
@@ -84,9 +83,8 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
     return found
 
 
-def settle_open(tensor: Tensor, sip_id: int) -> Residence | None:
-    """Put a tensor that autograd made to go with tensors of a device there; None if it did not."""
+def settle_open(tensor: Tensor, device: torch.device) -> None:
+    """Put a tensor that C++ may have made to go with tensors of a device there, if it did."""
     found = settle(tensor, None)
-    if found is None or not found.is_open:
-        return None
-    return settle(tensor, torch.device(DEVICE_TYPE, sip_id), "autograd")
+    if found is not None and found.is_open:
+        settle(tensor, device, "autograd")

@@ -1,0 +1,97 @@
+"""``kernbench collective show``: the schedule of a collective, and its time, before it runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+
+from kernbench.collectives import known_ops
+from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
+from kernbench.hardware import load_machine
+from kernbench.report import format_amount, format_ns
+from kernbench.sim_engine import Asked, Choice, Selector
+
+_ITEM_BYTES = 2
+_SIZE = re.compile(r"(\d+)\s*(?:([kmg])(?:i?b)?|b)?", re.IGNORECASE)
+_PREFIXES = {"k": 10, "m": 20, "g": 30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveOptions:
+    """What ``kernbench collective show`` was given; see its ``--help``."""
+
+    op: str
+    machine: str
+    ranks: int | None
+    size: str
+    algorithm: str
+    protocol: str
+    steps: int
+
+
+def show_collective(options: CollectiveOptions) -> int:
+    """Print one collective: who chose its algorithm, its time and bounds, and every step."""
+    try:
+        if options.op not in known_ops():
+            raise UnknownNameError(
+                f"unknown collective {options.op!r}: {nearest(options.op, known_ops())}"
+            )
+        machine = load_machine(options.machine, options.ranks)
+        ranks = 2 if options.op == "send_recv" else options.ranks or machine.num_sips
+        size = 0 if options.op == "barrier" else parse_size(options.size)
+        asked = Asked(options.op, ranks, size // _ITEM_BYTES, _ITEM_BYTES)
+        sips = tuple(range(ranks))
+        selector = Selector(machine)
+        chosen = selector.choose(asked, sips, options.algorithm, options.protocol)
+        time_ps, least_ps = selector.bracket(asked, sips, chosen)
+    except KernbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    schedule = chosen.build(asked)
+    print(f"{options.op} of {_binary(size)} by {ranks} ranks of {machine.name}")
+    print(f"  {_way(chosen)}, {_reason(chosen)}")
+    print(f"  {format_ns(time_ps / 1e3)} on idle links", end="")
+    sent = int(schedule.sent_bytes().max(initial=0))
+    if sent:
+        print(f", which allow no less than {format_ns(least_ps / 1e3)} for this schedule")
+        print(f"  a rank sends {format_amount(sent, 'B')} at most", end="")
+    print()
+    print()
+    print(schedule.describe(options.steps))
+    return 0
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that ``64M``, ``1KiB`` or ``4096`` say; prefixes are binary.
+
+    Raises:
+        UsageError: It says no whole number of 2-byte elements.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"a size is like 4096, 64K, 1MiB or 2G, but got {text!r}")
+    size = int(match[1]) << _PREFIXES.get((match[2] or "").lower(), 0)
+    if size % _ITEM_BYTES:
+        raise UsageError(f"a size must be even, of {_ITEM_BYTES}-byte elements, but got {size}")
+    return size
+
+
+def _binary(size: int) -> str:
+    for prefix, bits in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
+        if size and size % (1 << bits) == 0:
+            return f"{size >> bits} {prefix}B"
+    return f"{size} B"
+
+
+def _way(chosen: Choice) -> str:
+    protocol = f" in protocol {chosen.protocol}" if chosen.protocol else ""
+    return chosen.algorithm + protocol
+
+
+def _reason(chosen: Choice) -> str:
+    return {
+        "name": "as asked",
+        "only one": "the only way",
+        "nccl": "NCCL's choice",
+    }.get(chosen.chosen_by, f"chosen by {chosen.chosen_by}")

@@ -1,0 +1,40 @@
+"""Gradients that autograd makes up, for results that nothing used: they go where the others are.
+
+In C++ they are of the CPU; a ``backward`` in Python may hand them to a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+from kernbench.torch_bridge.device.residence import residence_of, settle_open
+from kernbench.torch_bridge.patches import Patches
+
+
+def _settle(gradients: Iterable[Any]) -> None:
+    tensors = [each for each in gradients if type(each) is Tensor]
+    found = (residence_of(each) for each in tensors)
+    residence = next((each for each in found if each is not None), None)
+    if residence is not None and residence.device is not None:
+        for each in tensors:
+            settle_open(each, residence.device)
+
+
+def _settled(original: Callable[..., Any], is_boxed: bool) -> Callable[..., Any]:
+    def apply(self: Any, *gradients: Any) -> Any:
+        _settle(gradients[0] if is_boxed else gradients)
+        return original(self, *gradients)
+
+    return apply
+
+
+def install(patches: Patches) -> None:
+    """Let a custom function's ``backward`` see all of its gradients in one place."""
+    for name, is_boxed in (("apply", False), ("apply_boxed", True)):
+        original = getattr(BackwardCFunction, name, None)
+        if original is not None:  # Older releases have no boxed one.
+            patches.set(BackwardCFunction, name, _settled(original, is_boxed))

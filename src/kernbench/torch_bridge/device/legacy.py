@@ -1,0 +1,91 @@
+"""Tensors as old programs name them: ``torch.cuda.FloatTensor``, ``x.new``, ``x.type_as``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.device.tensors import device_of, is_plain
+from kernbench.torch_bridge.patches import Patches
+
+_type = Tensor.type
+_new = Tensor.new
+_NAMES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+
+
+class _TensorType(type):
+    """Makes ``isinstance(x, torch.cuda.FloatTensor)`` ask for dtype and device."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, given: object) -> bool:
+        return isinstance(given, Tensor) and given.is_cuda and given.dtype == cls.dtype
+
+    def __call__(cls, *given: Any, device: Any = None) -> Tensor:
+        device = DEVICE_TYPE if device is None else device
+        if len(given) == 1 and not isinstance(given[0], int):
+            return torch.as_tensor(given[0], dtype=cls.dtype, device=device)
+        sizes = [int(each) for each in given] or [0]
+        return torch.empty(sizes, dtype=cls.dtype, device=device)
+
+
+_TYPES: dict[str, Any] = {
+    name: _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
+    for name, dtype in _NAMES.items()
+}
+_BY_DTYPE = {dtype: name for name, dtype in _NAMES.items()}
+
+
+def _type_of(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    """``Tensor.type``: the name of a tensor's type, or the tensor as another type."""
+    if dtype is None:
+        name = _BY_DTYPE.get(self.dtype)
+        on_device = is_plain(self) and device_of(self).type == DEVICE_TYPE
+        return f"torch.cuda.{name}" if on_device and name is not None else _type(self)
+    if isinstance(dtype, str):
+        place, _, name = dtype.rpartition(".")
+        if place == "torch.cuda" and name in _TYPES:
+            dtype = _TYPES[name]
+        elif place == "torch" and name in _NAMES:
+            return self.to("cpu", _NAMES[name], non_blocking)
+    if isinstance(dtype, _TensorType):
+        device = self.device if self.is_cuda else DEVICE_TYPE
+        return self.to(device, dtype.dtype, non_blocking)
+    return _type(self, dtype, non_blocking, **kwargs)
+
+
+def _type_as(self: Tensor, other: Tensor) -> Tensor:
+    return self.to(other.device, other.dtype)
+
+
+def _make_new(self: Tensor, *given: Any, device: Any = None) -> Tensor:
+    """``Tensor.new``: an uninitialized tensor, or one of given numbers, where the tensor is."""
+    place = device_of(self)
+    if not is_plain(self) or place.type != DEVICE_TYPE:
+        made: Tensor = _new(self, *given, **({} if device is None else {"device": device}))
+        return made
+    device = place if device is None else device
+    if len(given) == 1 and not isinstance(given[0], (int, torch.Size)):
+        return torch.as_tensor(given[0], dtype=self.dtype, device=device)
+    sizes = given[0] if given and isinstance(given[0], torch.Size) else (given or (0,))
+    return torch.empty(tuple(sizes), dtype=self.dtype, device=device)
+
+
+def install(patches: Patches) -> None:
+    """Let them name simulated devices."""
+    patches.set_all(Tensor, {"type": _type_of, "type_as": _type_as, "new": _make_new})
+    patches.set_all(torch.cuda, _TYPES)

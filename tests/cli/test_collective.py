@@ -1,0 +1,80 @@
+"""``kernbench collective show``."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kernbench.cli.app import app
+from kernbench.cli.collective import parse_size
+from kernbench.collectives import known_ops
+from kernbench.errors import UsageError
+
+
+def show(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as status:
+        app(["collective", "show", *arguments])
+    out, err = capsys.readouterr()
+    return int(status.value.code or 0), out, err
+
+
+@pytest.mark.parametrize("op", known_ops())
+def test_every_collective_shows_its_steps_and_a_time_above_its_bound(
+    op: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = show(capsys, op, "--ranks", "4", "--size", "1MiB")
+    assert (status, err) == (0, "")
+    assert "step 0" in out
+    units = {"ns": 1.0, "us": 1e3, "ms": 1e6}
+    found = re.search(r"([\d.]+) (ns|us|ms) on idle links, .* than ([\d.]+) (ns|us|ms) for", out)
+    if op == "barrier":
+        assert found is None
+    else:
+        assert found is not None
+        time, bound = (float(found[at]) * units[found[at + 1]] for at in (1, 3))
+        assert 0 < bound <= time
+
+
+def test_what_is_named_is_taken_and_steps_are_limited(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = show(
+        capsys, "all_reduce", "--machine", "h100-sxm", "--ranks", "4", "--steps", "2",
+        "--algorithm", "ring", "--protocol", "ll128", "--size", "128K",
+    )  # fmt: skip
+    assert "ring in protocol ll128, as asked" in out
+    assert "4 ranks, 65536 elements of 2 bytes in chunks of 16384 16384 16384 16384" in out
+    assert "... and 4 more steps" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("all_reducer",), "did you mean all_reduce"),
+        (("all_reduce", "--ranks", "99"), "99 ranks were asked for, but machine ahbm has 16"),
+        (("all_reduce", "--ranks", "0"), "at least 1 rank"),
+        (("all_reduce", "--size", "3"), "must be even"),
+        (("all_reduce", "--size", "big"), "got 'big'"),
+        (("all_reduce", "--algorithm", "rong"), "did you mean ring"),
+        (("all_reduce", "--protocol", "ll"), "has no protocols"),
+        (("all_reduce", "--machine", "nowhere"), "nowhere"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = show(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_sizes_have_binary_prefixes() -> None:
+    assert [parse_size(each) for each in ("4096", "64K", "1MiB", "2gb", "10 B")] == [
+        4096,
+        1 << 16,
+        1 << 20,
+        2 << 30,
+        10,
+    ]
+    with pytest.raises(UsageError, match=r"1\.5M"):
+        parse_size("1.5M")

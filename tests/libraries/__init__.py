@@ -1,0 +1,1 @@
+"""Kernels of published libraries, forward and backward, against their definitions in PyTorch."""
