@@ -48,8 +48,16 @@ def atomic_add(pointer: Pointer, value: Any, mask: Any = None) -> None:
     np.add.at(pointer.array, at[inside], np.broadcast_to(value, at.shape)[inside])
 
 
+def atomic_max(pointer: Pointer, value: Any) -> None:
+    np.maximum.at(pointer.array, np.asarray(pointer.at), value)
+
+
 def dot(a: Array, b: Array, acc: Any = 0, input_precision: str = "ieee") -> Array:
-    return a @ b + acc
+    return a.astype(np.float32) @ b.astype(np.float32) + acc
+
+
+def gather(tile: Array, index: Array, axis: int) -> Array:
+    return np.take_along_axis(tile, index, axis)
 
 
 def run_programs(
@@ -69,6 +77,14 @@ def run_programs(
         load=load,
         store=store,
         atomic_add=atomic_add,
+        atomic_max=atomic_max,
+        gather=gather,
+        cast=lambda tile, dtype: np.asarray(tile).astype(dtype),
+        abs=np.abs,
+        reshape=np.reshape,
+        sort=lambda tile: np.sort(tile, -1),
+        argmax=lambda tile, axis: np.argmax(tile, axis),
+        broadcast_to=np.broadcast_to,
         dot=dot,
         trans=np.transpose,
         where=np.where,

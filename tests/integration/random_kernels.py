@@ -28,6 +28,8 @@ Choose = Callable[[int], int]
 LIMIT = 1 << 20
 """What no element may reach: float32 counts exactly up to 2**24."""
 NUM_INPUTS = 3
+HALVES = ("h0", "h1")
+"""Inputs of float16."""
 INPUT_SIZE = 1 << 15
 INDICES = 64
 SLOT = 32 * 32
@@ -85,7 +87,8 @@ class _Writer:
         return str(self.pick(options))
 
     def load(self, shape: tuple[int, ...]) -> Tile:
-        source = f"x{self.choose(NUM_INPUTS)}"
+        is_half = self.choose(5) == 0
+        source = self.pick(HALVES) if is_half else f"x{self.choose(NUM_INPUTS)}"
         lanes = [f"({self.start(side)} + tl.arange(0, {side}))" for side in shape]
         if self.choose(5) == 0:
             lanes[0] = f"tl.load(index + tl.arange(0, {shape[0]}) + pid)"
@@ -100,7 +103,8 @@ class _Writer:
         mask = ""
         if self.choose(2):
             mask = f", mask={limited} < {self.pick(('N', 'K', '20'))}, other={self.choose(2)}"
-        return Tile(f"tl.load({source} + {at}{mask})", shape, 3)
+        text = f"tl.load({source} + {at}{mask})"
+        return Tile(f"tl.cast({text}, tl.float32)" if is_half else text, shape, 3)
 
     def expression(self, shape: tuple[int, ...], depth: int) -> Tile:
         fitting = [tile for tile in self.tiles if tile.shape == shape]
@@ -109,9 +113,11 @@ class _Writer:
         if depth == 0:
             return self.load(shape)
         kinds = [self.load, self.binary, self.select, self.scanned]
-        kinds += [self.product, self.product, self.transposed, self.widened]
+        kinds += [self.product, self.product, self.halves, self.transposed, self.widened]
+        kinds += [self.reshaped, self.ordered, self.gathered]
         if len(shape) == 1:
             kinds = [self.load, self.binary, self.select, self.reduced, self.scanned]
+            kinds += [self.counted, self.ordered]
         kind = self.pick(kinds)
         if kind == self.load:
             return self.load(shape)
@@ -144,6 +150,39 @@ class _Writer:
         text = f"tl.dot({a.text}, {b.text}{acc}, input_precision='ieee')"
         return Tile(text, shape, a.bound * b.bound * inner)
 
+    def halves(self, shape: tuple[int, ...], depth: int) -> Tile:
+        """A product of two tiles of float16."""
+        inner = self.pick(SIDES)
+        parts = []
+        for rows, columns in ((shape[0], inner), (inner, shape[1])):
+            lanes = [f"({self.start(side)} + tl.arange(0, {side}))" for side in (rows, columns)]
+            at = f"{lanes[0]}[:, None] * 64 + {lanes[1]}[None, :]"
+            parts.append(f"tl.load({self.pick(HALVES)} + {at})")
+        return Tile(f"tl.dot({parts[0]}, {parts[1]})", shape, 9 * inner)
+
+    def reshaped(self, shape: tuple[int, ...], depth: int) -> Tile:
+        tile = self.expression(shape[::-1], depth)
+        return Tile(f"tl.reshape({tile.text}, {list(shape)})", shape, tile.bound)
+
+    def ordered(self, shape: tuple[int, ...], depth: int) -> Tile:
+        tile = self.expression(shape, min(depth, 1))
+        function = self.pick(("tl.abs", "tl.abs", "tl.sort"))
+        return Tile(f"{function}({tile.text})", shape, tile.bound)
+
+    def gathered(self, shape: tuple[int, ...], depth: int) -> Tile:
+        tile, axis = self.expression(shape, depth), self.choose(2)
+        lanes = [f"tl.arange(0, {side})" for side in shape]
+        at = f"{lanes[0]}[:, None] * 3 + {lanes[1]}[None, :] * 5 + pid"
+        return Tile(f"tl.gather({tile.text}, ({at}) % {shape[axis]}, {axis})", shape, tile.bound)
+
+    def counted(self, shape: tuple[int, ...], depth: int) -> Tile:
+        """Small numbers made of integers."""
+        lanes = f"(tl.arange(0, {shape[0]}) + {self.pick(('pid', 'qid * 7', '1'))})"
+        operation = self.pick(("% 5", "// 3", "& 6", "^ 3", "<< 1", ">> 2", "| 8"))
+        if self.choose(3) == 0:
+            lanes = f"tl.load(index + tl.arange(0, {shape[0]}) + pid)"
+        return Tile(f"tl.cast({lanes} {operation}, tl.float32)", shape, 256)
+
     def transposed(self, shape: tuple[int, ...], depth: int) -> Tile:
         tile = self.expression(shape[::-1], depth)
         return Tile(f"tl.trans({tile.text})", shape, tile.bound)
@@ -157,7 +196,10 @@ class _Writer:
     def reduced(self, shape: tuple[int, ...], depth: int) -> Tile:
         other, axis = self.pick(SIDES), self.choose(2)
         tile = self.expression((other, *shape) if axis == 0 else (*shape, other), depth)
-        if self.choose(2):
+        kind = self.choose(5)
+        if kind == 0:
+            return Tile(f"tl.cast(tl.argmax({tile.text}, {axis}), tl.float32)", shape, other)
+        if kind < 3:
             return Tile(f"tl.max({tile.text}, {axis})", shape, tile.bound)
         return Tile(f"tl.sum({tile.text}, {axis})", shape, tile.bound * other)
 
@@ -214,7 +256,7 @@ class _Writer:
         # What the body assigned may never have been: a loop may have no trips.
         self.tiles = before + results
 
-    def tiled(self) -> None:
+    def tiled(self, row: str = "pid") -> None:
         """A product as a GEMM computes it: tiles by program, the sum in pieces."""
         rows, columns = self.pick(SIDES), self.pick(SIDES)
         step, trips = self.pick(((16, 4), (32, 2), (64, 1)))
@@ -251,8 +293,40 @@ class _Writer:
         if self.choose(3) == 0:
             bias = f"tl.load(x0 + {lines[1]})[None, :]"
             self.line(f"{name} = tl.maximum({name} + {bias}, 0.0)")
-        self.keep(Tile(name, (rows, columns), bound))
+        self.keep(Tile(name, (rows, columns), bound), row)
         self.tiles.append(Tile(name, (rows, columns), bound))
+
+    def persist(self) -> None:
+        """Tiles that programs take in turns, as many as there are."""
+        shape, variable = (self.pick(SIDES), self.pick(SIDES)), f"u{self.num_names}"
+        before = list(self.tiles)
+        self.line(f"for {variable} in range(pid, 4, tl.num_programs(0)):")
+        self.depth += 1
+        self.loops.append((variable, 4))
+        if self.choose(2):
+            self.tiled(variable)
+        else:
+            self.keep(self.expression(shape, 2), variable)
+        self.loops.pop()
+        self.depth -= 1
+        self.tiles = before
+
+    def repeat(self) -> None:
+        """A loop whose trips depend on data."""
+        name, shape, variable = self.name(), self.shape(), f"w{self.num_names}"
+        self.line(f"{name} = tl.zeros({list(shape)}, tl.float32)")
+        self.line(f"{variable} = tl.load(index + pid + qid) % 4")
+        self.line(f"while {variable} > 0:")
+        self.depth += 1
+        added = self.expression(shape, 1)
+        self.line(f"{name} += {added.text}")
+        self.line(f"{variable} -= 1")
+        self.depth -= 1
+        self.tiles.append(Tile(name, shape, 4 * added.bound))
+
+    def leave(self) -> None:
+        self.line(f"if {self.pick(('pid == 2', 'qid > 1', 'pid * 3 + qid == 4'))}:")
+        self.line("    return")
 
     def branch(self) -> None:
         fitting = [tile for tile in self.tiles if len(tile.shape) == 2]
@@ -270,16 +344,18 @@ class _Writer:
             self.tiles.append(Tile(name, tile.shape, bound))
         return None
 
-    def keep(self, tile: Tile) -> None:
+    def keep(self, tile: Tile, row: str = "pid") -> None:
         """Store a tile to where no other program, and no other statement, does."""
-        at = f"out + (({self.num_slots} * 4 + pid) * 4 + qid) * {SLOT}"
+        at = f"out + (({self.num_slots} * 4 + {row}) * 4 + qid) * {SLOT}"
         self.num_slots += 1
         lanes = [f"tl.arange(0, {side})" for side in tile.shape]
         where = f"{at} + {lanes[0]}"
         if len(tile.shape) == 2:
             where = f"{at} + {lanes[0]}[:, None] * 32 + {lanes[1]}[None, :]"
-        self.line(f"tl.store({where}, {tile.text})")
-        if self.choose(4) == 0:
+        masked = self.choose(4) == 0
+        mask = f", mask=({lanes[0]}{'[:, None]' * (len(tile.shape) - 1)}) < N" if masked else ""
+        self.line(f"tl.store({where}, {tile.text}{mask})")
+        if self.choose(4) == 0 and not masked:
             name = self.name()
             self.line("tl.debug_barrier()")
             self.line(f"{name} = tl.load({where})")
@@ -291,19 +367,18 @@ class _Writer:
         if fitting:
             tile = self.pick(fitting)
             at = f"shared + {self.choose(3)} * 32 + tl.arange(0, {tile.shape[0]})"
-            self.line(f"tl.atomic_add({at}, {tile.text})")
+            if self.choose(2):
+                self.line(f"tl.atomic_add({at}, {tile.text})")
+            else:
+                self.line(f"tl.atomic_max({at.replace('shared', 'shared + 128')}, {tile.text})")
 
 
 def generate(choose: Choose) -> Kernel:
     """Return a kernel that ``choose`` decides about; 0 gives the simplest."""
     writer = _Writer(choose)
     statements = (
-        writer.assign,
-        writer.loop,
-        writer.loop,
-        writer.tiled,
-        writer.branch,
-        writer.count,
+        *(writer.assign, writer.loop, writer.loop, writer.tiled, writer.branch),
+        *(writer.count, writer.persist, writer.repeat, writer.leave),
     )
     if choose(3):
         writer.assign()
@@ -313,7 +388,7 @@ def generate(choose: Choose) -> Kernel:
         writer.pick(statements)()
     for tile in tuple(writer.tiles)[-3:]:
         writer.keep(tile)
-    inputs = ", ".join(f"x{number}" for number in range(NUM_INPUTS))
+    inputs = ", ".join((*(f"x{number}" for number in range(NUM_INPUTS)), *HALVES))
     head = [
         "import triton",
         "import triton.language as tl",
@@ -336,10 +411,12 @@ def disagreement(kernel: Kernel, folder: Path, *, check: bool = False) -> str:
         f"x{number}": rng.integers(-3, 4, INPUT_SIZE).astype(np.float32)
         for number in range(NUM_INPUTS)
     }
+    for name in HALVES:
+        arrays[name] = rng.integers(-3, 4, INPUT_SIZE).astype(np.float16)
     arrays["index"] = rng.integers(0, 48, INDICES).astype(np.int32)
     outputs = {
         "out": np.zeros(kernel.num_slots * 16 * SLOT, np.float32),
-        "shared": np.zeros(128, np.float32),
+        "shared": np.zeros(256, np.float32),
     }
     path = folder / "random_kernel.py"
     path.write_text(kernel.source)

@@ -509,3 +509,21 @@ def test_a_product_beside_the_loop_is_added_once(
         *given, out, n, k, BEFORE=before, AFTER=after, BLOCK=block, BK=block_k
     )
     np.testing.assert_array_equal(out.numpy(), c @ d + (before + after) * (a @ b))
+
+
+@triton.jit
+def same_product_kernel(a_ptr, b_ptr, out_ptr, BLOCK: tl.constexpr):
+    inner = tl.arange(0, BLOCK)
+    at = inner[:, None] * BLOCK + inner[None, :]
+    product = tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at))
+    tl.store(out_ptr + tl.program_id(0) * BLOCK * BLOCK + at, product)
+
+
+@pytest.mark.parametrize("grid", [1, 2, 5])
+def test_a_product_that_is_the_same_in_every_program_is_everywhere(
+    device: ExecutingLauncher, grid: int
+) -> None:
+    a, b = (RNG.integers(-3, 4, (16, 16)).astype(np.float32) for _ in range(2))
+    out = device.tensor(np.zeros((grid, 16, 16), np.float32))
+    same_product_kernel[(grid,)](device.tensor(a), device.tensor(b), out, BLOCK=16)
+    np.testing.assert_array_equal(out.numpy(), np.broadcast_to(a @ b, (grid, 16, 16)))

@@ -132,27 +132,92 @@ def test_a_deadlock_of_threads_names_the_lines_at_which_they_wait() -> None:
     rank.kill()
 
 
-@pytest.mark.adr("0060-D1")
-def test_an_interrupt_of_main_ends_the_thread_that_runs() -> None:
-    simulation = Simulation()
-    began = threading.Event()
-
-    def body() -> None:
-        began.set()
-        while True:
-            time.sleep(0.001)
+def interrupted(simulation: Simulation, after_s: float) -> bool:
+    """Drive a simulation, with Ctrl-C after a while; return whether main itself was interrupted."""
 
     def interrupt() -> None:
-        began.wait()
-        time.sleep(0.1)
+        time.sleep(after_s)
         os.kill(os.getpid(), signal.SIGINT)
 
-    rank = simulation.start_rank(0, body, ignore, carrier=thread())
     # Where the tests run in the background, Python was told to ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         threading.Thread(target=interrupt, daemon=True).start()
         simulation.drain()
+    except KeyboardInterrupt:
+        return True
     finally:
         signal.signal(signal.SIGINT, before)
+    return False
+
+
+@pytest.mark.adr("0060-D1")
+def test_an_interrupt_of_main_ends_the_thread_that_runs() -> None:
+    simulation = Simulation()
+
+    def body() -> None:
+        while True:
+            time.sleep(0.001)
+
+    rank = simulation.start_rank(0, body, ignore, carrier=thread())
+    assert not interrupted(simulation, 0.1)
+    assert isinstance(rank.error, KeyboardInterrupt)
+
+
+@pytest.mark.adr("0077-D5")
+@pytest.mark.parametrize("trial", range(6))
+def test_an_interrupt_between_turns_is_not_lost_and_leaves_no_thread(trial: int) -> None:
+    simulation = Simulation()
+
+    def body() -> None:
+        while True:
+            simulation.sleep(1)
+
+    def others_end(ended: Rank) -> None:
+        for rank in ranks:
+            rank.abort()
+
+    ranks = [simulation.start_rank(each, body, others_end, carrier=thread()) for each in range(3)]
+    on_main = interrupted(simulation, 0.02 + 0.003 * trial)
+    for rank in ranks:
+        if rank.alive:
+            rank.kill()
+    assert on_main or any(isinstance(rank.error, KeyboardInterrupt) for rank in ranks)
+    assert not any(each.name == "worker" for each in threading.enumerate())
+
+
+@pytest.mark.adr("0077-D5")
+def test_an_interrupt_during_a_call_of_c_is_raised_at_the_wait_behind_it() -> None:
+    simulation = Simulation()
+    steps: list[str] = []
+
+    def body() -> None:
+        time.sleep(0.3)  # begun before, and ends after
+        try:
+            simulation.sleep(1)
+            simulation.sleep(1)
+        except KeyboardInterrupt:
+            steps.append("interrupted")
+            simulation.sleep(1)
+            steps.append("saved")
+
+    rank = simulation.start_rank(0, body, ignore, carrier=thread())
+    assert not interrupted(simulation, 0.1)
+    assert steps in (["interrupted", "saved"], [])
+    assert rank.error is None or isinstance(rank.error, KeyboardInterrupt)
+    assert steps or rank.error is not None
+
+
+@pytest.mark.adr("0077-D5")
+def test_an_error_that_an_interrupt_has_caused_is_that_interrupt() -> None:
+    simulation = Simulation()
+
+    def body() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("the library is in disorder")
+
+    rank = simulation.start_rank(0, body, ignore, carrier=thread())
+    simulation.drain()
     assert isinstance(rank.error, KeyboardInterrupt)

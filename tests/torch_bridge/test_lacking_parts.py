@@ -73,6 +73,16 @@ def test_what_a_device_can_answer_is_answered(run) -> None:
     )
 
 
+def test_sparse_and_nested_tensors_of_a_device_run(run) -> None:
+    run(
+        "y = torch.eye(4, device='cuda').to_sparse() @ x\n"
+        "assert y.is_cuda and torch.equal(y, x)\n"
+        "parts = [torch.ones(each, 3, device='cuda') for each in (2, 4)]\n"
+        "z = torch.nested.nested_tensor(parts, layout=torch.jagged) + 1\n"
+        "assert z.is_nested and z.unbind()[1].tolist() == [[2] * 3] * 4\n"
+    )
+
+
 def test_generators_of_a_device_give_the_same_numbers_again(run) -> None:
     run(
         "g = torch.Generator(device='cuda')\n"

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernbench.errors import CollectiveMismatchError, DeadlockError  # noqa: E402
+from kernbench.errors import CollectiveMismatchError, DeadlockError, KernbenchError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
 from kernbench.torch_bridge.call_order import SwappedCallsWarning  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
@@ -130,6 +130,42 @@ def test_a_rank_that_exits_early_is_named(fails: Fails) -> None:
     error = fails("if rank == 1: sys.exit(3)\ndist.barrier()")
     assert "rank 1 called sys.exit(3)" in str(error)
     assert any("rank 0  barrier #1" in note for note in error.__notes__)
+
+
+@pytest.mark.parametrize("call", ["os._exit(3)", "sys.exit(3)"])
+def test_a_rank_that_leaves_at_once_ends_no_other_unheard(call: str, fails: Fails) -> None:
+    error = fails(f"if rank == 1: {call}\ndist.barrier()")
+    assert "rank 1 called sys.exit(3)" in str(error)
+    assert any("rank 2  barrier #1" in note for note in error.__notes__)
+
+
+def test_a_device_beyond_the_machine_is_told_with_who_waits(fails: Fails) -> None:
+    error = fails("torch.cuda.set_device(rank + 2)\ndist.barrier()")
+    notes = "\n".join(error.__notes__)
+    assert (
+        f"rank 0  barrier #1 on group world, waits for rank 2, since 0.000 us    case.py:{LINE + 1}"
+        in notes
+    )
+
+
+def test_tensors_in_different_places_are_the_programs_mistake(fails: Fails) -> None:
+    error = fails("x + torch.ones(4)")
+    assert isinstance(error, KernbenchError)
+    assert isinstance(error, RuntimeError)
+    assert "found at least two devices, cuda:0 and cpu" in str(error)
+
+
+def test_a_backend_for_each_place_takes_tensors_of_both(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(
+        START
+        + "for backend in ('cpu:gloo,cuda:nccl', 'cuda:nccl,cpu:gloo'):\n"
+        + "    group = dist.new_group(backend=backend)\n"
+        + "    for y in (torch.ones(2), torch.ones(2, device='cuda')):\n"
+        + "        dist.all_reduce(y, group=group)\n"
+        + "        assert y.tolist() == [3, 3]\n"
+    )
+    simulated(path, nprocs=3)
 
 
 @pytest.mark.parametrize("call", ["torch.cuda.set_device(4)", "torch.ones(1, device='cuda:4')"])

@@ -218,14 +218,38 @@ def _torchrun(
         list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
     ] = None,
     nproc_per_node: Annotated[
-        int,
+        str,
         typer.Option(
             "--nproc-per-node",
             "--nproc_per_node",
-            metavar="N",
-            help="Ranks; with 1 the program may spawn ranks itself.",
+            metavar="N|gpu",
+            help="Ranks, gpu for one per device; with 1 the program may spawn ranks itself.",
         ),
-    ] = 1,
+    ] = "1",
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as of python -m.")
+    ] = False,
+    nnodes: Annotated[
+        str, typer.Option("--nnodes", metavar="1", help="As torchrun's; there is one node.")
+    ] = "1",
+    master_addr: Annotated[
+        str, typer.Option("--master-addr", "--master_addr", help="Of MASTER_ADDR.")
+    ] = "localhost",
+    master_port: Annotated[
+        int, typer.Option("--master-port", "--master_port", help="Of MASTER_PORT.")
+    ] = 29500,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="As torchrun's; it is always so.")
+    ] = False,
+    node_rank: Annotated[str, typer.Option("--node-rank", "--node_rank", hidden=True)] = "0",
+    max_restarts: Annotated[int, typer.Option("--max-restarts", "--max_restarts", hidden=True)] = 0,
+    rdzv_backend: Annotated[
+        str, typer.Option("--rdzv-backend", "--rdzv_backend", hidden=True)
+    ] = "",
+    rdzv_endpoint: Annotated[
+        str, typer.Option("--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
+    ] = "",
+    rdzv_id: Annotated[str, typer.Option("--rdzv-id", "--rdzv_id", hidden=True)] = "none",
     machine: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
     ] = "ahbm",
@@ -255,14 +279,22 @@ def _torchrun(
 
     Options of kernbench come before SCRIPT, arguments of the program after it. Every rank is a
     simulated process with the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, ...);
-    "cuda" is the machine, "nccl" its links. Needs PyTorch: pip install "kernbench[torch]".
+    "cuda" is the machine, "nccl" its links. Options of torchrun that find other nodes or restart
+    workers (--rdzv-backend, --rdzv-endpoint, --max-restarts, ...) are accepted. Needs PyTorch: pip
+    install "kernbench[torch]".
     """
     from kernbench.cli.torchrun import TorchrunOptions, torchrun
 
     options = TorchrunOptions(
         script=script,
         args=tuple(args or ()),
-        nprocs=nproc_per_node,
+        nproc_per_node=nproc_per_node,
+        module=module,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+        run_id=rdzv_id,
         machine=machine,
         data=data,
         log=log,

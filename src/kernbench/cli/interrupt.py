@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 _RETRY_S = 0.001
 _SWALLOWING = frozenset({"__del__", "remove", "_remove"})
@@ -38,6 +39,15 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     finally:
+        _restore(alarm)
+
+
+def _restore(alarm: Any) -> None:
+    """Put the handlers back, also where another interrupt comes just then."""
+    try:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGALRM, alarm)
+    except KeyboardInterrupt:
+        _restore(alarm)
+        raise

@@ -6,6 +6,8 @@ import gc
 import importlib
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 from kernbench.cli.run import DONE, FAILED, Outputs, guarded, make_room, run_and_report
 from kernbench.cli.script import compile_program, find_script
@@ -19,7 +21,15 @@ class TorchrunOptions(Outputs):
 
     script: str
     args: tuple[str, ...]
-    nprocs: int
+    nproc_per_node: str
+    """A number of ranks, or ``gpu`` for as many as the machine has devices."""
+    module: bool
+    """Whether ``script`` is the name of a module."""
+    nnodes: str
+    node_rank: str
+    master_addr: str
+    master_port: int
+    run_id: str
     machine: str
     data: bool
     ranks_print: str
@@ -31,19 +41,22 @@ def torchrun(options: TorchrunOptions) -> int:
     """Run a program, report, and return its exit status."""
 
     def start() -> int:
-        path = find_script(options.script)
-        if options.nprocs < 1:
-            raise UsageError(f"--nproc-per-node must be at least 1, but got {options.nprocs}")
+        if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
+            raise UsageError(
+                f"--nnodes must be 1 and --node-rank 0, but got {options.nnodes} and "
+                f"{options.node_rank}; all ranks run here: give their number with "
+                "--nproc-per-node, and nodes in the machine's description"
+            )
+        path = _find_module(options.script) if options.module else find_script(options.script)
+        nprocs = _num_processes(options)
         # A program in one process may start ranks itself, as many as there are devices.
-        machine = load_machine(options.machine, None if options.nprocs == 1 else options.nprocs)
+        machine = load_machine(options.machine, None if nprocs == 1 else nprocs)
         make_room(options)
         from kernbench.torch_bridge import check_torch, run_torchrun
 
         check_torch()
         _import_bridge()
-        shown = _ranks(
-            options.ranks_print, options.nprocs if options.nprocs > 1 else machine.num_sips
-        )
+        shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
         code = compile_program(path)
         from kernbench.runtime_api import RuntimeContext
 
@@ -56,9 +69,15 @@ def torchrun(options: TorchrunOptions) -> int:
                     path,
                     code,
                     options.args,
-                    options.nprocs,
+                    nprocs,
                     shown=shown,
                     with_rank=options.prefix,
+                    module=options.script if options.module else None,
+                    variables={
+                        "MASTER_ADDR": options.master_addr,
+                        "MASTER_PORT": str(options.master_port),
+                        "TORCHELASTIC_RUN_ID": options.run_id,
+                    },
                 )
             except SystemExit as end:
                 if end.code is None or isinstance(end.code, int):
@@ -83,6 +102,40 @@ def _import_bridge() -> None:
     finally:
         gc.enable()
     gc.freeze()
+
+
+def _num_processes(options: TorchrunOptions) -> int:
+    """Return how many ranks were asked for.
+
+    Raises:
+        UsageError: It is no number, or less than 1.
+    """
+    text = options.nproc_per_node
+    if text in ("gpu", "auto"):
+        return load_machine(options.machine, None).num_sips
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--nproc-per-node must be at least 1, or gpu, but got {text}")
+    return int(text)
+
+
+def _find_module(name: str) -> Path:
+    """Return the file of a module that is found from the working directory.
+
+    Raises:
+        UsageError: There is none, or it is no Python file.
+    """
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = find_spec(name)
+        if found is not None and found.submodule_search_locations is not None:
+            found = find_spec(f"{name}.__main__")
+    except ImportError as error:
+        raise UsageError(f"-m {name}: {error}") from None
+    if found is None or not found.has_location or not str(found.origin).endswith(".py"):
+        raise UsageError(f"-m {name}: no such module from {folder}; give a file without -m")
+    return Path(str(found.origin))
 
 
 def _ranks(text: str, most: int) -> frozenset[int] | None:

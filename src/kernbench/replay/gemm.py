@@ -60,6 +60,8 @@ def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
     def into(a: Array, b: Array, *, out: Array) -> None:
         if is_plain and a.shape == (1, m, k) and b.shape == (1, k, n):
             np.matmul(widen(a)[0], widen(b)[0], out=out[0])
+            # The operands may be those of every program of a group.
+            out[1:] = out[0]
         else:
             out[...] = product_of(widen(a), widen(b))
 

@@ -77,10 +77,18 @@ def on_thread(name: str, before: Callable[[], None], make: MakeThread | None = N
 
 _LOOK_S = 0.2
 """How often main looks for signals, which need not wake the thread that has to handle them."""
+_RETRY_S = 0.001
+_SWALLOWING = frozenset({"__del__", "remove", "_remove"})
+"""Where Python only prints exceptions: finalizers, and the callbacks of weak references."""
 
 
 class _ThreadWorker:
-    """A thread and the baton that it shares with main: two locks, of which one is free in turn."""
+    """A thread and the baton that it shares with main.
+
+    The baton is two facts, each written by who has it: the number of turns that main has given, and
+    whether main has it back. Two locks only wake who waits for them. So an interrupt, which may be
+    raised between any two instructions, finds a baton that exactly one has.
+    """
 
     thread: threading.Thread
 
@@ -89,14 +97,15 @@ class _ThreadWorker:
         self._run = run
         self._context = copy_context()
         self._before = before
+        self._turn = 0
+        self._is_back = False
         self._mine = _lock()
         self._mine.acquire()
         self._mains = _lock()
         self._mains.acquire()
-        self._is_back = False
-        """Whether main has the baton. The lock only wakes it: an interrupt may come in between."""
         self._handed: Any = None
         self._thrown: type[BaseException] | None = None
+        self._interrupt: _Interrupt | None = None
 
     def __bool__(self) -> bool:
         return self.thread.ident is not None and not self.dead
@@ -112,62 +121,130 @@ class _ThreadWorker:
             _start(self.thread)
         except KeyboardInterrupt:
             # It has begun: what is interrupted is only the wait for its sign of life.
-            self._interrupt()
+            self._interrupt = _Interrupt()
 
     def switch(self) -> Any:
         if self.dead:
             raise InternalError(f"thread {self.thread.name} has ended and cannot go on")
-        self._before()
-        self._is_back = False
         if self.thread.ident is None:
             self.thread_starts()
-        self._mine.release()
-        while not self._is_back:
-            try:
-                self._mains.acquire(timeout=_LOOK_S)
-            except KeyboardInterrupt:
-                if not self._is_back:
-                    self._interrupt()
+        self._hand_over()
+        while self._interrupt is not None:
+            interrupt, self._interrupt = self._interrupt, None
+            interrupt.take_back(self.thread)
+            if interrupt.was_raised:
+                break
+            if self.dead:
+                raise KeyboardInterrupt
+            # It came to a wait before it could be interrupted.
+            self._thrown = KeyboardInterrupt
+            self._hand_over()
         if self.dead:
             _join(self.thread)
         handed, self._handed = self._handed, None
         return handed
+
+    def _hand_over(self) -> None:
+        """Give the thread its turn, until it gives main the baton back."""
+        self._before()
+        turn = self._turn + 1
+        while self._turn != turn or not self._is_back:
+            try:
+                if self._turn != turn:
+                    self._is_back = False
+                    self._turn = turn
+                    _wake(self._mine)
+                waits = self._interrupt is not None and not self._interrupt.was_sent
+                self._mains.acquire(timeout=_RETRY_S if waits else _LOOK_S)
+                if waits and not self._is_back and self._interrupt is not None:
+                    self._interrupt.send(self.thread)
+            except KeyboardInterrupt:
+                self._interrupt = _Interrupt()
+                _wake(self._mine)
 
     def throw(self, error: type[BaseException]) -> Any:
         self._thrown = error
         return self.switch()
 
     def to_main(self, handed: Any) -> None:
-        self._handed = handed
-        self._give_back()
-        self._take()
+        turn = self._turn
+        try:
+            self._handed = handed
+            self._give_back()
+            self._take(turn)
+        except KeyboardInterrupt:
+            if self._is_back or self._turn != turn:
+                # Main was told: this thread may go on when it is its turn again.
+                self._take(turn)
+            raise
 
     def main(self) -> None:
         """Run in the thread."""
         try:
-            self._take()
+            self._take(0)
             self._context.run(self._run)
-        except SystemExit:
+        except (SystemExit, KeyboardInterrupt):
             # It was ended before it began.
             return
         finally:
-            self.dead = True
-            self._give_back()
+            self._end()
 
-    def _take(self) -> None:
-        self._mine.acquire()
+    def _end(self) -> None:
+        while not self._is_back:
+            try:
+                self.dead = True
+                self._give_back()
+            except KeyboardInterrupt:
+                continue
+
+    def _take(self, turn: int) -> None:
+        """Wait for the turn after a given one."""
+        while self._turn == turn:
+            self._mine.acquire()
         thrown, self._thrown = self._thrown, None
         if thrown is not None:
             raise thrown
 
     def _give_back(self) -> None:
         self._is_back = True
-        if self._mains.locked():
-            self._mains.release()
+        _wake(self._mains)
 
-    def _interrupt(self) -> None:
-        ident = ctypes.c_ulong(self.thread.ident or 0)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
+
+class _Interrupt:
+    """One Ctrl-C on its way to a thread."""
+
+    def __init__(self) -> None:
+        self.was_sent = False
+        self.was_raised = False
+
+        def init(error: BaseException, *args: object) -> None:
+            self.was_raised = True
+
+        # Python makes it where the thread meets it; nothing else says that it did.
+        self._kind = type("KeyboardInterrupt", (KeyboardInterrupt,), {"__init__": init})
+
+    def send(self, thread: threading.Thread) -> None:
+        """Raise it in a thread, unless it would be swallowed just now."""
+        frame = sys._current_frames().get(thread.ident or 0)
+        while frame is not None:
+            if frame.f_code.co_name in _SWALLOWING:
+                return
+            frame = frame.f_back
+        self.was_sent = True
+        _raise_in(thread, ctypes.py_object(self._kind))
+
+    def take_back(self, thread: threading.Thread) -> None:
+        """Make sure that it is not raised any more."""
+        _raise_in(thread, None)
+
+
+def _raise_in(thread: threading.Thread, error: Any) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), error)
+
+
+def _wake(lock: Any) -> None:
+    if lock.locked():
+        lock.release()
 
 
 def is_running_in(main: greenlet) -> bool:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.simulation import Simulation
 
 
+_MOST_CONTEXTS = 32
+
+
 class Rank:
     """One rank's code, the process that stands for it, and how it ended.
 
@@ -117,7 +120,7 @@ class Rank:
         try:
             self._body()
         except BaseException as error:
-            self.error = error
+            self.error = _cause(error)
 
     def _drive(self) -> Generator[Event, Any, None]:
         simulation = self._simulation
@@ -142,3 +145,15 @@ class Rank:
             self.waiting_for = None
             self.ended_ps = simulation.now_ps
             self._on_end(self)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the interrupt that an error comes from: one may leave a library in disorder."""
+    found: BaseException | None = error
+    for _ in range(_MOST_CONTEXTS):
+        if found is None:
+            break
+        if isinstance(found, KeyboardInterrupt):
+            return found
+        found = found.__context__
+    return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -24,10 +24,14 @@ def run_torchrun(
     *,
     shown: Collection[int] | None = None,
     with_rank: bool = False,
+    module: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
     What ranks print is shown of ``shown``, None for all, after the rank's number ``with_rank``.
+    ``module`` is the program's name where it is run as ``-m`` does; ``variables`` are set over
+    those of the launcher.
 
     Raises:
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
@@ -35,4 +39,14 @@ def run_torchrun(
     check_torch()
     from kernbench.torch_bridge.programs import run_torchrun as run
 
-    run(context, path, code, args, nprocs, shown=shown, with_rank=with_rank)
+    run(
+        context,
+        path,
+        code,
+        args,
+        nprocs,
+        shown=shown,
+        with_rank=with_rank,
+        module=module,
+        variables=variables or {},
+    )

@@ -28,6 +28,7 @@ _get_fsdp_device = fsdp_init._get_compute_device
 _to = torch.nn.Module.to
 _set_signal = signal.signal
 _os_fork = os.fork
+_os_exit = os._exit
 _os_start_process = BaseProcess.start
 
 
@@ -38,6 +39,7 @@ def install(patches: Patches) -> None:
     patches.set(signal, "signal", _signal_on_main)
     patches.set(torch, "compile", _compile_nothing)
     patches.set(os, "fork", _fork)
+    patches.set(os, "_exit", _exit_at_once)
     patches.set(BaseProcess, "start", _start_process)
     patches.set(torch.nn.Module, "to", _move_module)
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
@@ -114,6 +116,13 @@ def _fork() -> int:
     if HERE.process is not None and not HERE.is_foreign:
         _refuse_process("os.fork")
     return _os_fork()
+
+
+def _exit_at_once(status: int) -> None:
+    """``os._exit``, which would end all ranks; this one ends, ``finally`` blocks and all."""
+    if HERE.process is None or HERE.is_foreign:
+        _os_exit(status)
+    raise SystemExit(status)
 
 
 def _start_process(self: BaseProcess) -> None:

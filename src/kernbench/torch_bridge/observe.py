@@ -18,6 +18,7 @@ from kernbench.torch_bridge.device.residence import Residence, settle, storage_o
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
+from kernbench.torch_bridge.refusals import MixedDevicesError
 from kernbench.torch_bridge.shapes import Known, zeros_on_host
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -273,7 +274,7 @@ def _refuse_host(operation: Operation, device: Any, host: Tensor) -> None:
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
     if not operation.is_on_one_device:
         return
-    raise RuntimeError(
+    raise MixedDevicesError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{first} and {second}! ({operation.full_name})"
     )

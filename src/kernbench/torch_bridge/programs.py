@@ -57,8 +57,11 @@ class Programs:
         code: CodeType,
         shown: Collection[int] | None,
         with_rank: bool,
+        package: str | None = None,
     ) -> None:
         self._session = session
+        self._package = package
+        """Of a program that is run as a module; None for a file."""
         self._path = path
         self._code = code
         self._output = (shown, with_rank)
@@ -93,7 +96,8 @@ class Programs:
             context_parallel.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)
-            patches.set(sys, "path", [str(self._path.parent), *sys.path])
+            folder = self._path.parent if self._package is None else Path.cwd()
+            patches.set(sys, "path", [str(folder), *sys.path])
             run = self._session.run
             launcher, arch = TorchLauncher(run, run.launcher.engine), ARCHITECTURE
             with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
@@ -106,6 +110,8 @@ class Programs:
         """Execute the program as the module ``name`` of the calling process."""
         module = ModuleType(name)
         module.__dict__.update(__file__=str(self._path), __builtins__=builtins)
+        if self._package is not None:
+            module.__package__ = self._package
         sys.modules[name] = module
         exec(self._code, module.__dict__)
         return module
@@ -185,11 +191,16 @@ def run_torchrun(
     *,
     shown: Collection[int] | None,
     with_rank: bool,
+    module: str | None,
+    variables: Mapping[str, str],
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context)
     context.remarks.append(lambda: remarks_of(session))
-    programs = Programs(session, path, code, shown, with_rank)
+    package = None if module is None else module.rpartition(".")[0]
+    if module is not None and path.name == "__main__.py":
+        package = module
+    programs = Programs(session, path, code, shown, with_rank, package)
     variables = {
         "RANK": "{rank}",
         "LOCAL_RANK": "{rank}",
@@ -205,6 +216,7 @@ def run_torchrun(
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "none",
+        **variables,
     }
     with programs.surroundings():
         sys.argv = [str(path), *args]

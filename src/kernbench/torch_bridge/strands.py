@@ -109,7 +109,9 @@ def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
         return
     except Exception:
         # One thread's end is not the process's: Python prints the error and goes on.
-        arguments = threading.ExceptHookArgs([*sys.exc_info(), thread])
+        kind, error, traceback = sys.exc_info()
+        own = None if traceback is None else traceback.tb_next
+        arguments = threading.ExceptHookArgs([kind, error, own, thread])
         threading.excepthook(arguments)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, strided
 
 from kernbench.torch_bridge.call_keys import call_keys
 from kernbench.torch_bridge.costs.attention import AttentionCosts
@@ -118,10 +118,16 @@ def num_bytes(values: Iterable[Any]) -> int:
     total = 0
     for value in values:
         if isinstance(value, Tensor):
-            total += value.nbytes
+            total += value.nbytes if value.layout is strided else _sparse_bytes(value)
         elif isinstance(value, (list, tuple)):
             total += num_bytes(value)
     return total
+
+
+def _sparse_bytes(value: Tensor) -> int:
+    """Return the bytes of a tensor's elements and of where they are."""
+    count = value._nnz()
+    return count * (value.element_size() + 8 * value.dim())
 
 
 def most_elements(values: Iterable[Any]) -> int:

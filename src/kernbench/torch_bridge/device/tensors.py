@@ -165,11 +165,15 @@ def new_tensor(
     return made.requires_grad_() if requires_grad else made
 
 
-def _wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
     # C++ has no guard for a device that it was not built for, and would abort.
-    if device is not None and is_simulated(device):
-        device = current().session.place
-    made: Tensor = _make_wrapper_subclass(cls, *args, device=device, **kwargs)
+    place = current().session.place
+    if kwargs.get("device") is not None and is_simulated(kwargs["device"]):
+        kwargs["device"] = place
+    given = [
+        place if isinstance(each, torch.device) and is_simulated(each) else each for each in args
+    ]
+    made: Tensor = _make_wrapper_subclass(cls, *given, **kwargs)
     return made
 
 

@@ -1,0 +1,77 @@
+"""``kernbench torchrun`` takes what torchrun takes, or says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kernbench.cli.app import app
+
+pytest.importorskip("torch")
+PROGRAM = """
+import os, sys
+from {where} import name
+names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+print(name, *sys.argv[1:], *(os.environ[each] for each in names))
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 and os.environ["RANK"] == "1" else 0)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    package = tmp_path / "some_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "part.py").write_text("name = 'part'\n")
+    (package / "train.py").write_text(PROGRAM.format(where=".part"))
+    (package / "script.py").write_text(PROGRAM.format(where="part"))
+    monkeypatch.chdir(tmp_path)
+    return "some_package/script.py"
+
+
+def run(*args: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["torchrun", *args])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--standalone", "--nnodes=1", "--nproc_per_node=2"], "part 0 2 2 29500 none"),
+        (["--nproc-per-node", "gpu", "--machine", "ahbm:2"], "part 1 2 2 29500 none"),
+        (["--nproc-per-node=2", "--master_port", "1234", "--rdzv-id=7"], "part 1 2 2 1234 7"),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"], "part 0 1 1 29500 none"),
+    ],
+)
+def test_options_of_torchrun_are_taken(options: list[str], shown: str, program: str) -> None:
+    status, output = run(*options, program)
+    assert status == 0
+    assert shown in output
+
+
+def test_a_module_is_run_as_a_part_of_its_package(program: str) -> None:
+    status, output = run("--nproc-per-node=2", "-m", "some_package.train")
+    assert status == 0
+    assert "part 1 2 2" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nnodes=2"], "--nnodes must be 1"),
+        (["--nproc-per-node=many"], "must be at least 1, or gpu, but got many"),
+        (["-m"], "no such module"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: list[str], words: str, program: str) -> None:
+    status, output = run(*options, "missing_module" if "-m" in options else program)
+    assert status == 2
+    assert words in output
+
+
+def test_a_rank_that_exits_with_a_status_fails_the_run(program: str) -> None:
+    status, output = run("--nproc-per-node=2", program, "3")
+    assert status == 1
+    assert "rank 1 called sys.exit(3)" in output
