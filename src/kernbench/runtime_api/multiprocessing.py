@@ -90,6 +90,12 @@ class SpawnContext:
                 except DeadlockError as error:
                     deadlock = error
                     self._end_after_deadlock()
+                except KeyboardInterrupt as error:
+                    # It came between the turns of ranks.
+                    for rank in self._ranks:
+                        if rank.alive and rank.waiting_for is not None:
+                            error.add_note(wait_line(rank).strip())
+                    raise
         finally:
             for rank in self._ranks:
                 if rank.alive:
