@@ -49,13 +49,14 @@ def test_a_library_picks_the_tiles_of_products_of_matrices() -> None:
 
 
 @pytest.mark.adr("0037-D2")
-@pytest.mark.parametrize("sizes", [(16, 4608, 6144), (300, 1024, 512)], ids=str)
+@pytest.mark.parametrize("sizes", [(16, 4608, 6144), (300, 1024, 512), (1, 512, 2048)], ids=str)
 def test_a_product_of_a_run_takes_the_time_that_its_tile_was_chosen_for(
     sizes: tuple[int, int, int],
 ) -> None:
     machine = load_machine("a100-sxm-80g", 1)
     best = GemmTuner().tune(Problem(*sizes, float16), machine, Harness())
     m, n, k = sizes
+    assert best.tile.is_vector == (m == 1)
     with RuntimeContext(machine=machine, ranks=1, data=False) as torch:
         ops.use_tiles(lambda m, n, k, dtype, sip: best.tile)
         ops.matmul(torch.empty((m, k), dtype="float16"), torch.empty((k, n), dtype="float16"))

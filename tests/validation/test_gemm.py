@@ -1,5 +1,6 @@
 """GEMM rows: the tuner finds what timing every tile would find."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,40 @@ def test_no_tile_is_faster_than_its_bound(
     tile = found[pick % len(found)]
     bound_ps = GemmBounds(problem, machine.sip, cached).least_ps(tile)
     assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
+
+
+@pytest.mark.adr("0078-D3")
+@settings(max_examples=12, deadline=None)
+@given(
+    n=SIDES,
+    k=SIDES,
+    name=st.sampled_from([name for name in PRESETS if name != "h100-sxm"]),
+    dtype=st.sampled_from([float16, float32]),
+    harness=st.sampled_from([KERNEL, Harness(weight_buffers=6)]),
+    pick=st.integers(0, 3),
+    split_k=st.sampled_from([1, 1, 4]),
+)
+def test_no_vector_tile_is_faster_than_its_bound(
+    n: int, k: int, name: str, dtype, harness: Harness, pick: int, split_k: int
+) -> None:
+    problem, machine = Problem(1, n, k, dtype), load_machine(name, 1)
+    cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
+    found = [tile for tile in tiles(problem, machine.sip, harness) if tile.is_vector]
+    tile = replace(found[pick % len(found)], split_k=split_k)
+    bound_ps = GemmBounds(problem, machine.sip, cached).least_ps(tile)
+    assert bound_ps <= TUNER.time_ps(problem, tile, machine, cached)
+
+
+@pytest.mark.adr("0078-D2")
+def test_a_row_times_a_matrix_may_go_through_the_vector_engine() -> None:
+    machine, dearer = load_machine("a100-sxm-80g", 1), load_machine("h100-sxm", 1)
+    row = Problem(1, 512, 2048, float16)
+    best = TUNER.tune(row, machine, KERNEL)
+    assert best.tile.is_vector
+    matrix = [tile for tile in tiles(row, machine.sip, KERNEL) if not tile.is_vector]
+    assert best.kernel_us < 0.95 * min(TUNER.time_ps(row, each, machine) for each in matrix) / 1e6
+    for problem, sip in ((Problem(8, 512, 2048, float16), machine.sip), (row, dearer.sip)):
+        assert not any(tile.is_vector for tile in tiles(problem, sip, KERNEL))
 
 
 @pytest.mark.adr("0074-D4")

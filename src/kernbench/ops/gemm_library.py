@@ -29,15 +29,18 @@ _WIDE_TILES = (
     (128, (128, 32), (1,)),
     (128, (128, 64), (1,)),
 )
+# Columns, and rows of B, of programs that have one row of C.
+_VECTOR_TILES = ((8, 512), (16, 256), (64, 64), (128, 64))
 _LEAST_PART = 256
 """A part of a split K is at least this long."""
 
 
-def library_tiles(k: int, dtype: DType, wide: bool) -> Iterator[GemmTile]:
+def library_tiles(k: int, dtype: DType, wide: bool, vector: bool = False) -> Iterator[GemmTile]:
     """Yield the tiles of a vendor's library for products with ``k`` columns of A.
 
     ``wide`` adds those that are no power of two wide: libraries for matrix engines that take
-    operands from shared memory have them. The number of stages is left to who knows the device.
+    operands from shared memory have them. ``vector`` adds those of a product whose A is one row,
+    which need no matrix engine. The number of stages is left to who knows the device.
     """
     block_k = max(64, 128 // dtype.itemsize) if dtype.itemsize < 4 else 32
     for block_m, (first, second), splits in _TILES + (_WIDE_TILES if wide else ()):
@@ -45,6 +48,9 @@ def library_tiles(k: int, dtype: DType, wide: bool) -> Iterator[GemmTile]:
             tile = GemmTile(block_m, first, block_k, block_n2=second, split_k=split)
             if split == 1 or tile.steps(k) * block_k >= _LEAST_PART:
                 yield tile
+    if vector:
+        for columns, rows in _VECTOR_TILES:
+            yield GemmTile(1, columns, rows)
 
 
 TileChoice = Callable[[int, int, int, DType, SipSpec], GemmTile]

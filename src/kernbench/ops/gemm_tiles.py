@@ -16,6 +16,7 @@ import triton.language as tl
 from kernbench.dtypes import DType, float32
 from kernbench.errors import UsageError
 from kernbench.hardware import SipSpec
+from kernbench.ops.gemv import gemv_tiles
 from kernbench.ops.kernel import Memo, kernel, new_result, prepare, require_dims
 from kernbench.ops.promotion import compute_dtype, require_float
 from kernbench.runtime_api import LaunchAttributes, Tensor
@@ -25,7 +26,10 @@ _SUM_BLOCK = 1024
 
 @dataclass(frozen=True, slots=True)
 class GemmTile:
-    """One configuration of a GEMM kernel; sizes are powers of two, 16 or more."""
+    """One configuration of a GEMM kernel; sizes are powers of two, 16 or more.
+
+    One with ``block_m`` 1 is of :func:`~kernbench.ops.gemv.gemv_tiles`, which has no matrix engine.
+    """
 
     block_m: int
     block_n: int
@@ -41,6 +45,21 @@ class GemmTile:
     def columns(self) -> int:
         return self.block_n + self.block_n2
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether a program has a row of C and no dots."""
+        return self.block_m == 1
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel that this is a configuration of."""
+        return gemv_tiles if self.is_vector else gemm_tiles
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of the sums that a program keeps: of a tile of C, or of one of B for a vector."""
+        return 4 * self.columns * (self.block_k if self.is_vector else self.block_m)
+
     def steps(self, k: int) -> int:
         """Return how many tiles of K one program goes through."""
         return -(-k // (self.block_k * self.split_k))
@@ -49,7 +68,15 @@ class GemmTile:
         return triton.cdiv(m, self.block_m) * triton.cdiv(n, self.columns), self.split_k
 
     def constants(self, dtype: DType) -> dict[str, Any]:
-        """Return the constexprs and options of :func:`gemm_tiles`."""
+        """Return the constexprs and options of :attr:`kernel`."""
+        if self.is_vector:
+            return {
+                "ACC": compute_dtype(dtype),
+                "BLOCK_N": self.block_n,
+                "BLOCK_K": self.block_k,
+                "STAGES": self.num_stages,
+                "num_stages": self.num_stages,
+            }
         return {
             "ACC": compute_dtype(dtype),
             "BLOCK_M": self.block_m,
@@ -174,7 +201,7 @@ def launch_tiles(
     out_stride: int,
     tile: GemmTile,
 ) -> None:
-    """Launch :func:`gemm_tiles` for ``tensors`` a, b and out, and what sums the parts of K.
+    """Launch a tile's kernel for ``tensors`` a, b and out, and what sums the parts of K.
 
     ``sizes`` are M, N, K, ``strides`` of a row and a column of a, then of b. The result's rows are
     ``out_stride`` apart; with ``split_k`` above 1 that is N.
@@ -189,7 +216,7 @@ def launch_tiles(
         options = tile.constants(a.dtype)
         stages = options.pop("num_stages")
         grid = tile.grid(m, n)
-        product = prepare(gemm_tiles, (a, b, parts), numbers, grid, options, num_stages=stages)
+        product = prepare(tile.kernel, (a, b, parts), numbers, grid, options, num_stages=stages)
         summing = None
         if tile.split_k > 1:
             sum_grid, constants = sum_parts_launch(m * n, tile.split_k)

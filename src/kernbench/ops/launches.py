@@ -18,7 +18,7 @@ from kernbench.dtypes import DType
 from kernbench.ops import scalar_functions as fn
 from kernbench.ops.elementwise import elementwise_flat
 from kernbench.ops.fused import residual_norm_rows
-from kernbench.ops.gemm_tiles import GemmTile, gemm_tiles, sum_parts, sum_parts_launch
+from kernbench.ops.gemm_tiles import GemmTile, sum_parts, sum_parts_launch
 from kernbench.ops.normalization import layer_norm_rows, softmax_rows
 from kernbench.ops.promotion import compute_dtype
 from kernbench.ops.rows import row_blocks
@@ -75,7 +75,7 @@ def product_call(
     """Return the GEMM of two row-major matrices, sizes M, N, K; of its parts with split-K."""
     m, n, k = sizes
     args = (a, b, out, m, n, k, tile.steps(k), k, 1, n, 1, m * n, n, 1)
-    return KernelCall(gemm_tiles, tile.grid(m, n), args, tile.constants(dtype))
+    return KernelCall(tile.kernel, tile.grid(m, n), args, tile.constants(dtype))
 
 
 def sum_parts_call(out: Any, parts: Any, size: int, split: int) -> KernelCall:

@@ -141,8 +141,9 @@ def tiles(problem: Problem, sip: SipSpec, harness: Harness) -> Iterator[GemmTile
     """Yield the tiles that a source's library for the machine has, in as many stages as fit."""
     size = problem.dtype.itemsize
     wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M and not harness.only_powers_of_two
-    for tile in library_tiles(problem.k, problem.dtype, wide):
-        held = max(4 * tile.block_m * tile.columns, sip.pe.register_kib * 1024)
+    vector = problem.m == 1 and sip.pe.gemm.native_m < _WIDE_NATIVE_M
+    for tile in library_tiles(problem.k, problem.dtype, wide, vector):
+        held = max(tile.sum_bytes, sip.pe.register_kib * 1024)
         stage = (tile.block_m + tile.columns) * tile.block_k * size
         stages = min(_MOST_STAGES, (sip.tcm_bytes - held) // stage)
         if stages >= _LEAST_STAGES:

@@ -157,7 +157,11 @@ class GemmBounds:
         steps, whole = tile.steps(problem.k), depth // tile.block_k
         first = min(tile.block_k, depth)
         pieces = [tile.block_n, tile.block_n2] if tile.block_n2 else [tile.block_n]
-        dots = [dot_ps((1, tile.block_m, n, tile.block_k), self._rate, sip) for n in pieces]
+        # What a vector's math takes is left out.
+        dots = [
+            0 if tile.is_vector else dot_ps((1, tile.block_m, n, tile.block_k), self._rate, sip)
+            for n in pieces
+        ]
         num_loads = 1 + len(pieces)
         loads_ps = steps * num_loads * self._issue_ps + depth * (
             a_rate * a_bytes + b_rate * b_bytes
@@ -203,7 +207,7 @@ class GemmBounds:
         """Return how many programs a PE has at the same time, at most."""
         staged = tile.num_stages * (tile.block_m + tile.columns) * tile.block_k
         staged *= self.problem.dtype.itemsize
-        return resident_programs(staged + 4 * tile.block_m * tile.columns, staged, self.sip)
+        return resident_programs(staged + tile.sum_bytes, staged, self.sip)
 
     def _served_ps(self, tile: GemmTile, programs: int, stored: int) -> float:
         """Return the time of what the ports or the cache move for all waves but a partial one."""
@@ -223,7 +227,7 @@ class GemmBounds:
     def _hot_ps(self, tile: GemmTile, programs: int, busy_ps: float) -> float:
         """Return how long a kernel takes that would take ``busy_ps`` at full clock."""
         sustained = self.sip.sustained
-        if sustained is None:
+        if sustained is None or tile.is_vector:
             return busy_ps
         flops = 2 * tile.block_m * tile.columns * tile.block_k * tile.steps(self.problem.k)
         rate = float(self._rate * self.sip.num_pes * self.sip.clock_ghz)
