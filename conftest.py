@@ -1,5 +1,8 @@
-"""What is not collected: modules of the bridge where PyTorch, an extra, is not installed."""
+"""What is not collected: what needs packages that are not installed."""
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("torch") else ["src/kernbench/torch_bridge/*"]
+collect_ignore_glob = ["tests/libraries/*"]
+"""They need libraries that no test does; see ``make test-libraries``."""
+if not find_spec("torch"):
+    collect_ignore_glob.append("src/kernbench/torch_bridge/*")

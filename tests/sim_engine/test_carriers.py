@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -206,6 +207,23 @@ def test_an_interrupt_during_a_call_of_c_is_raised_at_the_wait_behind_it() -> No
     assert steps in (["interrupted", "saved"], [])
     assert rank.error is None or isinstance(rank.error, KeyboardInterrupt)
     assert steps or rank.error is not None
+
+
+@pytest.mark.adr("0077-D5")
+def test_an_interrupt_before_a_thread_gets_to_its_code_reaches_main() -> None:
+    simulation = Simulation()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def interrupted_at_once(_: Callable[[], None]) -> Any:
+        return thread()(interrupt)
+
+    rank = simulation.start_rank(0, lambda: None, ignore, carrier=interrupted_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        simulation.drain()
+    rank.kill()
+    assert not any(each.name == "worker" for each in threading.enumerate())
 
 
 @pytest.mark.adr("0077-D5")

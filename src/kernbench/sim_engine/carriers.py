@@ -106,6 +106,8 @@ class _ThreadWorker:
         self._handed: Any = None
         self._thrown: type[BaseException] | None = None
         self._interrupt: _Interrupt | None = None
+        self._was_interrupted = False
+        """Outside of what it runs, which therefore knows nothing of it."""
 
     def __bool__(self) -> bool:
         return self.thread.ident is not None and not self.dead
@@ -141,6 +143,8 @@ class _ThreadWorker:
             self._hand_over()
         if self.dead:
             _join(self.thread)
+            if self._was_interrupted:
+                raise KeyboardInterrupt
         handed, self._handed = self._handed, None
         return handed
 
@@ -183,9 +187,11 @@ class _ThreadWorker:
         try:
             self._take(0)
             self._context.run(self._run)
-        except (SystemExit, KeyboardInterrupt):
+        except SystemExit:
             # It was ended before it began.
             return
+        except KeyboardInterrupt:
+            self._was_interrupted = True
         finally:
             self._end()
 
