@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-_RETRY_S = 0.001
-_SWALLOWING = frozenset({"__del__", "remove", "_remove"})
-"""Where Python only prints exceptions: finalizers, and the callbacks of weak references."""
+from kernbench.interrupts import RETRY_S, is_swallowed
 
 
 @contextlib.contextmanager
@@ -27,12 +25,9 @@ def interruptible() -> Iterator[None]:
         return
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code.co_name in _SWALLOWING:
-                signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-                return
-            frame = frame.f_back
-        raise KeyboardInterrupt
+        if not is_swallowed(frame):
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, RETRY_S)
 
     alarm = signal.signal(signal.SIGALRM, interrupt)
     signal.signal(signal.SIGINT, interrupt)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent, greenlet
 
 from kernbench.errors import InternalError
+from kernbench.interrupts import RETRY_S, is_swallowed
 
 
 class Worker(Protocol):
@@ -77,9 +78,6 @@ def on_thread(name: str, before: Callable[[], None], make: MakeThread | None = N
 
 _LOOK_S = 0.2
 """How often main looks for signals, which need not wake the thread that has to handle them."""
-_RETRY_S = 0.001
-_SWALLOWING = frozenset({"__del__", "remove", "_remove"})
-"""Where Python only prints exceptions: finalizers, and the callbacks of weak references."""
 
 
 class _ThreadWorker:
@@ -159,7 +157,7 @@ class _ThreadWorker:
                     self._turn = turn
                     _wake(self._mine)
                 waits = self._interrupt is not None and not self._interrupt.was_sent
-                self._mains.acquire(timeout=_RETRY_S if waits else _LOOK_S)
+                self._mains.acquire(timeout=RETRY_S if waits else _LOOK_S)
                 if waits and not self._is_back and self._interrupt is not None:
                     self._interrupt.send(self.thread)
             except KeyboardInterrupt:
@@ -231,11 +229,8 @@ class _Interrupt:
 
     def send(self, thread: threading.Thread) -> None:
         """Raise it in a thread, unless it would be swallowed just now."""
-        frame = sys._current_frames().get(thread.ident or 0)
-        while frame is not None:
-            if frame.f_code.co_name in _SWALLOWING:
-                return
-            frame = frame.f_back
+        if is_swallowed(sys._current_frames().get(thread.ident or 0)):
+            return
         self.was_sent = True
         _raise_in(thread, ctypes.py_object(self._kind))
 
