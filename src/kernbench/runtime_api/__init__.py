@@ -9,7 +9,7 @@ from kernbench.runtime_api.host_read import HOST_READS
 from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
-from kernbench.runtime_api.launch_attributes import LaunchAttributes
+from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.live_launch import LivePlan, Reach, Scratch
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
@@ -22,6 +22,7 @@ from kernbench.runtime_api.work import Part, Signature, Work
 
 __all__ = [
     "HOST_READS",
+    "PLAIN_LAUNCH",
     "Collective",
     "DeviceStream",
     "Distributed",

@@ -124,13 +124,7 @@ class KernelLauncher:
         run = self.run
         if run.ended:
             run.check_open(f"kernel {binary.name}")
-        entry = self._entries.get(binary)
-        if entry is None:
-            entry = self._entries[binary] = KernelEntry(binary)
-        key = (grid, entry.pick_ints(args))
-        plan = entry.plans.get(key)
-        if plan is None:
-            plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
+        entry, plan = self.planned(binary, grid, args)
         state = run.rank_state
         if isinstance(plan, LivePlan):
             self._launch_live(plan, state, args)
@@ -254,6 +248,19 @@ class KernelLauncher:
         executed = self.engine.run_live(plan, scratch.params(params), scratch)
         conditions = self.engine.conditions(state.sip_id, policies)
         return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
+
+    def planned(
+        self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]
+    ) -> tuple[KernelEntry, KernelPlan | LivePlan]:
+        """Return what is known of a kernel, and its plan for a grid and integer arguments."""
+        entry = self._entries.get(binary)
+        if entry is None:
+            entry = self._entries[binary] = KernelEntry(binary)
+        key = (grid, entry.pick_ints(args))
+        plan = entry.plans.get(key)
+        if plan is None:
+            plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
+        return entry, plan
 
     def template(
         self,

@@ -9,10 +9,9 @@ from torch import Tensor
 from kernbench.errors import BadPointerError, UsageError
 from kernbench.replay import PointerArg
 from kernbench.runtime_api import (
+    PLAIN_LAUNCH,
     HostMemory,
-    KernelEntry,
     KernelLauncher,
-    LaunchAttributes,
     LivePlan,
     Reach,
     Scratch,
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
     from kernbench.triton_backend import KernelBinary
-
-_PLAIN = LaunchAttributes()
 
 
 class TorchLauncher(KernelLauncher):
@@ -52,13 +49,7 @@ class TorchLauncher(KernelLauncher):
             UsageError: It touches what a collective uses that was not waited for.
             NoDataError: It decides by data, and the run has none.
         """
-        entry = self._entries.get(binary)
-        if entry is None:
-            entry = self._entries[binary] = KernelEntry(binary)
-        key = (grid, entry.pick_ints(args))
-        plan = entry.plans.get(key)
-        if plan is None:
-            plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
+        entry, plan = self.planned(binary, grid, args)
         process = current()
         state, run = process.state, self.run
         params = self._params_of(plan, args, state)
@@ -82,7 +73,7 @@ class TorchLauncher(KernelLauncher):
             name = plan.kernel.name
 
             def make(queued: bool) -> Template:
-                return self.template(plan, (), sip_id, name, _PLAIN, queued=queued)
+                return self.template(plan, (), sip_id, name, PLAIN_LAUNCH, queued=queued)
 
             found = self._timings[key] = OperationTiming(make)
         return found
