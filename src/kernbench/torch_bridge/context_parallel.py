@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, current
+from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _aten = torch.ops.aten
 _register, _unregister = rules.register_cp_sharding_rules, rules.unregister_cp_sharding_rules
@@ -156,7 +157,7 @@ def _ring_attention(
 ) -> Tensor:
     """Ask for the operation that the ring is made of; C++ would choose the CPU's."""
     if attn_mask is not None:
-        raise NotImplementedError("context parallel attention takes no attn_mask")
+        raise UnsupportedTorchError("context parallel attention takes no attn_mask")
     if torch.is_autocast_enabled(DEVICE_TYPE):
         dtype = torch.get_autocast_dtype(DEVICE_TYPE)
         query, key, value = (each.to(dtype) for each in (query, key, value))
