@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import warnings
 from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -18,7 +17,7 @@ import torch.utils.data
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, is_simulated, with_index
 from kernbench.torch_bridge.device.residence import Residence, reside
 from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import HERE
+from kernbench.torch_bridge.process import HERE, warn_once
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _BEFORE_CPU = 5
@@ -93,14 +92,11 @@ def _compile_nothing(model: Any = None, **options: Any) -> Any:
     """``torch.compile``, which leaves everything as it is; one rank says so for all."""
     if model is None:
         return lambda given: _compile_nothing(given, **options)
-    process = HERE.process
-    if process is not None and "compile" not in process.session.said:
-        process.session.said.add("compile")
-        warnings.warn(
-            "torch.compile compiles nothing for simulated devices: the program runs, and is timed, "
-            "operation by operation (said once per run)",
-            stacklevel=2,
-        )
+    warn_once(
+        "compile",
+        "torch.compile compiles nothing for simulated devices: the program runs, and is timed, "
+        "operation by operation",
+    )
     return model
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.host import Host
@@ -77,3 +78,11 @@ def current() -> Process:
     if found is None:
         raise RuntimeError("this thread belongs to no simulated process")
     return found
+
+
+def warn_once(subject: str, text: str) -> None:
+    """Warn whoever called the caller, unless a process of the run has said so for all."""
+    process = HERE.process
+    if process is not None and subject not in process.session.said:
+        process.session.said.add(subject)
+        warnings.warn(f"{text} (said once per run)", stacklevel=3)

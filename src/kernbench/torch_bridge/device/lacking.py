@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -19,7 +18,7 @@ from torch import Tensor
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.memory.cuda import mem_get_info
 from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import HERE
+from kernbench.torch_bridge.process import HERE, warn_once
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _TORCH = f"{Path(torch.__file__).parent}/"
@@ -151,12 +150,9 @@ def _from_dlpack(ext_tensor: Any, **kwargs: Any) -> Tensor:
 
 def _not_graphed(callables: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.cuda.make_graphed_callables``, which leaves them as they are; said once."""
-    process = HERE.process
-    if process is not None and "graphs" not in process.session.said:
-        process.session.said.add("graphs")
-        warnings.warn(
-            "torch.cuda.make_graphed_callables captures nothing on simulated devices: the program "
-            "runs, and is timed, operation by operation (said once per run)",
-            stacklevel=2,
-        )
+    warn_once(
+        "graphs",
+        "torch.cuda.make_graphed_callables captures nothing on simulated devices: the program "
+        "runs, and is timed, operation by operation",
+    )
     return callables
