@@ -8,7 +8,7 @@ from kernbench.runtime_api.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.host_read import HOST_READS
 from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
-from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.live_launch import LivePlan, Reach, Scratch
@@ -29,7 +29,6 @@ __all__ = [
     "Grid",
     "HostMemory",
     "KernelEngine",
-    "KernelEntry",
     "KernelLauncher",
     "KernelPlan",
     "LaunchAttributes",

@@ -84,8 +84,8 @@ class GemmTuner:
     def tune(self, problem: Problem, machine: Machine, harness: Harness) -> Timed:
         """Return the tile with the least modeled time.
 
-        Tiles that cannot be faster than the best one so far, by a bound that only adds up what
-        their GEMM engines and caches must do, are not timed.
+        Tiles that cannot be faster than the best one so far, by their :class:`GemmBounds`, are not
+        timed.
         """
         sip = machine.sip
         cached = harness.cached(problem.input_bytes, problem.weight_bytes, sip)
