@@ -132,6 +132,12 @@ def test_a_rank_that_exits_early_is_named(fails: Fails) -> None:
     assert any("rank 0  barrier #1" in note for note in error.__notes__)
 
 
+def test_a_rank_that_ends_without_its_collective_is_named(fails: Fails) -> None:
+    error = fails("if rank == 1: sys.exit(0)\ndist.barrier()")
+    assert isinstance(error, DeadlockError)
+    assert "rank 1  called sys.exit(0)" in str(error)
+
+
 @pytest.mark.parametrize("call", ["os._exit(3)", "sys.exit(3)"])
 def test_a_rank_that_leaves_at_once_ends_no_other_unheard(call: str, fails: Fails) -> None:
     error = fails(f"if rank == 1: {call}\ndist.barrier()")
@@ -180,9 +186,7 @@ def test_groups_of_other_ranks_under_one_name_are_refused(fails: Fails) -> None:
     assert "every rank must make the same groups in the same order" in str(error)
 
 
-@pytest.mark.parametrize(
-    "call", ["dist.all_reduce(x.cpu())", "dist.send(x.cpu(), (rank + 1) % 3)"]
-)
+@pytest.mark.parametrize("call", ["dist.all_reduce(x.cpu())", "dist.send(x.cpu(), (rank + 1) % 3)"])
 def test_a_tensor_of_the_host_is_refused_by_a_group_of_devices(call: str, fails: Fails) -> None:
     error = fails(call)
     assert "No backend type associated with device type cpu" in str(error)
