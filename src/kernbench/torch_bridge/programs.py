@@ -28,6 +28,7 @@ from kernbench.torch_bridge import (
     sharding,
     spawn,
     sync_batch_norm,
+    without_compiler,
     without_data,
 )
 from kernbench.torch_bridge.device.module import ARCHITECTURE
@@ -90,6 +91,7 @@ class Programs:
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            without_compiler.install(patches)
             naming.install(patches)
             profiling.install(patches)
             sharding.install(patches)

@@ -21,7 +21,7 @@ WITHOUT_SYMMETRIC_MEMORY = (
     "ranks of PyTorch programs cannot map each other's memory; use torch.distributed's collectives"
 )
 
-_NO_CPU_KERNEL = re.compile(r"Could not run '(\w+)::([\w.]+)' with arguments from the 'CPU' backend")
+_NO_CPU_KERNEL = re.compile(r"Could not run '(\w+)::([\w.]+)' with arguments from the 'CPU'")
 
 
 @contextmanager

@@ -39,17 +39,17 @@ def _per_channel(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *(1 for _ in range(like.dim() - 2)))
 
 
-def _centred(input: Tensor, mean: Tensor) -> Tensor:  # noqa: A002 - PyTorch's own name
+def _centred(input: Tensor, mean: Tensor) -> Tensor:
     return _wide(input) - _per_channel(mean, input)
 
 
-def _stats(input: Tensor, eps: float) -> _Stats:  # noqa: A002
+def _stats(input: Tensor, eps: float) -> _Stats:
     variance, mean = torch.var_mean(_wide(input), _dims(input), correction=0)
     return mean, (variance + eps).rsqrt()
 
 
 def _gather(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     mean: Tensor,
     invstd: Tensor,
     running_mean: Tensor | None,
@@ -73,7 +73,7 @@ def _gather(
 
 
 def _normalize(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     mean: Tensor,
@@ -90,7 +90,7 @@ def _normalize(
 
 def _backward_reduce(
     grad_out: Tensor,
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     mean: Tensor,
     invstd: Tensor,
     weight: Tensor | None,
@@ -108,7 +108,7 @@ def _backward_reduce(
 
 def _backward(
     grad_out: Tensor,
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     mean: Tensor,
     invstd: Tensor,
     weight: Tensor | None,
