@@ -25,6 +25,8 @@ from kernbench.torch_bridge.shapes import Known, zeros_on_host
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
+_ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
+_ZEROS = torch.ops.aten.zeros.default
 _NO_BACKWARD = -1
 _REFERENCES_OF_CPP = 3
 """References to an argument that only C++ knows: its own, that of the arguments, the count's."""
@@ -116,6 +118,9 @@ class Observer(TorchDispatchMode):
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation that is told where its result goes."""
+        if func is _ZERO_WITHOUT_MEMORY:
+            # Below a dispatch mode PyTorch's kernels read the memory that such a tensor lacks.
+            func = _ZEROS
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         asked = kwargs.get("device")
