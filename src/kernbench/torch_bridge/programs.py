@@ -19,6 +19,7 @@ from kernbench.torch_bridge import (
     context_parallel,
     device,
     environ,
+    flex_attention,
     libraries,
     locks,
     naming,
@@ -98,6 +99,7 @@ class Programs:
             if not self._session.run.has_data:
                 without_data.install(patches)
             context_parallel.install(patches)
+            flex_attention.install(patches)
             sync_batch_norm.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)

@@ -4,6 +4,8 @@ import random
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -31,10 +33,10 @@ def main() -> int:
             continue
         draws = any(word in name for word in RANDOM)
         for call in samples(op, requires_grad=False):
-            forward += compare(lambda it: op.op(it[0], *it[1], **it[2]), call, name, wrong, draws)
+            forward += compare(partial(results, op.op), call, name, wrong, draws)
         if op.supports_autograd and not draws and "sparse" not in name:
             for call in samples(op, requires_grad=True):
-                backward += compare(lambda it: gradients(op.op, it), call, name, wrong)
+                backward += compare(partial(gradients, op.op), call, name, wrong)
     for name, why in wrong.items():
         print(f"{name}: {why}")
     print(f"{forward} calls and {backward} backward; {len(wrong)} operations differ")
@@ -44,7 +46,7 @@ def main() -> int:
 def samples(op: Any, *, requires_grad: bool) -> list[Call]:
     try:
         found = op.sample_inputs("cpu", torch.float32, requires_grad=requires_grad)
-        return [(each.input, each.args, each.kwargs) for each, _ in zip(found, range(SAMPLES))]
+        return [(each.input, each.args, each.kwargs) for each in islice(found, SAMPLES)]
     except Exception:  # Some need what this build of PyTorch lacks.
         return []
 
@@ -60,10 +62,14 @@ def on(device: str, values: Any) -> Any:
     return tree_map(move, values)
 
 
+def results(function: Callable[..., Any], call: Call) -> Any:
+    return function(call[0], *call[1], **call[2])
+
+
 def gradients(function: Callable[..., Any], call: Call) -> Any:
     outputs = [
         each
-        for each in tree_leaves(function(call[0], *call[1], **call[2]))
+        for each in tree_leaves(results(function, call))
         if isinstance(each, torch.Tensor) and each.requires_grad and each.is_floating_point()
     ]
     inputs = [

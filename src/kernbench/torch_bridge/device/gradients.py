@@ -53,8 +53,10 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install(patches: Patches) -> None:
-    """Let a custom function's ``backward`` see all of its gradients in one place, and
-    ``torch.autograd.grad`` return them where its inputs are."""
+    """Let a custom function's ``backward`` see all of its gradients in one place.
+
+    ``torch.autograd.grad`` returns them where its inputs are.
+    """
     patches.set(torch.autograd, "grad", _grad(torch.autograd.grad))
     for name, is_boxed in (("apply", False), ("apply_boxed", True)):
         original = getattr(BackwardCFunction, name, None)
