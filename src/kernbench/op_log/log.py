@@ -156,12 +156,23 @@ class HostSpan:
     end_ps: int
 
 
+@dataclass(frozen=True, slots=True)
+class HostRange:
+    """A part of a rank's host time that its program has named; ranges may lie in each other."""
+
+    rank: int
+    name: str
+    start_ps: int
+    end_ps: int
+
+
 class OpLog:
     """Everything that a run did, in the order in which it completed."""
 
     def __init__(self) -> None:
         self.instances: list[Instance] = []
         self.host_spans: list[HostSpan] = []
+        self.host_ranges: list[HostRange] = []
 
     def append(self, instance: Instance) -> None:
         self.instances.append(instance)

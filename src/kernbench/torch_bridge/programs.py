@@ -27,6 +27,7 @@ from kernbench.torch_bridge import (
     queues,
     sharding,
     spawn,
+    without_compiler,
     without_data,
 )
 from kernbench.torch_bridge.device.module import ARCHITECTURE
@@ -88,6 +89,7 @@ class Programs:
             c10d.install(patches)
             device.install(patches)
             libraries.install(patches)
+            without_compiler.install(patches)
             naming.install(patches)
             profiling.install(patches)
             sharding.install(patches)
