@@ -15,7 +15,7 @@ from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
-from kernbench.torch_bridge.device.residence import Residence, settle, storage_of
+from kernbench.torch_bridge.device.residence import Residence, settle, settle_beside, storage_of
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
@@ -87,13 +87,17 @@ class Observer(TorchDispatchMode):
         key = tuple(keys)
         timing = self._known.get(key)
         result = operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        name = operation.name
         if operation.makes_memory:
-            _settle_all(result, source.device, operation.name)
+            if type(result) is Tensor:
+                settle_beside(self._process, result, source, name)
+            else:
+                _settle_all(result, source.device, name)
         if timing is None:
             timing = self._costs.timing(func, operation, args, kwargs or {}, result, sip_id)
-            if operation.name not in self._costs.unknown:
+            if name not in self._costs.unknown:
                 self._known[key] = timing
-        self._host.launch(operation.name, timing, sip_id)
+        self._host.launch(name, timing, sip_id)
         return result
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -308,7 +312,7 @@ def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     return source, None if target is None else target.device
 
 
-def _settle_all(result: Any, device: torch.device, label: str) -> None:
+def _settle_all(result: Any, device: torch.device | None, label: str) -> None:
     if type(result) is Tensor or isinstance(result, Tensor):
         settle(result, device, label)
     elif isinstance(result, (list, tuple)):
