@@ -93,8 +93,8 @@ def test_results_are_written_where_asked_in_folders_that_need_not_exist(
 @pytest.mark.parametrize(
     ("how", "status", "words"),
     [
-        ("check", 1, "the bench's check failed: "),
-        ("assert", 1, "the bench's check failed: ones are not threes"),
+        ("check", 1, "check failed: "),
+        ("assert", 1, "check failed: ones are not threes"),
         ("error", 1, "reshape_everything"),
         ("rank", 1, "error on rank 1: ValueError: bad luck\n  bench.py:"),
         ("interrupt", 130, "interrupted\n"),

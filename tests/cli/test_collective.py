@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from kernbench.cli.app import app
 from kernbench.cli.collective import parse_size
 from kernbench.collectives import known_ops
 from kernbench.errors import UsageError
+
+AHBM = Path(__file__).parents[2] / "src/kernbench/hardware/presets/ahbm.yaml"
 
 
 def show(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -34,6 +38,19 @@ def test_every_collective_shows_its_steps_and_a_time_above_its_bound(
         assert found is not None
         time, bound = (float(found[at]) * units[found[at + 1]] for at in (1, 3))
         assert 0 < bound <= time
+
+
+def test_a_slow_link_is_in_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = yaml.safe_load(AHBM.read_text())
+    text["links"]["overrides"] = [{"src_sip": 0, "dst_sip": 1, "bandwidth_gbps": 10}]
+    machine = tmp_path / "uneven.yaml"
+    machine.write_text(yaml.safe_dump(text))
+    _, out, _ = show(
+        capsys, "all_reduce", "--machine", str(machine), "--ranks", "4", "--size", "64M",
+        "--algorithm", "ring", "--steps", "0",
+    )  # fmt: skip
+    # 2 (n - 1) / n of the message crosses the link.
+    assert f"no less than {1.5 * 2**26 / 10 / 1e6:.1f} ms" in out
 
 
 def test_what_is_named_is_taken_and_steps_are_limited(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.hardware import load_machine
-from kernbench.op_log import HostSpan, OpLog
+from kernbench.op_log import HostRange, HostSpan, OpLog
 from kernbench.report import write_trace
 from tests.logs import LogBuilder, kernel, ring, small_log
 from tests.report.trace_rules import Events, read_checked
@@ -75,6 +75,24 @@ def test_arrows_lead_from_launches_to_kernels_and_from_senders_to_receivers(tmp_
     assert starts == {"launch": 4, "transfer": 2}
 
 
+def test_named_ranges_lie_in_each_other_above_the_host_and_crossing_ones_beside(
+    tmp_path: Path,
+) -> None:
+    log = small_log()
+    for name, start_ps, end_ps in [("inner", 200_000, 300_000), ("outer", 100_000, 500_000)]:
+        log.host_ranges.append(HostRange(1, name, start_ps, end_ps))
+    log.host_ranges.append(HostRange(1, "crossing", 400_000, 600_000))
+    events = traced(log, tmp_path)
+    assert track_names(events)[:4] == [
+        *("rank 0/host", "rank 1/ranges", "rank 1/ranges 1", "rank 1/host"),
+    ]
+    assert [(e["name"], e["ts"], e["dur"]) for e in slices(events, "rank 1/ranges")] == [
+        ("outer", 0.1, 0.4),
+        ("inner", 0.2, 0.1),
+    ]
+    assert [e["name"] for e in slices(events, "rank 1/ranges 1")] == ["crossing"]
+
+
 def test_the_bandwidth_counter_ends_at_zero(tmp_path: Path) -> None:
     events = traced(small_log(), tmp_path)
     values = [(e["ts"], e["args"]["GB/s"]) for e in events if e["ph"] == "C"]
@@ -120,7 +138,7 @@ def test_an_empty_log_is_a_valid_trace(tmp_path: Path) -> None:
 
 work = st.lists(
     st.tuples(
-        st.sampled_from(["kernel", "collective", "wait"]),
+        st.sampled_from(["kernel", "collective", "wait", "range"]),
         st.integers(0, 3),
         st.integers(0, 5_000),
         st.integers(0, 3_000),
@@ -143,6 +161,9 @@ def test_any_log_gives_a_valid_trace(
         elif kind == "collective":
             ranks = [rank, (rank + 1) % 4, (rank + 2) % 4]
             builder.collective(ring(3, duration_ps), ranks, [start_ps, start_ps + 700, start_ps])
+        elif kind == "range":
+            named = HostRange(rank, "part", start_ps, start_ps + duration_ps)
+            builder.log.host_ranges.append(named)
         else:
             span = HostSpan(rank, "wait", "", start_ps, start_ps + duration_ps)
             builder.log.host_spans.append(span)

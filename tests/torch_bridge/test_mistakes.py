@@ -132,6 +132,12 @@ def test_a_rank_that_exits_early_is_named(fails: Fails) -> None:
     assert any("rank 0  barrier #1" in note for note in error.__notes__)
 
 
+def test_a_rank_that_ends_without_its_collective_is_named(fails: Fails) -> None:
+    error = fails("if rank == 1: sys.exit(0)\ndist.barrier()")
+    assert isinstance(error, DeadlockError)
+    assert "rank 1  called sys.exit(0)" in str(error)
+
+
 @pytest.mark.parametrize("call", ["os._exit(3)", "sys.exit(3)"])
 def test_a_rank_that_leaves_at_once_ends_no_other_unheard(call: str, fails: Fails) -> None:
     error = fails(f"if rank == 1: {call}\ndist.barrier()")
@@ -180,6 +186,12 @@ def test_groups_of_other_ranks_under_one_name_are_refused(fails: Fails) -> None:
     assert "every rank must make the same groups in the same order" in str(error)
 
 
+@pytest.mark.parametrize("call", ["dist.all_reduce(x.cpu())", "dist.send(x.cpu(), (rank + 1) % 3)"])
+def test_a_tensor_of_the_host_is_refused_by_a_group_of_devices(call: str, fails: Fails) -> None:
+    error = fails(call)
+    assert "No backend type associated with device type cpu" in str(error)
+
+
 @pytest.mark.adr("0062-D4")
 def test_receiving_from_any_rank_is_refused(fails: Fails) -> None:
     error = fails("dist.recv(x)")
@@ -205,6 +217,23 @@ def test_equal_calls_in_opposite_order_are_a_warning_with_both_lines(tmp_path: P
         f"all_reduce #1 on group world and all_reduce #2 on group world may be swapped: rank 0 "
         f"calls them at {first} and {second}, rank 2 at {second} and {first}"
     ) in str(warning.message)
+
+
+@pytest.mark.adr("0068-D1")
+def test_equal_calls_swapped_between_branches_are_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(
+        START
+        + "y = x + 1\n"
+        + "if rank == 0:\n    dist.all_reduce(x)\n    dist.all_reduce(y)\n"
+        + "else:\n    dist.all_reduce(y)\n    dist.all_reduce(x)\n"
+    )
+    with pytest.warns(SwappedCallsWarning) as caught:
+        simulated(path, nprocs=3)
+    said = [str(each.message) for each in caught if each.category is SwappedCallsWarning]
+    lines = [f"case.py:{LINE + each}" for each in (2, 3, 5, 6)]
+    assert len(said) == 1
+    assert f"rank 0 calls them at {lines[0]} and {lines[1]}, rank 1 at {lines[2]}" in said[0]
 
 
 @pytest.mark.adr("0068-D1")

@@ -73,5 +73,7 @@ def test_a_profile_is_what_the_op_log_says_of_the_rank(tmp_path: Path) -> None:
         assert collectives == 2  # one launched by the host, one on the device
         assert found["marked"][0] == 1
         assert "Self CUDA time total" in table
+        named = {each.name for each in context.op_log.host_ranges if each.rank == rank}
+        assert named >= {"my step", "marked"}
         events = json.loads((tmp_path / f"{rank}.json").read_text())
         assert sum(each["name"] == "aten.mm" for each in events) == rank + 1

@@ -1,16 +1,20 @@
-"""DTensor's rules for lists of tensors are worked out once for all ranks."""
+"""DTensor's rules are worked out once for all ranks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.distributed.tensor._op_schema import OpSchema, OutputSharding  # noqa: E402
 from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: E402
 
+from kernbench.torch_bridge.sharding import SharedRules  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 PROGRAM = """
@@ -36,21 +40,106 @@ for placement in (Shard(0), Shard(1), Replicate()):
 """
 
 
+def asked_by(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, nprocs: int
+) -> Counter[str]:
+    """Run a program and return which operations PyTorch has worked out, how often."""
+    seen = Counter[str]()
+    original = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def counted(self: Any, schema: Any) -> Any:
+        seen[str(schema.op)] += 1
+        return original(self, schema)
+
+    monkeypatch.setattr(ShardingPropagator, "_propagate_tensor_meta_non_cached", counted)
+    path = folder / "program.py"
+    path.write_text(program)
+    simulated(path, nprocs=nprocs)
+    return seen
+
+
 @pytest.mark.adr("0066-D3")
 def test_a_rule_is_found_once_and_each_rank_has_its_own_mesh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
-    original = ShardingPropagator._propagate_tensor_meta_non_cached
-
-    def counted(self: Any, schema: Any) -> Any:
-        seen.append(str(schema.op))
-        return original(self, schema)
-
-    monkeypatch.setattr(ShardingPropagator, "_propagate_tensor_meta_non_cached", counted)
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    simulated(path, nprocs=2)
-    foreach = [name for name in seen if "foreach" in name]
+    asked = asked_by(tmp_path, monkeypatch, PROGRAM, 2)
     # Two operations on three layouts, by two ranks.
-    assert len(foreach) == 6
+    assert sum(count for name, count in asked.items() if "foreach" in name) == 6
+
+
+EACH_OPERATION = """
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+whole = torch.arange(48.0).reshape(6, 8)
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]
+for placement in (Shard(0), Shard(1), Replicate()):
+    given = distribute_tensor(whole.cuda(), mesh, [placement])
+    # The first needs its operand elsewhere, the second has a shape among its arguments.
+    for made, expected in (
+        (torch.softmax(given, -1), torch.softmax(whole, -1)),
+        (given.view(6, 2, 4), whole.view(6, 2, 4)),
+        (given @ given.t(), whole @ whole.t()),
+    ):
+        assert made.device_mesh is mesh
+        torch.testing.assert_close(made.full_tensor().cpu(), expected)
+"""
+
+
+@pytest.mark.adr("0083-D1")
+def test_ranks_of_different_meshes_have_one_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asked_by(tmp_path, monkeypatch, EACH_OPERATION, 4)
+    assert asked["aten._softmax.default"] == asked["aten.view.default"] == 3
+    assert asked["aten.mm.default"] == asked["aten.t.default"] == 3
+
+
+UNEVEN = """
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+mesh = init_device_mesh("cuda", (2,))
+whole = torch.arange(20.0).reshape(5, 4)
+given = distribute_tensor(whole.cuda(), mesh, [Shard(0)])
+made = given.view(5, 2, 2)
+assert made.to_local().shape == (3 - rank, 2, 2)
+assert torch.equal(made.full_tensor().cpu(), whole.view(5, 2, 2))
+"""
+
+
+@pytest.mark.adr("0083-D1")
+def test_ranks_with_unequal_shards_ask_for_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked_by(tmp_path, monkeypatch, UNEVEN, 2)["aten.view.default"] == 2
+
+
+@pytest.mark.adr("0083-D1")
+def test_a_rule_that_is_registered_anew_is_asked_again() -> None:
+    op = torch.ops.aten.erf.default
+    made: list[OutputSharding] = []
+
+    def work_out(_: Any) -> OutputSharding:
+        made.append(OutputSharding(None))
+        return made[-1]
+
+    propagator = SimpleNamespace(
+        propagate_op_sharding_non_cached=work_out,
+        op_single_dim_strategy_funcs={},
+        op_strategy_funcs={op: object()},
+        op_to_rules={},
+    )
+    rules, schema = SharedRules(propagator), OpSchema(op, (), {})
+    for _ in range(3):
+        rules(schema)
+    assert len(made) == 1
+    propagator.op_strategy_funcs[op] = object()
+    rules(schema)
+    assert len(made) == 2

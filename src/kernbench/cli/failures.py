@@ -152,7 +152,7 @@ def _headline(error: BaseException) -> str:
     name = type(error).__name__
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     if isinstance(error, AssertionError) and not isinstance(error, DeviceAssertError):
-        return f"the bench's check failed: {text}" if text else "the bench's check failed"
+        return f"check failed: {text}" if text else "check failed"
     return f"{name}: {text}" if text else name
 
 

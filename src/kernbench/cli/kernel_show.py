@@ -17,7 +17,7 @@ from kernbench.cli.kernel_text import (
     ttir_lines,
 )
 from kernbench.cli.run import DONE, guarded
-from kernbench.commands import Engine
+from kernbench.commands import Engine, by_path
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import Machine, SipSpec, load_machine
 from kernbench.kernel_ir import parse_module, tcm_use
@@ -157,7 +157,7 @@ def _signature(launch: CapturedLaunch) -> Iterator[str]:
 
 def _commands(launch: CapturedLaunch, width: int) -> Iterator[Section]:
     names = [param.name for param in launch.binary.module.kernel.params]
-    groups = launch.trace.groups
+    groups = by_path(launch.trace).groups
     for group in groups[:_MOST_PATHS]:
         count = len(group.program_ids)
         which = f"program {group.program_ids[0]}"

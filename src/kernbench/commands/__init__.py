@@ -1,5 +1,6 @@
 """The vocabulary that kernels and collectives are planned in: commands, traces, engines, spaces."""
 
+from kernbench.commands.paths import by_path, field_names, path_body, path_numbers, paths
 from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
 from kernbench.commands.separable import (
     PROGRAM,
@@ -111,11 +112,13 @@ __all__ = [
     "axis_dim",
     "axis_of",
     "build_roundings",
+    "by_path",
     "combine",
     "combine_predicates",
     "compare",
     "conjunction",
     "constant",
+    "field_names",
     "fold_terms",
     "is_axis",
     "is_loop",
@@ -123,6 +126,9 @@ __all__ = [
     "loop_index",
     "make_range",
     "num_axes",
+    "path_body",
+    "path_numbers",
+    "paths",
     "programs",
     "select_separable",
     "stack",

@@ -349,10 +349,16 @@ class ProgramGroup:
 
     ``program_ids`` are linear ids (x fastest), rising; position ``i`` of a program dim in the
     group's terms is program ``program_ids[i]``.
+
+    Programs may differ in how often they go around some loops: ``trips`` gives, by loop id, the
+    trip count (at least 1) of each program, and the loop has that of the longest one. A program
+    does the first iterations of such a loop and leaves out the others; :func:`by_path` turns the
+    group into groups without ``trips``.
     """
 
     program_ids: npt.NDArray[np.int64]
     body: tuple[Command, ...]
+    trips: tuple[tuple[int, npt.NDArray[np.int64]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +410,10 @@ class KernelTrace:
         return x * y * z
 
     def commands(self) -> Iterator[Command]:
-        """Yield every command of every group, loops before their bodies."""
+        """Yield every command of every group, loops before their bodies.
+
+        A loop of a group's ``trips`` has its longest program's trip count and terms.
+        """
         for group in self.groups:
             yield from walk(group.body)
 

@@ -41,7 +41,8 @@ from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import InternalError, NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Region, Type, Value
 from kernbench.kernel_ir.ops import HANDLERS
-from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
+from kernbench.kernel_ir.shared_loops import Begin, evaluate_shared
+from kernbench.kernel_ir.signals import SplitPrograms, TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.tcm import tcm_use
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer, to_operand
 
@@ -91,25 +92,27 @@ def evaluate(
     num_slots = num_loops = 0
     while pending:
         program_ids, unrolled = pending.pop()
-        run = Evaluator(
-            module, grid, program_ids, unrolled, num_stages, roundings, num_slots, num_loops
-        )
+
+        def begin(
+            some: npt.NDArray[np.int64],
+            unrolled: frozenset[Op] = unrolled,
+            counted: tuple[int, int] = (num_slots, num_loops),
+        ) -> Evaluator:
+            return Evaluator(module, grid, some, unrolled, num_stages, roundings, *counted)
+
         try:
-            body = run.run(ints)
+            run, group = _evaluate_group(begin, ints, program_ids)
         except SplitPrograms as split:
-            values, where = np.unique(split.labels, return_inverse=True)
-            parts = [program_ids[where == index] for index in range(len(values))]
+            parts = _parts(program_ids, split.labels)
             if len(parts) < 2:
                 raise InternalError(
                     f"programs of {kernel.name} were split by equal labels"
                 ) from split
-            # The part with the lowest program is evaluated first.
-            parts.sort(key=lambda part: -int(part[0]))
             pending += [(part, unrolled) for part in parts]
         except UnrollLoops as unroll:
             pending.append((program_ids, unrolled | unroll.loops))
         else:
-            groups.append(ProgramGroup(program_ids, body))
+            groups.append(group)
             overflows.update(run.overflows)
             num_slots, num_loops = run.num_slots, run.num_loops
     groups.sort(key=lambda group: int(group.program_ids[0]))
@@ -127,6 +130,29 @@ def evaluate(
         pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
         overflows=tuple(overflows.values()),
     )
+
+
+def _evaluate_group(
+    begin: Begin, ints: Mapping[int, int], program_ids: npt.NDArray[np.int64]
+) -> tuple[Evaluator, ProgramGroup]:
+    """Evaluate programs as one group; raises what splits them or unrolls their loops."""
+    run = begin(program_ids)
+    try:
+        return run, ProgramGroup(program_ids, run.run(ints))
+    except TripsDiffer as split:
+        shared = evaluate_shared(begin, ints, program_ids, split.labels)
+        if shared is None:
+            raise
+        return shared
+
+
+def _parts(
+    program_ids: npt.NDArray[np.int64], labels: npt.NDArray[Any]
+) -> list[npt.NDArray[np.int64]]:
+    """Return the programs of each label; the part with the lowest program comes last."""
+    values, where = np.unique(labels, return_inverse=True)
+    parts = [program_ids[where == index] for index in range(len(values))]
+    return sorted(parts, key=lambda part: -int(part[0]))
 
 
 class Evaluator:
@@ -160,6 +186,10 @@ class Evaluator:
         """Operations of 32 bits whose exact result does not fit, and one such result."""
         self.overflows: dict[tuple[Op, Op], AddressOverflow] = {}
         """Those that became part of an address: by the operation and where it was added."""
+        self.shares_loops = False
+        """Whether loops that programs go around differently often are planned for the longest."""
+        self.trips: dict[int, Separable] = {}
+        """Trip counts by program of such loops, by loop id."""
         self._values: dict[Value, Held] = {}
 
     def run(self, ints: Mapping[int, int]) -> tuple[Command, ...]:
@@ -416,6 +446,23 @@ class Evaluator:
         self._require_programs_only(dims)
         raise SplitPrograms(dense)
 
+    def trip_count(self, op: Op, trips: Separable) -> tuple[int, Separable | None]:
+        """Return a loop's greatest trip count and, where programs share it, that of each program.
+
+        Raises:
+            TripsDiffer: They differ, and the loop is not shared.
+            SplitPrograms: Some programs do not go around it at all.
+        """
+        try:
+            return self.uniform_integer(trips), None
+        except SplitPrograms as split:
+            counts = split.labels.reshape(-1)
+            if not self.shares_loops or op in self.unrolled:
+                raise TripsDiffer(counts) from None
+            if not counts.min():
+                raise SplitPrograms(counts > 0) from None
+            return int(counts.max()), programs(counts)
+
     def _require_programs_only(self, dims: tuple[int, ...]) -> None:
         loops = frozenset(self.open_loops[dim] for dim in dims if is_loop(dim))
         if loops:
@@ -478,6 +525,7 @@ class Attempt:
         run = self.evaluator
         self._before = run.commands, run.num_slots, run.num_loops, dict(run.open_loops)
         self._overflows = dict(run.overflowed), dict(run.overflows)
+        self._trips = dict(run.trips)
         run.commands = self.commands
         return self
 
@@ -485,6 +533,7 @@ class Attempt:
         run = self.evaluator
         run.commands, run.num_slots, run.num_loops, run.open_loops = self._before
         run.overflowed, run.overflows = self._overflows
+        run.trips = self._trips
 
 
 _NOTHING = Op("scf.yield", (), (), {}, (), None, 0)  # type: ignore[arg-type]

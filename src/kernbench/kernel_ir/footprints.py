@@ -34,6 +34,7 @@ from kernbench.commands import (
     Transfer,
     access_of,
     aligned,
+    by_path,
     is_axis,
     is_loop,
     union,
@@ -91,7 +92,7 @@ def footprints(trace: KernelTrace) -> tuple[Footprint, ...]:
 def _footprints(trace: KernelTrace) -> Iterator[Footprint]:
     ranges: dict[int, tuple[int, int]] = {}
     incomplete: set[int] = set()
-    for group in trace.groups:
+    for group in by_path(trace).groups:
         for _, access, mask in accesses(group):
             if access.gather is not None or not isinstance(mask, Predicate):
                 incomplete.add(access.param)
@@ -207,7 +208,7 @@ def out_of_bounds(
     whole = next((each for each in footprints(trace) if each.param == param), None)
     if whole is None or (-size_before <= whole.low and whole.high <= size_after):
         return None
-    for group in trace.groups:
+    for group in by_path(trace).groups:
         for command, access, mask in accesses(group):
             if access.param != param or access.gather is not None:
                 continue

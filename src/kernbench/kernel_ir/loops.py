@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernbench.commands import (
+    PROGRAM,
     Carried,
     Loop,
     NotSeparableError,
@@ -32,7 +33,7 @@ from kernbench.dtypes import int64
 from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.ir import Block, Op, Value
 from kernbench.kernel_ir.pipelining import num_stages_of
-from kernbench.kernel_ir.signals import UnrollLoops
+from kernbench.kernel_ir.signals import TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.values import (
     Held,
     Known,
@@ -49,24 +50,31 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluate import Evaluator
 
 
-def run_unrolled(
-    run: Evaluator, op: Op, low: Separable, step: Separable, trip_count: int, inits: list[Held]
-) -> list[Held]:
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """The iterations of an ``scf.for``."""
+
+    low: Separable
+    step: Separable
+    count: int
+    """How many there are in the program that has most of them."""
+    counts: Separable | None = None
+    """By program, where they differ."""
+
+
+def run_unrolled(run: Evaluator, op: Op, iterations: Iterations, inits: list[Held]) -> list[Held]:
     """Evaluate the body once per iteration; return what the loop yields at the end."""
     held = inits
     bits = op.operands[0].type.bits
-    for iteration in range(trip_count):
-        index = integers.wrap(low + step * uniform(iteration), bits)
+    for iteration in range(iterations.count):
+        index = integers.wrap(iterations.low + iterations.step * uniform(iteration), bits)
         held = run.run_region(op.regions[0], [index, *held])
     return held
 
 
-def run_rolled(
-    run: Evaluator, op: Op, low: Separable, step: Separable, trip_count: int, inits: list[Held]
-) -> list[Held]:
+def run_rolled(run: Evaluator, op: Op, iterations: Iterations, inits: list[Held]) -> list[Held]:
     """Evaluate the body once for all iterations, emit a Loop, and return the loop's results."""
-    loop = _RolledLoop(run, op, low, step, trip_count, inits)
-    return loop.emit()
+    return _RolledLoop(run, op, iterations, inits).emit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +86,19 @@ class _Form:
 
 
 class _RolledLoop:
-    def __init__(
-        self,
-        run: Evaluator,
-        op: Op,
-        low: Separable,
-        step: Separable,
-        trip_count: int,
-        inits: list[Held],
-    ) -> None:
+    def __init__(self, run: Evaluator, op: Op, iterations: Iterations, inits: list[Held]) -> None:
         self.run = run
         self.op = op
-        self.low = low
-        self.step = step
-        self.trip_count = trip_count
+        self.low = low = iterations.low
+        self.step = step = iterations.step
+        self.trip_count = trip_count = iterations.count
+        self.counts = iterations.counts
         self.inits = inits
         self.block = op.regions[0].entry
         self.loop_id = run.num_loops
         run.num_loops += 1
+        if self.counts is not None:
+            run.trips[self.loop_id] = self.counts
         self.counter = loop_index(self.loop_id, 0, 1, trip_count)
         bits = op.operands[0].type.bits
         self.index = integers.wrap(low + step * self.counter, bits)
@@ -236,6 +239,7 @@ class _RolledLoop:
         advances: dict[int, tuple[Separable | None, ...]] = {}
         inside: dict[int, Known] = {}
         after: dict[int, Known] = {}
+        ends = uniform(self.trip_count) if self.counts is None else self.counts
         for position, init in self.known.items():
             found = _advances(leaves(init), leaves(first[position]), dim)  # type: ignore[arg-type]
             if found is None:
@@ -244,7 +248,7 @@ class _RolledLoop:
             try:
                 starts = leaves(init)
                 inside[position] = with_leaves(init, _moved(starts, found, self.counter))
-                after[position] = with_leaves(init, _moved(starts, found, uniform(self.trip_count)))
+                after[position] = with_leaves(init, _moved(starts, found, ends))
             except NotSeparableError:
                 return None
         if any(each is not None for found in advances.values() for each in found):
@@ -253,14 +257,17 @@ class _RolledLoop:
                 held = again[position]
                 if not is_known(held):
                     return None
-                ends = leaves(held)  # type: ignore[arg-type]
+                last = leaves(held)  # type: ignore[arg-type]
                 expected = _moved(leaves(form), advances[position], uniform(1))
-                if not all(_equal(a, b) for a, b in zip(ends, expected, strict=True)):
+                if not all(_equal(a, b) for a, b in zip(last, expected, strict=True)):
                     return None
         return {position: _Form(inside[position], after[position]) for position in self.known}
 
     def _stacked(self, needed: Slice) -> dict[int, _Form]:
         """Evaluate every iteration of the integer part, and stack the values."""
+        if self.counts is not None:
+            # What each program holds after its own last iteration has no closed form.
+            raise TripsDiffer(self.counts.dense((PROGRAM,)))
         values = dict(self.known)
         history: dict[int, list[tuple[Leaf, ...]]] = {position: [] for position in values}
         for iteration in range(self.trip_count):

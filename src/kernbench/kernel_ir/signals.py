@@ -17,6 +17,10 @@ class SplitPrograms(Exception):  # noqa: N818 - a signal to the driver, not an e
         self.labels = labels
 
 
+class TripsDiffer(SplitPrograms):
+    """Programs go around a loop differently often: ``labels`` are their trip counts."""
+
+
 class UnrollLoops(Exception):  # noqa: N818 - as above
     """Iterations of these loops go different ways."""
 

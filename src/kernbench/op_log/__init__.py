@@ -4,6 +4,7 @@ from kernbench.op_log.intervals import covered_ps, exposed_ps
 from kernbench.op_log.log import (
     ROW_COLUMNS,
     Column,
+    HostRange,
     HostSpan,
     Instance,
     Limit,
@@ -17,6 +18,7 @@ from kernbench.op_log.spans import Spans, build_spans
 __all__ = [
     "ROW_COLUMNS",
     "Column",
+    "HostRange",
     "HostSpan",
     "Instance",
     "Limit",

@@ -17,6 +17,7 @@ from kernbench.commands import (
     DmaWrite,
     KernelTrace,
     access_of,
+    by_path,
 )
 from kernbench.errors import UsageError
 from kernbench.replay.composite import composite_groups
@@ -35,6 +36,7 @@ class Plan:
     def __init__(
         self, trace: KernelTrace, *, composite: bool = True, watch: Watch | None = None
     ) -> None:
+        trace = by_path(trace)
         self.name = trace.name
         self.pointer_params = _touched(trace)
         groups = trace.groups

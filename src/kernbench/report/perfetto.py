@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from kernbench.hardware import Machine
-from kernbench.op_log import Column, HostSpan, Instance, OpLog, Template, absolute_ps
+from kernbench.op_log import Column, HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
 from kernbench.report.events import EventFile, Track
+from kernbench.report.nesting import nested_tracks
 from kernbench.report.slices import merged_slices
 from kernbench.report.timeline import ENGINES, Timeline, TrackKey
 
@@ -27,11 +28,11 @@ def write_trace(
 ) -> None:
     """Write the timeline of a run.
 
-    A group of tracks per rank (what its host did), per SIP (its streams, its engines, HBM
-    bandwidth as a counter), and one of all links. Arrows lead from launches to kernels and from
-    senders to receivers. Rows of an engine that overlap are drawn as one slice; a run with more
-    than about ``most_slices`` slices is thinned by joining neighbours, and ``args.merged`` of a
-    slice says of how many it is made.
+    A group of tracks per rank (what its host did, and the ranges that its program has named), per
+    SIP (its streams, its engines, HBM bandwidth as a counter), and one of all links. Arrows lead
+    from launches to kernels and from senders to receivers. Rows of an engine that overlap are drawn
+    as one slice; a run with more than about ``most_slices`` slices is thinned by joining
+    neighbours, and ``args.merged`` of a slice says of how many it is made.
     """
     with Path(path).open("w", encoding="utf-8", newline="\n") as out:
         _TraceWriter(log, machine, most_slices).write(out)
@@ -48,6 +49,9 @@ class _TraceWriter:
             name = (span.rank, span.label)
             host.setdefault(span.rank, []).append((span, launches[name]))
             launches[name] += span.kind == "launch"
+        ranges: dict[int, list[HostRange]] = {}
+        for each in log.host_ranges:
+            ranges.setdefault(each.rank, []).append(each)
         completions: Counter[tuple[int, str]] = Counter()
         streams: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
         for index, instance in enumerate(log.instances):
@@ -56,7 +60,7 @@ class _TraceWriter:
                 use = (index, position, completions[name])
                 streams.setdefault((sip, instance.stream), []).append(use)
                 completions[name] += 1
-        self.host, self.streams = host, streams
+        self.host, self.ranges, self.streams = host, ranges, streams
         num_tracks = len(host) + len(streams) + len(streams) * len(ENGINES) + len(machine.links)
         self.most = max(LEAST_PER_TRACK, most_slices // max(num_tracks, 1))
         self.timeline = Timeline(log, self.most)
@@ -74,8 +78,10 @@ class _TraceWriter:
         about = {"machine": self.machine.name, "sips": self.machine.num_sips}
         with EventFile(out, about) as events:
             sips = sorted({sip for sip, _ in self.streams})
-            for rank in sorted(self.host):
-                self._write_host(events, rank)
+            for rank in sorted(self.host.keys() | self.ranges.keys()):
+                pid = events.process(f"rank {rank}", 2 * rank)
+                self._write_ranges(events, pid, rank)
+                self._write_host(events, pid, rank)
             for sip in sips:
                 pid = events.process(f"SIP {sip}", 2 * sip + 1)
                 self._write_streams(events, pid, sip)
@@ -84,9 +90,21 @@ class _TraceWriter:
             self._write_links(events, 2 * max([*sips, *self.host], default=0) + 2)
             self._write_transfers(events)
 
-    def _write_host(self, events: EventFile, rank: int) -> None:
-        track = events.track(events.process(f"rank {rank}", 2 * rank), "host", 0)
-        spans = self.host[rank]
+    def _write_ranges(self, events: EventFile, pid: int, rank: int) -> None:
+        """Write what the program has named; of very many, the longest."""
+        kept = sorted(self.ranges.get(rank, ()), key=lambda it: it.start_ps - it.end_ps)[
+            : self.most
+        ]
+        for number, ranges in enumerate(nested_tracks(kept)):
+            track = events.track(pid, f"ranges {number}" if number else "ranges", number)
+            for each in ranges:
+                duration_ps = each.end_ps - each.start_ps
+                args = {"duration_ps": duration_ps}
+                events.slice(track, each.name, "range", each.start_ps, each.end_ps, args)
+
+    def _write_host(self, events: EventFile, pid: int, rank: int) -> None:
+        track = events.track(pid, "host", 100)
+        spans = self.host.get(rank, [])
         slices = merged_slices(
             np.array([span.start_ps for span, _ in spans], dtype=np.int64),
             np.array([span.end_ps for span, _ in spans], dtype=np.int64),

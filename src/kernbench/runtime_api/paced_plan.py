@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kernbench.commands import by_path
 from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.live_launch import LivePlan, Reach
@@ -80,7 +81,7 @@ def build_paced(
         on_end = _tell_what_was_touched
     else:
         x, y, z = plan.trace.grid
-        trace, live = plan.trace, None
+        trace, live = by_path(plan.trace), None
         on_end = partial(_put_on_record, launcher, plan, params, state.rank)
     return PacedLaunch(
         run=run,

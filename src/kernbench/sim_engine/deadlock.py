@@ -68,7 +68,13 @@ def wait_line(rank: Rank) -> str:
 
 
 def _ended_line(rank: Rank) -> str:
-    how = "finished" if rank.error is None else f"raised {type(rank.error).__name__}"
+    match rank.error:
+        case None:
+            how = "finished"
+        case SystemExit(code=code):
+            how = f"called sys.exit({'' if code is None else repr(code)})"
+        case error:
+            how = f"raised {type(error).__name__}"
     return f"  rank {rank.rank_id}  {how} at {microseconds(rank.ended_ps or 0)}"
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
+from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of, by_path
 from kernbench.kernel_ir import footprints
 from kernbench.sim_engine.cache_contents import CacheContents
 from kernbench.sim_engine.kernel_plan import build_program_plan
@@ -40,7 +40,7 @@ def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
     moved: dict[int, int] = {}
     loaded: set[int] = set()
     changed: set[int] = set()
-    for group in trace.groups:
+    for group in by_path(trace).groups:
         for site in build_program_plan(group.body, trace.num_slots).sites:
             command = site.command
             if not isinstance(command, DmaRead | DmaWrite | Atomic):

@@ -26,6 +26,7 @@ from kernbench.commands import (
     KernelTrace,
     ProgramGroup,
     access_of,
+    by_path,
 )
 from kernbench.hardware import SipSpec
 from kernbench.sim_engine.conditions import Conditions
@@ -159,9 +160,10 @@ def _groups(
     known = _ANALYSED.setdefault(trace, {})
     found = known.get(key)
     if found is None:
+        each = by_path(trace)
         found = known[key] = [
-            GroupAnalysis(trace, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
-            for group in trace.groups
+            GroupAnalysis(each, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
+            for group in each.groups
             if len(group.program_ids)
         ]
     return found

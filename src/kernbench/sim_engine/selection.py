@@ -110,11 +110,14 @@ class Selector:
     def bracket(self, asked: Asked, sips: tuple[int, ...], choice: Choice) -> tuple[int, int]:
         """Return the time of a choice on idle links, and what its schedule cannot take less than.
 
-        Both in ps.
+        Both in ps. The second is the time that the busiest link is busy, or that what a rank sends
+        and waits for takes without any other.
         """
-        timed = self._timed(asked, sips, choice)
-        assert timed.time_ps is not None
-        return timed.time_ps, least_ps(self._plan(asked, sips, choice))
+        plan = self._plan(asked, sips, choice)
+        timing = self.idle_times.timing(plan, choice.protocol)
+        assert timing is not None
+        busiest_ps = int(timing.busy_ps.max(initial=0))
+        return int(timing.ends_ps.max(initial=0)), max(least_ps(plan), busiest_ps)
 
     def protocol(self, op: str, algorithm: str, name: str) -> ProtocolSpec:
         """Return what a protocol costs in an algorithm; ``PLAIN`` is one that costs nothing."""

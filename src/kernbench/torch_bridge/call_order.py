@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import warnings
 from collections import deque
 from collections.abc import Sequence
@@ -33,7 +34,10 @@ class CallOrder:
         self._said: set[frozenset[Site]] = set()
 
     def check(self, title: str, parts: Sequence[Part]) -> None:
-        """Warn of an earlier call whose lines are this one's the other way round."""
+        """Warn of an earlier call whose lines are this one's the other way round.
+
+        Lines are the same if they say the same: each rank may have its own branch.
+        """
         first = parts[0].site
         if all(part.site == first for part in parts):
             return
@@ -44,18 +48,26 @@ class CallOrder:
         self._latest.append(now)
 
     def _compare(self, earlier: _Meeting, now: _Meeting, parts: Sequence[Part]) -> None:
-        ends: dict[tuple[Site, Site], Part] = {}
+        ends: dict[tuple[object, object], tuple[Part, Site, Site]] = {}
         for part, before, after in zip(parts, earlier.sites, now.sites, strict=True):
-            other = ends.get((after, before))
+            first, then = _words(before), _words(after)
+            other = ends.get((then, first))
             both = frozenset((before, after))
-            if before != after and other is not None and both not in self._said:
+            if first != then and other is not None and both not in self._said:
                 self._said.add(both)
+                rank, its_before, its_after = other[0].rank, *other[1:]
                 warnings.warn_explicit(
-                    f"{earlier.title} and {now.title} may be swapped: rank {other.rank} calls them "
-                    f"at {after} and {before}, rank {part.rank} at {before} and {after}; they are "
-                    "equal in kind and shape, so that each rank goes on with the other's numbers",
+                    f"{earlier.title} and {now.title} may be swapped: rank {rank} calls them at "
+                    f"{its_before} and {its_after}, rank {part.rank} at {before} and {after}; they "
+                    "are equal in kind and shape, so that each rank goes on with the other's "
+                    "numbers",
                     SwappedCallsWarning,
                     before.file,
                     before.line,
                 )
-            ends.setdefault((before, after), part)
+            ends.setdefault((first, then), (part, before, after))
+
+
+def _words(site: Site) -> object:
+    """Return what a line says; where that cannot be read, the line itself."""
+    return linecache.getline(site.file, site.line).strip() or site

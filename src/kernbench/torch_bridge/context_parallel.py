@@ -5,12 +5,12 @@ Its ring attention is that of CUDA's flash operation, which is done here by the 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed.tensor.experimental._context_parallel._attention as ring
-import torch.distributed.tensor.experimental._context_parallel._sharding_rules as rules
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -21,7 +21,6 @@ from kernbench.torch_bridge.process import HERE, current
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _aten = torch.ops.aten
-_register, _unregister = rules.register_cp_sharding_rules, rules.unregister_cp_sharding_rules
 _Options: Any = ring._ContextParallelOptions
 
 
@@ -94,7 +93,7 @@ class _SharedRules:
         if own.handlers is None:
             own.handlers = dispatcher._custom_op_handlers
             self._inside += 1
-            _register()
+            _rules().register_cp_sharding_rules()
         dispatcher._custom_op_handlers = {**own.handlers, **ring.custom_ops}
 
     def leave(self) -> None:
@@ -104,12 +103,18 @@ class _SharedRules:
         _dispatcher()._custom_op_handlers, own.handlers = own.handlers, None
         self._inside -= 1
         if not self._inside:
-            _unregister()
+            _rules().unregister_cp_sharding_rules()
 
     def close(self) -> None:
         """Forget the rules of processes that ended inside."""
         if self._inside:
-            _unregister()
+            _rules().unregister_cp_sharding_rules()
+
+
+def _rules() -> Any:
+    """Return PyTorch's module of the rules, which imports its whole compiler."""
+    name = "torch.distributed.tensor.experimental._context_parallel._sharding_rules"
+    return importlib.import_module(name)
 
 
 def _dispatcher() -> Any:

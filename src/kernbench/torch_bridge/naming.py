@@ -9,7 +9,6 @@ import torch.cuda.nvtx
 
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import current
-from kernbench.torch_bridge.ranges import Range
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.process import Process
@@ -46,7 +45,7 @@ class _Nvtx:
     @staticmethod
     def markA(name: str) -> None:  # noqa: N802
         process, now_ps = _here()
-        process.ranges.ended.append(Range(name, now_ps, now_ps))
+        process.ranges.mark(name, now_ps)
 
     @staticmethod
     def deviceRangeStart(name: str, stream: int) -> int:  # noqa: N802

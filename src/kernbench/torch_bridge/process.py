@@ -32,7 +32,7 @@ class Process:
         self.host = Host(session.run, rank)
         self.saved: dict[str, Any] = {}
         """Its values of state that the real process has once, while another rank runs."""
-        self.ranges = Ranges()
+        self.ranges = Ranges(rank, session.run.op_log)
         """What it calls parts of its own time."""
         self.world: Any = None
         """Its ``torch.distributed`` world, once it was asked for."""

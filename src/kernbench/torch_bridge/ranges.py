@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Range(NamedTuple):
-    """A named part of a rank's host time."""
-
-    name: str
-    start_ps: int
-    end_ps: int
+from kernbench.op_log import HostRange, OpLog
 
 
 class Ranges:
     """The ranges of one process: those that have ended, and those that it is inside."""
 
-    def __init__(self) -> None:
-        self.ended: list[Range] = []
+    def __init__(self, rank: int, log: OpLog) -> None:
+        self.ended: list[HostRange] = []
+        self._rank = rank
+        self._log = log
         self._nested: list[tuple[str, int]] = []
         self._by_handle: dict[int, tuple[str, int]] = {}
         self._next_handle = 1
@@ -31,7 +25,7 @@ class Ranges:
         """End the last range that was pushed and return how deep it was; -1 if there is none."""
         if not self._nested:
             return -1
-        self.ended.append(Range(*self._nested.pop(), now_ps))
+        self._end(*self._nested.pop(), now_ps)
         return len(self._nested)
 
     def start(self, name: str, now_ps: int) -> int:
@@ -44,4 +38,13 @@ class Ranges:
         """End such a range; a handle that is not known is ignored, as NVTX does."""
         begun = self._by_handle.pop(handle, None)
         if begun is not None:
-            self.ended.append(Range(*begun, now_ps))
+            self._end(*begun, now_ps)
+
+    def mark(self, name: str, now_ps: int) -> None:
+        """Name a moment."""
+        self._end(name, now_ps, now_ps)
+
+    def _end(self, name: str, start_ps: int, now_ps: int) -> None:
+        made = HostRange(self._rank, name, start_ps, now_ps)
+        self.ended.append(made)
+        self._log.host_ranges.append(made)

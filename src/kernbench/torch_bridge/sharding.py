@@ -1,29 +1,29 @@
-"""DTensor's rules for lists of tensors, worked out once and not by every rank (ADR-0066).
+"""DTensor's rules, worked out once and not by every rank (ADR-0066, ADR-0083).
 
-A real rank works out how a foreach operation on all parameters is sharded once in its life. Here
-all ranks would do that one after another, and PyTorch's way takes time that grows with the square
-of the number of tensors.
+A real rank works out how an operation is sharded once in its life, in milliseconds. Here all ranks
+would do that one after another; and for lists of all parameters PyTorch's way takes time that grows
+with the square of their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import is_
 from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed.tensor._sharding_prop as sharding
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
-from torch.distributed.tensor._op_schema import OutputSharding
+from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from kernbench.torch_bridge.patches import Patches
 
-_FAMILIES = ("aten._foreach_", "aten._fused_")
 # Others may keep data of the rank that made them.
 _STATELESS = frozenset({Shard, Replicate, Partial, _StridedShard, _NormPartial})
-_MOST_KEPT = 512
+_MOST_KEPT = 4096
 _propagate_flag = sharding._propagate_use_strided_shard_flag
 
 
@@ -32,7 +32,7 @@ def install(patches: Patches) -> None:
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
     # C++ keeps what it has asked for, and asks for what is not kept.
     name = "propagate_op_sharding_non_cached"
-    patches.set(propagator, name, SharedRules(getattr(propagator, name)))
+    patches.set(propagator, name, SharedRules(propagator))
     patches.set(sharding, "_propagate_use_strided_shard_flag", _FlagOnce())
 
 
@@ -62,20 +62,19 @@ class _UnsharedError(Exception):
 
 
 class SharedRules:
-    """Rules of foreach operations by what ranks have in common; all else is passed on.
+    """Rules of operations by what ranks have in common.
 
-    Ranks have meshes of their own, which differ in who asks. A rule that was found for one rank is
-    another's with its own meshes in it.
+    Ranks have meshes of their own, which differ in who asks, and may differ in whose they are. A
+    rule that was found for one rank is another's with its own meshes in it.
     """
 
-    def __init__(self, work_out: Callable[[Any], Any]) -> None:
-        self._work_out = work_out
-        self._found: dict[Any, tuple[Any, Meshes]] = {}
+    def __init__(self, propagator: Any) -> None:
+        self._propagator = propagator
+        self._work_out: Callable[[Any], Any] = propagator.propagate_op_sharding_non_cached
+        self._found: dict[Any, tuple[Any, Meshes, tuple[Any, ...]]] = {}
 
     def __call__(self, schema: Any) -> Any:
         """Return the ``OutputSharding`` of a call."""
-        if not str(schema.op).startswith(_FAMILIES):
-            return self._work_out(schema)
         meshes = Meshes()
         try:
             arguments = _common((schema.args_schema, tuple(schema.kwargs_schema.items())), meshes)
@@ -83,15 +82,24 @@ class SharedRules:
             known = self._found.get(key)
         except (_UnsharedError, TypeError):
             return self._work_out(schema)
-        if known is not None:
-            rule, theirs = known
-            return OutputSharding(_on_meshes(rule.output_spec, theirs, meshes, {}))
+        makers = self._registered(schema.op)
+        if known is not None and all(map(is_, known[2], makers)):
+            return _rule_on(known[0], known[1], meshes)
         rule = self._work_out(schema)
-        if not rule.needs_redistribute and rule.redistribute_schema is None:
+        if isinstance(rule, OutputSharding) and _is_common(rule):
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
-            self._found[key] = rule, meshes
+            self._found[key] = rule, meshes, makers
         return rule
+
+    def _registered(self, op: Any) -> tuple[Any, ...]:
+        """Return what works out the rule: programs and contexts may replace it."""
+        propagator = self._propagator
+        return (
+            propagator.op_single_dim_strategy_funcs.get(op),
+            propagator.op_strategy_funcs.get(op),
+            propagator.op_to_rules.get(op),
+        )
 
 
 class Meshes:
@@ -112,9 +120,18 @@ class Meshes:
         return self._all[position]
 
     def common(self) -> Any:
-        """Return what is the same on all ranks."""
+        """Return what is the same on all ranks.
+
+        Of one mesh its form is; whose it is matters where several have to fit each other.
+        """
+        alone = len(self._all) == 1
         return tuple(
-            (each._flatten_rank_map, each._layout, each._device_type, each._mesh_dim_names)
+            (
+                None if alone else each._flatten_rank_map,
+                each._layout,
+                each._device_type,
+                each._mesh_dim_names,
+            )
             for each in self._all
         )
 
@@ -136,6 +153,54 @@ def _common(value: Any, meshes: Meshes) -> Any:
     return type(value), value
 
 
+def _is_common(rule: Any) -> bool:
+    """Return whether a rule is the same for all ranks, but for their meshes."""
+    specs = list(_specs_in(rule.output_spec))
+    asked = rule.redistribute_schema
+    if asked is not None:
+        specs += _specs_in((asked.args_schema, tuple(asked.kwargs_schema.values())))
+    if any(type(each) not in _STATELESS for spec in specs for each in spec.placements):
+        return False
+    # Arguments that are shapes were replaced by those of this rank's shard.
+    return not rule.use_val_from_redistribute_schema or all(map(_is_even, specs))
+
+
+def _specs_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, DTensorSpec):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _specs_in(each)
+
+
+def _is_even(spec: Any) -> bool:
+    """Return whether all shards have one shape."""
+    parts: dict[int, int] = {}
+    for axis, placement in enumerate(spec.placements):
+        if isinstance(placement, (Shard, _StridedShard)):
+            parts[placement.dim] = parts.get(placement.dim, 1) * spec.mesh.size(axis)
+    shape = spec.tensor_meta.shape if spec.tensor_meta is not None else ()
+    return all(dim < len(shape) and shape[dim] % count == 0 for dim, count in parts.items())
+
+
+def _rule_on(rule: Any, theirs: Meshes, own: Meshes) -> Any:
+    """Return a rule of others with the caller's meshes in it."""
+    made: dict[int, Any] = {}
+    asked = rule.redistribute_schema
+    if asked is not None:
+        args, kwargs = (
+            _on_meshes(each, theirs, own, made)
+            for each in (asked.args_schema, tuple(asked.kwargs_schema.items()))
+        )
+        asked = OpSchema(asked.op, args, dict(kwargs), asked.schema_info)
+    return OutputSharding(
+        _on_meshes(rule.output_spec, theirs, own, made),
+        asked,
+        needs_redistribute=rule.needs_redistribute,
+        use_val_from_redistribute_schema=rule.use_val_from_redistribute_schema,
+    )
+
+
 def _on_meshes(spec: Any, theirs: Meshes, own: Meshes, made: dict[int, Any]) -> Any:
     if isinstance(spec, DTensorSpec):
         found = made.get(id(spec))
@@ -145,6 +210,6 @@ def _on_meshes(spec: Any, theirs: Meshes, own: Meshes, made: dict[int, Any]) -> 
             mesh = own[theirs.position(spec.mesh)]
             found.__dict__.update(spec.__dict__, mesh=mesh, _hash=None)
         return found
-    if isinstance(spec, (list, tuple)):
+    if type(spec) in (list, tuple):
         return type(spec)([_on_meshes(each, theirs, own, made) for each in spec])
     return spec

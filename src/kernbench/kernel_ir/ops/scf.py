@@ -8,7 +8,7 @@ from kernbench.commands import NotSeparableError, Predicate, Separable, Splat
 from kernbench.errors import UnsupportedOpError
 from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.ir import Op
-from kernbench.kernel_ir.loops import run_rolled, run_unrolled
+from kernbench.kernel_ir.loops import Iterations, run_rolled, run_unrolled
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.values import Held, is_known, leaves, same_frame, with_leaves
@@ -22,8 +22,8 @@ _MAX_ITERATIONS = 100_000
 _MAX_TRIPS = 1 << 22
 
 
-def iterations_of(run: Evaluator, op: Op) -> tuple[Separable, Separable, int]:
-    """Return the start, the step and the trip count of an ``scf.for``."""
+def iterations_of(run: Evaluator, op: Op) -> Iterations:
+    """Return which iterations an ``scf.for`` has."""
     bounds = [run.get(value) for value in op.operands[:3]]
     if not all(isinstance(bound, Separable) for bound in bounds):
         raise run.needs_data(op, "its bounds depend on data")
@@ -37,26 +37,26 @@ def iterations_of(run: Evaluator, op: Op) -> tuple[Separable, Separable, int]:
     span = high - low
     trips = integers.binary("arith.ceildivsi", span, step, 64)
     trips = integers.binary("arith.maxsi", trips, Separable(()), 64)
-    trip_count = run.uniform_integer(trips)
-    if trip_count > _MAX_TRIPS:
+    found = Iterations(low, step, *run.trip_count(op, trips))
+    if found.count > _MAX_TRIPS:
         raise run.unsupported(
             op,
-            f"it runs {trip_count:,} times in one program, but at most {_MAX_TRIPS:,} iterations "
+            f"it runs {found.count:,} times in one program, but at most {_MAX_TRIPS:,} iterations "
             "can be planned; is a bound wrong?",
         )
-    return low, step, trip_count
+    return found
 
 
 @DIALECT.op("scf.for")
 def _for(run: Evaluator, op: Op) -> None:
-    low, step, trip_count = iterations_of(run, op)
+    iterations = iterations_of(run, op)
     inits = [run.get(value) for value in op.operands[3:]]
-    if trip_count == 0:
+    if iterations.count == 0:
         results = inits
     elif op in run.unrolled:
-        results = run_unrolled(run, op, low, step, trip_count, inits)
+        results = run_unrolled(run, op, iterations, inits)
     else:
-        results = run_rolled(run, op, low, step, trip_count, inits)
+        results = run_rolled(run, op, iterations, inits)
     for result, held in zip(op.results, results, strict=True):
         run.set(result, held)
 

@@ -577,15 +577,16 @@ class Strand(Evaluator):
     def _for(self, frame: Frame, op: Op) -> None:
         if op not in self.launch.stepped and self._run_whole(frame, op):
             return
-        low, step, trip_count = iterations_of(self, op)
+        iterations = iterations_of(self, op)
         inits = [self.get(value) for value in op.operands[3:]]
-        if trip_count == 0:
+        if iterations.count == 0:
             for value, held in zip(op.results, inits, strict=True):
                 self.set(value, held)
             frame.position += 1
             return
         region = op.regions[0]
-        inner = Frame(op, region, region.entry, trip_count=trip_count, low=low, step=step)
+        low, step, count = iterations.low, iterations.step, iterations.count
+        inner = Frame(op, region, region.entry, trip_count=count, low=low, step=step)
         inner.records = True
         self.recording.enter_loop(op.line)
         self._enter(inner, (self._index(inner), *inits))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kernbench.commands import KernelTrace
+from kernbench.commands import KernelTrace, by_path
 from kernbench.errors import AddressOverflowError, NonFiniteError, NonFiniteWarning, UsageError
 from kernbench.kernel_ir import Module
 from kernbench.memory import Buffer
@@ -84,7 +84,7 @@ class Sanitizer:
         """
         checked = _PLANS.get(trace)
         if checked is None:
-            checked = _PLANS[trace] = _Checked(trace)
+            checked = _PLANS[trace] = _Checked(by_path(trace))
         pointers = checked.plan.pointers(params)
         # A product of merged programs sums in another order. So that a check never changes a
         # number, the checked execution is undone there and the usual one follows.

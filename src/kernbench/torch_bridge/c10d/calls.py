@@ -18,6 +18,7 @@ from kernbench.sim_engine import Handle, user_site
 from kernbench.torch_bridge.c10d.data import Compute
 from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.in_use import begin_use, end_use
+from kernbench.torch_bridge.device.names import EXECUTING
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.dtypes import element_type
 from kernbench.torch_bridge.process import Process, current
@@ -205,9 +206,9 @@ class WorkGroup(Work):
         return future
 
 
-def post(members: ProcessGroup, call: Call) -> CollectiveWork:
+def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork:
     """Bring the calling rank's part to the collective; the host goes on."""
-    process, part, on_device = _begin(call)
+    process, part, on_device = _begin(call, serves_host)
     state = process.state
     number = state.call_counts.get(members, 0) + 1
     state.call_counts[members] = number
@@ -223,9 +224,11 @@ def post(members: ProcessGroup, call: Call) -> CollectiveWork:
     return CollectiveWork(process, part, on_device)
 
 
-def post_pair(members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call) -> CollectiveWork:
+def post_pair(
+    members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call, serves_host: bool
+) -> CollectiveWork:
     """Bring one side of a send and its receive, from and to a rank of the world, together."""
-    process, part, on_device = _begin(call)
+    process, part, on_device = _begin(call, serves_host)
     rank = process.state.rank
     channel = (members, *ends, tag)
     pairs = process.session.pairs.setdefault(channel, [])
@@ -243,7 +246,7 @@ def post_pair(members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call
     return CollectiveWork(process, part, on_device)
 
 
-def _begin(call: Call) -> tuple[Process, TorchPart, bool]:
+def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
     process = current()
     run = process.session.run
     running = run.simulation.running
@@ -263,6 +266,12 @@ def _begin(call: Call) -> tuple[Process, TorchPart, bool]:
                     f"current device of rank {process.rank} is cuda:{process.state.sip_id}; "
                     "call torch.cuda.set_device first"
                 )
+        elif not (serves_host or EXECUTING.depth):  # What C++ makes on its way has no place yet.
+            raise UsageError(
+                f"{call.signature.op}: No backend type associated with device type cpu: the tensor "
+                "is on the host, and the group's backend takes those of devices only; move the "
+                'tensor, or make the group with backend="cpu:gloo,cuda:nccl"'
+            )
     part = TorchPart(run, call, user_site())
     process.host.spend(call.signature.op)
     return process, part, on_device

@@ -62,6 +62,7 @@ class SimulatedGroup(dist.ProcessGroup):
         self._owner = current()
         self._described = ""
         self._members: ProcessGroup | None = None
+        self._takes_host: bool | None = None
         self._together: list[CollectiveWork] | None = None
         # C++ registers groups by name, and does not keep the Python half of this one alive.
         self._owner.kept.add(self)
@@ -161,10 +162,19 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def _post(self, call: Call) -> CollectiveWork:
         self._check_owner(call)
-        work = post(self.members(), call)
+        work = post(self.members(), call, self._serves_host())
         if self._together is not None:
             self._together.append(work)
         return work
+
+    def _serves_host(self) -> bool:
+        """Return whether the group takes tensors of the host; without data objects travel there."""
+        found = self._takes_host
+        if found is None:
+            devices = c10d._world.pg_backend_config.get(self, "cpu:").split(",")
+            found = any(each.startswith("cpu:") for each in devices)
+            found = self._takes_host = found or self._owner.session.shapes is not None
+        return found
 
     def _check_owner(self, call: Call) -> None:
         caller = current()
@@ -322,7 +332,7 @@ class SimulatedGroup(dist.ProcessGroup):
         inputs, outputs = (tensors, []) if is_sender else ([], tensors)
         call = Call(asked, inputs, outputs, data.send, called=called)
         self._check_owner(call)
-        work = post_pair(members, ends, tag, call)
+        work = post_pair(members, ends, tag, call, self._serves_host())
         if self._together is not None:
             self._together.append(work)
         return work
