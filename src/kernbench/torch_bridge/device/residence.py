@@ -37,7 +37,7 @@ class Residence:
         self.is_open = False
         """Whether C++ may have made it to go with tensors of a device: there it names the CPU."""
         self.written: Any = None
-        """Under the sanitizer, of memory that began unwritten: by byte, 255 where a kernel wrote."""
+        """Under the sanitizer, of memory that began unwritten: 255 for each byte of a kernel."""
         self.uses: tuple[Use, ...] = ()
         """Collectives that nobody has waited for."""
 
