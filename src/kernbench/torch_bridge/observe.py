@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -24,7 +25,11 @@ from kernbench.torch_bridge.shapes import Known, zeros_on_host
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
+_ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
+_ZEROS = torch.ops.aten.zeros.default
 _NO_BACKWARD = -1
+_REFERENCES_OF_CPP = 3
+"""References to an argument that only C++ knows: its own, that of the arguments, the count's."""
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
 """By the identity of the overload, which the entry keeps alive: its own hash is Python."""
 
@@ -117,6 +122,9 @@ class Observer(TorchDispatchMode):
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation that is told where its result goes."""
+        if func is _ZERO_WITHOUT_MEMORY:
+            # Below a dispatch mode PyTorch's kernels read the memory that such a tensor lacks.
+            func = _ZEROS
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         asked = kwargs.get("device")
@@ -238,7 +246,7 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
         RuntimeError: Tensors of host and device do not mix.
     """
     found: Residence | None = None
-    host: Tensor | None = None
+    has_host = False
     for arg in args:
         kind = type(arg)
         if kind in PLAIN:
@@ -247,12 +255,12 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
             except (NotImplementedError, RuntimeError):
                 continue
             if residence is None:
-                host = host if is_meta(arg) else arg
+                has_host = has_host or not is_meta(arg)
                 continue
             if residence.uses and not operation.is_free:
                 check_use(operation, args, arg, residence)
             if residence.device is None:
-                host = host if residence.is_open else arg
+                has_host = has_host or not residence.is_open
                 continue
         elif isinstance(arg, (list, tuple)):
             residence = _residence_among(operation, arg)
@@ -264,15 +272,28 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
             found = residence
         elif found.device is not residence.device and found.device != residence.device:
             _refuse_mix(operation, found.device, residence.device)
-    if found is not None and host is not None:
-        _refuse_host(operation, found.device, host)
+    if found is not None and has_host and operation.is_on_one_device:
+        arg = None  # It would count as a reference to a tensor.
+        _check_host(operation, found.device, args)
     return found
 
 
-def _refuse_host(operation: Operation, device: Any, host: Tensor) -> None:
-    """Refuse a tensor of the host beside one of a device, unless it is a number."""
-    if operation.is_on_one_device and host.dim():
-        _refuse_mix(operation, device, CPU)
+def _check_host(operation: Operation, device: Any, args: Any) -> None:
+    """Refuse tensors of the host beside those of a device, unless they are numbers.
+
+    One that no Python code refers to is none of the program's: C++ has made it on its way through a
+    composite operation, to go with the device's tensors, and that is where it goes.
+    """
+    for position in range(len(args)):
+        if type(args[position]) not in PLAIN or not args[position].dim():
+            continue
+        residence = getattr(storage_of(args[position]), "_kernbench", None)
+        is_host = residence is None or (residence.device is None and not residence.is_open)
+        if not is_host or is_meta(args[position]):
+            continue
+        if getrefcount(args[position]) > _REFERENCES_OF_CPP:
+            _refuse_mix(operation, device, CPU)
+        settle(args[position], device, operation.name)
 
 
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
