@@ -9,7 +9,7 @@ import pytest
 from triton.runtime import cache as triton_cache
 
 from kernbench.triton_backend import activate
-from kernbench.triton_backend.release_key import remembered
+from kernbench.triton_backend.release_key import _work_out, remembered
 from tests.triton_backend.recording import RecordingLauncher
 
 
@@ -79,8 +79,8 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 
 @pytest.mark.adr("0083-D3")
 def test_inside_a_run_triton_has_its_own_key_from_disk() -> None:
-    own = triton_cache.triton_key
+    before = triton_cache.triton_key
     with activate(RecordingLauncher()):
-        assert triton_cache.triton_key is not own
-        assert triton_cache.triton_key() == own()
-    assert triton_cache.triton_key is own
+        assert triton_cache.triton_key is not _work_out
+        assert triton_cache.triton_key() == _work_out()
+    assert triton_cache.triton_key is before
