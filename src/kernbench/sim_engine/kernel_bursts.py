@@ -27,7 +27,7 @@ from kernbench.commands import (
     is_axis,
     loop_dim,
 )
-from kernbench.sim_engine.kernel_plan import CommandSite
+from kernbench.sim_engine.kernel_plan import ONE_PATH, CommandSite
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
@@ -101,7 +101,7 @@ def pattern_fingerprints(site: CommandSite, count: int) -> Array:
 
 
 def touched(
-    site: CommandSite, program: int, burst_bytes: int, trips: Mapping[int, int]
+    site: CommandSite, program: int, burst_bytes: int, trips: Mapping[int, int] = ONE_PATH
 ) -> tuple[Dims, tuple[Touched, ...]]:
     """Return what a DMA command moves in every iteration, for the program at a position.
 

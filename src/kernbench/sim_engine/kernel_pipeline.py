@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
-from kernbench.sim_engine.kernel_plan import LoopNode, Node, ProgramPlan, Slots, Step
+from kernbench.sim_engine.kernel_plan import ONE_PATH, LoopNode, Node, ProgramPlan, Slots, Step
 
 Cost = int | tuple["Cost", ...]
 """Picoseconds, or one cost per iteration of the outermost loop that it varies over."""
@@ -55,9 +54,6 @@ class Steady:
 # A loop that has not become steady within so many programs has its average taken as its pace.
 _MOST_STEPS = 64
 _PROGRAMS = -1
-
-ONE_PATH: Mapping[int, int] = MappingProxyType({})
-"""No loop that programs go around differently often."""
 
 
 def run_pipeline(
