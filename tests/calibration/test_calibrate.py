@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from kernbench.calibration import calibrate, edited
+from kernbench.calibration import calibrate, constants_of, edited
+from kernbench.calibration.rows import GemmRows
 from kernbench.cli.measured import CalibrateOptions
 from kernbench.cli.measured import calibrate as calibrate_command
 from kernbench.dtypes import bfloat16
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError
 from kernbench.hardware import load_machine, machine_text, parse_machine
-from kernbench.validation import part_of, read_rows
-from kernbench.validation.gemm import GemmTuner
+from kernbench.ops import GemmTile
+from kernbench.validation import Category, part_of, read_rows
+from kernbench.validation.gemm import GemmTuner, tiles
 from kernbench.validation.harness import Harness
 from kernbench.validation.problem import Problem
 
@@ -60,6 +63,35 @@ def test_constants_of_a_device_are_found_and_the_rows_kept_apart_are_answered(
     assert machine.sip.cache == before.cache
 
 
+@pytest.mark.adr("0081-D2")
+def test_hbm_and_the_cache_have_latencies_of_their_own() -> None:
+    data = yaml.safe_load(machine_text("a100-sxm-80g")[0])
+    found = {each.key: each.tied for each in constants_of(Category.GEMM, data)}
+    assert found["sip.cube.hbm_latency_ns"] == found["sip.cache.latency_ns"] == ()
+
+
+@pytest.mark.adr("0081-D4")
+def test_a_fit_does_not_time_what_cannot_be_fastest(
+    measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[GemmTile] = []
+    time_ps = GemmTuner.time_ps
+
+    def counted(tuner: GemmTuner, problem: Problem, tile: GemmTile, *rest: Any) -> int:
+        timed.append(tile)
+        return time_ps(tuner, problem, tile, *rest)
+
+    monkeypatch.setattr(GemmTuner, "time_ps", counted)
+    rows, text = read_rows([measured]), machine_text("h100-sxm")[0]
+    sip = load_machine("h100-sxm", 1).sip
+    known = sum(len(list(tiles(Problem.of(row, bfloat16), sip, Harness()))) for row in rows)
+    modeled = GemmRows(rows, text)
+    assert 3 * len(rows) <= len(timed) < known / 2
+    timed.clear()
+    modeled.times_us(text)
+    assert len(rows) <= len(timed) < 2 * len(rows)
+
+
 @pytest.mark.adr("0047-D3")
 def test_rows_of_one_shape_are_never_on_both_sides(measured: Path) -> None:
     rows = read_rows([measured])
@@ -96,7 +128,7 @@ def test_the_command_prints_both_errors_and_writes_a_machine(
         ({"machine": "l4"}, UsageError, "no row is of a device of l4: its devices are L4; the rows "
                                         "are of H100-SXM-80GB"),
         ({"only": ("sip.front_end",)}, UnknownNameError, "did you mean sip.front_end_us"),
-        ({"only": ()}, UsageError, "7 constants of gemm need at least 21 rows"),
+        ({"only": ()}, UsageError, "8 constants of gemm need at least 24 rows"),
         ({"sources": ("aic",)}, UsageError, "no row is of source 'aic'; the rows are of mine"),
         ({"parts": 1}, UsageError, "parts must be at least 2"),
         ({"only": ("sip.cube.hbm_efficiency",)}, UsageError, "nothing to fit: no row is of"),

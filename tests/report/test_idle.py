@@ -12,11 +12,12 @@ def test_idle_time_is_copies_that_nothing_hides_then_launches_that_nothing_hides
     builder.launch(kernel("gemm", 200, kind="kernel"), 1, 1_070)
     builder.launch(kernel("fill", 40, kind="fill"), 1, 1_270)
     # 1_000 of the first launch are before any work; the second is hidden but for its last 90.
-    builder.log.host_spans += [
+    spans = [
         HostSpan(1, "launch", "load", 0, 1_000),
         HostSpan(1, "launch", "gemm", 1_100, 1_400),
         HostSpan(1, "wait", "gemm", 1_400, 1_900),
     ]
+    builder.log.host_spans.extend(spans)
     assert idle_parts(builder.log) == IdleParts(copies_ps=70 + 40, launches_ps=1_000 + 90)
 
 

@@ -144,3 +144,37 @@ def test_schedules_of_one_trace_share_what_does_not_depend_on_rates() -> None:
     again = scheduled(trace, machine_with(cube__hbm_bandwidth_gbps=100))
     assert again.duration_ps == alone.duration_ps
     assert again.hbm_bytes == alone.hbm_bytes
+
+
+@pytest.mark.adr("0081-D1")
+def test_loads_of_a_loop_take_what_the_busiest_resource_needs_for_all_of_them() -> None:
+    """A is in the cache, B in HBM, and the cache moves both, B twice: as it comes, and on."""
+    hbm_gbps, step_bytes, steps = 8, 64 * 64 * 2, 32
+    machine = machine_with(
+        clock_ghz=1,
+        num_cubes=1,
+        cube__hbm_bandwidth_gbps=hbm_gbps,
+        cube__hbm_efficiency=1,
+        pe__dma_port_gbps=1000,
+        cache={
+            "capacity_mib": 40,
+            "bandwidth_gbps": 4 * hbm_gbps,
+            "latency_ns": 0,
+            "retained_share": 1,
+        },
+    )
+    issue_ps = machine.sip.cycles_ps(machine.sip.pe.dma_issue_cycles)
+
+    def step_ps(**conditions: Any) -> float:
+        short, long = (
+            scheduled(gemm_trace(64, 64, 64 * count), machine, **conditions).duration_ps
+            for count in (steps, 2 * steps)
+        )
+        return (long - short) / steps
+
+    tile_ps = step_bytes / hbm_gbps * 1000
+    assert step_ps(cached=((0, Fraction(1)),)) == pytest.approx(tile_ps + 2 * issue_ps, rel=1e-3)
+    # Both from HBM, or both from the cache: nothing to overlap.
+    assert step_ps() == pytest.approx(2 * tile_ps + 2 * issue_ps, rel=1e-3)
+    both = ((0, Fraction(1)), (1, Fraction(1)))
+    assert step_ps(cached=both) == pytest.approx(2 * tile_ps / 4 + 2 * issue_ps, rel=1e-3)

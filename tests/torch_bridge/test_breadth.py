@@ -36,3 +36,8 @@ def test_a_kind_of_parallel_training_learns_what_one_process_does(
     case: str, tmp_path: Path
 ) -> None:
     simulated("parallelism.py", tmp_path, case, nprocs=4)
+
+
+@pytest.mark.slow
+def test_sync_batch_norm_of_shards_is_batch_norm_of_the_whole() -> None:
+    simulated("sync_batch_norm.py", nprocs=2)

@@ -145,7 +145,13 @@ else:
 
 
 @pytest.mark.adr("0063-D1")
-@pytest.mark.parametrize("operation", ["x + y", "x @ y", "torch.cat([x, y])", "x.add_(y)"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        *("x + y", "x @ y", "torch.cat([x, y])", "x.add_(y)"),
+        *("x + (y + 1)", "torch.cat([x, y.clone()])", "(lambda z: x * z)([y * 2][0])"),
+    ],
+)
 @pytest.mark.parametrize("other", ["cpu", "cuda:1"])
 def test_tensors_of_two_devices_do_not_mix(tmp_path: Path, operation: str, other: str) -> None:
     source = f"""
@@ -157,6 +163,52 @@ except RuntimeError as error:
     assert "cuda:0" in str(error) and "{other}" in str(error)
 else:
     raise AssertionError
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0085-D1")
+def test_what_composite_operations_make_on_their_way_is_where_their_operands_are(
+    tmp_path: Path,
+) -> None:
+    source = """
+import torch.nn.functional as F
+x = torch.arange(10.0, device="cuda:1", requires_grad=True)
+found = torch.quantile(x, 0.5)
+assert found.item() == 4.5 and found.device == x.device
+host = torch.randn(50, 2, 20).log_softmax(2)
+targets, sizes = torch.randint(1, 20, (2, 30)), torch.full((2,), 50)
+loss = F.ctc_loss(host.cuda(), targets.cuda(), sizes, torch.full((2,), 30))
+assert loss.is_cuda
+torch.testing.assert_close(loss.cpu(), F.ctc_loss(host, targets, sizes, torch.full((2,), 30)))
+q = torch.randn(2, 3, 8, 4)
+mask = torch.randn(8, 8, requires_grad=True)
+for options in ({"is_causal": True}, {"attn_mask": mask}):
+    moved = {k: v.cuda() if k == "attn_mask" else v for k, v in options.items()}
+    device = q.cuda().requires_grad_()
+    found = F.scaled_dot_product_attention(device[0], device[0], device[0], **moved)
+    torch.testing.assert_close(
+        found.cpu(), F.scaled_dot_product_attention(q[0], q[0], q[0], **options)
+    )
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0085-D1")
+def test_gradients_that_are_made_up_are_where_their_inputs_are(tmp_path: Path) -> None:
+    source = """
+x = torch.randn(4, device="cuda:1", requires_grad=True)
+(made,) = torch.autograd.grad(torch.sgn(x).sum(), x)
+assert made.device == x.device and made.tolist() == [0] * 4
+assert (made + 1).sum().item() == 4 and torch.isclose(made, torch.zeros_like(x)).all()
+"""
+    check(tmp_path, source)
+
+
+def test_sparse_rows_of_a_device_multiply(tmp_path: Path) -> None:
+    source = """
+rows = torch.eye(4, device="cuda").to_sparse_csr()
+assert (rows @ torch.ones(4, 4, device="cuda")).sum().item() == 16
 """
     check(tmp_path, source)
 

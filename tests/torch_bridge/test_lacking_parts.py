@@ -30,6 +30,7 @@ REFUSED = {
     "torch.export.export(torch.nn.Linear(4, 4).cuda(), (x,))": "torch.export.export",
     "dist.rpc.init_rpc('worker0', rank=0, world_size=1)": "torch.distributed.rpc.init_rpc",
     "torch.ops.symm_mem.one_shot_all_reduce(x, 'sum', '0')": "symm_mem.one_shot_all_reduce",
+    "torch._fused_dropout(x, 0.5)": "torch.ops.aten._fused_dropout: PyTorch has it for GPUs only",
     "x.__dlpack__()": "Tensor.__dlpack__",
     "mp.Pipe()": "multiprocessing.Pipe",
     "mp.get_context('spawn').Manager()": "multiprocessing.Manager",

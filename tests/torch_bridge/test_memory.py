@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -105,6 +106,12 @@ def test_blocks_never_overlap_and_everything_comes_back(
     assert found.amounts.segments.current == 0
 
 
+def counts(found: CachingAllocator) -> list[tuple[int, int, int]]:
+    """Return what an allocator says of its amounts."""
+    amounts = [getattr(found.amounts, name) for name in found.amounts.__slots__]
+    return [(each.current, each.allocated, each.peak) for each in amounts]
+
+
 class _AlwaysSettling(CachingAllocator):
     """Merges all that comes back, and cuts off what is asked for."""
 
@@ -113,6 +120,7 @@ class _AlwaysSettling(CachingAllocator):
 
 
 @pytest.mark.adr("0076-D2")
+@pytest.mark.adr("0084-D2")
 @given(
     st.lists(
         st.tuples(
@@ -138,7 +146,31 @@ def test_a_block_that_is_taken_back_at_once_is_the_one_that_settling_would_give(
                 blocks.append(found.allocate(size))
         first, second = ([(each.address, each.size) for each in blocks] for blocks in live)
         assert first == second
-    assert both[0].amounts == both[1].amounts
+    first_counts, second_counts = (counts(found) for found in both)
+    assert first_counts == second_counts
+
+
+@pytest.mark.adr("0084-D2")
+def test_an_equal_request_is_not_looked_at_again_before_the_free_blocks_change() -> None:
+    looked = []
+
+    class Watched(CachingAllocator):
+        def _taken_back(self, *asked: Any) -> Block | None:
+            looked.append(asked)
+            return super()._taken_back(*asked)
+
+    found = Watched(lambda _: None, lambda _: None)
+    block = found.allocate(1000)
+    for _ in range(5):
+        block.free()
+        block = found.allocate(1000)
+    assert len(looked) == 1
+    found.allocate(MIB)
+    block.free()
+    block = found.allocate(1000)
+    block.free()
+    found.allocate(1001)
+    assert len(looked) == 3
 
 
 def run(folder: Path, source: str, data: bool, machine: str = "ahbm:2") -> RuntimeContext:

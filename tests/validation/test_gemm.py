@@ -96,6 +96,19 @@ def test_a_row_times_a_matrix_may_go_through_the_vector_engine() -> None:
         assert not any(tile.is_vector for tile in tiles(problem, sip, KERNEL))
 
 
+@pytest.mark.adr("0081-D4")
+@pytest.mark.parametrize("m", [1, 512])
+def test_the_fastest_tiles_are_those_of_timing_all_of_them(m: int) -> None:
+    problem, machine = Problem(m, 1024, 2048, bfloat16), load_machine("a100-sxm-80g", 1)
+    every = list(tiles(problem, machine.sip, KERNEL))
+    times = sorted(TUNER.time_ps(problem, tile, machine) for tile in every)
+    found = TUNER.fastest(problem, machine, KERNEL, most=3)
+    assert [each.kernel_us for each in found] == [time_ps / 1e6 for time_ps in times[:3]]
+    slowest = max(every, key=lambda tile: TUNER.time_ps(problem, tile, machine))
+    (only,) = TUNER.fastest(problem, machine, KERNEL, among=[slowest])
+    assert only.tile == slowest
+
+
 @pytest.mark.adr("0074-D4")
 @pytest.mark.parametrize("name", ["a100-sxm-80g", "h200"])
 @pytest.mark.parametrize("m", [256, 4096])

@@ -10,9 +10,10 @@ from kernbench.dtypes import float16
 from kernbench.hardware import load_machine
 from kernbench.validation import presets, read_rows
 from kernbench.validation.collectives import CollectivePredictor
-from kernbench.validation.gemm import GemmTuner
+from kernbench.validation.gemm import GemmPredictor, GemmTuner
 from kernbench.validation.harness import PEERS, Harness, gemm_harness, peer_changes
 from kernbench.validation.problem import Problem
+from kernbench.validation.repeated import repeated_kernels
 from kernbench.validation.stacks import stack_of
 
 COLLECTIVES = "device,op,dtype,n_ranks,n_nodes,bytes,time_us,impl,source\n"
@@ -31,6 +32,42 @@ def test_a_source_that_runs_little_keeps_the_clock() -> None:
     kept = tuner.tune(problem, cool, Harness()).kernel_us
     loss = float(machine.sip.sustained.clock_loss)
     assert kept < lost <= kept * (1 + loss)
+
+
+GEMMS = "device,op,dtype,m,n,k,bytes,time_us,impl,source\n"
+
+
+@pytest.mark.adr("0081-D3")
+def test_a_product_meets_the_clock_that_its_layer_leaves(tmp_path: Path) -> None:
+    line = 'A100-80GB,gemm,fp16,2048,{n},{k},1,900,"BLAS ({part})",{source}\n'
+    asked = [
+        (8192, 28672, "mlp_down_proj, tp1", "vidur-mlp"),
+        (8192, 7168, "mlp_down_proj, tp4", "vidur-mlp"),
+        (8192, 28672, "mlp_down_proj, tp1", "mine"),
+        (8192, 28672, "mlp_up_proj, tp1", "vidur-mlp"),
+    ]
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        GEMMS + "".join(line.format(n=n, k=k, part=part, source=s) for n, k, part, s in asked)
+    )
+    rows = read_rows([path])
+    # Llama-2-70B: queries, keys and values; output; gate and up; down.
+    weights = 8192 * 10240 + 8192 * 8192 + 8192 * 2 * 28672 + 28672 * 8192
+    alone = weights / (28672 * 8192)
+    found = [repeated_kernels(row) for row in rows]
+    assert found == [pytest.approx(alone), pytest.approx(alone), 1, 1]
+    machine = load_machine("a100-sxm-80g", 1)
+    hotter = Harness().met(machine, alone)
+    assert machine.sip.sustained is not None
+    assert hotter.sip.sustained is not None
+    half_us, shorter_us = (
+        float(each.sip.sustained.half_time_us) for each in (machine, hotter) if each.sip.sustained
+    )
+    assert shorter_us == pytest.approx(half_us / alone, rel=1e-3)
+    predictor = GemmPredictor(presets())
+    in_a_layer, _, by_itself, _ = (predictor.predict(row).time_us or 0 for row in rows)
+    loss = float(machine.sip.sustained.clock_loss)
+    assert by_itself < in_a_layer <= by_itself * (1 + loss)
 
 
 @pytest.mark.adr("0072-D2")

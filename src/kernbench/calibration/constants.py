@@ -31,7 +31,8 @@ _GEMM = (
     Constant(key="sip.queued_front_end_us"),
     Constant(key="sip.pe.gemm.efficiency", is_share=True),
     Constant(key="sip.cube.hbm_short_run_efficiency", is_share=True),
-    Constant(key="sip.cube.hbm_latency_ns", tied=("sip.cache.latency_ns",)),
+    Constant(key="sip.cube.hbm_latency_ns"),
+    Constant(key="sip.cache.latency_ns"),
     Constant(key="sip.cache.bandwidth_gbps"),
     Constant(key="sip.sustained.clock_loss", is_share=True),
 )

@@ -18,9 +18,10 @@ from kernbench.validation import (
     Machines,
     Problem,
     Row,
-    fitting_tiles,
+    Timed,
     gemm_harness,
     make_predictor,
+    repeated_kernels,
 )
 
 Array = npt.NDArray[np.float64]
@@ -60,11 +61,12 @@ class GemmRows:
         before, self._tiles = self._tiles, []
         answered = []
         for row in self.rows:
-            tuner = GemmTuner()
-            found = self._timed(row, machine, tuner)
-            if found:
-                answered.append(row)
-                self._tiles.append([tile for _, tile in sorted(found, key=_time)[:_KEPT_TILES]])
+            try:
+                found = self._fastest(row, machine, GemmTuner(), _KEPT_TILES)
+            except MachineError:
+                continue
+            answered.append(row)
+            self._tiles.append([each.tile for each in found])
         self.rows = answered
         return [set(each) for each in before] != [set(each) for each in self._tiles]
 
@@ -72,24 +74,22 @@ class GemmRows:
         machine = _one(text)
         found = []
         for row, tiles in zip(self.rows, self._tiles, strict=True):
-            times = self._timed(row, machine, self._tuner, tiles)
-            found.append(min(time for time, _ in times))
+            (best,) = self._fastest(row, machine, self._tuner, 1, tiles)
+            found.append(gemm_harness(row.source, machine.name).time_us(best.kernel_us))
         return np.array(found)
 
-    def _timed(
-        self, row: Row, machine: Machine, tuner: GemmTuner, tiles: Sequence[GemmTile] | None = None
-    ) -> list[tuple[float, GemmTile]]:
+    def _fastest(
+        self,
+        row: Row,
+        machine: Machine,
+        tuner: GemmTuner,
+        most: int,
+        among: Sequence[GemmTile] | None = None,
+    ) -> list[Timed]:
         problem = Problem.of(row, GEMM_DTYPES[row.dtype])
         harness = gemm_harness(row.source, machine.name)
-        cached = harness.cached(problem.input_bytes, problem.weight_bytes, machine.sip)
-        found = []
-        for tile in fitting_tiles(problem, machine.sip, harness) if tiles is None else tiles:
-            try:
-                time_ps = tuner.time_ps(problem, tile, machine, cached)
-            except MachineError:
-                continue
-            found.append((harness.time_us(time_ps / 1e6), tile))
-        return found
+        met = harness.met(machine, repeated_kernels(row))
+        return tuner.fastest(problem, met, harness, most, among)
 
 
 class PredictedRows:
@@ -122,7 +122,3 @@ _ORIGIN = "the machine that is being calibrated"
 
 def _one(text: str) -> Machine:
     return parse_machine(text, _ORIGIN, 1)
-
-
-def _time(timed: tuple[float, GemmTile]) -> float:
-    return timed[0]

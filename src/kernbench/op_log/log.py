@@ -167,12 +167,43 @@ class HostRange:
 
 
 class OpLog:
-    """Everything that a run did, in the order in which it completed."""
+    """Everything that a run did, in the order in which it completed.
+
+    What one rank does between two waits comes in numbers: :attr:`plain_instances` and
+    :attr:`plain_spans` take it as plain values, which become objects when somebody reads them.
+    """
 
     def __init__(self) -> None:
-        self.instances: list[Instance] = []
-        self.host_spans: list[HostSpan] = []
+        self.plain_instances: list[Any] = []
+        """Seven values each: template, number, ranks, SIPs, start, end and stream."""
+        self.plain_spans: list[Any] = []
+        """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
+        self._instances: list[Instance] = []
+        self._host_spans: list[HostSpan] = []
+
+    @property
+    def instances(self) -> list[Instance]:
+        plain = self.plain_instances
+        if plain:
+            values = iter(plain)
+            self._instances += [
+                Instance(template, number, ranks, sips, (start_ps,), (end_ps,), stream)
+                for template, number, ranks, sips, start_ps, end_ps, stream in zip(
+                    *[values] * 7, strict=True
+                )
+            ]
+            plain.clear()
+        return self._instances
+
+    @property
+    def host_spans(self) -> list[HostSpan]:
+        plain = self.plain_spans
+        if plain:
+            values = iter(plain)
+            self._host_spans += map(HostSpan, *[values] * 5)
+            plain.clear()
+        return self._host_spans
 
     def append(self, instance: Instance) -> None:
         self.instances.append(instance)

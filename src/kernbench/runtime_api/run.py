@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -309,6 +309,20 @@ class Run:
         self.op_log.append(
             Instance(template, self._num_logged, ranks, sips, starts_ps, ends_ps, stream, addresses)
         )
+
+    def log_one_by_one(
+        self,
+        placed: Iterable[tuple[Any, int, int]],
+        ranks: tuple[int, ...],
+        sips: tuple[int, ...],
+        stream: str,
+    ) -> None:
+        """Put completed commands of one rank into the op log: template, start and end of each."""
+        number, put = self._num_logged, self.op_log.plain_instances.extend
+        for template, start_ps, end_ps in placed:
+            number += 1
+            put((template, number, ranks, sips, start_ps, end_ps, stream))
+        self._num_logged = number
 
     def next_tensor_name(self) -> str:
         """Return the name of a tensor that the program gave none."""

@@ -103,6 +103,8 @@ class DmaCosts:
     varies: tuple[int, ...]
     latency_ps: int
     busy_ps: int
+    port_ps: int
+    """The time of it all on the PE's port."""
     shares_ps: tuple[int, int, int]
     """The time of it all on the program's share of HBM, of the cache, and between cubes."""
     hbm_bytes: Fraction
@@ -146,6 +148,7 @@ class CostModel:
         busy: list[int] = []
         shares_ps = [0, 0, 0]
         hbm_bytes = hbm_stream_bytes = Fraction(0)
+        together: dict[int, list[tuple[CommandSite, DmaCosts]]] = {}
         for site, moved in zip(self.plan.sites, traffic, strict=True):
             if moved is None:
                 occupancy.append(self._fixed_ps[site.index])
@@ -171,11 +174,38 @@ class CostModel:
             busy.append(found.busy_ps)
             for resource, share in enumerate(found.shares_ps):
                 shares_ps[resource] += share
+            if site.loops and isinstance(site.command, DmaRead):
+                together.setdefault(site.loops[-1].loop_id, []).append((site, found))
             hbm_bytes += found.hbm_bytes
             hbm_stream_bytes += found.hbm_stream_bytes
+        for loads in together.values():
+            self._overlap(loads, occupancy, busy)
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
         return ProgramCosts(times, tuple(busy), shares, hbm_bytes, hbm_stream_bytes)
+
+    def _overlap(
+        self, loads: list[tuple[CommandSite, DmaCosts]], occupancy: list[Cost], busy: list[int]
+    ) -> None:
+        """Shorten the loads of a loop that are held up by different resources.
+
+        They are under way together, so while one waits for HBM the other one is served by the
+        cache: all of them take what the busiest resource needs for them.
+        """
+        if len(loads) < 2:
+            return
+        moving = sum(found.busy_ps - self._issue_ps * site.count for site, found in loads)
+        needed = max(
+            sum(found.port_ps for _, found in loads),
+            *(sum(found.shares_ps[each] for _, found in loads) for each in range(3)),
+        )
+        if needed >= moving:
+            return
+        for site, found in loads:
+            issue_ps = self._issue_ps
+            occupancy[site.index] = _scaled(found.occupancy, needed, moving, issue_ps)
+            own_ps = found.busy_ps - issue_ps * site.count
+            busy[site.index] = issue_ps * site.count + -(-own_ps * needed // moving)
 
     def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
         """Return the share of a program's bytes at a site that HBM moves."""
@@ -244,6 +274,7 @@ class CostModel:
             varies=varies,
             latency_ps=self._latency_ps(missed, remote, waits),
             busy_ps=sum(costs) * moved.repeats,
+            port_ps=_up(self._port, moved.useful_bytes),
             shares_ps=(_up(hbm, streamed), _up(cache, total), _up(between, total)),
             hbm_bytes=weight * total,
             hbm_stream_bytes=weight * streamed,
@@ -331,6 +362,13 @@ def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0
     if isinstance(size, int) and not more_ps:
         return -(-ps_per_byte.numerator * size // ps_per_byte.denominator)
     return ceil_ps(ps_per_byte * size + more_ps)
+
+
+def _scaled(cost: Cost, part: int, whole: int, issue_ps: int) -> Cost:
+    """Return costs of which ``part / whole`` is left beside what issuing a command takes."""
+    if isinstance(cost, tuple):
+        return tuple(_scaled(each, part, whole, issue_ps) for each in cost)
+    return issue_ps + -(-(cost - issue_ps) * part // whole)
 
 
 def _size(shape: tuple[int, ...]) -> int:

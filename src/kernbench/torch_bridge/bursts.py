@@ -103,12 +103,15 @@ class Burst(StreamCommand):
         self._pes.is_busy = True
         self._is_ahead = len(waiting) > 1 and self._is_alone()
         at_ps = run.simulation.now_ps
+        take, put = waiting.popleft, self._planned.append
         for _ in range(len(waiting) if self._is_ahead else 1):
-            earliest_ps, timing = waiting.popleft()
-            start_ps = max(at_ps, earliest_ps)
-            template = timing.template(start_ps > earliest_ps)
+            earliest_ps, timing = take()
+            if at_ps > earliest_ps:
+                start_ps, template = at_ps, timing.queued or timing.template(True)
+            else:
+                start_ps, template = earliest_ps, timing.idle or timing.template(False)
             at_ps = start_ps + template.duration_ps
-            self._planned.append((earliest_ps, start_ps, at_ps, template, timing))
+            put((earliest_ps, start_ps, at_ps, template, timing))
         self._await()
         if self._is_ahead:
             self._pes.holder = self
@@ -144,13 +147,13 @@ class Burst(StreamCommand):
     def _planned_is_done(self) -> None:
         run = self._run
         planned, self._planned = self._planned, []
-        ranks, sips = (self._rank,), (self._sip_id,)
-        last = len(planned) - 1
-        for number, (_, start_ps, end_ps, template, _) in enumerate(planned):
-            if number == last and not self._is_ahead:
-                # Others may have slowed it down.
-                end_ps = max(end_ps, run.simulation.now_ps)
-            run.log(template, ranks, sips, (start_ps,), (end_ps,), self._queue.name)
+        if not self._is_ahead:
+            # Others may have slowed the last one down.
+            earliest_ps, start_ps, end_ps, template, timing = planned[-1]
+            end_ps = max(end_ps, run.simulation.now_ps)
+            planned[-1] = earliest_ps, start_ps, end_ps, template, timing
+        placed = [(template, start_ps, end_ps) for _, start_ps, end_ps, template, _ in planned]
+        run.log_one_by_one(placed, (self._rank,), (self._sip_id,), self._queue.name)
         if self._is_ahead:
             self._is_ahead = False
             self._pes.holder = None

@@ -22,6 +22,8 @@ def call_keys(values: Iterable[Any]) -> tuple[Any, ...] | None:
     for value in values:
         kind = type(value)
         if kind in PLAIN:
+            if value.layout is not torch.strided:
+                return None
             keys.append((value.shape, value.stride(), value.dtype, is_meta(value)))
         elif kind is float:
             keys.append(float)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.op_log import HostSpan
 from kernbench.torch_bridge.bursts import Burst
 from kernbench.torch_bridge.commands import HostCopy
 
@@ -27,7 +26,10 @@ class Host:
         self._run = run
         self._rank = rank
         self.state = run.rank_state
-        self._spans = run.op_log.host_spans
+        self._env = run.simulation.env
+        self._put_span = run.op_log.plain_spans.extend
+        self._launch_times_ps: dict[int, int] = {}
+        """By SIP."""
         self._ahead_ps = 0
 
     @property
@@ -36,17 +38,23 @@ class Host:
 
     def spend(self, label: str) -> int:
         """Let the host time of one launch pass, and return when it is over."""
-        start_ps, now_ps = self._ahead_ps, self._run.simulation.now_ps
+        start_ps = self._ahead_ps
+        now_ps: int = self._env._now  # type: ignore[assignment]
         if start_ps < now_ps:
             start_ps = now_ps
-        end_ps = self._ahead_ps = start_ps + self._launch_ps()
-        self._spans.append(HostSpan(self._rank, "launch", label, start_ps, end_ps))
+        launch_ps = self._launch_times_ps.get(self.state.sip_id)
+        end_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
+        self._put_span((self._rank, "launch", label, start_ps, end_ps))
         return end_ps
 
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
         """Put an operation on the current stream of a device, at the cost of a launch."""
         earliest_ps = self.spend(name)
-        queue = self._run.queue_for(sip_id)
+        chosen = self.state.stream
+        if chosen is not None and chosen.sip_id == sip_id:
+            queue = chosen.queue
+        else:
+            queue = self._run.stream(sip_id)
         tail = queue.tail
         if type(tail) is Burst and tail.is_open:
             tail.add(earliest_ps, timing)
@@ -98,7 +106,9 @@ class Host:
         handle.waited_for()
         end_ps = self.now_ps
         if end_ps > since_ps:
-            self._spans.append(HostSpan(self._rank, "wait", handle.label, since_ps, end_ps))
+            self._put_span((self._rank, "wait", handle.label, since_ps, end_ps))
 
     def _launch_ps(self) -> int:
-        return self._run.machine.sip_at(self.state.sip_id).host_launch_ps
+        sip_id = self.state.sip_id
+        found = self._launch_times_ps[sip_id] = self._run.machine.sip_at(sip_id).host_launch_ps
+        return found

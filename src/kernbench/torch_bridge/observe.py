@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -14,17 +15,22 @@ from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
-from kernbench.torch_bridge.device.residence import Residence, settle, storage_of
+from kernbench.torch_bridge.device.residence import Residence, settle, settle_beside, storage_of
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
 from kernbench.torch_bridge.refusals import MixedDevicesError
 from kernbench.torch_bridge.shapes import Known, zeros_on_host
+from kernbench.torch_bridge.unwritten import begin_unwritten
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
+_ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
+_ZEROS = torch.ops.aten.zeros.default
 _NO_BACKWARD = -1
+_REFERENCES_OF_CPP = 3
+"""References to an argument that only C++ knows: its own, that of the arguments, the count's."""
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
 """By the identity of the overload, which the entry keeps alive: its own hash is Python."""
 
@@ -49,6 +55,8 @@ class Observer(TorchDispatchMode):
         self._known = process.session.known_calls
         self._shapes = process.session.shapes
         self._place = process.session.place
+        run = process.session.run
+        self._is_checked = run.has_data and run.sanitizer is not None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -82,13 +90,17 @@ class Observer(TorchDispatchMode):
         key = tuple(keys)
         timing = self._known.get(key)
         result = operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        name = operation.name
         if operation.makes_memory:
-            _settle_all(result, source.device, operation.name)
+            if type(result) is Tensor:
+                settle_beside(self._process, result, source, name)
+            else:
+                _settle_all(result, source.device, name)
         if timing is None:
             timing = self._costs.timing(func, operation, args, kwargs or {}, result, sip_id)
-            if operation.name not in self._costs.unknown:
+            if name not in self._costs.unknown:
                 self._known[key] = timing
-        self._host.launch(operation.name, timing, sip_id)
+        self._host.launch(name, timing, sip_id)
         return result
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -109,10 +121,15 @@ class Observer(TorchDispatchMode):
             self._copy_to_host(source.sip_id, num_bytes(args))
         elif not operation.is_free:
             self._launch(func, operation, args, kwargs, result, known, source.sip_id)
+        elif self._is_checked and operation.makes_empty:
+            begin_unwritten(result)
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation that is told where its result goes."""
+        if func is _ZERO_WITHOUT_MEMORY:
+            # Below a dispatch mode PyTorch's kernels read the memory that such a tensor lacks.
+            func = _ZEROS
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         asked = kwargs.get("device")
@@ -168,6 +185,8 @@ class Observer(TorchDispatchMode):
             self._copy("copy_from_host", target.index, num_bytes((result,)))
         elif not operation.is_free:
             self._launch(func, operation, args, kwargs, result, known, target.index)
+        elif self._is_checked and operation.makes_empty:
+            begin_unwritten(result)
         return result
 
     def _move_to_host(
@@ -234,7 +253,7 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
         RuntimeError: Tensors of host and device do not mix.
     """
     found: Residence | None = None
-    host: Tensor | None = None
+    has_host = False
     for arg in args:
         kind = type(arg)
         if kind in PLAIN:
@@ -243,12 +262,12 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
             except (NotImplementedError, RuntimeError):
                 continue
             if residence is None:
-                host = host if is_meta(arg) else arg
+                has_host = has_host or not is_meta(arg)
                 continue
             if residence.uses and not operation.is_free:
                 check_use(operation, args, arg, residence)
             if residence.device is None:
-                host = host if residence.is_open else arg
+                has_host = has_host or not residence.is_open
                 continue
         elif isinstance(arg, (list, tuple)):
             residence = _residence_among(operation, arg)
@@ -260,15 +279,28 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
             found = residence
         elif found.device is not residence.device and found.device != residence.device:
             _refuse_mix(operation, found.device, residence.device)
-    if found is not None and host is not None:
-        _refuse_host(operation, found.device, host)
+    if found is not None and has_host and operation.is_on_one_device:
+        arg = None  # It would count as a reference to a tensor.
+        _check_host(operation, found.device, args)
     return found
 
 
-def _refuse_host(operation: Operation, device: Any, host: Tensor) -> None:
-    """Refuse a tensor of the host beside one of a device, unless it is a number."""
-    if operation.is_on_one_device and host.dim():
-        _refuse_mix(operation, device, CPU)
+def _check_host(operation: Operation, device: Any, args: Any) -> None:
+    """Refuse tensors of the host beside those of a device, unless they are numbers.
+
+    One that no Python code refers to is none of the program's: C++ has made it on its way through a
+    composite operation, to go with the device's tensors, and that is where it goes.
+    """
+    for position in range(len(args)):
+        if type(args[position]) not in PLAIN or not args[position].dim():
+            continue
+        residence = getattr(storage_of(args[position]), "_kernbench", None)
+        is_host = residence is None or (residence.device is None and not residence.is_open)
+        if not is_host or is_meta(args[position]):
+            continue
+        if getrefcount(args[position]) > _REFERENCES_OF_CPP:
+            _refuse_mix(operation, device, CPU)
+        settle(args[position], device, operation.name)
 
 
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
@@ -287,7 +319,7 @@ def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     return source, None if target is None else target.device
 
 
-def _settle_all(result: Any, device: torch.device, label: str) -> None:
+def _settle_all(result: Any, device: torch.device | None, label: str) -> None:
     if type(result) is Tensor or isinstance(result, Tensor):
         settle(result, device, label)
     elif isinstance(result, (list, tuple)):

@@ -19,6 +19,7 @@ from kernbench.torch_bridge import (
     context_parallel,
     device,
     environ,
+    flex_attention,
     libraries,
     locks,
     naming,
@@ -27,6 +28,7 @@ from kernbench.torch_bridge import (
     queues,
     sharding,
     spawn,
+    sync_batch_norm,
     without_compiler,
     without_data,
 )
@@ -38,6 +40,7 @@ from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, _Here
+from kernbench.torch_bridge.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.remarks import remarks_of
 from kernbench.torch_bridge.session import Session
 from kernbench.torch_bridge.strands import Strands, join_all, starting
@@ -96,6 +99,8 @@ class Programs:
             if not self._session.run.has_data:
                 without_data.install(patches)
             context_parallel.install(patches)
+            flex_attention.install(patches)
+            sync_batch_norm.install(patches)
             spawn.install(patches, self)
             self._modules.install(patches)
             folder = self._path.parent if self._package is None else Path.cwd()
@@ -121,7 +126,7 @@ class Programs:
     def on_main(self, variables: Mapping[str, str]) -> None:
         """Execute the program once, as rank 0; it may spawn ranks."""
         self._base.environ.update(environ.encoded(variables))
-        with inside(self._base):
+        with inside(self._base), missing_kernels_by_name():
             self.execute("__main__")
             join_all(self._base)
         self._base.host.catch_up()
@@ -151,7 +156,7 @@ class Programs:
             process.begin()
             HERE.process = process
             HERE.is_foreign = False
-            with inside(process):
+            with inside(process), missing_kernels_by_name():
                 work(rank)
                 join_all(process)
             process.host.catch_up()
@@ -223,6 +228,7 @@ def run_torchrun(
     with programs.surroundings():
         sys.argv = [str(path), *args]
         if nprocs == 1:
+            context.world_size = 1  # Until the program spawns more.
             programs.on_main(
                 {name: value.replace("{rank}", "0") for name, value in variables.items()}
             )

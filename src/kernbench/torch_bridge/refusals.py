@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kernbench.errors import KernbenchError
 
 
@@ -16,3 +20,20 @@ class MixedDevicesError(KernbenchError, RuntimeError):
 WITHOUT_SYMMETRIC_MEMORY = (
     "ranks of PyTorch programs cannot map each other's memory; use torch.distributed's collectives"
 )
+
+_NO_CPU_KERNEL = re.compile(r"Could not run '(\w+)::([\w.]+)' with arguments from the 'CPU'")
+
+
+@contextmanager
+def missing_kernels_by_name() -> Iterator[None]:
+    """Refuse by name what PyTorch would refuse with a list of all its backends."""
+    try:
+        yield
+    except NotImplementedError as error:
+        found = _NO_CPU_KERNEL.match(str(error))
+        if found is None:
+            raise
+        raise UnsupportedTorchError(
+            f"torch.ops.{found[1]}.{found[2]}: PyTorch has it for GPUs only, and simulated devices "
+            "compute with its CPU kernels; write that part with other operations, or in Triton"
+        ).with_traceback(error.__traceback__) from None

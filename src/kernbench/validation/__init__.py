@@ -2,14 +2,14 @@
 
 from kernbench.validation.devices import Machines, presets
 from kernbench.validation.gemm import DTYPES as GEMM_DTYPES
-from kernbench.validation.gemm import GemmTuner
-from kernbench.validation.gemm import tiles as fitting_tiles
+from kernbench.validation.gemm import GemmTuner, Timed
 from kernbench.validation.harness import gemm_harness
 from kernbench.validation.parts import part_of
 from kernbench.validation.predictor import Answer, Predictor
 from kernbench.validation.problem import Problem
 from kernbench.validation.reference import Category, Row, category_of, read_rows, sampled
 from kernbench.validation.registry import make_predictor
+from kernbench.validation.repeated import repeated_kernels
 from kernbench.validation.report import render_page, render_text, to_json, write_plot
 from kernbench.validation.score import Errors, Scored, answer_rows, errors_of, measure
 
@@ -24,10 +24,10 @@ __all__ = [
     "Problem",
     "Row",
     "Scored",
+    "Timed",
     "answer_rows",
     "category_of",
     "errors_of",
-    "fitting_tiles",
     "gemm_harness",
     "make_predictor",
     "measure",
@@ -36,6 +36,7 @@ __all__ = [
     "read_rows",
     "render_page",
     "render_text",
+    "repeated_kernels",
     "sampled",
     "to_json",
     "write_plot",

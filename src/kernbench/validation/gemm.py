@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -27,6 +27,7 @@ from kernbench.validation.harness import Harness, gemm_harness
 from kernbench.validation.predictor import Answer
 from kernbench.validation.problem import Cached, Problem
 from kernbench.validation.reference import Row
+from kernbench.validation.repeated import repeated_kernels
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
 
@@ -51,7 +52,7 @@ class GemmPredictor:
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
         self._tuner = GemmTuner()
-        self._met = lru_cache(maxsize=16)(_met)
+        self._met = lru_cache(maxsize=256)(_met)
 
     def predict(self, row: Row) -> Answer:
         dtype = DTYPES.get(row.dtype)
@@ -63,14 +64,16 @@ class GemmPredictor:
         problem = Problem.of(row, dtype)
         harness = gemm_harness(row.source, machine.name)
         try:
-            best = self._tuner.tune(problem, self._met(machine, harness), harness)
+            best = self._tuner.tune(
+                problem, self._met(machine, harness, repeated_kernels(row)), harness
+            )
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
         return Answer(harness.time_us(best.kernel_us), how=str(best.tile))
 
 
-def _met(machine: Machine, harness: Harness) -> Machine:
-    return harness.met(machine)
+def _met(machine: Machine, harness: Harness, repeated: float) -> Machine:
+    return harness.met(machine, repeated)
 
 
 class GemmTuner:
@@ -82,32 +85,44 @@ class GemmTuner:
         self._sums = lru_cache(maxsize=most_traces)(self._sum)
 
     def tune(self, problem: Problem, machine: Machine, harness: Harness) -> Timed:
-        """Return the tile with the least modeled time.
+        """Return the tile with the least modeled time."""
+        (best,) = self.fastest(problem, machine, harness)
+        return best
 
-        Tiles that cannot be faster than the best one so far, by their :class:`GemmBounds`, are not
-        timed.
+    def fastest(
+        self,
+        problem: Problem,
+        machine: Machine,
+        harness: Harness,
+        most: int = 1,
+        among: Sequence[GemmTile] | None = None,
+    ) -> list[Timed]:
+        """Return the ``most`` fastest tiles, the fastest first, of those that the library has.
+
+        Tiles that cannot be among them, by their :class:`GemmBounds`, are not timed. ``among``
+        names tiles to look at instead.
+
+        Raises:
+            MachineError: No tile fits, or the machine gives no rate for the dtype.
         """
         sip = machine.sip
         cached = harness.cached(problem.input_bytes, problem.weight_bytes, sip)
         least = GemmBounds(problem, sip, cached)
-        bounds = sorted(
-            (least.least_ps(tile), index, tile)
-            for index, tile in enumerate(tiles(problem, sip, harness))
-        )
-        best: tuple[int, GemmTile] | None = None
+        known = tiles(problem, sip, harness) if among is None else among
+        bounds = sorted((least.least_ps(tile), index, tile) for index, tile in enumerate(known))
+        found: list[tuple[int, int, GemmTile]] = []
         # Entered once, not at every trace.
         with activate(self._probe):
-            for bound, _, tile in bounds:
-                if best is not None and bound >= best[0]:
+            for bound, index, tile in bounds:
+                if len(found) == most and bound >= found[-1][0]:
                     break
-                time_ps = self.time_ps(problem, tile, machine, cached)
-                if best is None or time_ps < best[0]:
-                    best = time_ps, tile
-        if best is None:
+                found.append((self.time_ps(problem, tile, machine, cached), index, tile))
+                found = sorted(found, key=lambda each: each[:2])[:most]
+        if not found:
             raise MachineError(
                 f"no tile of a GEMM of {problem.dtype} fits in {sip.pe.tcm_kib} KiB of TCM"
             )
-        return Timed(best[0] / 1e6, best[1])
+        return [Timed(time_ps / 1e6, tile) for time_ps, _, tile in found]
 
     def time_ps(
         self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()

@@ -154,6 +154,13 @@ class GemmBounds:
         a_slow, b_slow, c_slow = self._slowdowns(tile)
         a_rate = self._load_rate(missed[0], active, a_slow)
         b_rate = self._load_rate(missed[1], active, b_slow)
+        apart = a_rate * a_bytes + b_rate * b_bytes
+        # Per element of K: what the busiest resource takes for the loads of both.
+        moved_ps = max(
+            self._port * (a_bytes + b_bytes),
+            self._cache * active * (a_bytes * (1 + missed[0]) + b_bytes * (1 + missed[1])),
+            self._hbm * active * (a_bytes * missed[0] * a_slow + b_bytes * missed[1] * b_slow),
+        )
         steps, whole = tile.steps(problem.k), depth // tile.block_k
         first = min(tile.block_k, depth)
         pieces = [tile.block_n, tile.block_n2] if tile.block_n2 else [tile.block_n]
@@ -163,13 +170,12 @@ class GemmBounds:
             for n in pieces
         ]
         num_loads = 1 + len(pieces)
-        loads_ps = steps * num_loads * self._issue_ps + depth * (
-            a_rate * a_bytes + b_rate * b_bytes
-        )
-        step_ps = tile.block_k * (a_rate * a_bytes + b_rate * b_bytes) + num_loads * self._issue_ps
+        loads_ps = steps * num_loads * self._issue_ps + depth * moved_ps
+        step_ps = tile.block_k * moved_ps + num_loads * self._issue_ps
         wait_ps = self._latency_ps(missed[1])
         ahead = min(width, tile.block_n) / max(width, 1)
-        begin_ps = 2 * self._issue_ps + first * (a_rate * a_bytes + b_rate * b_bytes * ahead)
+        begin_ps = (a_rate * a_bytes + b_rate * b_bytes * ahead) * moved_ps / max(apart, 1e-9)
+        begin_ps = 2 * self._issue_ps + first * begin_ps
         loop_ps = max(
             begin_ps + wait_ps + steps * sum(dots),
             loads_ps + wait_ps + dots[-1],

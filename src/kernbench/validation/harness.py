@@ -41,11 +41,18 @@ class Harness:
     keeps_clock: bool = False
     """Whether so little runs in a row that the clock does not fall under load."""
 
-    def met(self, machine: Machine) -> Machine:
-        """Return the machine as the source's kernels meet it."""
-        if not self.keeps_clock or machine.sip.sustained is None:
+    def met(self, machine: Machine, repeated: float = 1.0) -> Machine:
+        """Return the machine as the source's kernels meet it.
+
+        ``repeated`` says how many times longer than the kernel that is what the source repeats.
+        """
+        sustained = machine.sip.sustained
+        if sustained is None or (repeated == 1 and not self.keeps_clock):
             return machine
-        return changed_machine(machine, {"sip.sustained": None})
+        if self.keeps_clock:
+            return changed_machine(machine, {"sip.sustained": None})
+        half_us = round(float(sustained.half_time_us) / repeated, 3)
+        return changed_machine(machine, {"sip.sustained.half_time_us": half_us})
 
     def time_us(self, kernel_us: float, row_elements: int = 0) -> float:
         """Return what the source reports for a kernel, of rows of so many elements."""

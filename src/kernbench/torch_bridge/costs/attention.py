@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +39,36 @@ class AttentionCosts:
         query, key, value = given["query"], given["key"], given["value"]
         if query.dim() != 4 or key.shape != value.shape:
             return None
-        dtype = kernel_dtype(query.dtype)
-        if dtype is None or not query.numel() or not key.numel():
+        if not query.numel() or not key.numel():
             return None
-        masked = any(given.get(each) is not None for each in _MASKS)
-        asked = (
-            tuple(query.shape), tuple(key.shape), dtype, bool(given.get("is_causal")), masked,
-            "backward" in name,
-        )  # fmt: skip
+        return self.of_shapes(
+            name,
+            query.shape,
+            key.shape,
+            query.dtype,
+            sip_id,
+            causal=bool(given.get("is_causal")),
+            masked=any(given.get(each) is not None for each in _MASKS),
+            backward="backward" in name,
+        )
+
+    def of_shapes(
+        self,
+        name: str,
+        query: Sequence[int],
+        key: Sequence[int],
+        dtype: Any,
+        sip_id: int,
+        *,
+        causal: bool = False,
+        masked: bool = False,
+        backward: bool = False,
+    ) -> OperationTiming | None:
+        """Return the schedules for shapes (batch, heads, length, head size); values are as keys."""
+        kernels_dtype = kernel_dtype(dtype)
+        if kernels_dtype is None:
+            return None
+        asked = (tuple(query), tuple(key), kernels_dtype, causal, masked, backward)
         identity = (name, asked, id(self._machine.sip_at(sip_id)))
         found = self._known.get(identity)
         if found is None:

@@ -28,7 +28,7 @@ class OperationCosts:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._gemm = GemmCosts(machine)
-        self._attention = AttentionCosts(machine)
+        self.attention = AttentionCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._calls: dict[Any, OperationTiming] = {}
         """By operation, SIP and what decides the time."""
@@ -71,7 +71,7 @@ class OperationCosts:
             dtype = kernel_dtype(_first_dtype(result))
             if sizes and dtype is not None:
                 return self._gemm.timing(name, sizes, dtype, sip_id)
-        found = self._attention.timing(func, name, args, kwargs, sip_id)
+        found = self.attention.timing(func, name, args, kwargs, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
 
     def _streamed(

@@ -13,19 +13,20 @@ class OperationTiming:
     ``make`` is told whether the kernel waited in the device's queue.
     """
 
-    __slots__ = ("_idle", "_make", "_queued")
+    __slots__ = ("_make", "idle", "queued")
 
     def __init__(self, make: Callable[[bool], Template]) -> None:
         self._make = make
-        self._idle: Template | None = None
-        self._queued: Template | None = None
+        self.idle: Template | None = None
+        """Of a kernel that finds the device waiting for it, once that was met."""
+        self.queued: Template | None = None
 
     def template(self, queued: bool) -> Template:
         """Return the schedule in a state."""
         if queued:
-            if self._queued is None:
-                self._queued = self._make(True)
-            return self._queued
-        if self._idle is None:
-            self._idle = self._make(False)
-        return self._idle
+            if self.queued is None:
+                self.queued = self._make(True)
+            return self.queued
+        if self.idle is None:
+            self.idle = self._make(False)
+        return self.idle

@@ -6,10 +6,13 @@ In C++ they are of the CPU; a ``backward`` in Python may hand them to a kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge
 
 from kernbench.torch_bridge.device.residence import residence_of, settle_open
 from kernbench.torch_bridge.patches import Patches
@@ -32,8 +35,29 @@ def _settled(original: Callable[..., Any], is_boxed: bool) -> Callable[..., Any]
     return apply
 
 
+def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # Inputs may be an iterator, or edges of the graph, which are nowhere.
+        if not isinstance(inputs, (Tensor, GradientEdge)):
+            inputs = tuple(inputs)
+        found = original(outputs, inputs, *args, **kwargs)
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        for each, made in zip(given, found, strict=False):
+            residence = residence_of(each) if isinstance(each, Tensor) else None
+            if residence is not None and residence.device is not None and type(made) is Tensor:
+                settle_open(made, residence.device)
+        return found
+
+    return grad
+
+
 def install(patches: Patches) -> None:
-    """Let a custom function's ``backward`` see all of its gradients in one place."""
+    """Let a custom function's ``backward`` see all of its gradients in one place.
+
+    ``torch.autograd.grad`` returns them where its inputs are.
+    """
+    patches.set(torch.autograd, "grad", _grad(torch.autograd.grad))
     for name, is_boxed in (("apply", False), ("apply_boxed", True)):
         original = getattr(BackwardCFunction, name, None)
         if original is not None:  # Older releases have no boxed one.

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.memory import allocate
+from kernbench.torch_bridge.process import current
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.device.in_use import Use
     from kernbench.torch_bridge.memory import Block
+    from kernbench.torch_bridge.process import Process
 
 storage_of: Any = torch._C.TensorBase.untyped_storage
 """Returns the storage of a tensor; a wrapper has none and raises."""
@@ -23,15 +25,19 @@ class Residence:
     It lives as long as the storage does. ``device`` is None for memory of the host.
     """
 
-    __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses")
+    __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses", "written")
 
-    def __init__(self, device: torch.device | None) -> None:
+    def __init__(
+        self, device: torch.device | None, sip_id: int = -1, block: Block | None = None
+    ) -> None:
         self.device = device
-        self.sip_id: int = -1 if device is None else device.index
-        self.block: Block | None = None
+        self.sip_id = sip_id
+        self.block = block
         """Its bytes of the device's memory."""
         self.is_open = False
         """Whether C++ may have made it to go with tensors of a device: there it names the CPU."""
+        self.written: Any = None
+        """Under the sanitizer, of memory that began unwritten: 255 for each byte of a kernel."""
         self.uses: tuple[Use, ...] = ()
         """Collectives that nobody has waited for."""
 
@@ -57,10 +63,29 @@ def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
     Raises:
         DeviceMemoryError: The device is full.
     """
-    made = storage._kernbench = Residence(device)
-    if device is not None:
-        made.block = allocate(made.sip_id, storage.nbytes(), label)
+    if device is None:
+        made = storage._kernbench = Residence(None)
+        return made
+    sip_id: int = device.index
+    block = allocate(current(), sip_id, storage.nbytes(), label)
+    made = storage._kernbench = Residence(device, sip_id, block)
     return made
+
+
+def settle_beside(process: Process, tensor: Tensor, operand: Residence, label: str) -> None:
+    """Put a tensor that has just been made where an operand is.
+
+    Raises:
+        DeviceMemoryError: The device is full.
+    """
+    try:
+        storage = storage_of(tensor)
+    except (NotImplementedError, RuntimeError):
+        return
+    if getattr(storage, "_kernbench", None) is None:
+        sip_id = operand.sip_id
+        block = allocate(process, sip_id, storage.nbytes(), label)
+        storage._kernbench = Residence(operand.device, sip_id, block)
 
 
 def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Residence | None:
@@ -79,7 +104,7 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
     elif found.device is None and device is not None:
         # C++ made it, and handed it to a collective, before it was known to be on a device.
         found.device, found.sip_id = device, device.index
-        found.block = allocate(found.sip_id, storage.nbytes(), label)
+        found.block = allocate(current(), found.sip_id, storage.nbytes(), label)
     return found
 
 

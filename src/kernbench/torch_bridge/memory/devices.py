@@ -77,15 +77,14 @@ class Memories:
         return found
 
 
-def allocate(sip_id: int, size_bytes: int, label: str) -> Block | None:
-    """Return a block for the calling process; None for nothing.
+def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> Block | None:
+    """Return a block for a process; None for nothing.
 
     Raises:
         DeviceMemoryError: The device is full.
     """
     if not size_bytes:
         return None
-    process = current()
     allocator = process.allocators.get(sip_id)
     if allocator is None:
         allocator = process.session.memories.allocator(process, sip_id)
@@ -104,7 +103,7 @@ def reallocate(storage: Any) -> None:
     if residence.block is not None:
         residence.block.free()
         residence.block = None
-    residence.block = allocate(residence.sip_id, storage.nbytes(), "resize_")
+    residence.block = allocate(current(), residence.sip_id, storage.nbytes(), "resize_")
 
 
 def _out_of_memory(

@@ -1,0 +1,174 @@
+"""flex_attention as one operation: PyTorch's own definition of it, at the time of flash attention.
+
+On a GPU it is compiled into a kernel; its definition would take the memory and time of all scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil
+from typing import Any
+
+import torch
+import torch.nn.attention.flex_attention as flex
+from torch import Tensor
+from torch._higher_order_ops.flex_attention import math_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from kernbench.torch_bridge.call_keys import is_meta
+from kernbench.torch_bridge.device.names import EXECUTING
+from kernbench.torch_bridge.device.residence import residence_of, settle
+from kernbench.torch_bridge.device.tensors import cpp_device
+from kernbench.torch_bridge.operations import PLAIN
+from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.process import current
+
+_NAME = "flex_attention"
+
+
+def install(patches: Patches) -> None:
+    """Let devices do it."""
+    patches.set(flex, "flex_attention_hop", _attention)
+    # It would warn of, and then ask for, a compiler.
+    patches.set(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    kernel_options: dict[str, Any],
+) -> Any:
+    """Return the output, and the logarithm of the sum and the largest of scores, in base 2."""
+    if residence_of(query) is None:
+        return math_attention(query, key, value, score_mod, block_mask, scale, kernel_options)
+    learned = _learned(score_mod, query) if torch.is_grad_enabled() else ()
+    return _Attention.apply(query, key, value, score_mod, block_mask, scale, *learned)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score_mod: Callable[..., Tensor],
+        block_mask: tuple[Any, ...],
+        scale: float,
+        *learned: Tensor,
+    ) -> Any:
+        ctx.save_for_backward(query, key, value, *learned)
+        ctx.options = (score_mod, block_mask, scale)
+        if is_meta(query):
+            made = _shapes(query, value)
+        else:
+            with _unobserved():
+                made = math_attention(query, key, value, score_mod, block_mask, scale, {})
+        ctx.mark_non_differentiable(made[2])
+        _launch(query, key, block_mask, made, backward=False)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        query, key, value, *learned = ctx.saved_tensors
+        score_mod, block_mask, scale = ctx.options
+        inputs = (query, key, value, *learned)
+        if is_meta(query):
+            with _unobserved():
+                found: tuple[Tensor | None, ...] = tuple(torch.empty_like(each) for each in inputs)
+        else:
+            with _unobserved(), torch.enable_grad():
+                operands = [each.detach().requires_grad_() for each in (query, key, value)]
+                made = math_attention(*operands, score_mod, block_mask, scale, {})
+                outputs = [
+                    (out, gradient)
+                    for out, gradient in zip(made[:2], gradients, strict=False)
+                    if gradient is not None
+                ]
+                found = torch.autograd.grad(
+                    [out for out, _ in outputs],
+                    [*operands, *learned],
+                    [gradient for _, gradient in outputs],
+                    allow_unused=True,
+                )
+        _launch(query, key, block_mask, found, backward=True)
+        return *found[:3], None, None, None, *found[3:]
+
+
+@contextmanager
+def _unobserved() -> Iterator[None]:
+    """Let PyTorch compute with tensors as they are in C++, at no cost."""
+    EXECUTING.depth += 1
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        EXECUTING.depth -= 1
+
+
+def _shapes(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    with _unobserved():
+        scores = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        return query.new_empty(*query.shape[:-1], value.size(-1)), scores, scores.clone()
+
+
+class _Learned(TorchFunctionMode):
+    """Keeps the tensors with gradients that functions are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[int, Tensor] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for each in tree_leaves((args, kwargs)):
+            if type(each) in PLAIN and each.requires_grad:
+                self.found.setdefault(id(each), each)
+        return func(*args, **(kwargs or {}))
+
+
+def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors with gradients that a score depends on beside query and key."""
+    with _unobserved(), torch.no_grad(), _Learned() as seen:
+        score = torch.zeros((), device=cpp_device(query))
+        place = torch.zeros((), dtype=torch.int, device=score.device)
+        score_mod(score, place, place, place, place)
+    return tuple(seen.found.values())
+
+
+def _launch(
+    query: Tensor, key: Tensor, block_mask: tuple[Any, ...], results: Any, *, backward: bool
+) -> None:
+    process = current()
+    residence = residence_of(query)
+    assert residence is not None
+    assert residence.device is not None
+    for each in results:
+        if each is not None:
+            settle(each, residence.device, _NAME)
+    name = f"{_NAME}_backward" if backward else _NAME
+    left = (key.size(0), key.size(1), _keys(key, block_mask), key.size(3))
+    timing = process.session.costs.attention.of_shapes(
+        name, query.shape, left, query.dtype, residence.sip_id, backward=backward
+    )
+    if timing is not None and query.numel():
+        process.host.launch(name, timing, residence.sip_id)
+
+
+def _keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
+    """Return how many keys the mask leaves a query on average; blocks are whole."""
+    partial, indices, full = block_mask[2], block_mask[3], block_mask[4]
+    if is_meta(partial):
+        return key.size(2)
+    with _unobserved():
+        blocks = int(partial.sum()) + (0 if full is None else int(full.sum()))
+        share = blocks / (partial.numel() * indices.size(-1))
+    return max(ceil(share * key.size(2)), 1)

@@ -1,0 +1,36 @@
+"""What is put into a log as plain values is read as what it stands for, in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernbench.op_log import HostSpan, Instance, OpLog, Template
+
+
+def template(name: str) -> Template:
+    return Template(name, "kernel", "", 10, 0, 0, {}, 0, dict)
+
+
+@pytest.mark.adr("0084-D1")
+def test_plain_values_and_objects_are_read_in_the_order_in_which_they_came() -> None:
+    log, made = OpLog(), template("x")
+    log.plain_instances.extend((made, 1, (0,), (2,), 5, 15, "sip2"))
+    log.append(Instance(made, 2, (0, 1), (2, 3), (20, 21), (30, 31), "collective"))
+    log.plain_instances.extend((made, 3, (1,), (3,), 40, 50, "sip3"))
+    assert len(log) == 3
+    assert [each.launch_id for each in log.instances] == [1, 2, 3]
+    first = log.instances[0]
+    assert (first.template, first.ranks, first.sips) == (made, (0,), (2,))
+    assert (first.starts_ps, first.ends_ps, first.stream) == ((5,), (15,), "sip2")
+    assert log.end_ps == 50
+
+
+@pytest.mark.adr("0084-D1")
+def test_plain_spans_are_read_between_others() -> None:
+    log = OpLog()
+    log.plain_spans.extend((0, "launch", "x", 1, 2))
+    log.host_spans.append(HostSpan(0, "wait", "y", 2, 3))
+    log.plain_spans.extend((1, "launch", "z", 3, 4))
+    expected = [(0, "launch", "x", 1, 2), (0, "wait", "y", 2, 3), (1, "launch", "z", 3, 4)]
+    assert log.host_spans == [HostSpan(*each) for each in expected]  # type: ignore[arg-type]
+    assert log.end_ps == 4

@@ -1,0 +1,106 @@
+"""Every operation of PyTorch's own database: the same on a device as on the CPU, backward too."""
+
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
+
+SAMPLES = 8
+# They draw numbers, or show memory that nobody wrote.
+RANDOM = ("rand", "dropout", "empty", "normal", "bernoulli", "multinomial", "exponential",
+          "geometric", "cauchy", "uniform")  # fmt: skip
+# Its samples are parts of a larger memory, which a copy to a device is without.
+NOT_COMPARABLE = ("as_strided.partial_views",)
+Call = tuple[Any, Any, Any]
+
+
+def main() -> int:
+    """Compare, and return the exit status."""
+    warnings.simplefilter("ignore")
+    every = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    forward = backward = 0
+    wrong: dict[str, str] = {}
+    for op in op_db[random.Random(0).randrange(every) :: every]:
+        name = f"{op.name}.{op.variant_test_name}".rstrip(".")
+        if torch.float32 not in op.dtypes or name in NOT_COMPARABLE:
+            continue
+        draws = any(word in name for word in RANDOM)
+        for call in samples(op, requires_grad=False):
+            forward += compare(partial(results, op.op), call, name, wrong, draws)
+        if op.supports_autograd and not draws and "sparse" not in name:
+            for call in samples(op, requires_grad=True):
+                backward += compare(partial(gradients, op.op), call, name, wrong)
+    for name, why in wrong.items():
+        print(f"{name}: {why}")
+    print(f"{forward} calls and {backward} backward; {len(wrong)} operations differ")
+    return 1 if wrong else 0
+
+
+def samples(op: Any, *, requires_grad: bool) -> list[Call]:
+    try:
+        found = op.sample_inputs("cpu", torch.float32, requires_grad=requires_grad)
+        return [(each.input, each.args, each.kwargs) for each in islice(found, SAMPLES)]
+    except Exception:  # Some need what this build of PyTorch lacks.
+        return []
+
+
+def on(device: str, values: Any) -> Any:
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device(device)
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().to(device).requires_grad_(value.requires_grad)
+
+    return tree_map(move, values)
+
+
+def results(function: Callable[..., Any], call: Call) -> Any:
+    return function(call[0], *call[1], **call[2])
+
+
+def gradients(function: Callable[..., Any], call: Call) -> Any:
+    outputs = [
+        each
+        for each in tree_leaves(results(function, call))
+        if isinstance(each, torch.Tensor) and each.requires_grad and each.is_floating_point()
+    ]
+    inputs = [
+        each for each in tree_leaves(call) if isinstance(each, torch.Tensor) and each.requires_grad
+    ]
+    if not outputs:
+        return None
+    return torch.autograd.grad([each.sum() for each in outputs], inputs, allow_unused=True)
+
+
+def compare(
+    function: Callable[[Call], Any],
+    call: Call,
+    name: str,
+    wrong: dict[str, str],
+    draws: bool = False,
+) -> bool:
+    """Return whether there was something to compare; put what differs into ``wrong``."""
+    try:
+        expected = function(on("cpu", call))
+    except Exception:  # What PyTorch refuses is not asked of a device.
+        return False
+    if expected is None:
+        return False
+    try:
+        found = on("cpu", function(on("cuda", call)))
+        if not draws:
+            torch.testing.assert_close(found, on("cpu", expected), equal_nan=True)
+    except Exception as error:
+        wrong.setdefault(name, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return True
+
+
+sys.exit(main())
