@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import sysconfig
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -31,15 +30,23 @@ class Site:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
 
 
-@cache
-def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE) and not file.startswith(_BENCHES)
+class _Owners(dict[str, str]):
+    """Whose a file is: ours, a library's, or the program's own (empty)."""
+
+    def __missing__(self, file: str) -> str:
+        if file.startswith(_BENCHES):
+            owner = ""
+        elif file.startswith(_PACKAGE):
+            owner = "ours"
+        else:
+            # Code without a file, and Python's own frozen modules, name themselves in brackets.
+            owner = "library" if file.startswith((*_LIBRARIES, "<")) else ""
+        self[file] = owner
+        return owner
 
 
-@cache
-def _is_library(file: str) -> bool:
-    # Code without a file, and Python's own frozen modules, name themselves in brackets.
-    return file.startswith((*_LIBRARIES, "<")) and not file.startswith(_BENCHES)
+_OWNERS = _Owners()
+"""Stacks of PyTorch are deep, and are looked through at each collective."""
 
 
 def user_site(frame: FrameType | None = None) -> Site:
@@ -53,10 +60,11 @@ def user_site(frame: FrameType | None = None) -> Site:
     outermost, library = frame, None
     while frame is not None:
         file = frame.f_code.co_filename
-        if not _is_ours(file):
-            if not _is_library(file):
-                return Site(file, frame.f_lineno)
-            library = library or frame
+        owner = _OWNERS[file]
+        if not owner:
+            return Site(file, frame.f_lineno)
+        if library is None and owner == "library":
+            library = frame
         outermost = frame
         frame = frame.f_back
     found = library or outermost
@@ -77,7 +85,7 @@ def user_lines(most: int) -> tuple[Site, ...]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < most:
         file = frame.f_code.co_filename
-        if not _is_ours(file) and not _is_library(file):
+        if not _OWNERS[file]:
             found.append(Site(file, frame.f_lineno))
         frame = frame.f_back
     return tuple(found)

@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import UsageError, nearest
-from kernbench.triton_backend import benchmarking, launch_errors, proton
+from kernbench.triton_backend import benchmarking, launch_errors, proton, release_key
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import ENTERED, Launcher
@@ -46,6 +46,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     benchmarking.install()
     launch_errors.install()
     proton.install()
+    release_key.install()
     try:
         yield
     finally:
@@ -56,6 +57,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
             benchmarking.remove()
             launch_errors.remove()
             proton.remove()
+            release_key.remove()
 
 
 _ANNOUNCED = {
