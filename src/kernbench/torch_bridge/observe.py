@@ -257,25 +257,23 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
     has_host = False
     for arg in args:
         kind = type(arg)
-        if kind in PLAIN:
+        if kind in PLAIN or (isinstance(arg, Tensor) and holds_memory(kind)):
             try:
                 residence = getattr(storage_of(arg), "_kernbench", None)
             except (NotImplementedError, RuntimeError):
                 continue
             if residence is None:
-                has_host = has_host or not is_meta(arg)
+                has_host |= not is_meta(arg)
                 continue
             if residence.uses and not operation.is_free:
                 check_use(operation, args, arg, residence)
             if residence.device is None:
-                has_host = has_host or not residence.is_open
+                has_host |= not residence.is_open
                 continue
         elif isinstance(arg, (list, tuple)):
             residence = _residence_among(operation, arg)
             if residence is None:
                 continue
-        elif isinstance(arg, Tensor) and holds_memory(kind):
-            return _residence_among(operation, args)
         else:
             continue
         if found is None:
