@@ -265,6 +265,10 @@ def _torchrun(
     json: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
     ] = None,
+    check: CheckOption = None,
+    check_nan: Annotated[
+        bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
+    ] = False,
     ranks_print: Annotated[
         str, typer.Option(metavar="all|0,1,...", help="The ranks whose output is shown.")
     ] = "all",
@@ -297,6 +301,7 @@ def _torchrun(
         run_id=rdzv_id,
         machine=machine,
         data=data,
+        check="nan" if check_nan else check,
         log=log,
         trace=trace,
         json=json,

@@ -60,7 +60,7 @@ def torchrun(options: TorchrunOptions) -> int:
         code = compile_program(path)
         from kernbench.runtime_api import RuntimeContext
 
-        context = RuntimeContext(machine=machine, data=options.data)
+        context = RuntimeContext(machine=machine, data=options.data, check=options.check)
 
         def work() -> int:
             try:

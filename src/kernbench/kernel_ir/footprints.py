@@ -10,8 +10,9 @@ axes go first, so no array ever spans two axes of a tile.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,17 @@ from kernbench.commands import (
     by_path,
     is_axis,
     is_loop,
+    loop_dim,
     union,
     walk,
 )
 
 Array = npt.NDArray[Any]
+
+Extent = tuple[int, int]
+Trips = Mapping[int, Array]
+ALL_ITERATIONS: Trips = MappingProxyType({})
+"""No loop that programs go around differently often."""
 
 _OFF = 1 << 60
 """Distance from any real address at which a lane that is switched off is put."""
@@ -92,12 +99,13 @@ def footprints(trace: KernelTrace) -> tuple[Footprint, ...]:
 def _footprints(trace: KernelTrace) -> Iterator[Footprint]:
     ranges: dict[int, tuple[int, int]] = {}
     incomplete: set[int] = set()
-    for group in by_path(trace).groups:
+    for group in trace.groups:
+        trips = {loop_dim(loop_id): counts for loop_id, counts in group.trips}
         for _, access, mask in accesses(group):
             if access.gather is not None or not isinstance(mask, Predicate):
                 incomplete.add(access.param)
                 continue
-            extent = touched(access, mask)
+            extent = touched(access, mask, trips)
             if extent is not None:
                 low, high = ranges.get(access.param, extent)
                 ranges[access.param] = (min(low, extent[0]), max(high, extent[1]))
@@ -114,16 +122,19 @@ def accesses(group: ProgramGroup) -> Iterator[tuple[Transfer, Access, Mask]]:
             yield command, access_of(command), command.mask
 
 
-def touched(access: Access, mask: Predicate) -> tuple[int, int] | None:
-    """Return the byte range of all lanes that are on, or None if none is."""
+def touched(access: Access, mask: Predicate, trips: Trips = ALL_ITERATIONS) -> Extent | None:
+    """Return the byte range of all lanes that are on, or None if none is.
+
+    ``trips`` are, by loop dim, the trip counts of programs that go around it differently often.
+    """
     if mask.is_uniform:
         if not mask.is_true:
             return None
         low, high = access.offset.bounds()
-        if _is_exact(access.offset):
+        if _is_exact(access.offset) and trips.keys().isdisjoint(access.offset.dims):
             return low, high + access.dtype.itemsize
-    lowest = extreme(access.offset, mask, largest=False)
-    highest = extreme(access.offset, mask, largest=True)
+    lowest = extreme(access.offset, mask, largest=False, trips=trips)
+    highest = extreme(access.offset, mask, largest=True, trips=trips)
     low, high = int(lowest.reshape(-1)[0]), int(highest.reshape(-1)[0])
     if low > _OFF // 2:
         return None
@@ -136,7 +147,14 @@ def _is_exact(value: Separable) -> bool:
     return len(dims) == len(set(dims))
 
 
-def extreme(value: Separable, mask: Predicate, *, largest: bool, keep: int | None = None) -> Array:
+def extreme(
+    value: Separable,
+    mask: Predicate,
+    *,
+    largest: bool,
+    keep: int | None = None,
+    trips: Trips = ALL_ITERATIONS,
+) -> Array:
     """Return the least or greatest number where the mask holds, over all dims but ``keep``.
 
     The result has one element, or one per index of ``keep`` (length 1 if nothing varies over it).
@@ -151,7 +169,10 @@ def extreme(value: Separable, mask: Predicate, *, largest: bool, keep: int | Non
             continue
         bucket = [each for each in factors if dim in each[0]]
         factors = [each for each in factors if dim not in each[0]]
-        dims, array = _eliminated(bucket, dim, largest)
+        if dim in trips:
+            dims, array = _first_iterations(bucket, dim, largest, trips[dim])
+        else:
+            dims, array = _eliminated(bucket, dim, largest)
         # Several switched-off terms must not add up beyond int64.
         factors.append((dims, np.clip(array, -_OFF, _OFF)))
     target = () if keep is None else (keep,)
@@ -187,6 +208,26 @@ def _eliminated(bucket: list[tuple[Dims, Array]], dim: int, largest: bool) -> tu
         length = min(step, shape[0] - start)
         parts.append(np.broadcast_to(part, (length, *part.shape[1:])))
     return rest, np.concatenate(parts)
+
+
+def _first_iterations(
+    bucket: list[tuple[Dims, Array]], dim: int, largest: bool, trips: Array
+) -> tuple[Dims, Array]:
+    """As :func:`_eliminated`, along a loop that each program leaves after ``trips`` iterations."""
+    target = union(*(dims for dims, _ in bucket))
+    where = target.index(dim)
+    total = _sum([aligned(array, dims, target) for dims, array in bucket])
+    shape = list(total.shape)
+    shape[where] = int(trips.max())
+    best = np.maximum if largest else np.minimum
+    so_far = best.accumulate(np.broadcast_to(total, shape), axis=where)
+    if target[0] != PROGRAM:
+        rest = tuple(each for each in target if each != dim)
+        return (PROGRAM, *rest), np.moveaxis(so_far, where, 0)[trips - 1]
+    last = (trips - 1).reshape(-1, *(1,) * (so_far.ndim - 1))
+    so_far = np.broadcast_to(so_far, (len(trips), *so_far.shape[1:]))
+    picked = np.take_along_axis(so_far, last, axis=where).squeeze(axis=where)
+    return tuple(each for each in target if each != dim), picked
 
 
 def _sum(views: list[Array]) -> Array:

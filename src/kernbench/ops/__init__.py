@@ -50,7 +50,13 @@ from kernbench.ops.fused import (
     rms_norm,
 )
 from kernbench.ops.gemm import linear, matmul
-from kernbench.ops.gemm_library import TileChoice, library_tiles, use_tiles
+from kernbench.ops.gemm_library import (
+    TileChoice,
+    in_stages,
+    library_tiles,
+    takes_shared_operands,
+    use_tiles,
+)
 from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled, sum_parts_launch
 from kernbench.ops.heads import join_heads, split_heads
 from kernbench.ops.launches import (
@@ -108,6 +114,7 @@ __all__ = [
     "gelu_backward",
     "gt",
     "held_share",
+    "in_stages",
     "join_heads",
     "layer_norm",
     "le",
@@ -143,6 +150,7 @@ __all__ = [
     "sum",
     "sum_parts_call",
     "sum_parts_launch",
+    "takes_shared_operands",
     "use_tiles",
     "where",
 ]

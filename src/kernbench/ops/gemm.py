@@ -23,6 +23,7 @@ from kernbench.ops.layout import (
     build_walk,
 )
 from kernbench.ops.promotion import compute_dtype, require_float
+from kernbench.ops.row_products import ProductLaunch, RowProduct, fastest_launch
 from kernbench.runtime_api import Tensor
 
 _PREPARED = Memo()
@@ -109,6 +110,8 @@ def matmul(
         a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype,
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
         None if out is None else (out.shape, out.stride(), out.dtype), activation,
+        # The kernel of a single row is the machine's choice.
+        a.context.machine if a.shape[-2:-1] in ((), (1,)) else None,
     )  # fmt: skip
     known = _PREPARED.get(key)
     if known is not None:
@@ -131,6 +134,23 @@ def matmul(
     )
     if layout is None:
         return _batch_by_batch(a, b, bias, out, activation)
+    tensors = (a, b, bias, out)
+    launch = _launch(layout, tensors, activation)
+    prepared = prepare(
+        launch.kernel, tensors, launch.numbers, launch.grid, dict(launch.constants),
+        num_stages=launch.num_stages,
+    )  # fmt: skip
+    _PREPARED.keep(key, (shape, prepared))
+    prepared.launch("matmul", tensors, out.context)
+    return out
+
+
+def _launch(
+    layout: GemmLayout,
+    tensors: tuple[Tensor, Tensor, Tensor | None, Tensor],
+    activation: str | None,
+) -> ProductLaunch:
+    a, _, bias, _ = tensors
     bias_n = 0 if bias is None else bias.stride()[0]
     numbers = (*layout.sizes, *layout.a_strides, *layout.b_strides, bias_n, *layout.c_strides)
     constants = {
@@ -139,11 +159,19 @@ def matmul(
         "GROUP": GROUP_M,
         **layout.blocks,
     }
-    tensors = (a, b, bias, out)
-    prepared = prepare(gemm, tensors, numbers, layout.grid, constants, num_stages=NUM_STAGES)
-    _PREPARED.keep(key, (shape, prepared))
-    prepared.launch("matmul", tensors, out.context)
-    return out
+    plain = ProductLaunch(gemm, numbers, layout.grid, tuple(constants.items()), NUM_STAGES)
+    m, n, k = layout.sizes
+    if m > 1 or len(layout.grid) > 1 or 0 in layout.sizes:
+        return plain
+    product = RowProduct(
+        n=n,
+        k=k,
+        strides=(*layout.a_strides[1:], *layout.b_strides[1:], bias_n, *layout.c_strides[1:]),
+        activation=ACTIVATIONS[activation],
+        accumulator=compute_dtype(a.dtype),
+        types=tuple(None if each is None else each.dtype for each in tensors),
+    )
+    return fastest_launch(plain, product, a.context.machine)
 
 
 def _by_library(

@@ -8,6 +8,7 @@ for the calling rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from kernbench.dtypes import DType
@@ -49,8 +50,33 @@ def library_tiles(k: int, dtype: DType, wide: bool, vector: bool = False) -> Ite
             if split == 1 or tile.steps(k) * block_k >= _LEAST_PART:
                 yield tile
     if vector:
-        for columns, rows in _VECTOR_TILES:
-            yield GemmTile(1, columns, rows)
+        yield from vector_tiles()
+
+
+_LEAST_STAGES, _MOST_STAGES = 2, 5
+_SHARED_NATIVE_M = 64
+
+
+def takes_shared_operands(sip: SipSpec) -> bool:
+    """Say whether a matrix engine takes its operands from shared memory, not from registers.
+
+    Its native tiles have 64 rows or more.
+    """
+    return sip.pe.gemm.native_m >= _SHARED_NATIVE_M
+
+
+def in_stages(tile: GemmTile, dtype: DType, sip: SipSpec) -> GemmTile | None:
+    """Return the tile in as many stages as fit in TCM beside the registers, None if too few do."""
+    held = max(tile.sum_bytes, sip.pe.register_kib * 1024)
+    stage = (tile.block_m + tile.columns) * tile.block_k * dtype.itemsize
+    stages = min(_MOST_STAGES, (sip.tcm_bytes - held) // stage)
+    return replace(tile, num_stages=stages) if stages >= _LEAST_STAGES else None
+
+
+def vector_tiles() -> Iterator[GemmTile]:
+    """Yield the tiles of products whose A is one row, which need no matrix engine."""
+    for columns, rows in _VECTOR_TILES:
+        yield GemmTile(1, columns, rows)
 
 
 TileChoice = Callable[[int, int, int, DType, SipSpec], GemmTile]

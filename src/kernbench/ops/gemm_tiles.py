@@ -18,6 +18,7 @@ from kernbench.errors import UsageError
 from kernbench.hardware import SipSpec
 from kernbench.ops.gemv import gemv_tiles
 from kernbench.ops.kernel import Memo, kernel, new_result, prepare, require_dims
+from kernbench.ops.layout import Ints
 from kernbench.ops.promotion import compute_dtype, require_float
 from kernbench.runtime_api import LaunchAttributes, Tensor
 
@@ -67,10 +68,25 @@ class GemmTile:
     def grid(self, m: int, n: int) -> tuple[int, int]:
         return triton.cdiv(m, self.block_m) * triton.cdiv(n, self.columns), self.split_k
 
+    def arguments(
+        self, tensors: tuple[Any, Any, Any], sizes: Ints, strides: Ints, out_stride: int
+    ) -> tuple[tuple[Any, ...], Ints]:
+        """Return the pointers and the numbers that :attr:`kernel` takes: a, b, c; M, N, K.
+
+        ``strides`` are of a row and a column of a, then of b; those of c in a row are 1.
+        """
+        a, b, c = tensors
+        m, n, k = sizes
+        of_c = (m * n, out_stride, 1)
+        if self.is_vector:
+            return (a, b, None, c), (m, n, k, self.steps(k), *strides, 0, *of_c)
+        return (a, b, c), (m, n, k, self.steps(k), *strides, *of_c)
+
     def constants(self, dtype: DType) -> dict[str, Any]:
         """Return the constexprs and options of :attr:`kernel`."""
         if self.is_vector:
             return {
+                "ACTIVATION": None,
                 "ACC": compute_dtype(dtype),
                 "BLOCK_N": self.block_n,
                 "BLOCK_K": self.block_k,
@@ -207,27 +223,28 @@ def launch_tiles(
     ``out_stride`` apart; with ``split_k`` above 1 that is N.
     """
     a, b, out = tensors
-    m, n, k = sizes
+    m, n, _ = sizes
     key = (a.dtype, out.dtype, sizes, strides, out_stride, tile)
     parts = new_result((tile.split_k, m, n), float32, a) if tile.split_k > 1 else out
     found = _PREPARED.get(key)
     if found is None:
-        numbers = (m, n, k, tile.steps(k), *strides, m * n, out_stride, 1)
+        pointers, numbers = tile.arguments((a, b, parts), sizes, strides, out_stride)
         options = tile.constants(a.dtype)
         stages = options.pop("num_stages")
         grid = tile.grid(m, n)
-        product = prepare(tile.kernel, (a, b, parts), numbers, grid, options, num_stages=stages)
+        product = prepare(tile.kernel, pointers, numbers, grid, options, num_stages=stages)
         summing = None
         if tile.split_k > 1:
             sum_grid, constants = sum_parts_launch(m * n, tile.split_k)
             summing = prepare(sum_parts, (out, parts), (m * n,), sum_grid, constants)
         found = _PREPARED.keep(key, (product, summing))
     product, summing = found
+    pointers = (a, b, None, parts) if tile.is_vector else (a, b, parts)
     if summing is None:
-        product.launch(name, tensors, out.context)
+        product.launch(name, pointers, out.context)
         return
     held = held_share(4 * m * n * tile.split_k, out.context.machine.sip_at(out.sip_id))
-    product.launch(name, (a, b, parts), out.context, LaunchAttributes(cached=(("c_ptr", held),)))
+    product.launch(name, pointers, out.context, LaunchAttributes(cached=(("c_ptr", held),)))
     summing.launch(
         f"{name}_sum", (out, parts), out.context,
         LaunchAttributes(follows=True, cached=(("parts_ptr", held),)),

@@ -13,13 +13,15 @@ from kernbench.ops.kernel import kernel
 
 @kernel
 def gemv_tiles(
-    a_ptr, b_ptr, c_ptr, M, N, K, steps, a_m, a_k, b_k, b_n, c_split, c_m, c_n,
-    ACC: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    a_ptr, b_ptr, bias_ptr, c_ptr, M, N, K, steps,
+    a_m, a_k, b_k, b_n, bias_n, c_split, c_m, c_n,
+    ACTIVATION: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``C[s] = A[:, part s] @ B[part s, :]`` with part ``s = program_id(1)`` of K, row by row.
+    """``C[s] = activation(A[:, part s] @ B[part s, :] + bias)``, part ``s = program_id(1)`` of K.
 
     Each program has BLOCK_N columns of one row. It keeps a sum per row of its tile of B, so that
-    programs reduce across rows once.
+    programs reduce across rows once. A bias or an activation goes with a single part.
     """
     num_n = tl.cdiv(N, BLOCK_N)
     pid = tl.program_id(0)
@@ -38,5 +40,10 @@ def gemv_tiles(
         acc += a.to(ACC)[:, None] * b.to(ACC)
         a_ptrs += BLOCK_K * a_k
         b_ptrs += BLOCK_K * b_k
+    row = tl.sum(acc, axis=0)
+    if bias_ptr is not None:
+        row += tl.load(bias_ptr + n * bias_n, mask=n < N, other=0.0).to(ACC)
+    if ACTIVATION is not None:
+        row = ACTIVATION(row)
     c = c_ptr + tl.program_id(1) * c_split + m * c_m + n * c_n
-    tl.store(c, tl.sum(acc, axis=0).to(c_ptr.dtype.element_ty), mask=n < N)
+    tl.store(c, row.to(c_ptr.dtype.element_ty), mask=n < N)

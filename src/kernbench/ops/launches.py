@@ -74,8 +74,8 @@ def product_call(
 ) -> KernelCall:
     """Return the GEMM of two row-major matrices, sizes M, N, K; of its parts with split-K."""
     m, n, k = sizes
-    args = (a, b, out, m, n, k, tile.steps(k), k, 1, n, 1, m * n, n, 1)
-    return KernelCall(tile.kernel, tile.grid(m, n), args, tile.constants(dtype))
+    pointers, numbers = tile.arguments((a, b, out), sizes, (k, 1, n, 1), n)
+    return KernelCall(tile.kernel, tile.grid(m, n), (*pointers, *numbers), tile.constants(dtype))
 
 
 def sum_parts_call(out: Any, parts: Any, size: int, split: int) -> KernelCall:

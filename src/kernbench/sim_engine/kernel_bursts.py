@@ -20,12 +20,14 @@ from kernbench.commands import (
     Atomic,
     DmaRead,
     DmaWrite,
+    Mask,
     Predicate,
     access_of,
     axis_dim,
     is_axis,
+    loop_dim,
 )
-from kernbench.sim_engine.kernel_plan import CommandSite
+from kernbench.sim_engine.kernel_plan import ONE_PATH, CommandSite
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
@@ -98,11 +100,14 @@ def pattern_fingerprints(site: CommandSite, count: int) -> Array:
     return total
 
 
-def touched(site: CommandSite, program: int, burst_bytes: int) -> tuple[Dims, tuple[Touched, ...]]:
+def touched(
+    site: CommandSite, program: int, burst_bytes: int, trips: Mapping[int, int] = ONE_PATH
+) -> tuple[Dims, tuple[Touched, ...]]:
     """Return what a DMA command moves in every iteration, for the program at a position.
 
-    Gives the loop dims that it varies over, outermost first, and one entry per combination of
-    their iterations, the innermost fastest.
+    ``trips`` are its trip counts of loops that programs go around differently often. Gives the
+    loop dims that it varies over, outermost first, and one entry per combination of their
+    iterations, the innermost fastest.
     """
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
@@ -110,11 +115,12 @@ def touched(site: CommandSite, program: int, burst_bytes: int) -> tuple[Dims, tu
     tile = _Tile(
         access.shape,
         access.dtype.itemsize,
-        tuple((1 + loop.loop_id, loop.trip_count) for loop in site.loops),
-        _Terms(_offsets_of(access, program)),
-        _Terms(
-            command.mask.at(PROGRAM, program).terms if isinstance(command.mask, Predicate) else {}
+        tuple(
+            (loop_dim(loop.loop_id), trips.get(loop.loop_id, loop.trip_count))
+            for loop in site.loops
         ),
+        _Terms(_first_iterations(_offsets_of(access, program), trips)),
+        _Terms(_first_iterations(_mask_of(command.mask, program), trips)),
         burst_bytes,
         _gather_rows(site),
     )
@@ -172,6 +178,24 @@ def _offsets_of(access: Access, program: int) -> dict[Dims, Array]:
         array = array - array[..., :1]
         found[dims] = found[dims] + array if dims in found else array
     return found
+
+
+def _mask_of(mask: Mask, program: int) -> dict[Dims, Array]:
+    """Return one program's mask as far as it is known."""
+    return mask.at(PROGRAM, program).terms if isinstance(mask, Predicate) else {}
+
+
+def _first_iterations(terms: dict[Dims, Array], trips: Mapping[int, int]) -> dict[Dims, Array]:
+    """Return the terms without the iterations that a program of these trip counts leaves out."""
+    lengths = {loop_dim(loop_id): count for loop_id, count in trips.items()}
+    if lengths.keys().isdisjoint(dim for dims in terms for dim in dims):
+        return terms
+    cut = {
+        dims: array[tuple(slice(lengths.get(dim)) for dim in dims)] for dims, array in terms.items()
+    }
+    return {
+        dims: array for dims, array in cut.items() if array.dtype != np.bool_ or not array.all()
+    }
 
 
 def _each_iteration(tile: _Tile) -> tuple[Dims, tuple[Touched, ...]]:

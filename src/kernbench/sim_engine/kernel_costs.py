@@ -135,8 +135,13 @@ class CostModel:
         assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
         return self.placements.get(access_of(site.command).param, self.spread)
 
-    def program(self, traffic: Sequence[Traffic | None], sharing: Sharing) -> ProgramCosts:
-        """Return the costs of a program with the given traffic (None where no DMA site is)."""
+    def program(
+        self, traffic: Sequence[Traffic | None], counts: Sequence[int], sharing: Sharing
+    ) -> ProgramCosts:
+        """Return the costs of a program with the given traffic (None where no DMA site is).
+
+        ``counts`` says by site how often it runs it.
+        """
         occupancy: list[Cost] = []
         varies: list[tuple[int, ...]] = []
         latency: list[int] = []
@@ -149,7 +154,7 @@ class CostModel:
                 occupancy.append(self._fixed_ps[site.index])
                 varies.append(())
                 latency.append(0)
-                busy.append(self._fixed_ps[site.index] * site.count)
+                busy.append(self._fixed_ps[site.index] * counts[site.index])
                 continue
             conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
             missed = sharing.missed[site.index]

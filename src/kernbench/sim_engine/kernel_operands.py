@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of, by_path
+from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
 from kernbench.kernel_ir import footprints
 from kernbench.sim_engine.cache_contents import CacheContents
 from kernbench.sim_engine.kernel_plan import build_program_plan
@@ -40,14 +40,18 @@ def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
     moved: dict[int, int] = {}
     loaded: set[int] = set()
     changed: set[int] = set()
-    for group in by_path(trace).groups:
+    for group in trace.groups:
+        trips = dict(group.trips)
         for site in build_program_plan(group.body, trace.num_slots).sites:
             command = site.command
             if not isinstance(command, DmaRead | DmaWrite | Atomic):
                 continue
             access = access_of(command)
             tile_bytes = int(np.prod(access.shape, dtype=np.int64)) * access.dtype.itemsize
-            total = tile_bytes * site.count * len(group.program_ids)
+            runs = np.ones(len(group.program_ids), dtype=np.int64)
+            for loop in site.loops:
+                runs *= trips.get(loop.loop_id, loop.trip_count)
+            total = tile_bytes * int(runs.sum())
             moved[access.param] = moved.get(access.param, 0) + total
             (loaded if isinstance(command, DmaRead) else changed).add(access.param)
     found = [

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench.commands import Engine, KernelTrace, SourceLine
+from kernbench.commands import Engine, KernelTrace, SourceLine, by_path
 from kernbench.hardware import Machine
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_plan import QUEUES
 from kernbench.sim_engine.kernel_schedule import LaunchTime, launch_time
-from kernbench.sim_engine.kernel_waves import GroupWaves, Segment, build_waves, resident_programs
+from kernbench.sim_engine.kernel_waves import GroupWaves, build_waves, resident_programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def outline_kernel(
     """Return the outline of the schedule that ``schedule_kernel`` gives."""
     sip = machine.sip_at(sip_id)
     conditions = conditions or Conditions()
-    waves = build_waves(trace, sip, conditions)
-    used = {segment.wave for group in waves.groups for segment in group.segments}
+    waves = build_waves(by_path(trace), sip, conditions)
+    used = {wave for group in waves.groups for wave in group.segments.wave.tolist()}
     return KernelOutline(
         programs=tuple(_outline(group) for group in waves.groups),
         num_pes=sip.num_pes,
@@ -71,8 +71,9 @@ def outline_kernel(
 
 
 def _outline(group: GroupWaves) -> ProgramOutline:
-    first = min(group.segments, key=_first_program)
-    timed = first.timed
+    programs = group.segments.first_program
+    first = int(np.argmin(programs))
+    timed = group.timed[int(group.segments.kind[first])]
     pipeline = timed.pipeline
     # As in the op log: a program that a shared resource holds up is slowed down evenly.
     slow, plain = timed.duration_ps, max(pipeline.end_ps, 1)
@@ -89,9 +90,5 @@ def _outline(group: GroupWaves) -> ProgramOutline:
         for site in group.plan.sites
         if pipeline.first_start_ps[site.index] >= 0
     )
-    num_programs = sum(segment.count for segment in group.segments)
-    return ProgramOutline(_first_program(first), num_programs, timed.duration_ps, spans)
-
-
-def _first_program(segment: Segment) -> int:
-    return int(np.min(segment.program_ids))
+    num_programs = sum(group.num_programs)
+    return ProgramOutline(int(programs[first]), num_programs, timed.duration_ps, spans)

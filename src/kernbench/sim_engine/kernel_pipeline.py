@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernbench.sim_engine.kernel_plan import LoopNode, Node, ProgramPlan, Slots, Step
+from kernbench.sim_engine.kernel_plan import ONE_PATH, LoopNode, Node, ProgramPlan, Slots, Step
 
 Cost = int | tuple["Cost", ...]
 """Picoseconds, or one cost per iteration of the outermost loop that it varies over."""
@@ -56,14 +56,19 @@ _MOST_STEPS = 64
 _PROGRAMS = -1
 
 
-def run_pipeline(plan: ProgramPlan, times: SiteTimes, jump: bool = True) -> PipelineTimes:
-    """Return the times of one program. ``jump=False`` steps through every iteration."""
-    run = PipelineRun(plan, times, jump)
-    _, end = run.nodes(plan.nodes, 0)
-    return PipelineTimes(end, tuple(run.first), tuple(run.last))
+def run_pipeline(
+    plan: ProgramPlan, times: SiteTimes, jump: bool = True, trips: Mapping[int, int] = ONE_PATH
+) -> PipelineTimes:
+    """Return the times of one program. ``jump=False`` steps through every iteration.
+
+    ``trips`` are its trip counts of loops that programs go around differently often.
+    """
+    return PipelineRun(plan, times, jump, trips).times()
 
 
-def interval_ps(plan: ProgramPlan, times: SiteTimes, in_flight: int) -> int:
+def interval_ps(
+    plan: ProgramPlan, times: SiteTimes, in_flight: int, trips: Mapping[int, int] = ONE_PATH
+) -> int:
     """Return the time from one program to the next on a PE that runs many of them.
 
     Programs follow each other like the iterations of a loop of which ``in_flight`` may have begun
@@ -81,7 +86,7 @@ def interval_ps(plan: ProgramPlan, times: SiteTimes, in_flight: int) -> int:
         results=(),
         invariants=(),
     )
-    run = PipelineRun(plan, times, True)
+    run = PipelineRun(plan, times, True, trips)
     ends = deque([0] * in_flight, maxlen=in_flight)
     steady = run.iterations(programs, ends, _MOST_STEPS // 2)
     if steady is None:
@@ -91,17 +96,24 @@ def interval_ps(plan: ProgramPlan, times: SiteTimes, in_flight: int) -> int:
     return -(-steady.shift_ps // steady.period)
 
 
-def interval_in_turns_ps(plan: ProgramPlan, times: SiteTimes, together: int) -> int:
+@dataclass(frozen=True, slots=True, eq=False)
+class SideBySide:
+    """Several programs as one, which takes each command once for each of them."""
+
+    plan: ProgramPlan
+    times: SiteTimes
+    count: int
+
+
+def interval_in_turns_ps(turns: SideBySide, trips: Mapping[int, int] = ONE_PATH) -> int:
     """Return the time per program of a PE whose programs take turns, command by command.
 
-    ``together`` programs step through their commands side by side, each command once for each of
-    them: while one waits for a load, its engines work for the others. Then the next as many begin.
+    While one waits for a load, its engines work for the others. Then the next as many begin.
     """
-    turns, costs = side_by_side(plan, times, together)
-    return -(-interval_ps(turns, costs, 1) // together)
+    return -(-interval_ps(turns.plan, turns.times, 1, trips) // turns.count)
 
 
-def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> tuple[ProgramPlan, SiteTimes]:
+def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> SideBySide:
     """Return several programs as one, each with slots and sites of its own."""
 
     def own(slots: Slots, program: int) -> Slots:
@@ -145,13 +157,21 @@ def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> tuple[Progr
         tuple(loops for loops in times.varies_over for _ in range(count)),
         tuple(latency for latency in times.latency_ps for _ in range(count)),
     )
-    return together, costs
+    return SideBySide(together, costs, count)
 
 
 class PipelineRun:
     """One program's queues and what is ready when, while its commands run."""
 
-    def __init__(self, plan: ProgramPlan, times: SiteTimes, jump: bool) -> None:
+    def __init__(
+        self,
+        plan: ProgramPlan,
+        times: SiteTimes,
+        jump: bool,
+        trips: Mapping[int, int] = ONE_PATH,
+    ) -> None:
+        self.plan = plan
+        self.trips = trips
         self.queue = [0, 0, 0, 0]
         self.ready = [0] * plan.num_slots
         self.first = [-1] * len(plan.sites)
@@ -162,6 +182,13 @@ class PipelineRun:
         self.jump = jump
         self._queues: dict[int, set[int]] = {}
         """By loop, the queues that its commands take."""
+        self.periods: set[int] = set()
+        """Of all loops that were seen to repeat themselves."""
+
+    def times(self) -> PipelineTimes:
+        """Run the whole program."""
+        _, end = self.nodes(self.plan.nodes, 0)
+        return PipelineTimes(end, tuple(self.first), tuple(self.last))
 
     def nodes(self, nodes: tuple[Node, ...], floor: int) -> tuple[int, int]:
         """Run ``nodes``, none before ``floor``; return the floor of what follows, and the end."""
@@ -197,7 +224,8 @@ class PipelineRun:
             self.ready[arg] = max((self.ready[slot] for slot in slots), default=0)
         # When the iterations ended that may still hold TCM slots, oldest first.
         ends = deque([floor] * node.in_flight, maxlen=node.in_flight)
-        for first, last in _equal_runs(node.trip_count, outer):
+        count = self.trips.get(node.loop_id, node.trip_count)
+        for first, last in _equal_runs(count, outer):
             for site, costs in outer.items():
                 self.cost[site] = costs[first]  # type: ignore[index]  # varies over this loop
             self.iterations(node, ends, last - first)
@@ -227,6 +255,7 @@ class PipelineRun:
             before = seen.setdefault(state, (done, end))
             if before[0] < done:
                 steady = Steady(done - before[0], end - before[1])
+                self.periods.add(steady.period)
                 repeats = (count - done) // steady.period
                 self._shift(node, ends, repeats * steady.shift_ps)
                 done += repeats * steady.period

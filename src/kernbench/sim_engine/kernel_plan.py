@@ -6,8 +6,9 @@ A *site* is one command of the kernel's text; it may run many times (programs x 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from kernbench.commands import (
     Assert,
@@ -29,6 +30,9 @@ from kernbench.commands import (
 
 QUEUES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
 """The in-order queues of a PE, in the order of ``Step.queue``."""
+
+ONE_PATH: Mapping[int, int] = MappingProxyType({})
+"""No loop that programs go around differently often."""
 
 Slots = tuple[int, ...]
 SiteCommand = DmaRead | DmaWrite | Atomic | Gemm | Math | Reduce

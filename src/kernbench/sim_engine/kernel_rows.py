@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -9,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Gemm, Space, access_of
-from kernbench.hardware import ceil_ps
 from kernbench.sim_engine.kernel_plan import QUEUES, CommandSite
-from kernbench.sim_engine.kernel_waves import Segment, Waves
+from kernbench.sim_engine.kernel_waves import GroupWaves, Waves
 
 Column = npt.NDArray[Any]
 
@@ -24,68 +25,97 @@ def build_rows(waves: Waves, front_end_ps: int, stretch: Fraction) -> dict[str, 
     PE ``p`` is in cube ``p % num_cubes``: programs that follow each other run in other cubes.
     Busy time is that of one program; bytes are those that cross the PEs' ports.
     """
-    rows = [
-        _row(site, segment, front_end_ps, stretch, waves.num_cubes)
-        for group in waves.groups
-        for segment in group.segments
-        for site in group.plan.sites
-        if segment.timed.pipeline.first_start_ps[site.index] >= 0
-    ]
-    rows.sort(key=lambda row: (row["start_ps"], row["program_first"], row["site"]))
-    return {
-        name: np.array([row[name] for row in rows], dtype=np.int64 if numeric else object)
-        for name, numeric in _COLUMNS
+    parts = [_rows_of(group, waves.num_cubes) for group in waves.groups]
+    if not parts:
+        return dict.fromkeys(("start_ps", "end_ps"), np.zeros(0, dtype=np.int64))
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    rows["start_ps"] = front_end_ps + _scaled(rows["start_ps"], stretch, math.floor)
+    rows["end_ps"] = front_end_ps + _scaled(rows["end_ps"], stretch, math.ceil)
+    order = np.lexsort((rows["site"], rows["program_first"], rows["start_ps"]))
+    return {name: column[order] for name, column in rows.items() if name != "site"}
+
+
+def _scaled(times: Column, stretch: Fraction, rounded: Callable[[Fraction], int]) -> Column:
+    if stretch == 1:
+        return times
+    # A product with the fraction's numerator does not fit into 64 bits.
+    values, which = np.unique(times, return_inverse=True)
+    scaled = np.array([rounded(value * stretch) for value in values.tolist()], dtype=np.int64)
+    return scaled[which.reshape(-1)]
+
+
+def _rows_of(group: GroupWaves, num_cubes: int) -> dict[str, Column]:
+    """Return a group's rows, times from the first program's start on, and the site of each."""
+    sites, segments = group.plan.sites, group.segments
+    by_kind = _by_kind_and_site(group)
+    # A row for each segment and each site that its programs run.
+    segment, site = np.nonzero(by_kind["first_ps"][segments.kind] >= 0)
+    kind = segments.kind[segment]
+    count, first_pe = segments.count[segment], segments.first_pe[segment]
+    is_in_one = (count == 1) | (num_cubes == 1)
+    rows = {
+        "site": site,
+        "cube": np.where(is_in_one, first_pe % num_cubes, -1),
+        "pe_first": first_pe,
+        "pe_count": count,
+        "program_first": segments.first_program[segment],
+        "program_count": count,
+        "count": count * by_kind["runs"][kind, site],
+        "start_ps": segments.first_start_ps[segment] + by_kind["first_ps"][kind, site],
+        "end_ps": segments.last_start_ps[segment] + by_kind["last_ps"][kind, site],
+        "busy_ps": by_kind["busy_ps"][kind, site],
+        "bytes": by_kind["bytes"][kind, site] * count,
+        "flops": by_kind["flops"][kind, site] * count,
     }
+    of_text = [_of_text(each) for each in sites]
+    for name in of_text[0] if of_text else ():
+        values = [each[name] for each in of_text]
+        rows[name] = np.array(values, dtype=object if isinstance(values[0], str) else np.int64)[
+            site
+        ]
+    return rows
 
 
-_COLUMNS = (
-    ("engine", False),
-    ("kind", False),
-    ("cube", True),
-    ("pe_first", True),
-    ("pe_count", True),
-    ("program_first", True),
-    ("program_count", True),
-    ("count", True),
-    ("start_ps", True),
-    ("end_ps", True),
-    ("busy_ps", True),
-    ("bytes", True),
-    ("flops", True),
-    ("src_space", False),
-    ("dst_space", False),
-    ("src_param", True),
-    ("dst_param", True),
-    ("file", False),
-    ("line", True),
-)
+def _by_kind_and_site(group: GroupWaves) -> dict[str, Column]:
+    """Return what a program of each kind does at each site; -1 ps where it never runs."""
+    found: dict[str, list[list[int]]] = {}
+    for kind, timed in zip(group.kinds, group.timed, strict=True):
+        pipeline, counts = timed.pipeline, kind.program_class.counts
+        # A program that a shared resource holds up is slowed down evenly.
+        slow, plain = timed.duration_ps, max(pipeline.end_ps, 1)
+        sites = [
+            {
+                "first_ps": -1 if first < 0 else first * slow // plain,
+                "last_ps": -(-last * slow // plain),
+                "runs": runs,
+                "busy_ps": busy,
+                "bytes": 0 if moved is None else moved.useful_bytes,
+                "flops": site.command.flops * runs if isinstance(site.command, Gemm) else 0,
+            }
+            for site, first, last, runs, busy, moved in zip(
+                group.plan.sites,
+                pipeline.first_start_ps,
+                pipeline.last_end_ps,
+                counts,
+                timed.costs.busy_ps,
+                kind.program_class.traffic,
+                strict=True,
+            )
+        ]
+        for name in _BY_KIND:
+            found.setdefault(name, []).append([each[name] for each in sites])
+    return {name: np.array(table, dtype=np.int64) for name, table in found.items()}
 
 
-def _row(
-    site: CommandSite, segment: Segment, front_end_ps: int, stretch: Fraction, num_cubes: int
-) -> dict[str, Any]:
-    timed, command = segment.timed, site.command
-    pipeline = timed.pipeline
-    moved = segment.traffic[site.index]
-    # A program that a shared resource holds up is slowed down evenly.
-    slow, plain = timed.duration_ps, max(pipeline.end_ps, 1)
-    start = pipeline.first_start_ps[site.index] * slow // plain
-    end = -(-pipeline.last_end_ps[site.index] * slow // plain)
-    row: dict[str, Any] = {
-        "site": site.index,
+_BY_KIND = ("first_ps", "last_ps", "runs", "busy_ps", "bytes", "flops")
+
+
+def _of_text(site: CommandSite) -> dict[str, Any]:
+    """Return what is the same for all programs that run a site."""
+    command = site.command
+    found: dict[str, Any] = {
         "engine": str(QUEUES[site.queue]),
         "kind": site.kind,
-        "cube": segment.first_pe % num_cubes if segment.count == 1 or num_cubes == 1 else -1,
-        "pe_first": segment.first_pe,
-        "pe_count": segment.count,
-        "program_first": int(segment.program_ids[0]),
-        "program_count": segment.count,
-        "count": segment.count * site.count,
-        "start_ps": front_end_ps + int((segment.first_start_ps + start) * stretch),
-        "end_ps": front_end_ps + ceil_ps((segment.last_start_ps + end) * stretch),
-        "busy_ps": timed.costs.busy_ps[site.index],
-        "bytes": 0 if moved is None else moved.useful_bytes * segment.count,
-        "flops": command.flops * site.count * segment.count if isinstance(command, Gemm) else 0,
         "src_space": str(Space.TCM),
         "dst_space": str(Space.TCM),
         "src_param": -1,
@@ -94,10 +124,10 @@ def _row(
         "line": command.line.line,
     }
     if isinstance(command, DmaRead):
-        row.update(src_space=str(command.space), src_param=access_of(command).param)
+        found.update(src_space=str(command.space), src_param=access_of(command).param)
     elif isinstance(command, DmaWrite):
-        row.update(dst_space=str(command.space), dst_param=access_of(command).param)
+        found.update(dst_space=str(command.space), dst_param=access_of(command).param)
     elif isinstance(command, Atomic):
-        row.update(src_space=str(command.space), dst_space=str(command.space))
-        row.update(src_param=access_of(command).param, dst_param=access_of(command).param)
-    return row
+        found.update(src_space=str(command.space), dst_space=str(command.space))
+        found.update(src_param=access_of(command).param, dst_param=access_of(command).param)
+    return found

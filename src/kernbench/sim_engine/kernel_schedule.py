@@ -13,6 +13,7 @@ from kernbench.hardware import PS_PER_NS, PS_PER_US, Machine, SipSpec, ceil_ps, 
 from kernbench.op_log import Limit, Template
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_costs import gemm_flops_per_clock
+from kernbench.sim_engine.kernel_paces import busy_ps
 from kernbench.sim_engine.kernel_plan import QUEUES
 from kernbench.sim_engine.kernel_rows import build_rows
 from kernbench.sim_engine.kernel_waves import Waves, build_waves
@@ -81,6 +82,7 @@ def schedule_kernel(
         message_bytes=0,
         bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
         limits_ps=_limits_ps(waves, sip, time),
+        size_bytes=waves.size_bytes(),
         make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
     )
 
@@ -119,10 +121,13 @@ def _stretch(gemm_ps: int, busy_ps: int, sip: SipSpec) -> Fraction:
 def _gemms(waves: Waves) -> Iterator[tuple[Gemm, int]]:
     """Yield every dot of the text, and its flops in the whole launch."""
     for group in waves.groups:
-        programs = sum(segment.count for segment in group.segments)
         for site in group.plan.sites:
             if isinstance(site.command, Gemm):
-                yield site.command, programs * site.count * site.command.flops
+                runs = sum(
+                    kind.program_class.counts[site.index] * count
+                    for kind, count in zip(group.kinds, group.num_programs, strict=True)
+                )
+                yield site.command, runs * site.command.flops
 
 
 def _gemm_bound_ps(waves: Waves, sip: SipSpec) -> int:
@@ -140,13 +145,13 @@ def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]
     crossing = {Engine.DMA_IN: 0, Engine.DMA_OUT: 0}
     cache = between = 0
     for group in waves.groups:
-        for segment in group.segments:
-            _, on_cache, on_links = segment.timed.costs.shares_ps
-            cache += on_cache * segment.count // segment.sharing.active
-            between += on_links * segment.count // segment.sharing.active
-            for site, moved in zip(group.plan.sites, segment.traffic, strict=True):
+        for kind, timed, count in zip(group.kinds, group.timed, group.num_programs, strict=True):
+            _, on_cache, on_links = timed.costs.shares_ps
+            cache += on_cache * count // kind.sharing.active
+            between += on_links * count // kind.sharing.active
+            for site, moved in zip(group.plan.sites, kind.program_class.traffic, strict=True):
                 if moved is not None:
-                    crossing[QUEUES[site.queue]] += moved.useful_bytes * segment.count
+                    crossing[QUEUES[site.queue]] += moved.useful_bytes * count
     limits = {
         Limit.GEMM: busy[Engine.GEMM],
         Limit.MATH: busy[Engine.MATH],
@@ -165,7 +170,7 @@ def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:
     """Return the busy time of each sort of engine, averaged over all PEs of the SIP."""
     busy = [0] * len(QUEUES)
     for group in waves.groups:
-        for costs, count in group.tally():
-            for site in group.plan.sites:
-                busy[site.queue] += costs.busy_ps[site.index] * count
+        for timed, count in zip(group.timed, group.num_programs, strict=True):
+            for queue, each in enumerate(busy_ps(group.plan, timed.costs)):
+                busy[queue] += each * count
     return {engine: total // sip.num_pes for engine, total in zip(QUEUES, busy, strict=True)}

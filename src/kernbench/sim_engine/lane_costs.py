@@ -29,10 +29,11 @@ from kernbench.commands import (
 )
 from kernbench.hardware import SipSpec, ceil_ps, ps_per_byte
 from kernbench.sim_engine.conditions import Conditions
-from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts, Sharing, Traffic
+from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts, Traffic
 from kernbench.sim_engine.kernel_pipeline import SiteTimes
 from kernbench.sim_engine.kernel_plan import CommandSite
-from kernbench.sim_engine.kernel_waves import GroupAnalysis, pes_in_use
+from kernbench.sim_engine.kernel_traffic import GroupTraffic
+from kernbench.sim_engine.kernel_waves import pes_in_use
 
 Array = npt.NDArray[Any]
 
@@ -133,26 +134,26 @@ class LaneCosts:
         ids = np.arange(count, dtype=np.int64)
         cache = self.sip.cache
         room = None if cache is None else int(cache.capacity_mib * 2**20 * cache.retained_share)
-        analysis = GroupAnalysis(
+        moves = GroupTraffic(
             trace, ProgramGroup(ids, commands), count, self.sip.cube.hbm_burst_bytes, room, {}
         )
-        sites = analysis.plan.sites
-        leaving = [site.index for site in analysis.dma if access_of(site.command).param in far]  # type: ignore[arg-type]
-        model = CostModel(analysis.plan, self.sip, self._conditions)
+        sites = moves.plan.sites
+        leaving = [site.index for site in moves.dma_sites if access_of(site.command).param in far]  # type: ignore[arg-type]
+        model = CostModel(moves.plan, self.sip, self._conditions)
         useful, bursts = [0] * len(sites), [0] * len(sites)
         slowest: ProgramCosts | None = None
-        for _, program_ids, key in analysis.parts:
-            which, _, members, *rest = key
-            traffic = list(analysis.traffic[which])
+        for kind, programs in zip(moves.kinds, moves.num_programs(), strict=True):
+            traffic = list(kind.program_class.traffic)
             for site, moved in zip(sites, traffic, strict=True):
                 if moved is not None and site.count:
-                    useful[site.index] += len(program_ids) * moved.useful_bytes // site.count
-                    bursts[site.index] += len(program_ids) * moved.burst_bytes // site.count
+                    useful[site.index] += programs * moved.useful_bytes // site.count
+                    bursts[site.index] += programs * moved.burst_bytes // site.count
             ports = {index: self._port_ps(sites[index], traffic[index]) for index in leaving}
             for index in leaving:
                 traffic[index] = None
-            sharing = Sharing(active, members, tuple(rest[: len(sites)]), tuple(rest[len(sites) :]))
-            costs = _leaving(model.program(traffic, sharing), ports, sites)
+            sharing = replace(kind.sharing, active=active)
+            counts = kind.program_class.counts
+            costs = _leaving(model.program(traffic, counts, sharing), ports, sites)
             if slowest is None or sum(costs.busy_ps) > sum(slowest.busy_ps):
                 slowest = costs
         assert slowest is not None

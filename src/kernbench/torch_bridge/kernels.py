@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from kernbench.errors import BadPointerError, UsageError
-from kernbench.replay import PointerArg
+from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api import (
     PLAIN_LAUNCH,
     HostMemory,
@@ -22,6 +22,7 @@ from kernbench.torch_bridge.device.in_use import find_use
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, executing
 from kernbench.torch_bridge.device.residence import Residence, residence_of
 from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.unwritten import count_writes
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
@@ -57,8 +58,10 @@ class TorchLauncher(KernelLauncher):
             timing = self._run_live(plan, params, state)
         else:
             timing = self._timing(plan, state.sip_id)
+            if run.sanitizer is not None:
+                run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
             if run.has_data and run.probed_ps is None:
-                self.engine.run(plan.trace, params)
+                self.record(plan, params, Launched(entry.name, state.rank))()
         if run.probed_ps is None:
             process.host.launch(entry.name, timing, state.sip_id)
         else:
@@ -84,7 +87,13 @@ class TorchLauncher(KernelLauncher):
         plan.check_data(run.has_data)
         reach = Reach(run, plan, state, params)
         if run.probed_ps is None:
-            executed = engine.run_live(plan, params, reach)
+            watch = None
+            if run.sanitizer is not None:
+                module, launched = plan.kernel.binary.module, Launched(name, state.rank)
+                watch = run.sanitizer.watch(module, plan.grid, params, launched)
+            executed = engine.run_live(plan, params, reach, watch)
+            if watch is not None:
+                watch.end(executed.pointers)
         else:
             scratch = Scratch(reach)
             executed = engine.run_live(plan, scratch.params(params), scratch)
@@ -124,6 +133,8 @@ class TorchLauncher(KernelLauncher):
             if first < 0 or end > size:
                 assert not isinstance(plan, LivePlan)
                 raise bounds_error(self.engine, plan, index, found, state)
+            if self.run.sanitizer is not None:
+                count_writes(tensor, residence, found.buffer)
             params[index] = PointerArg(found.buffer, start)
         return params
 

@@ -21,6 +21,7 @@ from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
 from kernbench.torch_bridge.refusals import MixedDevicesError
 from kernbench.torch_bridge.shapes import Known, zeros_on_host
+from kernbench.torch_bridge.unwritten import begin_unwritten
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
@@ -54,6 +55,8 @@ class Observer(TorchDispatchMode):
         self._known = process.session.known_calls
         self._shapes = process.session.shapes
         self._place = process.session.place
+        run = process.session.run
+        self._is_checked = run.has_data and run.sanitizer is not None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -118,6 +121,8 @@ class Observer(TorchDispatchMode):
             self._copy_to_host(source.sip_id, num_bytes(args))
         elif not operation.is_free:
             self._launch(func, operation, args, kwargs, result, known, source.sip_id)
+        elif self._is_checked and operation.makes_empty:
+            begin_unwritten(result)
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -180,6 +185,8 @@ class Observer(TorchDispatchMode):
             self._copy("copy_from_host", target.index, num_bytes((result,)))
         elif not operation.is_free:
             self._launch(func, operation, args, kwargs, result, known, target.index)
+        elif self._is_checked and operation.makes_empty:
+            begin_unwritten(result)
         return result
 
     def _move_to_host(

@@ -84,6 +84,8 @@ class Operation:
     """Whether the host gets its result, and waits for it."""
     makes_memory: bool
     """Whether a result may have memory of its own."""
+    makes_empty: bool
+    """Whether it leaves that memory as it is."""
     is_on_one_device: bool
     """Whether tensors of the host do not mix with those of a device, numbers excepted."""
     is_composite: bool
@@ -126,6 +128,7 @@ def describe(func: Any) -> Operation:
         is_copy=is_copy,
         is_read=is_read,
         makes_memory=makes_memory,
+        makes_empty=full_name.startswith(("aten.empty", "aten.new_empty")),
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
         is_composite=is_composite,

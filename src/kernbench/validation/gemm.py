@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from kernbench.commands import KernelTrace
@@ -15,9 +15,11 @@ from kernbench.ops import (
     KernelProbe,
     Pointer,
     held_share,
+    in_stages,
     library_tiles,
     product_call,
     sum_parts_call,
+    takes_shared_operands,
 )
 from kernbench.sim_engine import Conditions, kernel_duration_ps
 from kernbench.triton_backend import activate
@@ -31,9 +33,6 @@ from kernbench.validation.repeated import repeated_kernels
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
 
-_LEAST_STAGES, _MOST_STAGES = 2, 5
-_WIDE_NATIVE_M = 64
-"""Rows of a native tile of engines that take operands from shared memory."""
 _MOST_TRACES = 32
 """All tiles of one problem, so that rows of the same shape on several devices share them."""
 
@@ -136,7 +135,8 @@ class GemmTuner:
             return kernel_duration_ps(product, machine, 0, Conditions(cached=cached))
         summing = self._sums(problem.m * problem.n, problem.out, tile.split_k)
         held = held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
-        first = Conditions(cached=(*cached, (2, held)))
+        out = 3 if tile.is_vector else 2
+        first = Conditions(cached=(*cached, (out, held)))
         second = Conditions(cached=((1, held),), queued=True)
         return kernel_duration_ps(product, machine, 0, first) + kernel_duration_ps(
             summing, machine, 0, second
@@ -154,12 +154,10 @@ class GemmTuner:
 
 def tiles(problem: Problem, sip: SipSpec, harness: Harness) -> Iterator[GemmTile]:
     """Yield the tiles that a source's library for the machine has, in as many stages as fit."""
-    size = problem.dtype.itemsize
-    wide = sip.pe.gemm.native_m >= _WIDE_NATIVE_M and not harness.only_powers_of_two
-    vector = problem.m == 1 and sip.pe.gemm.native_m < _WIDE_NATIVE_M
+    from_shared = takes_shared_operands(sip)
+    wide = from_shared and not harness.only_powers_of_two
+    vector = problem.m == 1 and not from_shared
     for tile in library_tiles(problem.k, problem.dtype, wide, vector):
-        held = max(tile.sum_bytes, sip.pe.register_kib * 1024)
-        stage = (tile.block_m + tile.columns) * tile.block_k * size
-        stages = min(_MOST_STAGES, (sip.tcm_bytes - held) // stage)
-        if stages >= _LEAST_STAGES:
-            yield replace(tile, num_stages=stages)
+        staged = in_stages(tile, problem.dtype, sip)
+        if staged is not None:
+            yield staged

@@ -171,6 +171,9 @@ class GemmBounds:
         ]
         num_loads = 1 + len(pieces)
         loads_ps = steps * num_loads * self._issue_ps + depth * moved_ps
+        if whole and depth % tile.block_k:
+            # A last step with less to move takes part in how much all of them overlap.
+            moved_ps *= whole / (whole + 1)
         step_ps = tile.block_k * moved_ps + num_loads * self._issue_ps
         wait_ps = self._latency_ps(missed[1])
         ahead = min(width, tile.block_n) / max(width, 1)

@@ -25,7 +25,7 @@ class Residence:
     It lives as long as the storage does. ``device`` is None for memory of the host.
     """
 
-    __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses")
+    __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses", "written")
 
     def __init__(
         self, device: torch.device | None, sip_id: int = -1, block: Block | None = None
@@ -36,6 +36,8 @@ class Residence:
         """Its bytes of the device's memory."""
         self.is_open = False
         """Whether C++ may have made it to go with tensors of a device: there it names the CPU."""
+        self.written: Any = None
+        """Under the sanitizer, of memory that began unwritten: 255 for each byte of a kernel."""
         self.uses: tuple[Use, ...] = ()
         """Collectives that nobody has waited for."""
 

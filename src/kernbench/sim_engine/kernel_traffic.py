@@ -1,0 +1,313 @@
+"""What the programs of a group move: who moves alike, what the cache holds, who conflicts.
+
+Programs of a group that move the same amounts, and go around its loops equally often, are one
+*class*. Programs of one path that run in one wave are a *cell*: they share tiles. A class in a
+cell is a *segment*, and segments that have all in common but their programs are of one *kind*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    PROGRAM,
+    Access,
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    KernelTrace,
+    Loop,
+    ProgramGroup,
+    Tile,
+    access_of,
+    loop_dim,
+    path_numbers,
+    walk,
+)
+from kernbench.sim_engine.kernel_bursts import (
+    Dims,
+    Touched,
+    pattern_fingerprints,
+    program_fingerprints,
+    touched,
+)
+from kernbench.sim_engine.kernel_costs import Sharing, Traffic
+from kernbench.sim_engine.kernel_plan import CommandSite, build_program_plan
+
+Array = npt.NDArray[Any]
+
+_MIX = -7046029254386353131
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramClass:
+    """Programs that move the same amounts and go around all loops equally often."""
+
+    trips: Mapping[int, int]
+    """Trip counts of the loops that programs of the group go around differently often."""
+    counts: tuple[int, ...]
+    """By site: how often one program runs it."""
+    traffic: tuple[Traffic | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What the programs of some segments have in common."""
+
+    program_class: ProgramClass
+    sharing: Sharing
+
+
+def varies_by_program(group: ProgramGroup) -> bool:
+    """Return whether an access varies over programs and a loop of ``trips`` at the same time."""
+    loops = {loop_dim(loop_id) for loop_id, _ in group.trips}
+    terms = [
+        dims
+        for command in walk(group.body)
+        if isinstance(command, DmaRead | DmaWrite | Atomic)
+        for tensor in (access_of(command).offset, command.mask)
+        if not isinstance(tensor, Tile)
+        for dims in tensor.terms
+    ]
+    return any(PROGRAM in dims and not loops.isdisjoint(dims) for dims in terms)
+
+
+class GroupTraffic:
+    """The classes, cells and segments of a program group on so many PEs."""
+
+    def __init__(
+        self,
+        trace: KernelTrace,
+        group: ProgramGroup,
+        num_pes: int,
+        burst_bytes: int,
+        room: int | None,
+        copies: Mapping[int, int],
+    ) -> None:
+        self.plan = build_program_plan(group.body, trace.num_slots)
+        self._burst_bytes = burst_bytes
+        self._copies = copies
+        self._ids = group.program_ids
+        self._path_trips, self._path_of = path_numbers(group)
+        self._dma = [
+            site
+            for site in self.plan.sites
+            if isinstance(site.command, DmaRead | DmaWrite | Atomic)
+        ]
+        # Cells in order of their path, then of their wave.
+        wave_of = self._ids // num_pes
+        num_waves = int(wave_of.max()) + 1
+        cells, self._cell_of = np.unique(self._path_of * num_waves + wave_of, return_inverse=True)
+        self._cell_of = self._cell_of.reshape(-1)
+        waves = cells % num_waves
+        self._members = np.bincount(self._cell_of)
+        active = np.minimum(num_pes, trace.num_programs - waves * num_pes)
+        self.class_of, self.classes = self._classes()
+        missed, conflicts = self._missed(room), self._conflicts()
+
+        pairs = self._cell_of * len(self.classes) + self.class_of
+        order = np.argsort(pairs, kind="stable")
+        found, starts = np.unique(pairs[order], return_index=True)
+        cell_at, class_at = np.divmod(found, len(self.classes))
+        self.program_ids = self._ids[order]
+        """Of all segments, one after the other."""
+        self.sizes = np.diff(starts, append=len(order))
+        """How many programs each segment has."""
+        self.wave = waves[cell_at]
+        columns = [class_at, active[cell_at], self._members[cell_at]]
+        columns += [column[cell_at] for column in (*missed.T, *conflicts.T)]
+        _, first, self.kind_of = np.unique(
+            reduce(_joined, columns), return_index=True, return_inverse=True
+        )
+        self.kind_of = self.kind_of.reshape(-1)
+        num_sites = len(self.plan.sites)
+        self.kinds = [
+            Kind(
+                self.classes[which],
+                Sharing(active, members, tuple(rest[:num_sites]), tuple(rest[num_sites:])),
+            )
+            for which, active, members, *rest in zip(
+                *(column[first].tolist() for column in columns), strict=True
+            )
+        ]
+
+    @property
+    def dma_sites(self) -> list[CommandSite]:
+        """The sites that move bytes."""
+        return self._dma
+
+    def num_programs(self) -> list[int]:
+        """Return how many programs are of each kind."""
+        counts = np.zeros(len(self.kinds), dtype=np.int64)
+        np.add.at(counts, self.kind_of, self.sizes)
+        return counts.tolist()
+
+    # -- classes ------------------------------------------------------------------------------
+
+    def _classes(self) -> tuple[Array, list[ProgramClass]]:
+        """Split the programs by how often they go around loops, and by what they move."""
+        count = len(self._ids)
+        patterns = [pattern_fingerprints(site, count) for site in self._dma]
+        marks = self._path_of
+        for pattern in patterns:
+            marks = marks * _MIX + pattern
+        _, first, class_of = np.unique(marks, return_index=True, return_inverse=True)
+        known: dict[Any, tuple[Dims, tuple[Touched, ...]]] = {}
+        repeated: dict[Any, Traffic] = {}
+        found = []
+        for position in first.tolist():
+            path = int(self._path_of[position])
+            trips = {loop: int(each[path]) for loop, each in self._path_trips.items()}
+            counts = tuple(_count(site, trips) for site in self.plan.sites)
+            traffic: list[Traffic | None] = [None] * len(counts)
+            for site, pattern in zip(self._dma, patterns, strict=True):
+                # Classes that differ in other ways than this share what is found.
+                key = (site.index, int(pattern[position]), *self._trips_of(site, trips))
+                moved = known.get(key)
+                if moved is None:
+                    moved = known[key] = touched(site, position, self._burst_bytes, trips)
+                alike = (key, counts[site.index])
+                if alike not in repeated:
+                    repeated[alike] = self._traffic(site, moved, counts[site.index], trips)
+                traffic[site.index] = repeated[alike]
+            found.append(ProgramClass(trips, counts, tuple(traffic)))
+        return class_of.reshape(-1), found
+
+    @staticmethod
+    def _trips_of(site: CommandSite, trips: Mapping[int, int]) -> tuple[int, ...]:
+        """Return the trip counts that decide what a site moves in each iteration."""
+        if not trips:
+            return ()
+        command = site.command
+        assert isinstance(command, DmaRead | DmaWrite | Atomic)
+        tensors = [access_of(command).offset, command.mask]
+        dims = {d for each in tensors if not isinstance(each, Tile) for t in each.terms for d in t}
+        return tuple(count for loop, count in trips.items() if loop_dim(loop) in dims)
+
+    def _traffic(
+        self,
+        site: CommandSite,
+        moved: tuple[Dims, tuple[Touched, ...]],
+        count: int,
+        trips: Mapping[int, int],
+    ) -> Traffic:
+        dims, each = moved
+        lengths = {loop_dim(loop.loop_id): _trips(loop, trips) for loop in site.loops}
+        shape = tuple(lengths[dim] for dim in dims)
+        repeats = count // max(int(np.prod(shape, dtype=np.int64)), 1)
+        copies, is_load = 1, True
+        if isinstance(site.command, DmaWrite | Atomic):
+            copies = self._copies.get(access_of(site.command).param, 1)
+        if isinstance(site.command, Atomic):
+            is_load = site.command.kind == "load"
+        return Traffic(dims, shape, each, repeats, copies, 1 if is_load else 2)
+
+    # -- cells --------------------------------------------------------------------------------
+
+    def _missed(self, room: int | None) -> Array:
+        """Return, by cell and site, how many of the programs' tiles come from HBM."""
+        missed = np.repeat(self._members[:, None], len(self.plan.sites), axis=1)
+        if room is None:
+            return missed
+        left: dict[int, int] = {}
+        for path, bytes_read, site, positions, tiles in sorted(
+            self._shared_tiles(), key=lambda each: each[:3]
+        ):
+            # The smallest operands stay in the cache for the whole launch, if they fit together.
+            kept = bytes_read <= left.setdefault(path, room)
+            left[path] -= bytes_read if kept else 0
+            cells = self._cell_of[positions]
+            mine = np.unique(cells)
+            if kept:
+                _, first = np.unique(tiles, return_index=True)
+                cells = cells[first]
+            else:
+                distinct = int(tiles.max()) + 1
+                cells = np.unique(cells * distinct + tiles) // distinct
+            missed[mine, site] = np.bincount(cells, minlength=len(self._members))[mine]
+        return missed
+
+    def _shared_tiles(self) -> list[tuple[int, int, int, Array, Array]]:
+        """Return what programs of a path read together.
+
+        Path, bytes of all distinct tiles, site, the programs (as positions) and their tiles.
+        """
+        by_path = np.argsort(self._path_of, kind="stable")
+        sizes = np.bincount(self._path_of)
+        ends = np.cumsum(sizes)
+        per_class = np.bincount(self.class_of)
+        path_of_class = np.zeros(len(self.classes), dtype=np.int64)
+        path_of_class[self.class_of] = self._path_of
+        found = []
+        for site in self._dma:
+            if not isinstance(site.command, DmaRead) or access_of(site.command).gather is not None:
+                continue
+            tiles, distinct = self._tiles(access_of(site.command), self._path_of)
+            moved = [0] * len(sizes)
+            for path, number, each in zip(
+                path_of_class.tolist(), per_class.tolist(), self.classes, strict=True
+            ):
+                traffic = each.traffic[site.index]
+                assert traffic is not None
+                moved[path] += number * traffic.burst_bytes
+            # Where each tile is another one, nothing is shared.
+            for path in np.flatnonzero(distinct < sizes).tolist():
+                positions = by_path[ends[path] - sizes[path] : ends[path]]
+                bytes_read = moved[path] * int(distinct[path]) // int(sizes[path])
+                _, own = np.unique(tiles[positions], return_inverse=True)
+                found.append((path, bytes_read, site.index, positions, own.reshape(-1)))
+        return found
+
+    def _conflicts(self) -> Array:
+        """Return, by cell and site, how many programs change the same elements by an atomic.
+
+        Addresses that depend on data are taken as distinct. Has no columns without atomics.
+        """
+        atomics = {
+            site.index: site.command.access
+            for site in self.plan.sites
+            if isinstance(site.command, Atomic)
+        }
+        width = len(self.plan.sites) if atomics else 0
+        conflicts = np.ones((len(self._members), width), dtype=np.int64)
+        for index, access in atomics.items():
+            if access.gather is None:
+                _, targets = self._tiles(access, self._cell_of)
+                conflicts[:, index] = -(-self._members // targets)
+        return conflicts
+
+    def _tiles(self, access: Access, parts: Array) -> tuple[Array, Array]:
+        """Return the tile of each program, and how many different ones each part has."""
+        marks = program_fingerprints(access, len(self._ids))
+        _, tiles = np.unique(marks, return_inverse=True)
+        tiles = tiles.reshape(-1)
+        number = int(tiles.max()) + 1
+        distinct = np.bincount(np.unique(parts * number + tiles) // number)
+        return tiles, distinct
+
+
+def _joined(a: Array, b: Array) -> Array:
+    """Return numbers that are equal where both are; they stay below the length squared."""
+    if (b == b[:1]).all():
+        return a
+    values, which = np.unique(b, return_inverse=True)
+    _, joined = np.unique(a * len(values) + which.reshape(-1), return_inverse=True)
+    return joined.reshape(-1)
+
+
+def _trips(loop: Loop, trips: Mapping[int, int]) -> int:
+    return trips.get(loop.loop_id, loop.trip_count)
+
+
+def _count(site: CommandSite, trips: Mapping[int, int]) -> int:
+    """Return how often a program of these trip counts runs a site."""
+    total = 1
+    for loop in site.loops:
+        total *= _trips(loop, trips)
+    return total

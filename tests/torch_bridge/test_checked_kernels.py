@@ -1,0 +1,106 @@
+"""The sanitizer on Triton kernels in PyTorch programs: each mistake, and its twin without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import (  # noqa: E402
+    DataRaceError,
+    NonFiniteWarning,
+    UninitializedReadError,
+)
+from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge import run_torchrun  # noqa: E402
+
+START = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def copy(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n), mask=at < n)
+
+@triton.jit
+def add(x, y, SHARE: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * SHARE + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at) + tl.program_id(0))
+
+@triton.jit
+def logarithm(x, y, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.log(tl.load(x + at)))
+
+@triton.jit
+def gather(x, index, y, BLOCK: tl.constexpr):
+    at = tl.load(index + tl.program_id(0))
+    columns = tl.arange(0, BLOCK)
+    while at >= 0:
+        tl.store(y + tl.program_id(0) * BLOCK + columns, tl.load(x + at * BLOCK + columns))
+        at -= 1000
+
+x = torch.empty(256, device="cuda")
+y = torch.empty(256, device="cuda")
+index = torch.tensor([1, 0], device="cuda")
+"""
+
+
+def run(folder: Path, source: str, check: object = True) -> None:
+    path = folder / "program.py"
+    path.write_text(START + source)
+    with RuntimeContext(machine="ahbm:4", ranks=1, check=check) as context:
+        run_torchrun(context, path, compile(path.read_text(), str(path), "exec"), (), 1)
+
+
+UNWRITTEN = {
+    "never": "copy[(2,)](x, y, 256, BLOCK=128)",
+    "beyond what a kernel wrote": """
+copy[(1,)](torch.ones(256, device="cuda"), x, 100, BLOCK=128)
+copy[(1,)](x, y, 101, BLOCK=128)
+""",
+    "by a kernel that decides by data": "gather[(2,)](x, index, y, BLOCK=128)",
+    "in a view": "copy[(1,)](x[128:], y, 128, BLOCK=128)",
+}
+WRITTEN = {
+    "by an operation": "x.normal_()\ncopy[(2,)](x, y, 256, BLOCK=128)",
+    "through data": "x.data.fill_(3.0)\ncopy[(2,)](x, y, 256, BLOCK=128)",
+    "in parts": "x[:] = 1\nx[3] = 2\ncopy[(2,)](x, y, 256, BLOCK=128)",
+    "by a kernel": """
+copy[(1,)](torch.ones(256, device="cuda"), x, 100, BLOCK=128)
+copy[(1,)](x, y, 100, BLOCK=128)
+assert y[:100].sum().item() == 100
+""",
+    "by a kernel that decides by data": """
+gather[(2,)](torch.ones(256, device="cuda"), index, x, BLOCK=128)
+copy[(2,)](x, y, 256, BLOCK=128)
+""",
+}
+
+
+@pytest.mark.adr("0087-D1")
+@pytest.mark.parametrize("how", UNWRITTEN)
+def test_what_nothing_has_written_is_not_to_be_read(how: str, tmp_path: Path) -> None:
+    with pytest.raises(UninitializedReadError, match="which nothing has written"):
+        run(tmp_path, UNWRITTEN[how])
+    run(tmp_path, UNWRITTEN[how], check=False)
+
+
+@pytest.mark.adr("0087-D1")
+@pytest.mark.parametrize("how", WRITTEN)
+def test_what_was_written_is_read(how: str, tmp_path: Path) -> None:
+    run(tmp_path, WRITTEN[how])
+
+
+def test_programs_of_a_launch_do_not_write_the_same_bytes(tmp_path: Path) -> None:
+    with pytest.raises(DataRaceError, match="programs of a launch run in no order"):
+        run(tmp_path, "x.zero_()\nadd[(2,)](x, y, SHARE=0, BLOCK=128)")
+    run(tmp_path, "x.zero_()\nadd[(2,)](x, y, SHARE=128, BLOCK=128)")
+
+
+def test_the_first_nan_is_a_warning_with_its_line(tmp_path: Path) -> None:
+    with pytest.warns(NonFiniteWarning, match="program.py:17"):
+        run(tmp_path, "x.fill_(-1.0)\nlogarithm[(1,)](x, y, BLOCK=256)")
+    run(tmp_path, "x.fill_(1.0)\nlogarithm[(1,)](x, y, BLOCK=256)", check="nan")
