@@ -68,10 +68,10 @@ class Observer(TorchDispatchMode):
         if found is None:
             found = _OPERATIONS[id(func)] = describe(func), func
         operation = found[0]
-        if operation.is_view:
-            return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
         if operation.is_plain and self._shapes is None and not MOVE.under_way:
             return self._repeat(func, operation, args, kwargs)
+        if operation.is_view:
+            return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
             with self:
                 return func.decompose(*args, **(kwargs or {}))
