@@ -1,10 +1,11 @@
 """Question: what does it take from TTIR to commands, and from the disk in a later process?
 
 In CPU time, best of several, for kernels in the manner of Triton's tutorials 01 to 06 and 09, up to
-an attention backward pass. *Cold* is our whole compilation: text to SSA with its verification, the
-TCM that a program needs, and evaluation to a trace on a grid of the tutorial's size. *From disk* is
-what a process pays that finds both files beside Triton's artefacts. Triton's own tracing (10 to
-150 ms) comes before either, and the schedule on a machine (also printed) after them.
+an attention backward pass, and attention over a long causal context. *Cold* is our whole
+compilation: text to SSA with its verification, the TCM that a program needs, and evaluation to a
+trace on a grid of the tutorial's size. *From disk* is what a process pays that finds both files
+beside Triton's artefacts. Triton's own tracing (10 to 150 ms) comes before either, and the schedule
+on a machine (also printed) after them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Pointer:
 TIMES = 9
 H, F, I32 = Pointer("f16"), Pointer("f32"), Pointer("i32")
 LENGTH, HEADS, HEAD = 512, 8, 64
+LONG = 16_384
+"""A causal context of which every block of rows has a trip count of its own."""
 
 CASES: dict[str, Callable[[], Any]] = {
     "vector add": lambda: kernels.vector_add[(1024,)](F, F, F, 1 << 20, BLOCK=1024),
@@ -64,6 +67,16 @@ CASES: dict[str, Callable[[], Any]] = {
     "attention backward": lambda: attention.attention_backward[(LENGTH // 128, 1, 32)](
         H, H, H, 0.125, H, H, H, H, F, F, HEADS * LENGTH * HEAD, LENGTH * HEAD, HEAD, HEADS,
         LENGTH, BLOCK_SMALL=32, BLOCK_LARGE=128, HEAD=HEAD,
+    ),
+    "attention, context of 16,384": lambda: attention.attention[(LONG // 64, 128)](
+        H, H, H, H, F, 0.125, 4, 32, LONG,
+        HEAD=HEAD, BLOCK_M=64, BLOCK_N=32, CAUSAL=True,
+    ),
+    "attention backward, context of 16,384": lambda: attention.attention_backward[
+        (LONG // 128, 1, 128)
+    ](
+        H, H, H, 0.125, H, H, H, H, F, F, 32 * LONG * HEAD, LONG * HEAD, HEAD, 32, LONG,
+        BLOCK_SMALL=32, BLOCK_LARGE=128, HEAD=HEAD,
     ),
     "persistent matmul": lambda: kernels.persistent_matmul[(32,)](
         H, H, H, 1024, 1024, 1024, BM=128, BN=128, BK=64, G=8

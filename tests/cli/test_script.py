@@ -237,6 +237,30 @@ def test_the_cpu_of_pytorch_stands_for_the_device(fake_torch: Any) -> None:
     assert fake_torch.zeros(2, device="cuda") == ((2,), "cuda")
 
 
+@pytest.mark.adr("0080-D2")
+def test_random_numbers_are_made_only_where_there_is_data(fake_torch: Any) -> None:
+    names = ("randn", "rand", "randn_like", "rand_like", "empty", "empty_like")
+
+    def maker(name: str) -> Callable[..., Any]:
+        def make(*args: Any, **options: Any) -> Any:
+            return name, args, options
+
+        return make
+
+    for name in names:
+        setattr(fake_torch, name, maker(name))
+    made = {name: getattr(fake_torch, name) for name in names}
+    with torch_stands_in({}, [].append, has_data=False):
+        for name in ("randn", "rand"):
+            found = fake_torch.call(made[name], 2, 3, device="cuda", generator=1)
+            assert found == ("empty", (2, 3), {"device": "cpu"})
+        for name in ("randn_like", "rand_like"):
+            assert fake_torch.call(made[name], 7) == ("empty_like", (7,), {})
+    with torch_stands_in({}, [].append):
+        for name in names:
+            assert fake_torch.call(made[name], 2, generator=1) == (name, (2,), {"generator": 1})
+
+
 def test_pytorch_is_prepared_when_the_program_imports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,11 +87,12 @@ def _runs(
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
+    paths=st.integers(1, 40),
     resident=st.integers(1, 3),
     steps=st.lists(st.integers(-3, 4), min_size=12, max_size=12),
 )
 def test_programs_put_on_a_line_are_timed_as_their_runs_are(
-    seed: int, resident: int, steps: list[int]
+    seed: int, paths: int, resident: int, steps: list[int]
 ) -> None:
     program = EvenProgram(seed, max_trip=4)
     loops = [node.loop_id for node in program.plan.nodes if isinstance(node, LoopNode)]
@@ -99,10 +100,10 @@ def test_programs_put_on_a_line_are_timed_as_their_runs_are(
     shared = dict(zip(loops, steps, strict=False))
     vectors = [
         {
-            loop: 1 + (step * path if step >= 0 else -step * (39 - path))
+            loop: 1 + (step * path if step >= 0 else -step * (paths - 1 - path))
             for loop, step in shared.items()
         }
-        for path in range(40)
+        for path in range(paths)
     ]
     paces = program.paces(Timing(resident, 100))
     programs = [program.program(trips) for trips in vectors]

@@ -113,8 +113,9 @@ def run_program(
     from kernbench.runtime_api import current_context
     from kernbench.triton_backend import announced_target
 
+    context = current_context()
     with (
-        torch_stands_in(properties_of(machine), current_context().lent.lend),
+        torch_stands_in(properties_of(machine), context.lent.lend, context.has_data),
         announced_target(target),
         as_main(path, args) as module,
     ):

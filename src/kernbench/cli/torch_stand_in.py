@@ -22,16 +22,19 @@ CAPABILITY = (8, 0)
 
 
 @contextmanager
-def torch_stands_in(properties: Mapping[str, Any], lend: Callable[[Any], None]) -> Iterator[None]:
+def torch_stands_in(
+    properties: Mapping[str, Any], lend: Callable[[Any], None], has_data: bool = True
+) -> Iterator[None]:
     """Let PyTorch answer for the device while the block runs, from its import on.
 
     ``properties`` are those of ``torch.cuda.get_device_properties``; ``lend`` is given each tensor
-    whose address the program asks for, which may reach a kernel in a table of addresses.
+    whose address the program asks for, which may reach a kernel in a table of addresses. Without
+    data, tensors of random numbers hold what memory held: no time and no memory goes into them.
     """
     with ExitStack() as undo:
 
         def prepare(torch: ModuleType) -> None:
-            _prepare(torch, properties, lend, undo)
+            _prepare(torch, properties, lend, has_data, undo)
 
         loaded = sys.modules.get("torch")
         if loaded is None:
@@ -74,7 +77,11 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 def _prepare(
-    torch: Any, properties: Mapping[str, Any], lend: Callable[[Any], None], undo: ExitStack
+    torch: Any,
+    properties: Mapping[str, Any],
+    lend: Callable[[Any], None],
+    has_data: bool,
+    undo: ExitStack,
 ) -> None:
     described = SimpleNamespace(**properties, major=CAPABILITY[0], minor=CAPABILITY[1])
     answers: dict[str, Callable[..., Any]] = {
@@ -93,7 +100,7 @@ def _prepare(
     if not hasattr(torch.cpu, "set_stream"):
         _replace(undo, torch.cpu, "set_stream", lambda stream: None)
     _replace(undo, torch.Tensor, "is_cuda", property(lambda tensor: True))
-    mode = _device_mode(torch, lend)
+    mode = _device_mode(torch, lend, has_data)
     mode.__enter__()
     undo.callback(mode.__exit__, None, None, None)
 
@@ -109,7 +116,17 @@ def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
         undo.callback(setattr, owner, name, before)
 
 
-def _device_mode(torch: Any, lend: Callable[[Any], None]) -> Any:
+def _unfilled(torch: Any) -> dict[Any, Any]:
+    """Return what makes tensors without numbers, by what makes them of random ones."""
+    return {
+        torch.randn: torch.empty,
+        torch.rand: torch.empty,
+        torch.randn_like: torch.empty_like,
+        torch.rand_like: torch.empty_like,
+    }
+
+
+def _device_mode(torch: Any, lend: Callable[[Any], None], has_data: bool) -> Any:
     """Return the mode in which PyTorch's functions make CPU tensors for a GPU's device."""
 
     def to_host(value: Any) -> Any:
@@ -126,6 +143,8 @@ def _device_mode(torch: Any, lend: Callable[[Any], None]) -> Any:
     def widened(value: Any) -> Any:
         return value.float() if isinstance(value, torch.Tensor) else value
 
+    unfilled = {} if has_data else _unfilled(torch)
+
     class OnHost(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -139,6 +158,9 @@ def _device_mode(torch: Any, lend: Callable[[Any], None]) -> Any:
                 kwargs["device"] = to_host(kwargs["device"])
             if func is torch.Tensor.to:
                 args = (args[0], *map(to_host, args[1:]))
+            if func in unfilled:
+                func = unfilled[func]
+                kwargs.pop("generator", None)
             if func in summed_wide and args[0].dtype in (torch.float16, torch.bfloat16):
                 result = func(*map(widened, args), **{k: widened(v) for k, v in kwargs.items()})
                 return result.to(args[0].dtype)

@@ -100,6 +100,9 @@ class Template:
     """Kernels: time in which bytes travel to or from other SIPs, or a signal is waited for, and
     nothing runs on the SIP itself."""
 
+    size_bytes: int = 0
+    """Kernels: what ``make_rows`` keeps in memory, about."""
+
     @property
     def hbm_ps(self) -> int:
         """How long HBM is busy with the bytes, 0 where that was not worked out."""

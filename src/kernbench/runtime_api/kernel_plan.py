@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
 from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.kernel_ir import makes_pointers
+from kernbench.runtime_api.kept_plans import trace_bytes
 from kernbench.runtime_api.live_launch import LivePlan
 from kernbench.sim_engine import kernel_operands
 
@@ -37,6 +38,10 @@ class KernelPlan:
         self._grid, self._ints = grid, ints
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
+        self.size_bytes = trace_bytes(trace)
+        """What the trace and the schedules take in memory, about."""
+        self.is_used = False
+        """Whether a launch has found it since plans were last thrown away."""
         self.operands = kernel_operands(trace)
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {
@@ -59,6 +64,11 @@ class KernelPlan:
         )
         """Index, lowest byte, byte after the highest, and whether it is written, per pointer."""
         self.has_atomics = any(isinstance(command, Atomic) for command in trace.commands())
+
+    def keep(self, key: Any, template: Template) -> None:
+        """Keep a schedule for a state of the machine."""
+        self.templates[key] = template
+        self.size_bytes += template.size_bytes
 
     @cached_property
     def live(self) -> LivePlan:

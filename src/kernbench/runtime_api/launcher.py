@@ -14,6 +14,7 @@ from kernbench.runtime_api.argument_errors import (
     pointer_argument,
 )
 from kernbench.runtime_api.host_tensor import HostMemory
+from kernbench.runtime_api.kept_plans import KeptPlans
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
 from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
@@ -112,6 +113,7 @@ class KernelLauncher:
         # Bound once: each record holds it.
         self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}
+        self.kept_plans = KeptPlans()
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
         """Enqueue a kernel on the current rank's SIP; ``args`` by parameter of the TTIR function.
@@ -259,7 +261,10 @@ class KernelLauncher:
         key = (grid, entry.pick_ints(args))
         plan = entry.plans.get(key)
         if plan is None:
-            plan = entry.plans[key] = entry.build_plan(self.engine, grid, args)
+            plan = entry.build_plan(self.engine, grid, args)
+            self.kept_plans.add(entry, key, plan)
+        else:
+            plan.is_used = True
         return entry, plan
 
     def template(
@@ -292,7 +297,8 @@ class KernelLauncher:
         if found is None:
             conditions = self.engine.conditions(sip_id, policies, cached, queued)
             found = self.engine.schedule(plan.trace, sip_id, conditions, name)
-            plan.templates[key] = found
+            plan.keep(key, found)
+            self.kept_plans.grow(found.size_bytes)
         return found
 
     def tcm_capacity_bytes(self) -> int:

@@ -14,6 +14,7 @@ from kernbench.errors import BadPointerError, NeedsDataError, NoDataError, Unrea
 from kernbench.kernel_ir import ABSOLUTE, written_params
 from kernbench.memory import Buffer, sip_of
 from kernbench.replay import Launched, PointerArg
+from kernbench.runtime_api.kept_plans import LIVE_PLAN_BYTES
 from kernbench.runtime_api.sharing import unreachable
 from kernbench.sim_engine import (
     StreamCommand,
@@ -45,6 +46,9 @@ class LivePlan:
         self.ints = ints
         self.reason = reason
         """Why nothing of it is known without data; None: it is, but others see what it does."""
+        self.size_bytes = LIVE_PLAN_BYTES
+        self.is_used = False
+        """As of ``KernelPlan``."""
         written = written_params(kernel.binary.module)
         self.writes_anywhere = ABSOLUTE in written
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(

@@ -139,7 +139,7 @@ class _Line:
     def fill(self) -> None:
         """Find the pace of every program."""
         last = len(self._vectors) - 1
-        for place in range(min(_RUN_AT_ONCE, last + 1)):
+        for place in {*range(min(_RUN_AT_ONCE, last + 1)), last}:
             self._at(place)
         if last >= _RUN_AT_ONCE:
             self._between(_RUN_AT_ONCE - 1, last)

@@ -82,6 +82,7 @@ def schedule_kernel(
         message_bytes=0,
         bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
         limits_ps=_limits_ps(waves, sip, time),
+        size_bytes=waves.size_bytes(),
         make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
     )
 

@@ -31,6 +31,8 @@ from kernbench.sim_engine.kernel_traffic import GroupTraffic, Kind, varies_by_pr
 
 Array = npt.NDArray[Any]
 
+_SITE_BYTES, _COLUMN_BYTES = 150, 48
+"""What a site of a kind takes, and a segment."""
 _SHORT_RUN = 8
 """Programs in a row that take equally long: where runs are shorter, they are placed singly."""
 
@@ -88,6 +90,15 @@ class Waves:
     num_cubes: int
     """Cubes that run programs; those that follow each other run in different cubes."""
     makespan_ps: int
+
+    def size_bytes(self) -> int:
+        """Return what this takes in memory, about."""
+        tables = sum(len(group.kinds) * len(group.plan.sites) for group in self.groups)
+        columns = sum(
+            _COLUMN_BYTES * len(group.segments.kind) + group.segments.program_ids.nbytes
+            for group in self.groups
+        )
+        return _SITE_BYTES * tables + columns
 
     def tally(self) -> Iterator[tuple[ProgramCosts, int]]:
         """Yield the costs of each kind of programs, and how many programs have them."""
