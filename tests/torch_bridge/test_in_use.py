@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,34 @@ x.zero_()
 assert out.tolist() == [2.0] * 8
 """
     run(tmp_path, source, backend)
+
+
+FORGOTTEN = """
+import gc, weakref
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+gc.disable()
+x, y = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+x_is_there = weakref.ref(x)
+dist.all_reduce(x)
+del x
+# The latest call of a group is remembered.
+dist.all_reduce(y)
+torch.cuda.synchronize()
+dist.barrier()
+assert x_is_there() is None
+"""
+
+
+@pytest.mark.adr("0084-D3")
+def test_tensors_of_a_collective_that_has_ended_go_with_their_last_reference(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FORGOTTEN)
+    try:
+        simulated(program, nprocs=2)
+    finally:
+        gc.enable()

@@ -59,6 +59,8 @@ class Collective:
 
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that have not come yet."""
+        if not self._num_absent:
+            return ()
         return tuple(
             rank for rank, work in zip(self._ranks, self._works, strict=True) if work is None
         )
@@ -156,17 +158,15 @@ class Collective:
             for work, hbm_ps, end_ps in zip(works, placed.hbm_ps, ends_ps, strict=True)
         ]
         last = works[ends_ps.index(max(ends_ps))]
-        last.callbacks.insert(
-            0,
-            lambda _: run.log(
-                placed.template,
-                tuple(work.rank for work in works),
-                sips,
-                placed.starts_ps,
-                tuple(share.end_ps for share in shares),
-                "collective",
-            ),
-        )
+
+        def ended(_: object) -> None:
+            ranks = tuple([work.rank for work in works])
+            ends_ps = tuple([share.end_ps for share in shares])
+            run.log(placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective")
+            # They know it; kept here, they and their tensors would wait for Python's collector.
+            self._works.clear()
+
+        last.callbacks.insert(0, ended)
         for work, end_ps in zip(works, ends_ps, strict=True):
             work.end_after(end_ps - now_ps)
         flow = Flow(shares, now_ps)

@@ -83,13 +83,18 @@ class _DataThere(Handle):
 
     def __init__(self, part: TorchPart) -> None:
         super().__init__(part.env, part.label)
-        self._part = part
+        self._part: TorchPart | None = part
 
     def waits_for(self) -> tuple[int, ...]:
-        return self._part.waits_for()
+        return () if self._part is None else self._part.waits_for()
 
     def describe(self) -> str:
-        return self._part.describe()
+        return self.label if self._part is None else self._part.describe()
+
+    def end(self) -> None:
+        """Let whoever waits go on, and forget the part, which knows this."""
+        self._part = None
+        self.end_after(0)
 
 
 class TorchPart(Part):
@@ -302,7 +307,7 @@ def _arrive(
         if part.error is None:
             _compute(meeting, parts)
         for each in parts:
-            each.data.end_after(0)
+            each.data.end()
 
 
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:

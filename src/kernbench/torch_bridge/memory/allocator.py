@@ -99,12 +99,6 @@ class Amounts:
     allocations: Amount = field(default_factory=Amount)
     segments: Amount = field(default_factory=Amount)
 
-    def count_again(self, size_bytes: int, requested_bytes: int) -> None:
-        """Count a block that is given back and given out again; no peak can change by that."""
-        self.allocated_bytes.freed += size_bytes
-        self.requested_bytes.freed += requested_bytes
-        self.allocations.freed += 1
-
     def reset_peaks(self) -> None:
         """Let the peaks be what is now."""
         for name in self.__slots__:
@@ -158,7 +152,11 @@ class CachingAllocator:
                 and same.pool[0] is stream
             ):
                 returned.popleft()
-                self.amounts.count_again(same.size, size_bytes)
+                # It comes and goes: no peak can change by that.
+                amounts = self.amounts
+                amounts.allocated_bytes.freed += same.size
+                amounts.requested_bytes.freed += size_bytes
+                amounts.allocations.freed += 1
                 same.label = label
                 return same
         size = -(-size_bytes // ROUNDING) * ROUNDING
