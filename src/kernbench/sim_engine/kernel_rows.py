@@ -58,7 +58,7 @@ def _rows_of(group: GroupWaves, num_cubes: int) -> dict[str, Column]:
     kind = segments.kind[segment]
     count, first_pe = segments.count[segment], segments.first_pe[segment]
     is_in_one = (count == 1) | (num_cubes == 1)
-    rows = {
+    rows: dict[str, Column] = {
         "site": site,
         "cube": np.where(is_in_one, first_pe % num_cubes, -1).astype(np.int32),
         "pe_first": first_pe.astype(np.int32),
