@@ -60,7 +60,9 @@ def look_at(values: Sequence[Any], keys: list[Any]) -> Residence | None:
             keys.append(value.shape)
             keys.append(value.dtype)
         elif kind in _NUMBERS:
-            keys.append(kind)
+            if kind is bool:
+                # True is equal to 1.
+                keys.append(bool)
             keys.append(value)
             continue
         elif kind is float:
