@@ -205,6 +205,54 @@ assert (made + 1).sum().item() == 4 and torch.isclose(made, torch.zeros_like(x))
     check(tmp_path, source)
 
 
+def test_wrappers_and_subclasses_of_tensors_are_where_their_parts_are(tmp_path: Path) -> None:
+    source = """
+import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
+parts = [torch.randn(2, 4), torch.randn(3, 4)]
+nested = torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda:1")
+assert nested.device == (nested * 2).device == torch.device("cuda:1") and nested.is_cuda
+class Sub(torch.Tensor):
+    pass
+mine = torch.ones(2, device="cuda:1").as_subclass(Sub)
+for each in (mine, mine + 1, torch.cat([mine, mine])):
+    assert type(each) is Sub and each.device == torch.device("cuda:1")
+try:
+    mine + torch.ones(2).as_subclass(Sub)
+except RuntimeError as error:
+    assert "on the same device" in str(error)
+else:
+    raise AssertionError
+q = torch.randn(1, 2, 8, 16)
+bias = causal_lower_right(8, 8)
+found = F.scaled_dot_product_attention(q.cuda(), q.cuda(), q.cuda(), attn_mask=bias)
+expected = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+torch.testing.assert_close(found.cpu(), expected)
+"""
+    check(tmp_path, source)
+
+
+def test_packed_sequences_keep_their_sizes_on_the_host(tmp_path: Path) -> None:
+    source = """
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+layer = torch.nn.GRU(8, 16, batch_first=True)
+x, sizes = torch.randn(3, 7, 8), torch.tensor([7, 5, 2])
+def run(layer, x):
+    packed = pack_padded_sequence(x, sizes, batch_first=True)
+    assert packed.data.device == x.device and packed.batch_sizes.device.type == "cpu"
+    y, _ = pad_packed_sequence(layer(packed)[0], batch_first=True)
+    y.sum().backward()
+    return y
+expected = run(layer, x)
+gradient = layer.weight_hh_l0.grad
+layer.zero_grad()
+found = run(layer.cuda(), x.cuda())
+torch.testing.assert_close(found.cpu(), expected)
+torch.testing.assert_close(layer.weight_hh_l0.grad.cpu(), gradient)
+"""
+    check(tmp_path, source)
+
+
 def test_sparse_rows_of_a_device_multiply(tmp_path: Path) -> None:
     source = """
 rows = torch.eye(4, device="cuda").to_sparse_csr()

@@ -38,7 +38,7 @@ _DEFAULTS: dict[str, Any] = {
     "file": "",
     "line": 0,
 }
-_CACHED_ROWS = 4_000_000
+_CACHED_ROWS = 1_000_000
 
 
 class Vocabulary:

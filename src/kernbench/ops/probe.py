@@ -16,6 +16,7 @@ from typing import Any
 from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType
 from kernbench.errors import InternalError
+from kernbench.hardware import Machine
 from kernbench.kernel_ir import evaluate
 from kernbench.ops.launches import KernelCall
 from kernbench.triton_backend import DeviceRates, KernelBinary, activate
@@ -106,8 +107,9 @@ class ShapedTensor:
 class LaunchRecorder:
     """Stands for the run of :class:`ShapedTensor` and keeps what is launched."""
 
-    def __init__(self, probe: KernelProbe) -> None:
+    def __init__(self, probe: KernelProbe, machine: Machine) -> None:
         self._probe = probe
+        self.machine = machine
         self.traces: list[KernelTrace] = []
         self.rank_state = SimpleNamespace(extensions={})
 
@@ -127,17 +129,23 @@ class LaunchRecorder:
         self.traces.append(self._probe.trace(call))
 
 
-def record_launches(work: Callable[[LaunchRecorder], object]) -> list[KernelTrace]:
+def record_launches(
+    work: Callable[[LaunchRecorder], object], machine: Machine
+) -> list[KernelTrace]:
     """Return what the launches of ``work`` do, which gets its tensors from what it is given.
+
+    ``machine`` is whose kernels are taken, where machines take different ones.
 
     >>> from kernbench import ops
     >>> from kernbench.dtypes import float16
+    >>> from kernbench.hardware import load_machine
     >>> len(record_launches(lambda at: ops.matmul(at.tensor((64, 32), float16),
-    ...                                           at.tensor((32, 16), float16))))
+    ...                                           at.tensor((32, 16), float16)),
+    ...                     load_machine("ahbm")))
     1
     """
     probe = KernelProbe()
-    recorder = LaunchRecorder(probe)
+    recorder = LaunchRecorder(probe, machine)
     with activate(probe):
         work(recorder)
     return recorder.traces

@@ -28,11 +28,16 @@ def build_rows(waves: Waves, front_end_ps: int, stretch: Fraction) -> dict[str, 
     parts = [_rows_of(group, waves.num_cubes) for group in waves.groups]
     if not parts:
         return dict.fromkeys(("start_ps", "end_ps"), np.zeros(0, dtype=np.int64))
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    names = list(parts[0])
+    # Column after column: all rows of a long context twice are too much.
+    rows = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
     rows["start_ps"] = front_end_ps + _scaled(rows["start_ps"], stretch, math.floor)
     rows["end_ps"] = front_end_ps + _scaled(rows["end_ps"], stretch, math.ceil)
     order = np.lexsort((rows["site"], rows["program_first"], rows["start_ps"]))
-    return {name: column[order] for name, column in rows.items() if name != "site"}
+    del rows["site"]
+    for name in rows:
+        rows[name] = rows[name][order]
+    return rows
 
 
 def _scaled(times: Column, stretch: Fraction, rounded: Callable[[Fraction], int]) -> Column:
@@ -53,11 +58,11 @@ def _rows_of(group: GroupWaves, num_cubes: int) -> dict[str, Column]:
     kind = segments.kind[segment]
     count, first_pe = segments.count[segment], segments.first_pe[segment]
     is_in_one = (count == 1) | (num_cubes == 1)
-    rows = {
+    rows: dict[str, Column] = {
         "site": site,
-        "cube": np.where(is_in_one, first_pe % num_cubes, -1),
-        "pe_first": first_pe,
-        "pe_count": count,
+        "cube": np.where(is_in_one, first_pe % num_cubes, -1).astype(np.int32),
+        "pe_first": first_pe.astype(np.int32),
+        "pe_count": count.astype(np.int32),
         "program_first": segments.first_program[segment],
         "program_count": count,
         "count": count * by_kind["runs"][kind, site],
@@ -70,9 +75,8 @@ def _rows_of(group: GroupWaves, num_cubes: int) -> dict[str, Column]:
     of_text = [_of_text(each) for each in sites]
     for name in of_text[0] if of_text else ():
         values = [each[name] for each in of_text]
-        rows[name] = np.array(values, dtype=object if isinstance(values[0], str) else np.int64)[
-            site
-        ]
+        dtype = object if isinstance(values[0], str) else np.int32
+        rows[name] = np.array(values, dtype=dtype)[site]
     return rows
 
 

@@ -14,6 +14,7 @@ import torch.distributed.tensor.experimental._context_parallel._attention as rin
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.patches import Patches
@@ -137,6 +138,10 @@ def _restore(fn: Any, fn_module: Any) -> None:
 
 def _attention_like(original: Any) -> Any:
     def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+        tensors = (*args[:4], kwargs.get("attn_mask"))
+        if has_torch_function(tensors):
+            # A class of tensors of its own may look for this function, not for the original.
+            return handle_torch_function(scaled_dot_product_attention, tensors, *args, **kwargs)
         process = HERE.process
         own = None if process is None else process.context_parallel
         if own is not None and own.handlers is not None:

@@ -17,7 +17,7 @@ from kernbench.torch_bridge.device.moves import MOVE
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.device.residence import Residence, settle, settle_beside, storage_of
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
-from kernbench.torch_bridge.operations import PLAIN, Operation, describe
+from kernbench.torch_bridge.operations import PLAIN, Operation, describe, holds_memory
 from kernbench.torch_bridge.process import Process, current
 from kernbench.torch_bridge.refusals import MixedDevicesError
 from kernbench.torch_bridge.shapes import Known, zeros_on_host
@@ -116,7 +116,8 @@ class Observer(TorchDispatchMode):
             return self._move(func, operation, args, kwargs, source, source.device)
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
-            _settle_all(result, source.device, operation.name)
+            settled = result[:1] if operation.has_host_results else result
+            _settle_all(settled, source.device, operation.name)
         if operation.is_read:
             self._copy_to_host(source.sip_id, num_bytes(args))
         elif not operation.is_free:
@@ -256,18 +257,18 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
     has_host = False
     for arg in args:
         kind = type(arg)
-        if kind in PLAIN:
+        if kind in PLAIN or (isinstance(arg, Tensor) and holds_memory(kind)):
             try:
                 residence = getattr(storage_of(arg), "_kernbench", None)
             except (NotImplementedError, RuntimeError):
                 continue
             if residence is None:
-                has_host = has_host or not is_meta(arg)
+                has_host |= not is_meta(arg)
                 continue
             if residence.uses and not operation.is_free:
                 check_use(operation, args, arg, residence)
             if residence.device is None:
-                has_host = has_host or not residence.is_open
+                has_host |= not residence.is_open
                 continue
         elif isinstance(arg, (list, tuple)):
             residence = _residence_among(operation, arg)
@@ -279,7 +280,7 @@ def _residence_among(operation: Operation, args: Any) -> Residence | None:
             found = residence
         elif found.device is not residence.device and found.device != residence.device:
             _refuse_mix(operation, found.device, residence.device)
-    if found is not None and has_host and operation.is_on_one_device:
+    if found is not None and has_host:
         arg = None  # It would count as a reference to a tensor.
         _check_host(operation, found.device, args)
     return found
@@ -291,7 +292,7 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
     One that no Python code refers to is none of the program's: C++ has made it on its way through a
     composite operation, to go with the device's tensors, and that is where it goes.
     """
-    for position in range(len(args)):
+    for position in range(len(args) if operation.is_on_one_device else 0):
         if type(args[position]) not in PLAIN or not args[position].dim():
             continue
         residence = getattr(storage_of(args[position]), "_kernbench", None)

@@ -12,6 +12,7 @@ import torch
 from kernbench.torch_bridge.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
 _KEYS = torch._C.DispatchKey
+_without_dispatch = torch._C._disabled_torch_dispatch_impl
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
 _REFUSED_NAMESPACES = frozenset({"symm_mem"})
@@ -45,6 +46,7 @@ _READ_BY_HOST = frozenset(
         "aten.equal.default",
     }
 )
+_HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
 _COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
 # Beside pointwise operations: those whose operands PyTorch wants on one device.
 _ON_ONE_DEVICE = frozenset(
@@ -60,8 +62,17 @@ _ON_ONE_DEVICE = frozenset(
 )
 
 
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
-"""Classes of tensors that hold memory themselves; all others are wrappers around them."""
+PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+"""Classes of tensors that hold memory themselves, as far as any were met; all others are wrappers
+around them."""
+
+
+def holds_memory(kind: type) -> bool:
+    """Return whether a class of tensors holds memory itself; it is plain from then on."""
+    if getattr(kind, "__torch_dispatch__", None) is not _without_dispatch:
+        return False
+    PLAIN.add(kind)
+    return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +95,8 @@ class Operation:
     """Whether the host gets its result, and waits for it."""
     makes_memory: bool
     """Whether a result may have memory of its own."""
+    has_host_results: bool
+    """Whether its results behind the first are on the host."""
     makes_empty: bool
     """Whether it leaves that memory as it is."""
     is_on_one_device: bool
@@ -128,6 +141,7 @@ def describe(func: Any) -> Operation:
         is_copy=is_copy,
         is_read=is_read,
         makes_memory=makes_memory,
+        has_host_results=full_name in _HOST_RESULTS,
         makes_empty=full_name.startswith(("aten.empty", "aten.new_empty")),
         is_on_one_device=not is_copy
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
@@ -135,7 +149,8 @@ def describe(func: Any) -> Operation:
         is_view=shows and not makes_memory and not is_composite,
         # Others may be Python, which asks where tensors are.
         is_plain=func.namespace == "aten"
-        and not (is_free or is_copy or is_random or is_read or is_composite),
+        and not (is_free or is_copy or is_random or is_read or is_composite)
+        and full_name not in _HOST_RESULTS,
         written=frozenset(
             position
             for position, each in enumerate(schema.arguments)

@@ -271,6 +271,78 @@ def pipeline_1f1b():
     pipelined(Schedule1F1B)
 
 
+def on_my_rows(mesh):
+    """Return a step on the batch's part of a row of the mesh."""
+    group = mesh["dp"].get_group()
+
+    def step(model, x):
+        loss = loss_of(model(x.chunk(2)[dist.get_rank(group)]))
+        loss.backward()
+        loss = loss.detach().clone()
+        dist.all_reduce(loss, dist.ReduceOp.AVG, group=group)
+        return loss
+
+    return step
+
+
+def sharded_both_ways(mesh, **options):
+    model = built()
+    for layer in model:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        parallelize_module(layer, mesh["tp"], plan)
+        fully_shard(layer, mesh=mesh["dp"], **options)
+    fully_shard(model, mesh=mesh["dp"], **options)
+    return model
+
+
+@case
+def fsdp2_of_tensor_parallel():
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = sharded_both_ways(mesh)
+    compare(trained(model, on_my_rows(mesh)), dict(model.named_parameters()))
+
+
+@case
+def fsdp2_of_tensor_parallel_in_mixed_precision():
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = sharded_both_ways(mesh, mp_policy=policy)
+    step = on_my_rows(mesh)
+
+    def autocast_step(model, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return step(model, x)
+
+    losses = trained(model, autocast_step)
+    torch.testing.assert_close(losses.float(), trained(built()), rtol=2e-2, atol=0)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    assert whole(norm).item() == 0
+
+
+@case
+def pipeline_of_replicas():
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "pp"))
+    stage_number, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    reference = built()
+    module = DistributedDataParallel(built()[stage_number], process_group=mesh["dp"].get_group())
+    stage = PipelineStage(module, stage_number, 2, device, group=mesh["pp"].get_group())
+    schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=lambda y, target: loss_of(y))
+    (x, _) = batches()
+    losses = []
+    part = x.chunk(2)[replica]
+    schedule.step(*([part] if stage_number == 0 else []), target=part, losses=losses)
+    loss = loss_of(reference(x))
+    loss.backward()
+    if stage_number == 1:
+        mine = torch.stack(losses).mean()
+        dist.all_reduce(mine, dist.ReduceOp.AVG, group=mesh["dp"].get_group())
+        torch.testing.assert_close(mine, loss.detach(), rtol=1e-5, atol=1e-6)
+    for found, expected in zip(
+        module.parameters(), reference[stage_number].parameters(), strict=True
+    ):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-5, atol=1e-6)
+
+
 @case
 def activation_checkpoints():
     for reentrant in (False, True):

@@ -72,7 +72,7 @@ class AttentionCosts:
         identity = (name, asked, id(self._machine.sip_at(sip_id)))
         found = self._known.get(identity)
         if found is None:
-            traces = record_launches(lambda at: _launch(at, *asked))
+            traces = record_launches(lambda at: _launch(at, *asked), self._machine)
             found = timing_of_kernels(name, traces, self._machine, sip_id)
             self._known[identity] = found
         return found

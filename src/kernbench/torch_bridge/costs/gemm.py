@@ -27,7 +27,11 @@ class GemmCosts:
         key = (name, products, dtype, id(self._machine.sip_at(sip_id)))
         found = self._known.get(key)
         if found is None:
-            traces = [trace for sizes in products for trace in record_launches(_one(sizes, dtype))]
+            traces = [
+                trace
+                for sizes in products
+                for trace in record_launches(_one(sizes, dtype), self._machine)
+            ]
             found = self._known[key] = timing_of_kernels(name, traces, self._machine, sip_id)
         return found
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.jit._builtins import _get_builtin_table
+from torch.nn.attention.bias import CausalBias
 from torch.utils._device import DeviceContext, _device_constructors
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from kernbench.torch_bridge.device.moves import moving
 from kernbench.torch_bridge.device.names import (
@@ -19,6 +21,7 @@ from kernbench.torch_bridge.device.names import (
     with_index,
 )
 from kernbench.torch_bridge.device.residence import residence_of
+from kernbench.torch_bridge.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import current
 
@@ -37,7 +40,6 @@ _BY_SHAPE = (
 # Kept by PyTorch from the first call on: `with torch.device(...)` must know the originals.
 _device_constructors()
 _group = torch._C._group_tensors_by_device_and_dtype
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def cpp_device(tensor: Tensor) -> torch.device:
@@ -48,7 +50,8 @@ def cpp_device(tensor: Tensor) -> torch.device:
 
 def is_plain(tensor: Tensor) -> bool:
     """Return whether a tensor holds memory itself, and is no wrapper around others."""
-    return type(tensor) in _PLAIN
+    kind = type(tensor)
+    return kind in PLAIN or holds_memory(kind)
 
 
 def device_of(tensor: Tensor) -> torch.device:
@@ -63,10 +66,16 @@ def device_of(tensor: Tensor) -> torch.device:
 
 
 def inner_of(tensor: Tensor) -> Tensor | None:
-    """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor) is around, if any."""
+    """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor) is around, if any.
+
+    The first, if it is around several, as nested tensors are.
+    """
     inner = getattr(tensor, "_local_tensor", None)
     if inner is None:
         inner = getattr(tensor, "elem", None)
+    if inner is None and is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        inner = getattr(tensor, names[0], None) if names else None
     return inner if isinstance(inner, Tensor) else None
 
 
@@ -253,6 +262,12 @@ def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -
         patches.on_close(operations.pop, id(made))
 
 
+def _new_bias(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """``CausalBias.__new__``: below no mode, which would have made an object for C++'s tensor."""
+    with _disable_current_modes():
+        return _Base.__new__(cls, *args, **kwargs)
+
+
 def install(patches: Patches) -> None:
     """Let tensors say where they are in the simulation."""
     patches.set_all(
@@ -271,6 +286,7 @@ def install(patches: Patches) -> None:
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )
+    patches.set(CausalBias, "__new__", staticmethod(_new_bias))
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         _replace_function(patches, name, _factory)
