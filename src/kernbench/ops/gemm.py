@@ -106,12 +106,13 @@ def matmul(
         tiled = _by_library(a, b, bias, out, activation, choose)
         if tiled is not None:
             return tiled
+    a_shape = a.shape
     key = (
-        a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype,
+        a_shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype,
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
         None if out is None else (out.shape, out.stride(), out.dtype), activation,
         # The kernel of a single row is the machine's choice.
-        a.context.machine if a.shape[-2:-1] in ((), (1,)) else None,
+        a.context.machine if len(a_shape) < 2 or a_shape[-2] == 1 else None,
     )  # fmt: skip
     known = _PREPARED.get(key)
     if known is not None:
