@@ -171,7 +171,7 @@ def _same_numbers(a: Separable | Predicate, b: Any) -> bool:
         # Mostly the same terms, but for numbers that one of them has in its constant.
         difference = (a - b).trimmed()
         if difference.is_uniform:
-            return difference.const == 0
+            return not difference.const
     dims = union(a.dims, b.dims)
     x, y = a.dense(dims), b.dense(dims)
     if np.prod(np.broadcast_shapes(x.shape, y.shape)) > _MOST_ELEMENTS:
