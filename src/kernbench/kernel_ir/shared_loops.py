@@ -167,6 +167,11 @@ def same_commands(a: Any, b: Any, slots: dict[int, int] | None = None) -> bool:
 def _same_numbers(a: Separable | Predicate, b: Any) -> bool:
     if a.equals(b):
         return True
+    if isinstance(a, Separable):
+        # Mostly the same terms, but for numbers that one of them has in its constant.
+        difference = (a - b).trimmed()
+        if difference.is_uniform:
+            return not difference.const
     dims = union(a.dims, b.dims)
     x, y = a.dense(dims), b.dense(dims)
     if np.prod(np.broadcast_shapes(x.shape, y.shape)) > _MOST_ELEMENTS:

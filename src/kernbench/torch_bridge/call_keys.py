@@ -60,8 +60,8 @@ def look_at(values: Sequence[Any], keys: list[Any]) -> Residence | None:
             keys.append(value.shape)
             keys.append(value.dtype)
         elif kind in _NUMBERS:
-            keys.append(kind)
-            keys.append(value)
+            # True is equal to 1.
+            keys.append((bool, value) if kind is bool else value)
             continue
         elif kind is float:
             keys.append(float)
