@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels test-libraries test-operations clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels test-libraries test-models test-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -54,6 +54,10 @@ test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUT
 test-libraries: $(VENV)/torch.stamp ## compare the kernels of published libraries with their definitions
 	$(PIP) install --quiet --no-deps liger-kernel==0.8.5 flash-linear-attention==0.6.0 fla-core==0.6.0 einops
 	$(BIN)/kernbench torchrun --nproc-per-node 1 tests/libraries/program.py $(ARGS)
+
+test-models: $(VENV)/torch.stamp ## compare small models of Hugging Face's transformers with the CPU: ARGS="llama bert"
+	$(PIP) install --quiet transformers==5.23.0
+	$(BIN)/kernbench torchrun tests/libraries/models.py $(ARGS)
 
 test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40
 	$(PIP) install --quiet expecttest
