@@ -253,6 +253,26 @@ torch.testing.assert_close(layer.weight_hh_l0.grad.cpu(), gradient)
     check(tmp_path, source)
 
 
+def test_types_that_only_gpus_have_kernels_for_are_done_in_wider_ones(tmp_path: Path) -> None:
+    source = """
+import torch.nn.functional as F
+tokens = torch.tensor([0, 3, 3, 1], device="cuda")
+assert torch.histc(tokens.int(), bins=4, min=0, max=3).tolist() == [1, 1, 0, 2]
+assert torch.histc(tokens, bins=4, min=0, max=3).dtype == torch.int64
+x = torch.randn(2, 3, 4, 4, 4)
+found = F.avg_pool3d(x.bfloat16().cuda(), 2)
+expected = F.avg_pool3d(x.bfloat16().float(), 2).bfloat16()
+assert found.dtype == torch.bfloat16 and found.is_cuda and torch.equal(found.cpu(), expected)
+try:
+    torch.histc(tokens.to(torch.complex64), 4)
+except NotImplementedError as error:
+    assert "Complex" in str(error)
+else:
+    raise AssertionError
+"""
+    check(tmp_path, source)
+
+
 def test_sparse_rows_of_a_device_multiply(tmp_path: Path) -> None:
     source = """
 rows = torch.eye(4, device="cuda").to_sparse_csr()

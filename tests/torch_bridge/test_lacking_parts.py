@@ -58,6 +58,7 @@ def test_a_part_that_devices_lack_is_refused_by_the_name_that_was_called(call: s
 @pytest.mark.adr("0077-D1")
 def test_asking_whether_a_part_exists_is_answered(run) -> None:
     run("assert not hasattr(torch._C, '_cuda_jiterator_compile_and_launch_kernel')")
+    run("assert isinstance(torch.cuda.CUDAGraph | None, __import__('types').UnionType)")
 
 
 def test_what_a_device_can_answer_is_answered(run) -> None:

@@ -192,6 +192,17 @@ def test_a_tensor_of_the_host_is_refused_by_a_group_of_devices(call: str, fails:
     assert "No backend type associated with device type cpu" in str(error)
 
 
+def test_what_ddp_makes_itself_is_no_tensor_of_the_host(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(
+        START
+        + "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).cuda())\n"
+        + "model(x).sum().backward()\n"
+        + "assert torch.allclose(model.module.weight.grad, torch.ones(4, 4, device='cuda'))\n"
+    )
+    simulated(path, nprocs=3)
+
+
 @pytest.mark.adr("0062-D4")
 def test_receiving_from_any_rank_is_refused(fails: Fails) -> None:
     error = fails("dist.recv(x)")

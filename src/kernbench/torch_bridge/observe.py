@@ -22,6 +22,7 @@ from kernbench.torch_bridge.process import Process, current
 from kernbench.torch_bridge.refusals import MixedDevicesError
 from kernbench.torch_bridge.shapes import Known, zeros_on_host
 from kernbench.torch_bridge.unwritten import begin_unwritten
+from kernbench.torch_bridge.wider_numbers import in_wider_numbers
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _dispatch_mode = torch._C._get_dispatch_mode
@@ -89,7 +90,10 @@ class Observer(TorchDispatchMode):
         keys.append(sip_id)
         key = tuple(keys)
         timing = self._known.get(key)
-        result = operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        try:
+            result = operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        except NotImplementedError as error:
+            result = in_wider_numbers(operation, args, kwargs or {}, error)
         name = operation.name
         if operation.makes_memory:
             if type(result) is Tensor:
@@ -215,6 +219,8 @@ class Observer(TorchDispatchMode):
                 with device_generator(_first_numel(args)):
                     return func(*args, **kwargs), None
             return func(*args, **kwargs), None
+        except NotImplementedError as error:
+            return in_wider_numbers(operation, args, kwargs, error), None
         finally:
             EXECUTING.depth -= 1
 

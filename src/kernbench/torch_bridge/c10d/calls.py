@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 from torch._C._distributed_c10d import Work
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,8 +27,13 @@ from kernbench.torch_bridge.dtypes import element_type
 from kernbench.torch_bridge.process import Process, current
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from kernbench.runtime_api import ProcessGroup, Run
     from kernbench.sim_engine import Site
+
+_HERE = str(Path(__file__).parent)
+_CALLS = c10d.__file__
 
 
 def signature(
@@ -271,7 +279,7 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
                     f"current device of rank {process.rank} is cuda:{process.state.sip_id}; "
                     "call torch.cuda.set_device first"
                 )
-        elif not (serves_host or EXECUTING.depth):  # What C++ makes on its way has no place yet.
+        elif not serves_host and _is_of_program():
             raise UsageError(
                 f"{call.signature.op}: No backend type associated with device type cpu: the tensor "
                 "is on the host, and the group's backend takes those of devices only; move the "
@@ -280,6 +288,17 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
     part = TorchPart(run, call, user_site())
     process.host.spend(call.signature.op)
     return process, part, on_device
+
+
+def _is_of_program() -> bool:
+    """Return whether a collective was called in Python.
+
+    Tensors that C++ makes on its way, in operations and in DDP, have no place yet.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return not EXECUTING.depth and frame is not None and frame.f_code.co_filename == _CALLS
 
 
 def _arrive(

@@ -51,7 +51,11 @@ def install(patches: Patches) -> None:
     """Refuse them."""
     for owner, reasons in _REFUSED.items():
         for name, reason in reasons.items():
-            patches.set(owner, name, _refusing(f"{owner.__name__}.{name}", reason))
+            refuse = _refusing(f"{owner.__name__}.{name}", reason)
+            if isinstance(getattr(owner, name, None), type):
+                # Programs say the class of what they might get.
+                refuse = type(name, (), {"__new__": refuse, "__module__": owner.__name__})
+            patches.set(owner, name, refuse)
     for name in ("CUDAGraph", "graph"):
         patches.set(torch.cuda.graphs, name, getattr(torch.cuda, name))
     patches.set(torch.cuda, "make_graphed_callables", _not_graphed)
