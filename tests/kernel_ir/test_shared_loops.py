@@ -22,7 +22,7 @@ from kernbench.commands import (
     paths,
     walk,
 )
-from kernbench.kernel_ir import evaluate, footprints, shared_loops
+from kernbench.kernel_ir import evaluate, footprints, out_of_bounds, shared_loops
 from kernbench.kernel_ir.shared_loops import same_commands
 from kernbench.triton_backend import KernelBinary, activate
 from tests.replay.executing import ExecutingLauncher
@@ -62,6 +62,17 @@ def nested(x_ptr, out_ptr, columns, rows, BLOCK: tl.constexpr):
             total += tl.load(x_ptr + row * columns + column + lane)
     for row in range(2 * pid + 1, rows):
         total += 100 * tl.load(x_ptr + row * columns + lane)
+    tl.store(out_ptr + pid * BLOCK + lane, total)
+
+
+@triton.jit(do_not_specialize=("n",))
+def prefixes(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Loads whose addresses do not depend on the program, but for where they end."""
+    pid = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for at in range(0, (pid + 1) * BLOCK, BLOCK):
+        total += tl.load(x_ptr + at + lane, mask=at + lane < n, other=0.0)
     tl.store(out_ptr + pid * BLOCK + lane, total)
 
 
@@ -189,6 +200,28 @@ def test_loops_in_and_after_shared_loops_are_shared(programs: int) -> None:
         np.testing.assert_array_equal(out.numpy()[pid], expected)
     (group,) = device.last.groups
     assert len(group.trips) == 3
+    check_against_alone(device)
+
+
+@pytest.mark.adr("0079-D1")
+@pytest.mark.parametrize("n", [1, 50, 6 * BLOCK, 200])
+def test_the_bytes_that_the_longest_program_touches_are_found(n: int) -> None:
+    device = Keeping()
+    x = RNG.integers(-9, 9, 6 * BLOCK).astype(np.float32)
+    out = device.tensor(np.zeros((6, BLOCK), dtype=np.float32))
+    with activate(device):
+        prefixes[(6,)](device.tensor(x), out, n, BLOCK=BLOCK)
+    (group,) = device.last.groups
+    assert group.trips
+    loaded, stored = footprints(device.last)
+    assert (loaded.low, loaded.high) == (0, 4 * min(n, 6 * BLOCK))
+    assert (stored.low, stored.high) == (0, 4 * 6 * BLOCK)
+    found = out_of_bounds(device.last, 0, 0, loaded.high - 4)
+    assert found is not None
+    assert (found.byte_offset, found.program) == (
+        loaded.high - 4,
+        ((min(n, 96) - 1) // BLOCK, 0, 0),
+    )
     check_against_alone(device)
 
 

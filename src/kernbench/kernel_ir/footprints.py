@@ -164,6 +164,9 @@ def extreme(
     factors: list[tuple[Dims, Array]] = list(value.terms.items())
     factors += [(dims, np.where(array, 0, off)) for dims, array in mask.terms.items()]
     everything = union(*(dims for dims, _ in factors))
+    if not trips.keys().isdisjoint(everything):
+        # Where a loop ends differs between programs, even if nothing else does.
+        everything = union(everything, (PROGRAM,))
     for dim in sorted(everything, key=_elimination_order):
         if dim == keep:
             continue
