@@ -190,7 +190,7 @@ class Evaluator:
         """Whether loops that programs go around differently often are planned for the longest."""
         self.trips: dict[int, Separable] = {}
         """Trip counts by program of such loops, by loop id."""
-        self._values: dict[Value, Held] = {}
+        self.values: dict[Value, Held] = {}
 
     def run(self, ints: Mapping[int, int]) -> tuple[Command, ...]:
         kernel = self.module.kernel
@@ -227,10 +227,10 @@ class Evaluator:
     # -- values -------------------------------------------------------------------------------
 
     def get(self, value: Value) -> Held:
-        return self._values[value]
+        return self.values[value]
 
     def set(self, value: Value, held: Held) -> None:
-        self._values[value] = held
+        self.values[value] = held
 
     def integer(self, op: Op, index: int) -> Separable:
         """Return an operand that must be an integer known to phase 1."""
@@ -408,9 +408,9 @@ class Evaluator:
         function = self.callee(op, self.call_depth)
         self.call_depth += 1
         # A function may be on the stack twice: its values are put back afterwards.
-        saved = dict(self._values)
+        saved = dict(self.values)
         results = self.run_region(function.body, [self.get(value) for value in op.operands])
-        self._values = saved
+        self.values = saved
         self.call_depth -= 1
         return results
 

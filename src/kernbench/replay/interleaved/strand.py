@@ -2,14 +2,13 @@
 
 It is the evaluator of ``kernel_ir`` with three differences. Commands are executed as soon as an
 operation has emitted them. A scalar that was data (a loaded trip count, what an atomic found) is
-from then on a number per program, as if phase 1 had known it. And control flow is a stack of its
-own and not Python's, so that a strand can stop anywhere, be split, and go on later.
+from then on a number per program, as if phase 1 had known it. And control flow
+(:mod:`~kernbench.replay.interleaved.control_flow`) is a stack of its own and not Python's, so that
+a strand can stop anywhere, be split, and go on later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,87 +19,44 @@ from kernbench.commands import (
     Access,
     Atomic,
     Command,
-    Math,
     MathClass,
     Predicate,
     Separable,
-    Splat,
     Tile,
     uniform,
 )
 from kernbench.dtypes import DType, bool_
-from kernbench.errors import DeadlockError, UnsupportedOpError
 from kernbench.kernel_ir import (
     ABSOLUTE,
     HANDLERS,
-    Block,
     Evaluator,
     Held,
     Op,
     Pointer,
-    Region,
     SplitPrograms,
-    UnrollLoops,
     Value,
-    choose_both_ways,
     emit_load,
-    iterations_of,
-    wrap,
+)
+from kernbench.replay.interleaved.control_flow import (
+    CONTROL_FLOW,
+    TERMINATORS,
+    Frame,
+    end_block,
+    end_region,
+    enter_region,
 )
 from kernbench.replay.interleaved.execution import execute, place
 from kernbench.replay.interleaved.pacing import Decisions, Watched, parts_of, watch
 from kernbench.replay.interleaved.recording import Recording
-from kernbench.replay.interleaved.values import Rows, as_known, of_programs, same, slots_of
+from kernbench.replay.interleaved.values import Rows, as_known, of_programs, slots_of
 
 if TYPE_CHECKING:
     from kernbench.replay.interleaved.launch import InterleavedLaunch
 
 Array = npt.NDArray[Any]
 
-_TERMINATORS = frozenset({"scf.yield", "scf.condition", "tt.return"})
 _KEPT_BYTES = 32 << 20
 """New data after which a strand looks for what it does not need any more."""
-_MOST_ITERATIONS = 1 << 20
-"""A loop that runs longer does not end, as far as anybody wants to wait."""
-
-
-@dataclass(slots=True)
-class Frame:
-    """Where a strand is inside of one region."""
-
-    op: Op | None
-    """What the region belongs to, None for the kernel's own body."""
-    region: Region
-    block: Block
-    position: int = 0
-    iteration: int = 0
-    trip_count: int = 0
-    low: Separable = field(default_factory=lambda: Separable(()))
-    step: Separable = field(default_factory=lambda: Separable(()))
-    outer: dict[Value, Held] | None = None
-    """Of a call: the caller's values."""
-    carried: tuple[Held, ...] = ()
-    """What the last turn of the loop began with."""
-    is_polling: bool = False
-    """Whether the operation at the position has been tried in vain."""
-    records: bool = False
-    """Whether the recording is inside of a loop for this frame."""
-
-    @property
-    def is_function(self) -> bool:
-        return self.op is None or self.op.name == "tt.call"
-
-    def of_programs(self, positions: Array) -> Frame:
-        outer = None
-        if self.outer is not None:
-            outer = {v: of_programs(held, positions) for v, held in self.outer.items()}
-        return replace(
-            self,
-            low=of_programs(self.low, positions),
-            step=of_programs(self.step, positions),
-            carried=of_programs(self.carried, positions),
-            outer=outer,
-        )
 
 
 class Strand(Evaluator):
@@ -135,7 +91,7 @@ class Strand(Evaluator):
         """In a paced launch: whether it gave way because only a change of memory gets it on."""
         self._settling: tuple[Frame, Op]
         self._polling: tuple[Tile, tuple[Command, ...]]
-        self._turn_began_at: int | None = None
+        self.turn_began_at: int | None = None
         """The version of memory that the present turn of a loop began with."""
         self.may_give_up = False
         """Whether what it waits for has a timeout."""
@@ -143,7 +99,8 @@ class Strand(Evaluator):
         """How long it waits then."""
         self.gives_up = False
         """Whether that has run out."""
-        self._trying = 0
+        self.trying = 0
+        """How many operations around this one are being tried as one command."""
         self._free: list[int] = []
         self._prune_at = 256
         self._new_bytes = 0
@@ -152,9 +109,8 @@ class Strand(Evaluator):
     def begin(self) -> None:
         """Enter the kernel."""
         kernel = self.module.kernel
-        self._enter(
-            Frame(None, kernel.body, kernel.body.entry), self._arguments(kernel, self.launch.ints)
-        )
+        frame = Frame(None, kernel.body, kernel.body.entry)
+        enter_region(self, frame, self._arguments(kernel, self.launch.ints))
 
     def split(self, labels: Array) -> list[Strand]:
         """Return the parts of the strand, the one with the lowest program first."""
@@ -166,13 +122,13 @@ class Strand(Evaluator):
 
     def _part(self, positions: Array) -> Strand:
         other = Strand(self.launch, self.program_ids[positions])
-        other._values = {v: of_programs(held, positions) for v, held in self._values.items()}
+        other.values = {v: of_programs(held, positions) for v, held in self.values.items()}
         other.data = {slot: rows.take(positions) for slot, rows in self.data.items()}
         other.frames = [frame.of_programs(positions) for frame in self.frames]
         other.recording = self.recording.copy()
         other.num_slots, other.num_loops = self.num_slots, self.num_loops
         other._free = list(self._free)
-        other.polled, other._turn_began_at = self.polled, self._turn_began_at
+        other.polled, other.turn_began_at = self.polled, self.turn_began_at
         other.watched = list(self.watched)
         return other
 
@@ -197,7 +153,7 @@ class Strand(Evaluator):
         return super().address(op, pointer)
 
     def check_reachable(self, op: Op, access: Access) -> None:
-        if access.param == ABSOLUTE and self._trying:
+        if access.param == ABSOLUTE and self.trying:
             raise self.needs_data(op, "its address was made from an integer")
 
     def split_partial(self, mask: Predicate) -> None:
@@ -243,9 +199,9 @@ class Strand(Evaluator):
         for frame in self.frames:
             for value, last in self.launch.liveness.last_uses(frame.block).items():
                 if last < frame.position:
-                    self._values.pop(value, None)
+                    self.values.pop(value, None)
         used: set[int] = set()
-        environments = [self._values, *(f.outer for f in self.frames if f.outer is not None)]
+        environments = [self.values, *(f.outer for f in self.frames if f.outer is not None)]
         for environment in environments:
             for held in environment.values():
                 used.update(slots_of(held))
@@ -262,7 +218,7 @@ class Strand(Evaluator):
 
     def forget(self) -> None:
         """Drop all values and data: the programs have returned, and only the record matters."""
-        self._values = {}
+        self.values = {}
         self.data = {}
 
     # -- one operation after the other --------------------------------------------------------
@@ -275,24 +231,24 @@ class Strand(Evaluator):
         Raises:
             SplitPrograms: The programs disagree; the parts go on with the same operation.
         """
-        if self._turn_began_at is None:
-            self._turn_began_at = self.launch.memory.version
+        if self.turn_began_at is None:
+            self.turn_began_at = self.launch.memory.version
         self.is_waiting = False
         while self.frames and not self.parts:
             frame = self.frames[-1]
             ops = frame.block.ops
             if frame.position >= len(ops):
                 # `scf.if` and `scf.for` without results print no terminator.
-                if self._end_region(frame, ()):
+                if end_region(self, frame, ()):
                     return True
                 continue
             op = ops[frame.position]
-            if op.name in _TERMINATORS or op.successors:
-                if self._terminate(frame, op):
+            if op.name in TERMINATORS or op.successors:
+                if end_block(self, frame, op):
                     return True
                 continue
             self.commands = []
-            enter = _ENTER.get(op.name)
+            enter = CONTROL_FLOW.get(op.name)
             if enter is not None:
                 enter(self, frame, op)
             elif op.name == "tt.atomic_poll":
@@ -308,9 +264,9 @@ class Strand(Evaluator):
             self.run_ops((op,))
             return
         handler(self, op)
-        self._finish(frame, op)
+        self.finish(frame, op)
 
-    def _finish(self, frame: Frame, op: Op) -> None:
+    def finish(self, frame: Frame, op: Op) -> None:
         """Execute what an operation has emitted, and take its scalars as known."""
         watch = self.launch.watch
         if watch is not None and self.overflows:
@@ -369,7 +325,7 @@ class Strand(Evaluator):
             self._prune()
 
     def _take_as_known(self, result: Value) -> bool:
-        held = self._values.get(result)
+        held = self.values.get(result)
         if not isinstance(held, Tile | Pointer) or held.shape:
             return False
         if isinstance(held, Pointer):
@@ -384,101 +340,7 @@ class Strand(Evaluator):
         super().set(result, as_known(self.array(held)))
         return True
 
-    # -- regions ------------------------------------------------------------------------------
-
-    def _enter(self, frame: Frame, arguments: Sequence[Held]) -> None:
-        self._go_to(frame, frame.region.entry, arguments)
-        self.frames.append(frame)
-
-    def _go_to(self, frame: Frame, block: Block, arguments: Sequence[Held]) -> None:
-        if len(arguments) != len(block.args):
-            raise UnsupportedOpError(
-                f"a block of kernel {self.module.kernel.name} must have {len(arguments)} "
-                f"arguments, but has {len(block.args)}"
-            )
-        frame.block, frame.position = block, 0
-        for arg, held in zip(block.args, arguments, strict=True):
-            self.set(arg, held)
-
-    def _leave(self, results: Sequence[Held]) -> None:
-        """Leave the innermost region for good: its operation has these results."""
-        frame = self.frames.pop()
-        if frame.records:
-            self.recording.leave_loop()
-        if frame.op is None:
-            self.frames.clear()
-            return
-        for value, held in zip(frame.op.results, results, strict=True):
-            self.set(value, held)
-        self.frames[-1].position += 1
-
-    def _terminate(self, frame: Frame, op: Op) -> bool:
-        """End a block; return whether it is somebody else's turn."""
-        if op.successors:
-            return self._branch(frame, op)
-        if op.name == "scf.condition":
-            self._decide_while(frame, op)
-            return False
-        held = tuple(self.get(value) for value in op.operands)
-        if op.name == "tt.return":
-            self._return(held)
-            return False
-        return self._end_region(frame, held)
-
-    def _end_region(self, frame: Frame, held: tuple[Held, ...]) -> bool:
-        op = frame.op
-        if op is not None and op.name == "scf.for":
-            frame.iteration += 1
-            if frame.iteration == frame.trip_count:
-                self.recording.next_iteration()
-                self._leave(held)
-                return False
-            self._go_to(frame, frame.block, (self._index(frame), *held))
-            return self._turn(frame, op, held)
-        if op is not None and op.name == "scf.while":
-            frame.region = op.regions[0]
-            self._go_to(frame, frame.region.entry, held)
-            return self._turn(frame, op, held)
-        if op is None or op.name == "tt.call":
-            self._return(held)
-        else:
-            self._leave(held)
-        return False
-
-    def _return(self, held: tuple[Held, ...]) -> None:
-        while not self.frames[-1].is_function:
-            self._drop()
-        outer = self.frames[-1].outer
-        if outer is not None:
-            self._values = outer
-        self._leave(held)
-
-    def _drop(self) -> None:
-        if self.frames.pop().records:
-            self.recording.leave_loop()
-
-    def _index(self, frame: Frame) -> Separable:
-        assert frame.op is not None
-        bits = frame.op.operands[0].type.bits
-        return wrap(frame.low + frame.step * uniform(frame.iteration), bits)
-
-    def _branch(self, frame: Frame, op: Op) -> bool:
-        successor = op.successors[0]
-        if len(op.successors) > 1 and not self.decide(op, op.operands[0]):
-            successor = op.successors[1]
-        labels = [block.label for block in frame.region.blocks]
-        if successor.label not in labels:
-            raise self.unsupported(op, f"there is no block {successor.label}")
-        target = frame.region.blocks[labels.index(successor.label)]
-        is_back = labels.index(successor.label) <= labels.index(frame.block.label)
-        held = tuple(self.get(value) for value in successor.operands)
-        self._go_to(frame, target, held)
-        if not is_back:
-            return False
-        if not frame.records:
-            frame.records = True
-            self.recording.enter_loop(op.line)
-        return self._turn(frame, op, held)
+    # -- polls --------------------------------------------------------------------------------
 
     def _poll(self, frame: Frame, op: Op) -> bool:
         """Read what a poll waits for; return whether it is somebody else's turn.
@@ -526,7 +388,7 @@ class Strand(Evaluator):
         if not ready[0] and not self.gives_up:
             self.stuck_at = self.launch.memory.version
             self.loop_line = op.line
-            self.polled, self._turn_began_at = False, None
+            self.polled, self.turn_began_at = False, None
             return True
         self.recording.leave_loop()
         frame.is_polling = self.gives_up = self.may_give_up = False
@@ -535,128 +397,3 @@ class Strand(Evaluator):
         self.set(result, flags if flags.shape else as_known(seen))
         frame.position += 1
         return False
-
-    # -- loops --------------------------------------------------------------------------------
-
-    def _turn(self, frame: Frame, op: Op, held: tuple[Held, ...]) -> bool:
-        """Begin another turn of a loop; return whether it is somebody else's turn to run."""
-        if op.name != "scf.for":
-            self._record_decision(op)
-            frame.iteration += 1
-            if frame.iteration > _MOST_ITERATIONS:
-                raise DeadlockError(
-                    f"{self.place(op)} has run {_MOST_ITERATIONS} times: does it end?"
-                )
-        self.recording.next_iteration()
-        before, frame.carried = frame.carried, held
-        memory = self.launch.memory
-        if not self.polled and frame.iteration % 256:
-            return False
-        in_vain = (
-            op.name != "scf.for"
-            and memory.version == self._turn_began_at
-            and same(before, held, self.array)
-        )
-        self.stuck_at = memory.version if in_vain else None
-        self.is_waiting = in_vain
-        if not in_vain:
-            self.watched = []
-        self.loop_line = op.line
-        self.polled, self._turn_began_at = False, None
-        return True
-
-    def _record_decision(self, op: Op) -> None:
-        """A decision by data costs one operation of the math engine, on one element."""
-        flag = Splat(True, (), bool_)
-        self.recording.add(
-            self.program_ids,
-            (Math(Tile(0, (), bool_), "arith.ori", (flag, flag), MathClass.SIMPLE, op.line),),
-            False,
-        )
-
-    def _for(self, frame: Frame, op: Op) -> None:
-        if op not in self.launch.stepped and self._run_whole(frame, op):
-            return
-        iterations = iterations_of(self, op)
-        inits = [self.get(value) for value in op.operands[3:]]
-        if iterations.count == 0:
-            for value, held in zip(op.results, inits, strict=True):
-                self.set(value, held)
-            frame.position += 1
-            return
-        region = op.regions[0]
-        low, step, count = iterations.low, iterations.step, iterations.count
-        inner = Frame(op, region, region.entry, trip_count=count, low=low, step=step)
-        inner.records = True
-        self.recording.enter_loop(op.line)
-        self._enter(inner, (self._index(inner), *inits))
-
-    def _run_whole(self, frame: Frame, op: Op) -> bool:
-        """Run a loop that decides nothing by data as one command; return whether it is one."""
-        open_loops = dict(self.open_loops)
-        self._trying += 1
-        try:
-            HANDLERS[op.name](self, op)
-        except (UnsupportedOpError, UnrollLoops):
-            # Step by step it may work, or raise where it happens.
-            self.launch.stepped.add(op)
-            self.commands = []
-            return False
-        finally:
-            self.open_loops = open_loops
-            self._trying -= 1
-        self._finish(frame, op)
-        return True
-
-    def _while(self, frame: Frame, op: Op) -> None:
-        before = op.regions[0]
-        inits = tuple(self.get(value) for value in op.operands)
-        self.recording.enter_loop(op.line)
-        self._enter(Frame(op, before, before.entry, carried=inits, records=True), inits)
-
-    def _decide_while(self, frame: Frame, op: Op) -> None:
-        going = self.decide(op, op.operands[0])
-        held = [self.get(value) for value in op.operands[1:]]
-        if not going:
-            assert frame.op is not None
-            self._record_decision(frame.op)
-            self._leave(held)
-            return
-        assert frame.op is not None
-        frame.region = frame.op.regions[1]
-        self._go_to(frame, frame.region.entry, held)
-
-    def _if(self, frame: Frame, op: Op) -> None:
-        condition = self.get(op.operands[0])
-        if isinstance(condition, Predicate) and not condition.is_uniform:
-            self._trying += 1
-            try:
-                chosen = choose_both_ways(self, op, condition)
-            finally:
-                self._trying -= 1
-            if chosen is not None:
-                for value, held in zip(op.results, chosen, strict=True):
-                    self.set(value, held)
-                frame.position += 1
-                return
-        taken = 0 if self.decide(op, op.operands[0]) else 1
-        if taken >= len(op.regions) or not op.regions[taken].blocks:
-            frame.position += 1
-            return
-        region = op.regions[taken]
-        self._enter(Frame(op, region, region.entry), ())
-
-    def _call(self, frame: Frame, op: Op) -> None:
-        depth = sum(each.outer is not None for each in self.frames)
-        function = self.callee(op, depth)
-        arguments = [self.get(value) for value in op.operands]
-        inner = Frame(op, function.body, function.body.entry, outer=dict(self._values))
-        self._enter(inner, arguments)
-
-
-_ENTER: dict[str, Callable[[Strand, Frame, Op], None]] = {
-    "scf.for": Strand._for,
-    "scf.while": Strand._while,
-    "scf.if": Strand._if,
-    "tt.call": Strand._call,
-}
