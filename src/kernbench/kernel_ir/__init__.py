@@ -1,6 +1,7 @@
 """TTIR text to typed SSA, and its evaluation for all programs of a grid at once."""
 
-from kernbench.kernel_ir.evaluate import Evaluator, evaluate
+from kernbench.kernel_ir.evaluate import evaluate
+from kernbench.kernel_ir.evaluator import Evaluator
 from kernbench.kernel_ir.footprints import (
     Footprint,
     OutOfBounds,

@@ -47,7 +47,7 @@ from kernbench.kernel_ir.values import (
 )
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.ir import Function, Module, Op, Region, Value
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 _BITS = 32
 _HALF = 1 << (_BITS - 1)

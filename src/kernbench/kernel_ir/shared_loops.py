@@ -35,7 +35,7 @@ from kernbench.errors import NeedsDataError, UnsupportedOpError
 from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 Array = npt.NDArray[Any]
 Begin = Callable[[Array], "Evaluator"]

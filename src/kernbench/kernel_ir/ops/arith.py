@@ -28,7 +28,7 @@ from kernbench.kernel_ir.planned import MIXING, planned_values
 from kernbench.kernel_ir.values import ABSOLUTE, Held, Pointer
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

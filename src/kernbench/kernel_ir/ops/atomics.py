@@ -14,7 +14,7 @@ from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.ops.tt import pointed_to, read_mask
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -24,7 +24,7 @@ from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.values import Descriptor, Pointer
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

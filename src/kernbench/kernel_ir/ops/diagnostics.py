@@ -11,7 +11,7 @@ from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.values import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

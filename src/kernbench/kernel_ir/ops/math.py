@@ -9,7 +9,7 @@ from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.registry import Dialect
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

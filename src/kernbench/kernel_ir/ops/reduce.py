@@ -11,7 +11,7 @@ from kernbench.kernel_ir.ops.regions import build_region, is_overflow_message
 from kernbench.kernel_ir.ops.registry import Dialect
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

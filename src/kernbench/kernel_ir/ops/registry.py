@@ -9,7 +9,7 @@ from kernbench.errors import InternalError
 from kernbench.kernel_ir.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 Handler = Callable[["Evaluator", Op], None]
 

@@ -14,7 +14,7 @@ from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.values import Held, is_known, leaves, same_frame, with_leaves
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

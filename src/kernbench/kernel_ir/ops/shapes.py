@@ -21,7 +21,7 @@ from kernbench.kernel_ir.reshape import reshape, reshape_predicate
 from kernbench.kernel_ir.values import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 

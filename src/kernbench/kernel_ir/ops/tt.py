@@ -28,7 +28,7 @@ from kernbench.kernel_ir.overflow import note_address
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Pointer
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluate import Evaluator
+    from kernbench.kernel_ir.evaluator import Evaluator
 
 DIALECT = Dialect()
 
