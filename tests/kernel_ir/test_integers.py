@@ -136,6 +136,11 @@ def test_quotient_and_remainder_are_right_whenever_they_stay_separable(
         np.testing.assert_array_equal(np.broadcast_to(part.dense(dims), dense.shape), expected)
 
 
+def test_a_shift_to_the_sign_of_64_bits_is_no_overflow() -> None:
+    found = integers.binary("arith.shli", programs(np.array([0, 1, 3, 4])), uniform(63), 64)
+    assert found.dense((PROGRAM,)).tolist() == [0, -(2**63), -(2**63), 0]
+
+
 def test_division_by_zero_gives_a_number_and_no_warning() -> None:
     for name in ("arith.divsi", "arith.remsi", "arith.divui", "arith.floordivsi"):
         integers.binary(name, programs(np.array([3, 4])), uniform(0), 32)

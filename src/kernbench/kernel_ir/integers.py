@@ -201,7 +201,7 @@ def _shortcut(name: str, a: Separable, b: Separable, bits: int) -> Separable | N
     if not b.is_uniform:
         return None
     amount = b.const
-    if kind == "shli" and 0 <= amount < bits:
+    if kind == "shli" and 0 <= amount < min(bits, 63):
         return wrap(a * Separable((), 1 << amount), bits)
     if kind in ("shrsi", "shrui") and 0 <= amount < 62:
         parts = split_by(a, 1 << amount)

@@ -133,8 +133,7 @@ def describe(func: Any) -> Operation:
     ) and not func.has_kernel_for_dispatch_key(_KEYS.CPU)
     return Operation(
         call=func._op,
-        # On a device attention is the operation itself.
-        name=str(func._overloadpacket).replace("_for_cpu", ""),
+        name=str(func._overloadpacket),
         full_name=full_name,
         is_free=is_free,
         shows=shows,

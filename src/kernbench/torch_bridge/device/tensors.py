@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.jit._builtins import _get_builtin_table
-from torch.nn.attention.bias import CausalBias
 from torch.utils._device import DeviceContext, _device_constructors
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernbench.torch_bridge.device.moves import moving
 from kernbench.torch_bridge.device.names import (
@@ -262,12 +261,6 @@ def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -
         patches.on_close(operations.pop, id(made))
 
 
-def _new_bias(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """``CausalBias.__new__``: below no mode, which would have made an object for C++'s tensor."""
-    with _disable_current_modes():
-        return _Base.__new__(cls, *args, **kwargs)
-
-
 def install(patches: Patches) -> None:
     """Let tensors say where they are in the simulation."""
     patches.set_all(
@@ -286,7 +279,6 @@ def install(patches: Patches) -> None:
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )
-    patches.set(CausalBias, "__new__", staticmethod(_new_bias))
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         _replace_function(patches, name, _factory)
