@@ -77,7 +77,7 @@ def measured_in_a_process(body: str) -> dict[str, float]:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    measured: dict[str, float] = json.loads(done.stdout)
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return measured
 
 
