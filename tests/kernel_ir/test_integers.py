@@ -141,6 +141,11 @@ def test_a_shift_to_the_sign_of_64_bits_is_no_overflow() -> None:
     assert found.dense((PROGRAM,)).tolist() == [0, -(2**63), -(2**63), 0]
 
 
+def test_a_mask_of_all_but_the_sign_of_64_bits_is_no_overflow() -> None:
+    found = integers.binary("arith.andi", programs(np.array([0, 5, -1])), uniform(2**63 - 1), 64)
+    assert found.dense((PROGRAM,)).tolist() == [0, 5, 2**63 - 1]
+
+
 def test_division_by_zero_gives_a_number_and_no_warning() -> None:
     for name in ("arith.divsi", "arith.remsi", "arith.divui", "arith.floordivsi"):
         integers.binary(name, programs(np.array([3, 4])), uniform(0), 32)

@@ -188,6 +188,10 @@ def binary(name: str, a: Separable, b: Separable, bits: int) -> Separable:
     return wrap(combine(_ELEMENTWISE[name], a, b), bits)
 
 
+_MOST = (1 << 63) - 1
+"""Of 64 bits; one more is no number that arrays hold."""
+
+
 def _shortcut(name: str, a: Separable, b: Separable, bits: int) -> Separable | None:
     """Return a result that stays a sum of small terms, where the ranges allow one."""
     kind = name.partition(".")[2]
@@ -206,7 +210,7 @@ def _shortcut(name: str, a: Separable, b: Separable, bits: int) -> Separable | N
     if kind in ("shrsi", "shrui") and 0 <= amount < 62:
         parts = split_by(a, 1 << amount)
         return parts and parts[0]
-    if kind == "andi" and amount >= 0 and amount & (amount + 1) == 0:
+    if kind == "andi" and 0 <= amount < _MOST and amount & (amount + 1) == 0:
         parts = split_by(a, amount + 1)
         return parts and parts[1]
     if kind in ("divsi", "divui", "floordivsi"):
