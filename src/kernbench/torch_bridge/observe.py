@@ -124,10 +124,8 @@ class Observer(TorchDispatchMode):
             _settle_all(settled, source.device, operation.name)
         if operation.is_read:
             self._copy_to_host(source.sip_id, num_bytes(args))
-        elif not operation.is_free:
+        else:
             self._launch(func, operation, args, kwargs, result, known, source.sip_id)
-        elif self._is_checked and operation.makes_empty:
-            begin_unwritten(result)
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -188,10 +186,8 @@ class Observer(TorchDispatchMode):
             _settle_all(result, target, operation.name)
         if operation.is_copy and source is None:
             self._copy("copy_from_host", target.index, num_bytes((result,)))
-        elif not operation.is_free:
+        else:
             self._launch(func, operation, args, kwargs, result, known, target.index)
-        elif self._is_checked and operation.makes_empty:
-            begin_unwritten(result)
         return result
 
     def _move_to_host(
@@ -235,6 +231,10 @@ class Observer(TorchDispatchMode):
         sip_id: int,
     ) -> None:
         """Put it on the current stream, at its cost."""
+        if operation.is_free:
+            if self._is_checked and operation.makes_empty:
+                begin_unwritten(result)
+            return
         timing = None if known is None else known.timings.get(sip_id)
         if timing is None:
             timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
