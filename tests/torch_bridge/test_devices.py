@@ -274,6 +274,24 @@ assert (rows @ torch.ones(4, 4, device="cuda")).sum().item() == 16
     check(tmp_path, source)
 
 
+def test_mistakes_beside_sparse_tensors_are_named(tmp_path: Path) -> None:
+    source = """
+x, host = torch.ones(4, 4, device="cuda"), torch.ones(4, 4)
+rows = torch.eye(4, device="cuda").to_sparse()
+for mistake, reason in (
+    (lambda: torch.addmm(x, rows, host), "at least two devices, cuda:0 and cpu"),
+    (lambda: x.copy_(rows), "between dense and sparse"),
+):
+    try:
+        mistake()
+    except RuntimeError as error:
+        assert reason in str(error), error
+    else:
+        raise AssertionError(reason)
+"""
+    check(tmp_path, source)
+
+
 def test_what_may_mix_does(tmp_path: Path) -> None:
     source = """
 x = torch.arange(6.0, device="cuda")
