@@ -11,7 +11,7 @@ from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
-from kernbench.runtime_api.live_launch import LivePlan, Reach, Scratch
+from kernbench.runtime_api.live_launch import LivePlan, Reach, Scratch, run_watched
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.rank_state import RankState
@@ -51,4 +51,5 @@ __all__ = [
     "Work",
     "bounds_error",
     "current_context",
+    "run_watched",
 ]

@@ -25,6 +25,7 @@ from kernbench.sim_engine import (
 
 if TYPE_CHECKING:
     from kernbench.op_log import Template
+    from kernbench.replay import Executed
     from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
     from kernbench.runtime_api.kernel_plan import KernelEntry
     from kernbench.runtime_api.rank_state import RankState
@@ -130,6 +131,24 @@ class Scratch:
         ]
 
 
+def run_watched(
+    run: Run,
+    engine: KernelEngine,
+    plan: LivePlan,
+    params: list[Any],
+    reach: Reach,
+    launched: Launched,
+) -> Executed:
+    """Run a launch on data, seen by the run's sanitizer if it has one."""
+    watch = None
+    if run.sanitizer is not None:
+        watch = run.sanitizer.watch(plan.kernel.binary.module, plan.grid, params, launched)
+    executed = engine.run_live(plan, params, reach, watch)
+    if watch is not None:
+        watch.end(executed.pointers)
+    return executed
+
+
 class LiveLaunch(StreamCommand):
     """One launch that is run on data, and scheduled, when it starts."""
 
@@ -162,13 +181,8 @@ class LiveLaunch(StreamCommand):
         assert self._reach is not None
         reach, self._reach, self._params = self._reach, None, []
         run.replay_queue.drain()
-        plan, watch = self._plan, None
-        if run.sanitizer is not None:
-            launched = Launched(self.label, self._rank, self.clock)
-            watch = run.sanitizer.watch(plan.kernel.binary.module, plan.grid, params, launched)
-        executed = self._engine.run_live(plan, params, reach, watch)
-        if watch is not None:
-            watch.end(executed.pointers)
+        launched = Launched(self.label, self._rank, self.clock)
+        executed = run_watched(run, self._engine, self._plan, params, reach, launched)
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         cache, operands = run.cache(self._sip_id), kernel_operands(executed.trace)
         cached = cached_shares(cache, operands, self._addresses)

@@ -68,10 +68,8 @@ class Sharing:
 
     active: int
     """Programs in the wave."""
-    members: int
-    """Programs of this group in the wave."""
-    missed: tuple[int, ...]
-    """By DMA site: how many tiles of the wave's ``members`` come from HBM, not from the cache."""
+    missed: tuple[tuple[int, int], ...]
+    """By DMA site: how much comes from HBM and not from the cache, and of how much."""
     conflicts: tuple[int, ...] = ()
     """By site: how many of the members change the same elements; empty where none does."""
 
@@ -161,7 +159,7 @@ class CostModel:
             # What a segment costs at one site, many others do too, and sites that are alike.
             key = (
                 *self._likeness[site.index], id(moved.touched), moved.repeats, moved.copies,
-                moved.passes, sharing.active, missed, sharing.members, conflicts,
+                moved.passes, sharing.active, missed, conflicts,
             )  # fmt: skip
             found = self._known.get(key)
             if found is None:
@@ -192,7 +190,7 @@ class CostModel:
 
     def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
         """Return the share of a program's bytes at a site that HBM moves."""
-        missed = Fraction(sharing.missed[site.index], sharing.members)
+        missed = Fraction(*sharing.missed[site.index])
         if isinstance(site.command, DmaRead):
             missed *= 1 - self.cached.get(site.command.source.param, Fraction(0))
         return missed

@@ -5,8 +5,7 @@ On a GPU it is compiled into a kernel; its definition would take the memory and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
@@ -15,11 +14,10 @@ import torch.nn.attention.flex_attention as flex
 from torch import Tensor
 from torch._higher_order_ops.flex_attention import math_attention
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from kernbench.torch_bridge.call_keys import is_meta
-from kernbench.torch_bridge.device.names import EXECUTING
+from kernbench.torch_bridge.device.names import unobserved
 from kernbench.torch_bridge.device.residence import residence_of, settle
 from kernbench.torch_bridge.device.tensors import cpp_device
 from kernbench.torch_bridge.operations import PLAIN
@@ -66,13 +64,14 @@ class _Attention(torch.autograd.Function):
     ) -> Any:
         ctx.save_for_backward(query, key, value, *learned)
         ctx.options = (score_mod, block_mask, scale)
+        ctx.num_keys = _num_keys(key, block_mask)
         if is_meta(query):
             made = _shapes(query, value)
         else:
-            with _unobserved():
+            with unobserved():
                 made = math_attention(query, key, value, score_mod, block_mask, scale, {})
         ctx.mark_non_differentiable(made[2])
-        _launch(query, key, block_mask, made, backward=False)
+        _launch(query, key, ctx.num_keys, made, backward=False)
         return made
 
     @staticmethod
@@ -81,10 +80,10 @@ class _Attention(torch.autograd.Function):
         score_mod, block_mask, scale = ctx.options
         inputs = (query, key, value, *learned)
         if is_meta(query):
-            with _unobserved():
+            with unobserved():
                 found: tuple[Tensor | None, ...] = tuple(torch.empty_like(each) for each in inputs)
         else:
-            with _unobserved(), torch.enable_grad():
+            with unobserved(), torch.enable_grad():
                 operands = [each.detach().requires_grad_() for each in (query, key, value)]
                 made = math_attention(*operands, score_mod, block_mask, scale, {})
                 outputs = [
@@ -98,23 +97,12 @@ class _Attention(torch.autograd.Function):
                     [gradient for _, gradient in outputs],
                     allow_unused=True,
                 )
-        _launch(query, key, block_mask, found, backward=True)
+        _launch(query, key, ctx.num_keys, found, backward=True)
         return *found[:3], None, None, None, *found[3:]
 
 
-@contextmanager
-def _unobserved() -> Iterator[None]:
-    """Let PyTorch compute with tensors as they are in C++, at no cost."""
-    EXECUTING.depth += 1
-    try:
-        with _disable_current_modes():
-            yield
-    finally:
-        EXECUTING.depth -= 1
-
-
 def _shapes(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    with _unobserved():
+    with unobserved():
         scores = query.new_empty(query.shape[:-1], dtype=torch.float32)
         return query.new_empty(*query.shape[:-1], value.size(-1)), scores, scores.clone()
 
@@ -137,16 +125,14 @@ class _Learned(TorchFunctionMode):
 
 def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors with gradients that a score depends on beside query and key."""
-    with _unobserved(), torch.no_grad(), _Learned() as seen:
+    with unobserved(), torch.no_grad(), _Learned() as seen:
         score = torch.zeros((), device=cpp_device(query))
         place = torch.zeros((), dtype=torch.int, device=score.device)
         score_mod(score, place, place, place, place)
     return tuple(seen.found.values())
 
 
-def _launch(
-    query: Tensor, key: Tensor, block_mask: tuple[Any, ...], results: Any, *, backward: bool
-) -> None:
+def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward: bool) -> None:
     process = current()
     residence = residence_of(query)
     assert residence is not None
@@ -155,7 +141,7 @@ def _launch(
         if each is not None:
             settle(each, residence.device, _NAME)
     name = f"{_NAME}_backward" if backward else _NAME
-    left = (key.size(0), key.size(1), _keys(key, block_mask), key.size(3))
+    left = (key.size(0), key.size(1), num_keys, key.size(3))
     timing = process.session.costs.attention.of_shapes(
         name, query.shape, left, query.dtype, residence.sip_id, backward=backward
     )
@@ -163,12 +149,12 @@ def _launch(
         process.host.launch(name, timing, residence.sip_id)
 
 
-def _keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
+def _num_keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
     """Return how many keys the mask leaves a query on average; blocks are whole."""
     partial, indices, full = block_mask[2], block_mask[3], block_mask[4]
     if is_meta(partial):
         return key.size(2)
-    with _unobserved():
+    with unobserved():
         blocks = int(partial.sum()) + (0 if full is None else int(full.sum()))
         share = blocks / (partial.numel() * indices.size(-1))
     return max(ceil(share * key.size(2)), 1)

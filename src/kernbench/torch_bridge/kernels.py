@@ -16,6 +16,7 @@ from kernbench.runtime_api import (
     Reach,
     Scratch,
     bounds_error,
+    run_watched,
 )
 from kernbench.torch_bridge.costs import OperationTiming
 from kernbench.torch_bridge.device.in_use import find_use
@@ -87,13 +88,7 @@ class TorchLauncher(KernelLauncher):
         plan.check_data(run.has_data)
         reach = Reach(run, plan, state, params)
         if run.probed_ps is None:
-            watch = None
-            if run.sanitizer is not None:
-                module, launched = plan.kernel.binary.module, Launched(name, state.rank)
-                watch = run.sanitizer.watch(module, plan.grid, params, launched)
-            executed = engine.run_live(plan, params, reach, watch)
-            if watch is not None:
-                watch.end(executed.pointers)
+            executed = run_watched(run, engine, plan, params, reach, Launched(name, state.rank))
         else:
             scratch = Scratch(reach)
             executed = engine.run_live(plan, scratch.params(params), scratch)

@@ -15,7 +15,13 @@ from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
-from kernbench.torch_bridge.device.residence import Residence, settle, settle_beside, storage_of
+from kernbench.torch_bridge.device.residence import (
+    Residence,
+    residence_of,
+    settle,
+    settle_beside,
+    storage_of,
+)
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe, holds_memory
 from kernbench.torch_bridge.process import Process, current
@@ -124,10 +130,8 @@ class Observer(TorchDispatchMode):
             _settle_all(settled, source.device, operation.name)
         if operation.is_read:
             self._copy_to_host(source.sip_id, num_bytes(args))
-        elif not operation.is_free:
+        else:
             self._launch(func, operation, args, kwargs, result, known, source.sip_id)
-        elif self._is_checked and operation.makes_empty:
-            begin_unwritten(result)
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -188,10 +192,8 @@ class Observer(TorchDispatchMode):
             _settle_all(result, target, operation.name)
         if operation.is_copy and source is None:
             self._copy("copy_from_host", target.index, num_bytes((result,)))
-        elif not operation.is_free:
+        else:
             self._launch(func, operation, args, kwargs, result, known, target.index)
-        elif self._is_checked and operation.makes_empty:
-            begin_unwritten(result)
         return result
 
     def _move_to_host(
@@ -235,6 +237,10 @@ class Observer(TorchDispatchMode):
         sip_id: int,
     ) -> None:
         """Put it on the current stream, at its cost."""
+        if operation.is_free:
+            if self._is_checked and operation.makes_empty:
+                begin_unwritten(result)
+            return
         timing = None if known is None else known.timings.get(sip_id)
         if timing is None:
             timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
@@ -301,6 +307,8 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
     for position in range(len(args) if operation.is_on_one_device else 0):
         if type(args[position]) not in PLAIN or not args[position].dim():
             continue
+        if args[position].layout is not torch.strided:  # It has no storage, and goes with both.
+            continue
         residence = getattr(storage_of(args[position]), "_kernbench", None)
         is_host = residence is None or (residence.device is None and not residence.is_open)
         if not is_host or is_meta(args[position]):
@@ -321,8 +329,7 @@ def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
 
 def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     """Return where ``copy_`` reads, and where it writes."""
-    target, source = (getattr(storage_of(each), "_kernbench", None) for each in args[:2])
-    source = None if source is None or source.device is None else source
+    target, source = map(residence_of, args[:2])
     return source, None if target is None else target.device
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.memory import POISON, Buffer
-from kernbench.torch_bridge.device.names import executing
+from kernbench.torch_bridge.device.names import unobserved
 from kernbench.torch_bridge.device.residence import Residence, residence_of
 
 
@@ -19,7 +18,7 @@ def begin_unwritten(result: Any) -> None:
     if residence is None:
         return
     storage = result.untyped_storage()
-    with executing(), _disable_current_modes():
+    with unobserved():
         storage.fill_(POISON)
     residence.written = np.zeros(storage.nbytes(), np.uint8)
 

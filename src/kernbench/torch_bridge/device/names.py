@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.errors import UsageError
 from kernbench.torch_bridge.process import current
@@ -33,6 +34,13 @@ def executing() -> Iterator[None]:
         yield
     finally:
         EXECUTING.depth -= 1
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Let PyTorch compute with tensors as they are in C++, at no cost."""
+    with executing(), _disable_current_modes():
+        yield
 
 
 def is_simulated(device: Any) -> bool:
