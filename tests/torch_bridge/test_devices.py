@@ -225,6 +225,46 @@ else:
     check(tmp_path, source)
 
 
+@pytest.mark.adr("0063-D1")
+def test_classes_of_tensors_may_be_called(tmp_path: Path) -> None:
+    source = """
+class Sub(torch.Tensor):
+    def __init__(self, *given):
+        super().__init__()
+        self.given = len(given)
+
+made = Sub([1.0, 2.0])
+assert type(made) is Sub and made.given == 1 and made.tolist() == [1, 2]
+assert Sub(2, 3).shape == (2, 3) and Sub().shape == (0,) and Sub(torch.ones(2)).tolist() == [1, 1]
+moved = made.to("cuda:1")
+assert type(moved) is Sub and moved.device == torch.device("cuda", 1) == (moved + 1).device
+below = torch.ones(2, device="cuda:1")
+assert Sub(below).device == below.device and Sub(below).data_ptr() == below.data_ptr()
+assert type(torch.Tensor([1, 2])) is torch.Tensor
+"""
+    before = torch.Tensor.__new__
+    check(tmp_path, source)
+    assert torch.Tensor.__new__ is before
+
+
+@pytest.mark.slow
+def test_causal_biases_of_attention_mask_what_their_matrix_masks(tmp_path: Path) -> None:
+    source = """
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.functional import scaled_dot_product_attention
+
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, 3, length, 16) for length in (8, 12, 12))
+for bias, diagonal in ((causal_upper_left(8, 12), 0), (causal_lower_right(8, 12), 4)):
+    seen = torch.ones(8, 12, dtype=torch.bool).tril(diagonal)
+    expected = scaled_dot_product_attention(query, key, value, attn_mask=seen)
+    on_device = scaled_dot_product_attention(query.cuda(), key.cuda(), value.cuda(), attn_mask=bias)
+    assert on_device.device == torch.device("cuda", 0)
+    torch.testing.assert_close(on_device.cpu(), expected)
+"""
+    check(tmp_path, source)
+
+
 def test_packed_sequences_keep_their_sizes_on_the_host(tmp_path: Path) -> None:
     source = """
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence

@@ -1,4 +1,4 @@
-"""Tensors as old programs name them: ``torch.cuda.FloatTensor``, ``x.new``, ``x.type_as``."""
+"""Tensors as old programs name and make them: ``torch.cuda.FloatTensor``, ``x.new``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, unobserved
 from kernbench.torch_bridge.device.tensors import device_of, is_plain
 from kernbench.torch_bridge.patches import Patches
 
+_make = torch._C.TensorBase.__new__
 _type = Tensor.type
 _new = Tensor.new
 _NAMES = {
@@ -85,7 +86,17 @@ def _make_new(self: Tensor, *given: Any, device: Any = None) -> Tensor:
     return torch.empty(tuple(sizes), dtype=self.dtype, device=device)
 
 
+# PyTorch's compiler refuses a function in its place that names what it is given.
+def _make_tensor(*given: Any, **kwargs: Any) -> Tensor:
+    """``Tensor.__new__``: C++ makes tensors of a class only of what no mode has seen."""
+    if given[0] is Tensor:
+        return _make(*given, **kwargs)
+    with unobserved():
+        return _make(*given, **kwargs)
+
+
 def install(patches: Patches) -> None:
     """Let them name simulated devices."""
+    patches.set(Tensor, "__new__", staticmethod(_make_tensor))
     patches.set_all(Tensor, {"type": _type_of, "type_as": _type_as, "new": _make_new})
     patches.set_all(torch.cuda, _TYPES)
