@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.torch_bridge.call_keys import look_at
 from kernbench.torch_bridge.costs import num_bytes
-from kernbench.torch_bridge.device.moves import MOVE
+from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.device.residence import (
     Residence,
@@ -75,7 +75,7 @@ class Observer(TorchDispatchMode):
             return self._decide(func, types, args, kwargs or {})
         if operation.is_view:
             return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
-        if MOVE.under_way:
+        if UNDER_WAY and MOVE.under_way:
             return self._observe(func, operation, args, kwargs or {})
         key = look_at(operation, args, kwargs)
         if key is None:
