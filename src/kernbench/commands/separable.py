@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 
 PROGRAM = 0
 _FIRST_AXIS = 1 << 20
+_UNWRAPPED = 1 << 62
 
 
 def loop_dim(loop_id: int) -> int:
@@ -111,7 +112,11 @@ class Separable:
 
     def __add__(self, other: Separable) -> Separable:
         if not other.terms:
-            return Separable(self.shape or other.shape, self.const + other.const, self.terms)
+            moved = Separable(self.shape or other.shape, self.const + other.const, self.terms)
+            if self._bounds is not None:
+                low, high = self._bounds
+                moved._bounds = low + other.const, high + other.const
+            return moved
         terms = dict(self.terms)
         for dims, array in other.terms.items():
             mine = terms.get(dims)
@@ -132,6 +137,8 @@ class Separable:
         """
         if self.is_uniform:
             self, other = other, self
+        if other.is_uniform:
+            return self._scaled(other.const, self.shape or other.shape)
         factor = other.const
         terms = {dims: array * factor for dims, array in self.terms.items()} if factor else {}
         const = self.const * factor
@@ -147,6 +154,20 @@ class Separable:
                 product = aligned(mine_array, mine, both) * aligned(array, dims, both)
                 terms[both] = terms[both] + product if both in terms else product
         return fold_terms(self.shape or other.shape, const, terms)
+
+    def _scaled(self, factor: int, shape: tuple[int, ...]) -> Separable:
+        if not factor:
+            return Separable(shape)
+        terms = self.terms
+        if factor != 1:
+            terms = {dims: array * factor for dims, array in terms.items()}
+        scaled = Separable(shape, self.const * factor, terms)
+        if self._bounds is not None:
+            low, high = sorted(bound * factor for bound in self._bounds)
+            # Numbers of 64 bits wrap around, their bounds do not.
+            if low > -_UNWRAPPED and high < _UNWRAPPED:
+                scaled._bounds = (low, high)
+        return scaled
 
     def with_shape(
         self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
