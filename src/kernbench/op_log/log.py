@@ -178,7 +178,8 @@ class OpLog:
 
     def __init__(self) -> None:
         self.plain_instances: list[Any] = []
-        """Seven values each: template, number, ranks, SIPs, start, end and stream."""
+        """Seven values for commands of one rank in a row: lists of templates, starts and ends
+        behind the number of the first, ranks, SIPs and stream that they have in common."""
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
@@ -192,8 +193,9 @@ class OpLog:
             values = iter(plain)
             self._instances += [
                 Instance(template, number, ranks, sips, (start_ps,), (end_ps,), stream)
-                for template, number, ranks, sips, start_ps, end_ps, stream in zip(
-                    *[values] * 7, strict=True
+                for first, ranks, sips, stream, *columns in zip(*[values] * 7, strict=True)
+                for number, (template, start_ps, end_ps) in enumerate(
+                    zip(*columns, strict=True), first
                 )
             ]
             plain.clear()
