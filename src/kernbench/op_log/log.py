@@ -178,7 +178,8 @@ class OpLog:
 
     def __init__(self) -> None:
         self.plain_instances: list[Any] = []
-        """Seven values each: template, number, ranks, SIPs, start, end and stream."""
+        """Seven values each: template, number, ranks, SIPs, start, end and stream; start and end
+        are numbers, or tuples of one number for each rank."""
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
@@ -191,8 +192,16 @@ class OpLog:
         if plain:
             values = iter(plain)
             self._instances += [
-                Instance(template, number, ranks, sips, (start_ps,), (end_ps,), stream)
-                for template, number, ranks, sips, start_ps, end_ps, stream in zip(
+                Instance(
+                    template,
+                    number,
+                    ranks,
+                    sips,
+                    start if type(start) is tuple else (start,),
+                    end if type(end) is tuple else (end,),
+                    stream,
+                )
+                for template, number, ranks, sips, start, end, stream in zip(
                     *[values] * 7, strict=True
                 )
             ]
