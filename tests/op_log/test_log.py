@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernbench import RuntimeContext
 from kernbench.op_log import HostSpan, Instance, OpLog, Template
 
 
@@ -23,6 +24,28 @@ def test_plain_values_and_objects_are_read_in_the_order_in_which_they_came() -> 
     assert (first.template, first.ranks, first.sips) == (made, (0,), (2,))
     assert (first.starts_ps, first.ends_ps, first.stream) == ((5,), (15,), "sip2")
     assert log.end_ps == 50
+
+
+@pytest.mark.adr("0089-D3")
+def test_plain_values_may_be_those_of_several_ranks() -> None:
+    log, made = OpLog(), template("x")
+    log.plain_instances.extend((made, 1, (0,), (2,), 5, 15, "sip2"))
+    log.plain_instances.extend((made, 2, (0, 1), (2, 3), (20, 21), (30, 31), "collective"))
+    assert [(each.starts_ps, each.ends_ps) for each in log.instances] == [
+        ((5,), (15,)),
+        ((20, 21), (30, 31)),
+    ]
+    assert log.end_ps == 31
+
+
+@pytest.mark.adr("0089-D3")
+def test_a_collective_leaves_plain_values_plain() -> None:
+    with RuntimeContext(machine="ahbm:2", ranks=2) as context:
+        log, made = context.op_log, template("x")
+        context.log_one_by_one([(made, 5, 15)], (0,), (0,), "sip0")
+        context.log(made, (0, 1), (0, 1), (20, 21), (30, 31), "collective")
+        assert len(log.plain_instances) == 14
+        assert [each.launch_id for each in log.instances] == [1, 2]
 
 
 @pytest.mark.adr("0084-D1")

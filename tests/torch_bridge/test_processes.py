@@ -77,7 +77,7 @@ def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
         random.setstate(before)
 
 
-@pytest.mark.adr("0076-D1")
+@pytest.mark.adr("0089-D1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pytorchs_random_numbers_go_on_where_they_were(dtype: Any) -> None:
     from kernbench.torch_bridge.random_numbers import TorchRandom
@@ -102,7 +102,7 @@ def test_pytorchs_random_numbers_go_on_where_they_were(dtype: Any) -> None:
         torch.set_rng_state(before)
 
 
-@pytest.mark.adr("0076-D1")
+@pytest.mark.adr("0089-D1")
 @pytest.mark.parametrize("other", [False, True])
 def test_numpys_random_numbers_go_on_where_they_were(other: bool) -> None:
     import numpy as np
@@ -115,6 +115,7 @@ def test_numpys_random_numbers_go_on_where_they_were(other: bool) -> None:
     assert state.is_copied, "this numpy keeps the state elsewhere"
     try:
         mine = state.copy(state.get())
+        assert all(one is other for one, other in zip(mine, state.get(), strict=True))
         np.random.seed(3)
         np.random.randn()
         kept = state.get()
@@ -129,6 +130,32 @@ def test_numpys_random_numbers_go_on_where_they_were(other: bool) -> None:
     finally:
         numpy_random.set_bit_generator(generator)
         np.random.set_state(before)
+
+
+@pytest.mark.adr("0089-D2")
+@pytest.mark.parametrize("young", [500, 0])
+def test_garbage_is_looked_for_as_often_as_in_processes_of_their_own(
+    tmp_path: Path, young: int
+) -> None:
+    import gc
+
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import gc, pathlib, sys, torch.multiprocessing as mp\n"
+        "def work(rank, path): pathlib.Path(path).write_text(str(gc.get_threshold()))\n"
+        "if __name__ == '__main__':\n"
+        "    for count in (2, 3):\n"
+        "        mp.spawn(work, (f'{sys.argv[1]}/{count}',), nprocs=count)\n"
+    )
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(young, 11, 12)
+        simulated(path, tmp_path)
+        assert gc.get_threshold() == (young, 11, 12)
+    finally:
+        gc.set_threshold(*before)
+    for count in (2, 3):
+        assert (tmp_path / str(count)).read_text() == str((young * count, 11, 12))
 
 
 @pytest.mark.adr("0060-D2")
