@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels test-libraries test-models test-operations clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -65,6 +65,10 @@ test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device
 
 fuzz-kernels: $(VENV)/dev.stamp ## compare random kernels with numpy: ARGS="--first SEED --count N --check"
 	$(BIN)/python -m tests.integration.random_kernels $(ARGS)
+
+fuzz-properties: $(VENV)/torch.stamp ## try the tests' properties on other examples: SEEDS="1 2 3"
+	@test -n "$(SEEDS)" || { echo 'name the seeds: make fuzz-properties SEEDS="1 2 3"'; exit 2; }
+	for seed in $(SEEDS); do $(BIN)/python -m pytest -n 2 -q -m hypothesis --hypothesis-seed=$$seed || exit 1; done
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -165,7 +165,10 @@ def test_compilation(goal: Goal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         warm[name] = parts["disk"]
         each = ", ".join(f"{what} {ms:.1f}" for what, ms in parts.items())
         print(f"\n  {name}: cold {cold[name]:.1f} ms ({each})", end="")
+    long = {name: cold.pop(name) for name in list(cold) if name.endswith(f"{LONG:,}")}
     slowest = max(cold, key=cold.__getitem__)
     goal(f"TTIR to commands, cold, slowest of {len(cold)}: {slowest}", cold[slowest], 30, " ms")
+    for name, each in long.items():
+        goal(f"TTIR to commands, cold: {name}", each, 30, " ms")
     slowest = max(warm, key=warm.__getitem__)
     goal(f"TTIR to commands, from disk, slowest: {slowest}", warm[slowest], 30, " ms")

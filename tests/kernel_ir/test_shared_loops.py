@@ -23,6 +23,7 @@ from kernbench.commands import (
     walk,
 )
 from kernbench.kernel_ir import evaluate, footprints, out_of_bounds, shared_loops
+from kernbench.kernel_ir.evaluator import Evaluator
 from kernbench.kernel_ir.shared_loops import same_commands
 from kernbench.triton_backend import KernelBinary, activate
 from tests.replay.executing import ExecutingLauncher
@@ -87,6 +88,19 @@ def folded(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
         total += tl.load(x_ptr + place + lane)
         place = (place * 5 + 1) % n
     tl.store(out_ptr + pid * BLOCK + lane, total + place)
+
+
+@triton.jit(do_not_specialize=("n",))
+def both_sides(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """A loop that the first program skips, and one that the last program skips."""
+    pid = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for at in range(pid):
+        total += tl.load(x_ptr + at * BLOCK + lane)
+    for at in range(pid + 1, n):
+        total += 100 * tl.load(x_ptr + at * BLOCK + lane)
+    tl.store(out_ptr + pid * BLOCK + lane, total)
 
 
 class Keeping(ExecutingLauncher):
@@ -253,6 +267,34 @@ def test_who_skips_a_loop_is_a_group_of_its_own() -> None:
         )  # fmt: skip
     assert [group.program_ids.tolist() for group in device.last.groups] == [[0], [*range(1, 8)]]
     assert [len(group.trips) for group in device.last.groups] == [0, 1]
+
+
+@pytest.mark.adr("0079-D2")
+def test_parts_that_skip_a_loop_are_not_tried_again_without_sharing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, programs = Keeping(), 9
+    x = RNG.integers(-9, 9, (programs, BLOCK)).astype(np.float32)
+    out = device.tensor(np.zeros((programs, BLOCK), dtype=np.float32))
+    walks: list[int] = []
+    walk_over = Evaluator.run
+
+    def counted(run: Evaluator, ints: Any) -> Any:
+        walks.append(len(run.program_ids))
+        return walk_over(run, ints)
+
+    monkeypatch.setattr(Evaluator, "run", counted)
+    with activate(device):
+        both_sides[(programs,)](device.tensor(x), out, programs, BLOCK=BLOCK)
+    # All of them; few on trial; the first; the others; those but the last, and two of their paths
+    # alone; the last.
+    assert walks == [9, 8, 1, 8, 7, 1, 1, 1]
+    monkeypatch.undo()
+    for pid in range(programs):
+        expected = x[:pid].sum(0) + 100 * x[pid + 1 :].sum(0)
+        np.testing.assert_array_equal(out.numpy()[pid], expected)
+    assert [len(group.trips) for group in device.last.groups] == [0, 2, 0]
+    check_against_alone(device)
 
 
 def test_paths_are_in_order_of_their_first_program() -> None:

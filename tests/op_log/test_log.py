@@ -15,22 +15,23 @@ def template(name: str) -> Template:
 @pytest.mark.adr("0084-D1")
 def test_plain_values_and_objects_are_read_in_the_order_in_which_they_came() -> None:
     log, made = OpLog(), template("x")
-    log.plain_instances.extend((made, 1, (0,), (2,), 5, 15, "sip2"))
-    log.append(Instance(made, 2, (0, 1), (2, 3), (20, 21), (30, 31), "collective"))
-    log.plain_instances.extend((made, 3, (1,), (3,), 40, 50, "sip3"))
-    assert len(log) == 3
-    assert [each.launch_id for each in log.instances] == [1, 2, 3]
-    first = log.instances[0]
-    assert (first.template, first.ranks, first.sips) == (made, (0,), (2,))
-    assert (first.starts_ps, first.ends_ps, first.stream) == ((5,), (15,), "sip2")
+    log.plain_instances.extend((1, (0,), (2,), "sip2", [made, made], [5, 15], [15, 17]))
+    log.append(Instance(made, 3, (0, 1), (2, 3), (20, 21), (30, 31), "collective"))
+    log.plain_instances.extend((4, (1,), (3,), "sip3", [made], [40], [50]))
+    assert len(log) == 4
+    assert [each.launch_id for each in log.instances] == [1, 2, 3, 4]
+    second = log.instances[1]
+    assert (second.template, second.ranks, second.sips) == (made, (0,), (2,))
+    assert (second.starts_ps, second.ends_ps, second.stream) == ((15,), (17,), "sip2")
     assert log.end_ps == 50
 
 
 @pytest.mark.adr("0089-D3")
 def test_plain_values_may_be_those_of_several_ranks() -> None:
     log, made = OpLog(), template("x")
-    log.plain_instances.extend((made, 1, (0,), (2,), 5, 15, "sip2"))
-    log.plain_instances.extend((made, 2, (0, 1), (2, 3), (20, 21), (30, 31), "collective"))
+    log.plain_instances.extend((1, (0,), (2,), "sip2", [made], [5], [15]))
+    both = [made], [(20, 21)], [(30, 31)]
+    log.plain_instances.extend((2, (0, 1), (2, 3), "collective", *both))
     assert [(each.starts_ps, each.ends_ps) for each in log.instances] == [
         ((5,), (15,)),
         ((20, 21), (30, 31)),
@@ -42,7 +43,7 @@ def test_plain_values_may_be_those_of_several_ranks() -> None:
 def test_a_collective_leaves_plain_values_plain() -> None:
     with RuntimeContext(machine="ahbm:2", ranks=2) as context:
         log, made = context.op_log, template("x")
-        context.log_one_by_one([(made, 5, 15)], (0,), (0,), "sip0")
+        context.log_in_a_row((0,), (0,), "sip0", [made], [5], [15])
         context.log(made, (0, 1), (0, 1), (20, 21), (30, 31), "collective")
         assert len(log.plain_instances) == 14
         assert [each.launch_id for each in log.instances] == [1, 2]

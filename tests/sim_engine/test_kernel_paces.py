@@ -24,6 +24,7 @@ from kernbench.commands import (
     Predicate,
     ProgramGroup,
     Separable,
+    SourceLine,
     Tile,
     axis_dim,
     by_path,
@@ -135,7 +136,9 @@ def ragged_launch(
     powers = Math(summed, "math.exp", (tile,), MathClass.TRANSCENDENTAL, UNKNOWN_LINE)
     rows = Separable((length,), 0, {(PROGRAM,): np.arange(programs) * 4096, (axis,): 2 * lane})
     store = DmaWrite(Access(1, rows, float32), summed, Predicate((length,)), UNKNOWN_LINE)
-    body = (Loop(0, most, (load, powers), (), 2, UNKNOWN_LINE), store)
+    # By their place in the text, loops of different groups are known to be the same one.
+    line = SourceLine("kernel.py", 1)
+    body = (Loop(0, most, (load, powers), (), 2, line), store)
     trace = trace_of((list(range(programs)), body))
     return dataclasses.replace(
         trace, groups=(ProgramGroup(np.arange(programs), body, ((0, trips),)),)

@@ -1,14 +1,16 @@
 """The time of whole launches, against closed forms and bounds."""
 
 import heapq
+from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -99,15 +101,45 @@ def test_no_launch_beats_the_roofline(
     assert template.hbm_bytes >= 2 * (m * k + k * n + m * n)
 
 
-@settings(max_examples=30, deadline=None)
-@given(shape=SHAPES, block=BLOCKS, faster=st.integers(1, 40))
-def test_more_hbm_bandwidth_is_never_slower(
-    shape: tuple[int, int, int], block: tuple[int, int, int], faster: int
+CACHE: dict[str, Any] = {
+    "capacity_mib": 1,
+    "bandwidth_gbps": 400,
+    "latency_ns": 30,
+    "retained_share": 1,
+}
+FASTER: dict[str, Callable[[float], dict[str, Any]]] = {
+    "HBM": lambda times: {"cube__hbm_bandwidth_gbps": 100 * times},
+    "port": lambda times: {"pe__dma_port_gbps": AHBM.sip.pe.dma_port_gbps * times},
+    "cache": lambda times: {"cache": CACHE | {"bandwidth_gbps": 400 * times}},
+}
+
+
+@pytest.mark.adr("0081-D1")
+@pytest.mark.parametrize("what", FASTER)
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=SHAPES,
+    block=BLOCKS,
+    percent=st.integers(1, 60),
+    quarters=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+@example(shape=(4, 37, 287), block=(64, 64, 64), percent=34, quarters=(0, 0))
+def test_more_bandwidth_is_never_slower(
+    what: str,
+    shape: tuple[int, int, int],
+    block: tuple[int, int, int],
+    percent: int,
+    quarters: tuple[int, int],
 ) -> None:
     trace = gemm_trace(*shape, block)
-    slow = machine_with(cube__hbm_bandwidth_gbps=100)
-    fast = machine_with(cube__hbm_bandwidth_gbps=100 + faster)
-    assert time_of(trace, fast) <= time_of(trace, slow)
+    cached = tuple((param, Fraction(each, 4)) for param, each in enumerate(quarters))
+    slow: dict[str, Any] = {
+        "cube__hbm_bandwidth_gbps": 100,
+        "cache": CACHE if any(quarters) or what == "cache" else None,
+    }
+    fast = slow | FASTER[what](1 + percent / 100)
+    times = [time_of(trace, machine_with(**each), cached=cached) for each in (slow, fast)]
+    assert times[1] <= times[0]
 
 
 @settings(max_examples=30, deadline=None)

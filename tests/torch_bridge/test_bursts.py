@@ -58,11 +58,9 @@ def one_by_one(host: Host, run: Run, queue: Stream, timing: Any) -> None:
 
 def in_bursts(host: Host, run: Run, queue: Stream, timing: Any) -> None:
     earliest_ps = host.spend("operation")
-    if type(queue.tail) is Burst and queue.tail.is_open:
-        queue.tail.add(earliest_ps, timing)
-    else:
+    if not (type(queue.tail) is Burst and queue.tail.join(earliest_ps, timing)):
         burst = Burst(run, queue, 0)
-        burst.add(earliest_ps, timing)
+        burst.join(earliest_ps, timing)
         queue.submit(burst)
 
 

@@ -20,6 +20,7 @@ from kernbench.commands.separable import (
     Predicate,
     Separable,
     conjunction,
+    fold_terms,
     is_loop,
     loop_dim,
 )
@@ -29,6 +30,7 @@ from kernbench.commands.trace import (
     KernelTrace,
     Loop,
     MaskTile,
+    Param,
     ProgramGroup,
     SourceLine,
     Splat,
@@ -104,6 +106,10 @@ def path_body(group: ProgramGroup, positions: Array, first_slot: int = 0) -> tup
     return found
 
 
+_AS_THEY_ARE = frozenset({int, float, bool, str, dict, type(None), DType, SourceLine, Splat, Param})
+"""Types of what is the same for all programs."""
+
+
 class _Cut:
     """Takes some programs of commands, and the first iterations of some of their loops."""
 
@@ -116,6 +122,8 @@ class _Cut:
 
     def value(self, value: Any) -> Any:
         """Return a command, an operand, or a tuple of either, cut."""
+        if type(value) in _AS_THEY_ARE:
+            return value
         if isinstance(value, tuple):
             return tuple(map(self.value, value))
         if isinstance(value, Tile):
@@ -132,7 +140,7 @@ class _Cut:
         if isinstance(value, MaskTile):
             flags = self._flags(value.values)
             return Splat(flags.is_true, flags.shape, bool_) if flags.is_uniform else MaskTile(flags)
-        names = () if isinstance(value, DType | SourceLine) else field_names(value)
+        names = field_names(value)
         if not names:
             return value
         parts = {name: self.value(getattr(value, name)) for name in names}
@@ -148,14 +156,15 @@ class _Cut:
         return found
 
     def _numbers(self, tensor: Separable) -> Separable:
-        result = Separable(tensor.shape, tensor.const)
+        const = tensor.const
+        terms: dict[Dims, Array] = {}
         for dims, array in tensor.terms.items():
             dims, array = self._term(dims, array)
             if not dims:
-                result = result + Separable((), int(array))
+                const += int(array)
             else:
-                result = result + Separable(tensor.shape, 0, {dims: array})
-        return result
+                terms[dims] = terms[dims] + array if dims in terms else array
+        return fold_terms(tensor.shape, const, terms)
 
     def _flags(self, tensor: Predicate) -> Predicate:
         terms: dict[Dims, Array] = {}

@@ -23,6 +23,9 @@ Array = npt.NDArray[Any]
 
 PROGRAM = 0
 _FIRST_AXIS = 1 << 20
+_UNWRAPPED = 1 << 62
+# As ``array.min()``, without its layer of Python.
+_least, _greatest = np.minimum.reduce, np.maximum.reduce
 
 
 def loop_dim(loop_id: int) -> int:
@@ -111,7 +114,11 @@ class Separable:
 
     def __add__(self, other: Separable) -> Separable:
         if not other.terms:
-            return Separable(self.shape or other.shape, self.const + other.const, self.terms)
+            moved = Separable(self.shape or other.shape, self.const + other.const, self.terms)
+            if self._bounds is not None:
+                low, high = self._bounds
+                moved._bounds = low + other.const, high + other.const
+            return moved
         terms = dict(self.terms)
         for dims, array in other.terms.items():
             mine = terms.get(dims)
@@ -132,6 +139,8 @@ class Separable:
         """
         if self.is_uniform:
             self, other = other, self
+        if other.is_uniform:
+            return self._scaled(other.const, self.shape or other.shape)
         factor = other.const
         terms = {dims: array * factor for dims, array in self.terms.items()} if factor else {}
         const = self.const * factor
@@ -147,6 +156,20 @@ class Separable:
                 product = aligned(mine_array, mine, both) * aligned(array, dims, both)
                 terms[both] = terms[both] + product if both in terms else product
         return fold_terms(self.shape or other.shape, const, terms)
+
+    def _scaled(self, factor: int, shape: tuple[int, ...]) -> Separable:
+        if not factor:
+            return Separable(shape)
+        terms = self.terms
+        if factor != 1:
+            terms = {dims: array * factor for dims, array in terms.items()}
+        scaled = Separable(shape, self.const * factor, terms)
+        if self._bounds is not None:
+            low, high = sorted(bound * factor for bound in self._bounds)
+            # Numbers of 64 bits wrap around, their bounds do not.
+            if low > -_UNWRAPPED and high < _UNWRAPPED:
+                scaled._bounds = (low, high)
+        return scaled
 
     def with_shape(
         self, shape: tuple[int, ...], axes: Mapping[int, int] | None = None
@@ -228,8 +251,8 @@ class Separable:
         if found is None:
             low = high = self.const
             for array in self.terms.values():
-                low += int(array.min())
-                high += int(array.max())
+                low += int(_least(array, axis=None))
+                high += int(_greatest(array, axis=None))
             found = self._bounds = (low, high)
         return found
 
@@ -366,17 +389,14 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     if max(abs(a_low), abs(a_high), abs(b_low), abs(b_high)) >= 1 << 61:
         both = _joint(a, b)
         return _predicate(shape, both, function(a.dense(both), b.dense(both)))
+    known = _sign_decides(function, a_low - b_high, a_high - b_low)
+    if known is not None:
+        return constant(known, shape)
     difference = (a - b).trimmed()
-    low, high = difference.bounds()
-    zero = np.zeros((), dtype=np.int64)
-    if low == high or low > 0 or high < 0:
-        return constant(bool(function(np.asarray(low), zero)), shape)
+    known = _sign_decides(function, *difference.bounds())
+    if known is not None:
+        return constant(known, shape)
     both = _joint(difference)
-    if low >= 0 or high <= 0:
-        # Zero is the only value whose answer may differ.
-        edge, inside = function(zero, zero), function(np.asarray(low or high), zero)
-        if edge == inside:
-            return constant(bool(edge), shape)
     axes = {dims: array for dims, array in difference.terms.items() if all(map(is_axis, dims))}
     rest = {dims: array for dims, array in difference.terms.items() if dims not in axes}
     left = Separable((), difference.const, axes).dense(both)
@@ -384,6 +404,18 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     if both and is_axis(both[-1]) and right.shape[-1] == 1 and function in _ORDERS:
         return conjunction(shape, dict([_compare_rows(function, left, right, both)]))
     return _predicate(shape, both, function(left, right))
+
+
+def _sign_decides(function: Callable[[Array, Array], Array], low: int, high: int) -> bool | None:
+    """Return the one answer for all differences from ``low`` to ``high``, None if there is none."""
+    zero = np.zeros((), dtype=np.int64)
+    if low == high or low > 0 or high < 0:
+        return bool(function(np.asarray(low), zero))
+    if low < 0 < high:
+        return None
+    # Zero is the only value whose answer may differ.
+    edge, inside = function(zero, zero), function(np.asarray(low or high), zero)
+    return bool(edge) if edge == inside else None
 
 
 _ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)

@@ -17,7 +17,7 @@ from kernbench.commands import IN_FLOAT32, AddressOverflow, KernelTrace, Program
 from kernbench.errors import InternalError, UsageError
 from kernbench.kernel_ir.evaluator import Evaluator
 from kernbench.kernel_ir.ir import Module, Op
-from kernbench.kernel_ir.shared_loops import Begin, evaluate_shared
+from kernbench.kernel_ir.shared_loops import Begin, evaluate_shared, evaluate_together
 from kernbench.kernel_ir.signals import SplitPrograms, TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.tcm import tcm_use
 
@@ -46,12 +46,13 @@ def evaluate(
     if len(grid) != 3 or any(size < 0 for size in grid):
         raise UsageError(f"the grid of {kernel.name} must be three sizes, but got {grid}")
     num_programs = grid[0] * grid[1] * grid[2]
-    pending = [(np.arange(num_programs, dtype=np.int64), frozenset[Op]())] if num_programs else []
+    everyone = np.arange(num_programs, dtype=np.int64)
+    pending = [(everyone, frozenset[Op](), False)] if num_programs else []
     groups: list[ProgramGroup] = []
     overflows: dict[tuple[Op, Op], AddressOverflow] = {}
     num_slots = num_loops = 0
     while pending:
-        program_ids, unrolled = pending.pop()
+        program_ids, unrolled, may_share = pending.pop()
 
         def begin(
             some: npt.NDArray[np.int64],
@@ -61,16 +62,16 @@ def evaluate(
             return Evaluator(module, grid, some, unrolled, num_stages, roundings, *counted)
 
         try:
-            run, group = _evaluate_group(begin, ints, program_ids)
+            run, group = _evaluate_group(begin, ints, program_ids, may_share)
         except SplitPrograms as split:
             parts = _parts(program_ids, split.labels)
             if len(parts) < 2:
                 raise InternalError(
                     f"programs of {kernel.name} were split by equal labels"
                 ) from split
-            pending += [(part, unrolled) for part in parts]
+            pending += [(part, unrolled, split.may_share) for part in parts]
         except UnrollLoops as unroll:
-            pending.append((program_ids, unrolled | unroll.loops))
+            pending.append((program_ids, unrolled | unroll.loops, False))
         else:
             groups.append(group)
             overflows.update(run.overflows)
@@ -93,9 +94,13 @@ def evaluate(
 
 
 def _evaluate_group(
-    begin: Begin, ints: Mapping[int, int], program_ids: npt.NDArray[np.int64]
+    begin: Begin, ints: Mapping[int, int], program_ids: npt.NDArray[np.int64], may_share: bool
 ) -> tuple[Evaluator, ProgramGroup]:
     """Evaluate programs as one group; raises what splits them or unrolls their loops."""
+    if may_share:
+        shared = evaluate_together(begin, ints, program_ids)
+        if shared is not None:
+            return shared
     run = begin(program_ids)
     try:
         return run, ProgramGroup(program_ids, run.run(ints))

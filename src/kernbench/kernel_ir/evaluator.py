@@ -35,6 +35,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
+from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.attempt import Attempt
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Region, Type, Value
 from kernbench.kernel_ir.ops import HANDLERS
@@ -92,6 +93,8 @@ class Evaluator:
         """Those that became part of an address: by the operation and where it was added."""
         self.shares_loops = False
         """Whether loops that programs go around differently often are planned for the longest."""
+        self.is_probe = False
+        """Whether programs that do not go around a shared loop are taken to do so once."""
         self.trips: dict[int, Separable] = {}
         """Trip counts by program of such loops, by loop id."""
         self.values: dict[Value, Held] = {}
@@ -146,7 +149,8 @@ class Evaluator:
     def operand(self, op: Op, index: int) -> Operand:
         """Return an operand as data."""
         value = op.operands[index]
-        return self.as_data(op, self.get(value), value.type)
+        held = self.values[value]
+        return held if type(held) is Tile else self.as_data(op, held, value.type)
 
     def as_data(self, op: Op, held: Held, type_: Type) -> Operand:
         if isinstance(held, Pointer):
@@ -363,9 +367,9 @@ class Evaluator:
             counts = split.labels.reshape(-1)
             if not self.shares_loops or op in self.unrolled:
                 raise TripsDiffer(counts) from None
-            if not counts.min():
-                raise SplitPrograms(counts > 0) from None
-            return int(counts.max()), programs(counts)
+            if not counts.min() and not self.is_probe:
+                raise SplitPrograms(counts > 0, may_share=True) from None
+            return int(counts.max()), programs(np.maximum(counts, 1))
 
     def _require_programs_only(self, dims: tuple[int, ...]) -> None:
         loops = frozenset(self.open_loops[dim] for dim in dims if is_loop(dim))
@@ -399,7 +403,10 @@ class Evaluator:
     def program_id(self, axis: int) -> Separable:
         x, y, _ = self.grid
         ids = self.program_ids
-        values = (ids % x, ids // x % y, ids // (x * y))[axis]
+        if axis == 0:
+            values = integers.divided(ids, x)[1]
+        else:
+            values = integers.divided(ids // x, y)[axis == 1]
         return programs(values).trimmed()
 
     def unsupported(self, op: Op, reason: str) -> UnsupportedOpError:

@@ -65,6 +65,14 @@ def multiply(a: Separable, b: Separable, bits: int) -> Separable:
     return wrap(a * b, bits)
 
 
+def divided(array: Array, divisor: int) -> tuple[Array, Array]:
+    """Return quotients (rounded down) and remainders; twice as quick as numpy's remainders."""
+    quotient: Array = array // divisor
+    remainder: Array = quotient * -divisor
+    remainder += array
+    return quotient, remainder
+
+
 def split_by(value: Separable, divisor: int) -> tuple[Separable, Separable] | None:
     """Return quotient and remainder of non-negative ``value``, separable if the parts allow it.
 
@@ -77,12 +85,11 @@ def split_by(value: Separable, divisor: int) -> tuple[Separable, Separable] | No
     largest = rest
     quotients, remainders = {}, {}
     for dims, array in value.terms.items():
-        remainder = array % divisor
+        quotient, remainder = divided(array, divisor)
         largest += int(remainder.max())
         if largest >= divisor:
             return None
-        quotients[dims] = (array - remainder) // divisor
-        remainders[dims] = remainder
+        quotients[dims], remainders[dims] = quotient, remainder
     return (
         Separable(value.shape, value.const // divisor, quotients).trimmed(),
         Separable(value.shape, rest, remainders).trimmed(),
@@ -103,6 +110,9 @@ def _remainder(a: Array, b: Array) -> Array:
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
+    if b.size == 1 and b.any():
+        quotient: Array = a // b
+        return quotient
     with np.errstate(divide="ignore", over="ignore"):
         result: Array = np.where(b == 0, 0, a // b)
     return result
@@ -296,6 +306,7 @@ __all__ = [
     "binary_boolean",
     "boolean_to_integer",
     "compare_integers",
+    "divided",
     "select",
     "split_by",
     "wrap",

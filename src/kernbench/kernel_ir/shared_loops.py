@@ -27,7 +27,6 @@ from kernbench.commands import (
     field_names,
     is_loop,
     path_body,
-    paths,
     union,
 )
 from kernbench.dtypes import DType
@@ -58,16 +57,33 @@ def evaluate_shared(
     Raises:
         SplitPrograms: The programs have to be split before any of them can share.
     """
-    if len(np.unique(trips)) < _FEWEST_PATHS:
+    around = trips > 0
+    if len(np.unique(trips[around])) < _FEWEST_PATHS:
         return None
-    if not trips.min():
+    if not _is_small(begin, ints, program_ids[around], trips[around]):
+        return None
+    if not around.all():
         # Who does not go around the loop at all has other commands after it.
-        raise SplitPrograms(trips > 0)
-    if not _is_small(begin, ints, program_ids, trips):
+        raise SplitPrograms(around, may_share=True)
+    return evaluate_together(begin, ints, program_ids)
+
+
+def evaluate_together(
+    begin: Begin, ints: Mapping[int, int], program_ids: Array
+) -> tuple[Evaluator, ProgramGroup] | None:
+    """Return one group for programs whose terms stay small, None where each path needs its own.
+
+    Raises:
+        SplitPrograms: The programs have to be split before any of them can share.
+    """
+    found = _together(begin(program_ids), ints, program_ids)
+    if found is None:
         return None
-    found = _together(begin, ints, program_ids)
-    if found is None or not _is_confirmed(begin, ints, found[1]):
-        return None
+    _, group = found
+    if group.trips:
+        paths = max(len(np.unique(counts)) for _, counts in group.trips)
+        if paths < _FEWEST_PATHS or not _is_confirmed(begin, ints, group):
+            return None
     return found
 
 
@@ -76,8 +92,10 @@ def _is_small(begin: Begin, ints: Mapping[int, int], program_ids: Array, trips: 
     order = np.argsort(trips, kind="stable")
     chosen = np.unique(order[np.linspace(0, len(order) - 1, _PROBED).astype(np.int64)])
     while True:
+        run = begin(program_ids[chosen])
+        run.is_probe = True
         try:
-            probe = _together(begin, ints, program_ids[chosen])
+            probe = _together(run, ints, program_ids[chosen])
         except SplitPrograms as split:
             _, where = np.unique(split.labels, return_inverse=True)
             chosen = chosen[where == np.bincount(where).argmax()]
@@ -88,9 +106,8 @@ def _is_small(begin: Begin, ints: Mapping[int, int], program_ids: Array, trips: 
 
 
 def _together(
-    begin: Begin, ints: Mapping[int, int], program_ids: Array
+    run: Evaluator, ints: Mapping[int, int], program_ids: Array
 ) -> tuple[Evaluator, ProgramGroup] | None:
-    run = begin(program_ids)
     run.shares_loops = True
     try:
         body = run.run(ints)
@@ -128,12 +145,12 @@ def _known(value: Any) -> Iterator[Separable | Predicate]:
 
 def _is_confirmed(begin: Begin, ints: Mapping[int, int], group: ProgramGroup) -> bool:
     """Return whether some paths, evaluated by themselves, are what the group says."""
-    found = paths(group)
-    lengths = np.array([sum(int(trips[each[0]]) for _, trips in group.trips) for each in found])
-    order = np.argsort(lengths, kind="stable")
-    for place in (0, len(order) // 2):
-        positions = found[int(order[place])]
-        some = positions[[0, -1]] if len(positions) > 1 else positions
+    rows = np.stack([counts for _, counts in group.trips])
+    lengths = rows.sum(axis=0)
+    middle = np.abs(2 * lengths - (lengths.min() + lengths.max()))
+    for program in (lengths.argmin(), middle.argmin()):
+        alike = np.flatnonzero((rows == rows[:, program, None]).all(axis=0))
+        some = alike[[0, -1]] if len(alike) > 1 else alike
         run = begin(group.program_ids[some])
         try:
             alone = run.run(ints)
@@ -144,24 +161,26 @@ def _is_confirmed(begin: Begin, ints: Mapping[int, int], group: ProgramGroup) ->
     return True
 
 
-def same_commands(a: Any, b: Any, slots: dict[int, int] | None = None) -> bool:
+def same_commands(a: Any, b: Any) -> bool:
     """Return whether two bodies, of the same programs, are the same but for the names of tiles."""
-    slots = {} if slots is None else slots
-    if type(a) is not type(b):
+    return _same(a, b, {})
+
+
+def _same(a: Any, b: Any, slots: dict[int, int]) -> bool:
+    kind = type(a)
+    if kind is not type(b):
         return False
-    if isinstance(a, tuple):
-        return len(a) == len(b) and all(
-            same_commands(x, y, slots) for x, y in zip(a, b, strict=True)
-        )
-    if isinstance(a, Tile):
+    if kind is Tile:
         same = (a.shape, a.dtype) == (b.shape, b.dtype)
         return same and slots.setdefault(a.slot, b.slot) == b.slot
-    if isinstance(a, Separable | Predicate):
+    if kind is Separable or kind is Predicate:
         return a.shape == b.shape and _same_numbers(a, b)
-    names = () if isinstance(a, DType | SourceLine) else field_names(a)
+    if kind is tuple:
+        return len(a) == len(b) and all(_same(x, y, slots) for x, y in zip(a, b, strict=True))
+    names = () if kind is DType or kind is SourceLine else field_names(a)
     if not names:
-        return bool(a == b)
-    return all(same_commands(getattr(a, name), getattr(b, name), slots) for name in names)
+        return a is b or bool(a == b)
+    return all(_same(getattr(a, name), getattr(b, name), slots) for name in names)
 
 
 def _same_numbers(a: Separable | Predicate, b: Any) -> bool:

@@ -10,11 +10,15 @@ from kernbench.kernel_ir.ir import Op
 
 
 class SplitPrograms(Exception):  # noqa: N818 - a signal to the driver, not an error
-    """Programs go different ways: ``labels`` says which, one per program of the group."""
+    """Programs go different ways: ``labels`` says which, one per program of the group.
 
-    def __init__(self, labels: npt.NDArray[Any]) -> None:
+    ``may_share``: loops that the programs of a part go around differently often may be shared.
+    """
+
+    def __init__(self, labels: npt.NDArray[Any], may_share: bool = False) -> None:
         super().__init__(labels)
         self.labels = labels
+        self.may_share = may_share
 
 
 class TripsDiffer(SplitPrograms):

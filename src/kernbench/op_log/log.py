@@ -178,8 +178,9 @@ class OpLog:
 
     def __init__(self) -> None:
         self.plain_instances: list[Any] = []
-        """Seven values each: template, number, ranks, SIPs, start, end and stream; start and end
-        are numbers, or tuples of one number for each rank."""
+        """Seven values for commands in a row: lists of templates, starts and ends behind the number
+        of the first, ranks, SIPs and stream that they have in common. Starts and ends are numbers,
+        or of several ranks a tuple of one number for each."""
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
@@ -201,9 +202,8 @@ class OpLog:
                     end if type(end) is tuple else (end,),
                     stream,
                 )
-                for template, number, ranks, sips, start, end, stream in zip(
-                    *[values] * 7, strict=True
-                )
+                for first, ranks, sips, stream, *columns in zip(*[values] * 7, strict=True)
+                for number, (template, start, end) in enumerate(zip(*columns, strict=True), first)
             ]
             plain.clear()
         return self._instances

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.memory import BytePool, DeviceMemory
-from kernbench.op_log import HostSpan, Instance, OpLog
+from kernbench.op_log import HostSpan, Instance, OpLog, Template
 from kernbench.replay import Kind, as_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
@@ -311,22 +311,22 @@ class Run:
                 Instance(template, number, ranks, sips, starts_ps, ends_ps, stream, addresses)
             )
         else:
-            placed = template, number, ranks, sips, starts_ps, ends_ps, stream
-            self.op_log.plain_instances.extend(placed)
+            columns = ([template], [starts_ps], [ends_ps])
+            self.op_log.plain_instances.extend((number, ranks, sips, stream, *columns))
 
-    def log_one_by_one(
+    def log_in_a_row(
         self,
-        placed: Iterable[tuple[Any, int, int]],
         ranks: tuple[int, ...],
         sips: tuple[int, ...],
         stream: str,
+        templates: list[Template],
+        starts_ps: list[int],
+        ends_ps: list[int],
     ) -> None:
-        """Put completed commands of one rank into the op log: template, start and end of each."""
-        number, put = self._num_logged, self.op_log.plain_instances.extend
-        for template, start_ps, end_ps in placed:
-            number += 1
-            put((template, number, ranks, sips, start_ps, end_ps, stream))
-        self._num_logged = number
+        """Put completed commands of one rank into the op log, which keeps the lists."""
+        columns = (templates, starts_ps, ends_ps)
+        self.op_log.plain_instances.extend((self._num_logged + 1, ranks, sips, stream, *columns))
+        self._num_logged += len(templates)
 
     def next_tensor_name(self) -> str:
         """Return the name of a tensor that the program gave none."""

@@ -30,6 +30,7 @@ from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
 from kernbench.policy import Placement
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_bursts import Dims, Touched
+from kernbench.sim_engine.kernel_overlap import Load, Overlapped, overlapped
 from kernbench.sim_engine.kernel_pipeline import Cost, SiteTimes
 from kernbench.sim_engine.kernel_plan import CommandSite, ProgramPlan
 
@@ -67,10 +68,8 @@ class Sharing:
 
     active: int
     """Programs in the wave."""
-    members: int
-    """Programs of this group in the wave."""
-    missed: tuple[int, ...]
-    """By DMA site: how many tiles of the wave's ``members`` come from HBM, not from the cache."""
+    missed: tuple[tuple[int, int], ...]
+    """By DMA site: how much comes from HBM and not from the cache, and of how much."""
     conflicts: tuple[int, ...] = ()
     """By site: how many of the members change the same elements; empty where none does."""
 
@@ -99,12 +98,11 @@ class ProgramCosts:
 class DmaCosts:
     """What one program pays at one DMA site, in all its iterations."""
 
-    occupancy: Cost
-    varies: tuple[int, ...]
-    latency_ps: int
+    load: Load
+    alone: Overlapped
+    """What it takes with no other load beside it."""
     busy_ps: int
-    port_ps: int
-    """The time of it all on the PE's port."""
+    latency_ps: int
     shares_ps: tuple[int, int, int]
     """The time of it all on the program's share of HBM, of the cache, and between cubes."""
     hbm_bytes: Fraction
@@ -161,15 +159,15 @@ class CostModel:
             # What a segment costs at one site, many others do too, and sites that are alike.
             key = (
                 *self._likeness[site.index], id(moved.touched), moved.repeats, moved.copies,
-                moved.passes, sharing.active, missed, sharing.members, conflicts,
+                moved.passes, sharing.active, missed, conflicts,
             )  # fmt: skip
             found = self._known.get(key)
             if found is None:
                 of_hbm = self._missed(site, sharing)
                 found = self._dma(site, moved, sharing.active, of_hbm, conflicts)
                 self._known[key] = found
-            occupancy.append(found.occupancy)
-            varies.append(found.varies)
+            occupancy.append(found.alone.occupancy)
+            varies.append(found.alone.varies)
             latency.append(found.latency_ps)
             busy.append(found.busy_ps)
             for resource, share in enumerate(found.shares_ps):
@@ -179,37 +177,20 @@ class CostModel:
             hbm_bytes += found.hbm_bytes
             hbm_stream_bytes += found.hbm_stream_bytes
         for loads in together.values():
-            self._overlap(loads, occupancy, busy)
+            if len(loads) < 2:
+                continue
+            sites, alone = zip(*loads, strict=True)
+            taken = overlapped([each.load for each in alone], sites[0].loops, self._issue_ps)
+            for site, each in zip(sites, taken, strict=True):
+                occupancy[site.index], varies[site.index] = each.occupancy, each.varies
+                busy[site.index] = each.busy_ps(counts[site.index], self._issue_ps)
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
         return ProgramCosts(times, tuple(busy), shares, hbm_bytes, hbm_stream_bytes)
 
-    def _overlap(
-        self, loads: list[tuple[CommandSite, DmaCosts]], occupancy: list[Cost], busy: list[int]
-    ) -> None:
-        """Shorten the loads of a loop that are held up by different resources.
-
-        They are under way together, so while one waits for HBM the other one is served by the
-        cache: all of them take what the busiest resource needs for them.
-        """
-        if len(loads) < 2:
-            return
-        moving = sum(found.busy_ps - self._issue_ps * site.count for site, found in loads)
-        needed = max(
-            sum(found.port_ps for _, found in loads),
-            *(sum(found.shares_ps[each] for _, found in loads) for each in range(3)),
-        )
-        if needed >= moving:
-            return
-        for site, found in loads:
-            issue_ps = self._issue_ps
-            occupancy[site.index] = _scaled(found.occupancy, needed, moving, issue_ps)
-            own_ps = found.busy_ps - issue_ps * site.count
-            busy[site.index] = issue_ps * site.count + -(-own_ps * needed // moving)
-
     def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
         """Return the share of a program's bytes at a site that HBM moves."""
-        missed = Fraction(sharing.missed[site.index], sharing.members)
+        missed = Fraction(*sharing.missed[site.index])
         if isinstance(site.command, DmaRead):
             missed *= 1 - self.cached.get(site.command.source.param, Fraction(0))
         return missed
@@ -246,39 +227,34 @@ class CostModel:
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
             between *= Fraction(active, sip.num_cubes)
-        shared = max(cache, between)
         # Programs that change the same elements take turns at the HBM that holds them.
         turns = self._one_cube * (moved.passes * (conflicts - 1)) if conflicts > 1 else Fraction(0)
-        streams = shortly = shared + turns
-        if waits:
-            streams = max(shared, hbm) + turns
-            shortly = max(shared, hbm * sip.short_run_slowdown) + turns
-        known = {
-            each: self._issue_ps
-            + max(
+        waited = hbm if waits else Fraction(0)
+        needs = {
+            each: (
                 _up(self._port, each.useful_bytes, turns * each.burst_bytes),
-                _up(shortly if self._is_short(each) else streams, each.burst_bytes),
+                _up(self._slowed(waited, each) + turns, each.burst_bytes),
+                _up(cache + turns, each.burst_bytes),
+                _up(between + turns, each.burst_bytes),
             )
             for each in set(moved.touched)
         }
-        costs = [known[each] for each in moved.touched]
-        occupancy: Cost
+        load = Load.of(moved.dims, moved.shape, [needs[each] for each in moved.touched])
+        (alone,) = overlapped([load], site.loops, self._issue_ps)
         total, streamed = moved.burst_bytes, self._stream_bytes(moved)
-        varies = tuple(dim - 1 for dim in moved.dims)
-        if len(set(costs)) == 1:
-            occupancy, varies = costs[0], ()
-        else:
-            occupancy = _nested(costs, moved.shape)
         return DmaCosts(
-            occupancy=occupancy,
-            varies=varies,
+            load=load,
+            alone=alone,
+            busy_ps=alone.busy_ps(moved.repeats * len(moved.touched), self._issue_ps),
             latency_ps=self._latency_ps(missed, remote, waits),
-            busy_ps=sum(costs) * moved.repeats,
-            port_ps=_up(self._port, moved.useful_bytes),
             shares_ps=(_up(hbm, streamed), _up(cache, total), _up(between, total)),
             hbm_bytes=weight * total,
             hbm_stream_bytes=weight * streamed,
         )
+
+    def _slowed(self, hbm: Fraction, touched: Touched) -> Fraction:
+        """Return HBM's time per byte where the runs of bytes are too short to stream."""
+        return hbm * self.sip.short_run_slowdown if self._is_short(touched) else hbm
 
     def _is_short(self, touched: Touched) -> bool:
         """Say whether its runs of bytes open a DRAM page each, so that they do not stream."""
@@ -364,22 +340,5 @@ def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0
     return ceil_ps(ps_per_byte * size + more_ps)
 
 
-def _scaled(cost: Cost, part: int, whole: int, issue_ps: int) -> Cost:
-    """Return costs of which ``part / whole`` is left beside what issuing a command takes."""
-    if isinstance(cost, tuple):
-        return tuple(_scaled(each, part, whole, issue_ps) for each in cost)
-    return issue_ps + -(-(cost - issue_ps) * part // whole)
-
-
 def _size(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))
-
-
-def _nested(costs: list[int], shape: tuple[int, ...]) -> Cost:
-    """Return the costs as tuples in tuples, one level per loop."""
-    if not shape:
-        return costs[0]
-    if len(shape) == 1:
-        return tuple(costs)
-    inner = len(costs) // shape[0] if shape[0] else 0
-    return tuple(_nested(costs[i * inner : (i + 1) * inner], shape[1:]) for i in range(shape[0]))

@@ -7,7 +7,7 @@ cell is a *segment*, and segments that have all in common but their programs are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -39,6 +39,7 @@ from kernbench.sim_engine.kernel_bursts import (
 )
 from kernbench.sim_engine.kernel_costs import Sharing, Traffic
 from kernbench.sim_engine.kernel_plan import CommandSite, build_program_plan
+from kernbench.sim_engine.kernel_reads import ReadTogether
 
 Array = npt.NDArray[Any]
 
@@ -89,6 +90,7 @@ class GroupTraffic:
         burst_bytes: int,
         room: int | None,
         copies: Mapping[int, int],
+        together: ReadTogether | None = None,
     ) -> None:
         self.plan = build_program_plan(group.body, trace.num_slots)
         self._burst_bytes = burst_bytes
@@ -109,7 +111,10 @@ class GroupTraffic:
         self._members = np.bincount(self._cell_of)
         active = np.minimum(num_pes, trace.num_programs - waves * num_pes)
         self.class_of, self.classes = self._classes()
-        missed, conflicts = self._missed(room), self._conflicts()
+        missed, read = self._missed(room, together), self._members[:, None]
+        if together is not None:
+            missed, read = self._with_shares(missed, together)
+        conflicts = self._conflicts()
 
         pairs = self._cell_of * len(self.classes) + self.class_of
         order = np.argsort(pairs, kind="stable")
@@ -120,19 +125,15 @@ class GroupTraffic:
         self.sizes = np.diff(starts, append=len(order))
         """How many programs each segment has."""
         self.wave = waves[cell_at]
-        columns = [class_at, active[cell_at], self._members[cell_at]]
-        columns += [column[cell_at] for column in (*missed.T, *conflicts.T)]
+        columns = [class_at, active[cell_at]]
+        columns += [column[cell_at] for column in (*read.T, *missed.T, *conflicts.T)]
         _, first, self.kind_of = np.unique(
             reduce(_joined, columns), return_index=True, return_inverse=True
         )
         self.kind_of = self.kind_of.reshape(-1)
-        num_sites = len(self.plan.sites)
         self.kinds = [
-            Kind(
-                self.classes[which],
-                Sharing(active, members, tuple(rest[:num_sites]), tuple(rest[num_sites:])),
-            )
-            for which, active, members, *rest in zip(
+            Kind(self.classes[which], _sharing(active, rest, len(self.plan.sites), read.shape[1]))
+            for which, active, *rest in zip(
                 *(column[first].tolist() for column in columns), strict=True
             )
         ]
@@ -210,14 +211,17 @@ class GroupTraffic:
 
     # -- cells --------------------------------------------------------------------------------
 
-    def _missed(self, room: int | None) -> Array:
+    def _missed(self, room: int | None, together: ReadTogether | None) -> Array:
         """Return, by cell and site, how many of the programs' tiles come from HBM."""
         missed = np.repeat(self._members[:, None], len(self.plan.sites), axis=1)
         if room is None:
             return missed
+        known: Container[object] = ()
+        if together is not None:
+            room, known = together.room, together.shares
         left: dict[int, int] = {}
         for path, bytes_read, site, positions, tiles in sorted(
-            self._shared_tiles(), key=lambda each: each[:3]
+            self._shared_tiles(known), key=lambda each: each[:3]
         ):
             # The smallest operands stay in the cache for the whole launch, if they fit together.
             kept = bytes_read <= left.setdefault(path, room)
@@ -233,8 +237,17 @@ class GroupTraffic:
             missed[mine, site] = np.bincount(cells, minlength=len(self._members))[mine]
         return missed
 
-    def _shared_tiles(self) -> list[tuple[int, int, int, Array, Array]]:
-        """Return what programs of a path read together.
+    def _with_shares(self, missed: Array, together: ReadTogether) -> tuple[Array, Array]:
+        """Return, by cell and site, how much comes from HBM, and of how much, in lowest terms."""
+        read = np.repeat(self._members[:, None], missed.shape[1], axis=1)
+        for site in self._dma:
+            if site.command in together.shares:
+                missed[:, site.index], read[:, site.index] = together.shares[site.command]
+        divisor = np.gcd(missed, read)
+        return missed // divisor, read // divisor
+
+    def _shared_tiles(self, known: Container[object]) -> list[tuple[int, int, int, Array, Array]]:
+        """Return what programs of a path read together at sites that are not ``known``.
 
         Path, bytes of all distinct tiles, site, the programs (as positions) and their tiles.
         """
@@ -247,6 +260,8 @@ class GroupTraffic:
         found = []
         for site in self._dma:
             if not isinstance(site.command, DmaRead) or access_of(site.command).gather is not None:
+                continue
+            if site.command in known:
                 continue
             tiles, distinct = self._tiles(access_of(site.command), self._path_of)
             moved = [0] * len(sizes)
@@ -299,6 +314,13 @@ def _joined(a: Array, b: Array) -> Array:
     values, which = np.unique(b, return_inverse=True)
     _, joined = np.unique(a * len(values) + which.reshape(-1), return_inverse=True)
     return joined.reshape(-1)
+
+
+def _sharing(active: int, columns: list[int], num_sites: int, num_reads: int) -> Sharing:
+    """Return what a kind shares, of columns: what is read (by site, or once), missed, in turns."""
+    read, missed = columns[:num_reads], columns[num_reads : num_reads + num_sites]
+    pairs = zip(missed, read if len(read) == num_sites else read * num_sites, strict=True)
+    return Sharing(active, tuple(pairs), tuple(columns[num_reads + num_sites :]))
 
 
 def _trips(loop: Loop, trips: Mapping[int, int]) -> int:

@@ -27,6 +27,7 @@ from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts
 from kernbench.sim_engine.kernel_paces import Pace, Paces, Timing, busy_ps
 from kernbench.sim_engine.kernel_pipeline import PipelineTimes
 from kernbench.sim_engine.kernel_plan import ProgramPlan
+from kernbench.sim_engine.kernel_reads import read_together
 from kernbench.sim_engine.kernel_traffic import GroupTraffic, Kind, varies_by_program
 
 Array = npt.NDArray[Any]
@@ -145,8 +146,10 @@ def _traffic(
     if found is None:
         if any(varies_by_program(group) for group in trace.groups):
             trace = by_path(trace)
+        together = read_together(trace, num_pes, room)
+        burst_bytes = sip.cube.hbm_burst_bytes
         found = known[key] = [
-            GroupTraffic(trace, group, num_pes, sip.cube.hbm_burst_bytes, room, dict(copies))
+            GroupTraffic(trace, group, num_pes, burst_bytes, room, dict(copies), together)
             for group in trace.groups
             if len(group.program_ids)
         ]

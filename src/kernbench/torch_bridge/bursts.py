@@ -8,6 +8,7 @@ the middle where somebody else wants the device: the times are those of one even
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from kernbench.runtime_api import Run
     from kernbench.sim_engine import DeviceEngine, Stream
     from kernbench.torch_bridge.costs import OperationTiming
-
-
-Planned = tuple[int, int, int, "Template", "OperationTiming"]
-"""Earliest start, start and end of an operation, and its schedule."""
 
 
 class Burst(StreamCommand):
@@ -35,21 +32,24 @@ class Burst(StreamCommand):
         self._sip_id = sip_id
         self._pes: DeviceEngine = run.pes(sip_id)
         self._waiting: deque[tuple[int, OperationTiming]] = deque()
-        self._planned: list[Planned] = []
+        self._planned: list[tuple[int, OperationTiming]] = []
+        """What was waiting, with schedule, start and end by position."""
+        self._templates: list[Template] = []
+        self._starts_ps: list[int] = []
+        self._ends_ps: list[int] = []
         self._timer: Timer | None = None
         self._is_over = False
         self._is_ahead = False
         """Whether more than what runs now may be planned."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether an operation may still join: it would be part of what others wait for."""
+    def join(self, earliest_ps: int, timing: OperationTiming) -> bool:
+        """Put an operation at the end, unless it would be part of what others wait for."""
         callbacks = self.callbacks
-        return callbacks is not None and len(callbacks) == 1 and not self._is_over
-
-    def add(self, earliest_ps: int, timing: OperationTiming) -> None:
-        """Put an operation at the end."""
+        # The stream's own is one.
+        if callbacks is None or len(callbacks) > 1 or self._is_over:
+            return False
         self._waiting.append((earliest_ps, timing))
+        return True
 
     def begin(self) -> None:
         self._go_on()
@@ -62,11 +62,10 @@ class Burst(StreamCommand):
         """Give way after the operation that runs now; what is left is planned anew."""
         if not self._is_ahead:
             return
-        now_ps, planned = self._run.simulation.now_ps, self._planned
-        kept = max(sum(start_ps <= now_ps for _, start_ps, *_ in planned), 1)
-        for earliest_ps, _, _, _, timing in reversed(planned[kept:]):
-            self._waiting.appendleft((earliest_ps, timing))
-        del planned[kept:]
+        kept = max(bisect_right(self._starts_ps, self._run.simulation.now_ps), 1)
+        self._waiting.extendleft(reversed(self._planned[kept:]))
+        for column in (self._planned, self._templates, self._starts_ps, self._ends_ps):
+            del column[kept:]
         assert self._timer is not None
         self._run.simulation.cancel(self._timer)
         self._await()
@@ -74,7 +73,7 @@ class Burst(StreamCommand):
 
     def describe(self) -> str:
         names = [timing.template(False).name for _, timing in self._waiting]
-        names = [template.name for *_, template, _ in self._planned] + names
+        names = [template.name for template in self._templates] + names
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         return f"{shown or 'operations'} on SIP {self._sip_id} (rank {self._rank})"
 
@@ -103,15 +102,21 @@ class Burst(StreamCommand):
         self._pes.is_busy = True
         self._is_ahead = len(waiting) > 1 and self._is_alone()
         at_ps = run.simulation.now_ps
-        take, put = waiting.popleft, self._planned.append
+        planned, templates, starts_ps, ends_ps = [], [], [], []
         for _ in range(len(waiting) if self._is_ahead else 1):
-            earliest_ps, timing = take()
+            operation = waiting.popleft()
+            planned.append(operation)
+            earliest_ps, timing = operation
             if at_ps > earliest_ps:
-                start_ps, template = at_ps, timing.queued or timing.template(True)
+                template = timing.queued or timing.template(True)
             else:
-                start_ps, template = earliest_ps, timing.idle or timing.template(False)
-            at_ps = start_ps + template.duration_ps
-            put((earliest_ps, start_ps, at_ps, template, timing))
+                at_ps, template = earliest_ps, timing.idle or timing.template(False)
+            starts_ps.append(at_ps)
+            at_ps += template.duration_ps
+            ends_ps.append(at_ps)
+            templates.append(template)
+        self._planned, self._templates = planned, templates
+        self._starts_ps, self._ends_ps = starts_ps, ends_ps
         self._await()
         if self._is_ahead:
             self._pes.holder = self
@@ -128,14 +133,15 @@ class Burst(StreamCommand):
     def _await(self) -> None:
         """Wait until the last operation that is planned would end if it stayed alone."""
         simulation = self._run.simulation
-        delay_ps = max(self._planned[-1][2] - simulation.now_ps, 0)
+        delay_ps = max(self._ends_ps[-1] - simulation.now_ps, 0)
         self._timer = simulation.timer(delay_ps, self.label)
         self._timer.when_done(lambda _: self._planned_is_done())
 
     def _share(self) -> None:
         """Let the operation that runs, the last one that is planned, share HBM with others."""
         self._is_ahead = False
-        run, (_, start_ps, end_ps, template, _) = self._run, self._planned[-1]
+        run, template = self._run, self._templates[-1]
+        start_ps, end_ps = self._starts_ps[-1], self._ends_ps[-1]
         self._pes.holder = None
         run.hbm.plan(self._sip_id, None)
         demand = demand_of(template.hbm_ps, template.duration_ps)
@@ -146,14 +152,12 @@ class Burst(StreamCommand):
 
     def _planned_is_done(self) -> None:
         run = self._run
-        planned, self._planned = self._planned, []
         if not self._is_ahead:
             # Others may have slowed the last one down.
-            earliest_ps, start_ps, end_ps, template, timing = planned[-1]
-            end_ps = max(end_ps, run.simulation.now_ps)
-            planned[-1] = earliest_ps, start_ps, end_ps, template, timing
-        placed = [(template, start_ps, end_ps) for _, start_ps, end_ps, template, _ in planned]
-        run.log_one_by_one(placed, (self._rank,), (self._sip_id,), self._queue.name)
+            self._ends_ps[-1] = max(self._ends_ps[-1], run.simulation.now_ps)
+        columns = (self._templates, self._starts_ps, self._ends_ps)
+        run.log_in_a_row((self._rank,), (self._sip_id,), self._queue.name, *columns)
+        self._planned, self._templates = [], []
         if self._is_ahead:
             self._is_ahead = False
             self._pes.holder = None

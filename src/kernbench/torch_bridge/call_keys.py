@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.device.residence import Residence, storage_of
+from kernbench.torch_bridge.direct import NATIVE
 from kernbench.torch_bridge.operations import PLAIN
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.operations import Operation
 
 is_meta: Any = torch._C.TensorBase.is_meta.__get__
 """Whether C++ has no data for a tensor, wherever the program sees it."""
@@ -42,23 +46,48 @@ def call_keys(values: Iterable[Any]) -> tuple[Any, ...] | None:
 _NUMBERS = frozenset({int, bool, str, type(None), torch.dtype, torch.memory_format, torch.layout})
 
 
-def look_at(values: Sequence[Any], keys: list[Any]) -> Residence | None:
-    """Return where the tensors among values are, and add to ``keys`` what decides the time.
+def look_at(
+    operation: Operation, args: Sequence[Any], kwargs: dict[str, Any] | None
+) -> tuple[Any, Residence] | None:
+    """Return what decides the time of a call, and where the first of its tensors is.
 
     None: there is none, or something is unusual about them, so that a closer look is needed.
     """
+    try:
+        if len(args) == 2 and not kwargs:
+            first, second = args
+            if type(first) in NATIVE and type(second) in NATIVE:
+                # Most calls: no need for a list.
+                source, beside = storage_of(first)._kernbench, storage_of(second)._kernbench
+                sip_id = source.sip_id
+                if sip_id < 0 or sip_id != beside.sip_id or source.uses or beside.uses:
+                    return None
+                shapes = first.shape, second.shape
+                return (operation, sip_id, *shapes, first.dtype, second.dtype), source
+        keys: list[Any] = [operation]
+        found = _look_among(args, keys)
+    except (AttributeError, RuntimeError):
+        # It is in no place yet, or has no storage.
+        return None
+    if found is None or (kwargs and not _name_all(kwargs, keys)):
+        return None
+    keys.append(found.sip_id)
+    return tuple(keys), found
+
+
+def _look_among(values: Sequence[Any], keys: list[Any]) -> Residence | None:
+    """Return where the tensors among values are, and add to ``keys`` what decides the time."""
     found: Residence | None = None
     for value in values:
         kind = type(value)
         if kind in PLAIN:
-            try:
-                residence = getattr(storage_of(value), "_kernbench", None)
-            except (NotImplementedError, RuntimeError):
-                return None
-            if residence is None or residence.uses or residence.device is None:
+            residence = storage_of(value)._kernbench
+            if residence.uses or residence.device is None:
                 return None
             keys.append(value.shape)
             keys.append(value.dtype)
+            if kind not in NATIVE:
+                keys.append(kind)
         elif kind in _NUMBERS:
             # True is equal to 1.
             keys.append((bool, value) if kind is bool else value)
@@ -71,7 +100,7 @@ def look_at(values: Sequence[Any], keys: list[Any]) -> Residence | None:
             if not value or type(value[0]) in _NUMBERS:
                 keys.extend(value)
                 continue
-            residence = look_at(value, keys)
+            residence = _look_among(value, keys)
             if residence is None:
                 return None
         else:
@@ -83,7 +112,7 @@ def look_at(values: Sequence[Any], keys: list[Any]) -> Residence | None:
     return found
 
 
-def name_all(given: dict[str, Any], keys: list[Any]) -> bool:
+def _name_all(given: dict[str, Any], keys: list[Any]) -> bool:
     """Add named numbers to ``keys``; return whether they are nothing else."""
     for name, value in given.items():
         kind = type(value)

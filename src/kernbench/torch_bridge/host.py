@@ -30,6 +30,8 @@ class Host:
         self._put_span = run.op_log.plain_spans.extend
         self._launch_times_ps: dict[int, int] = {}
         """By SIP."""
+        self._streams: dict[int, Stream] = {}
+        """The default ones, by SIP."""
         self._ahead_ps = 0
 
     @property
@@ -54,13 +56,12 @@ class Host:
         if chosen is not None and chosen.sip_id == sip_id:
             queue = chosen.queue
         else:
-            queue = self._run.stream(sip_id)
+            queue = self._streams.get(sip_id) or self._stream(sip_id)
         tail = queue.tail
-        if type(tail) is Burst and tail.is_open:
-            tail.add(earliest_ps, timing)
+        if type(tail) is Burst and tail.join(earliest_ps, timing):
             return
         burst = Burst(self._run, queue, sip_id)
-        burst.add(earliest_ps, timing)
+        burst.join(earliest_ps, timing)
         queue.submit(burst)
 
     def copy(self, template: Template, sip_id: int) -> StreamCommand:
@@ -107,6 +108,10 @@ class Host:
         end_ps = self.now_ps
         if end_ps > since_ps:
             self._put_span((self._rank, "wait", handle.label, since_ps, end_ps))
+
+    def _stream(self, sip_id: int) -> Stream:
+        found = self._streams[sip_id] = self._run.stream(sip_id)
+        return found
 
     def _launch_ps(self) -> int:
         sip_id = self.state.sip_id

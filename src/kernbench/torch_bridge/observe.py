@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sys import getrefcount
 from typing import Any
 
 import torch
@@ -10,34 +9,33 @@ from torch import Tensor
 from torch._prims.rng_prims import run_dtensor_rng_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernbench.torch_bridge.call_keys import is_meta, look_at, name_all
+from kernbench.torch_bridge.call_keys import look_at
 from kernbench.torch_bridge.costs import num_bytes
-from kernbench.torch_bridge.device.in_use import check_use
 from kernbench.torch_bridge.device.moves import MOVE
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.device.residence import (
     Residence,
-    residence_of,
     settle,
     settle_beside,
-    storage_of,
 )
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
-from kernbench.torch_bridge.operations import PLAIN, Operation, describe, holds_memory
+from kernbench.torch_bridge.direct import KnownCall, execute_first
+from kernbench.torch_bridge.operands import ends_of_copy, residence_among
+from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
-from kernbench.torch_bridge.refusals import MixedDevicesError
 from kernbench.torch_bridge.shapes import Known, zeros_on_host
 from kernbench.torch_bridge.unwritten import begin_unwritten
 from kernbench.torch_bridge.wider_numbers import in_wider_numbers
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+_is_seen = torch._C._is_torch_function_mode_enabled
+"""Returns whether a mode of the program would see the functions that are called here."""
+_without_functions = torch._C.DisableTorchFunction
 _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
 _ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 _ZEROS = torch.ops.aten.zeros.default
 _NO_BACKWARD = -1
-_REFERENCES_OF_CPP = 3
-"""References to an argument that only C++ knows: its own, that of the arguments, the count's."""
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
 """By the identity of the overload, which the entry keeps alive: its own hash is Python."""
 
@@ -60,6 +58,8 @@ class Observer(TorchDispatchMode):
         self._host = process.host
         self._costs = process.session.costs
         self._known = process.session.known_calls
+        self._quick: dict[int, Operation] = {}
+        """Views and plain operations that were met, as in ``_OPERATIONS``."""
         self._shapes = process.session.shapes
         self._place = process.session.place
         run = process.session.run
@@ -68,6 +68,38 @@ class Observer(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Show a view, or do a plain operation like one before; others take more care."""
+        operation = self._quick.get(id(func))
+        if operation is None or types or _is_seen():
+            return self._decide(func, types, args, kwargs or {})
+        if operation.is_view:
+            return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        if MOVE.under_way:
+            return self._observe(func, operation, args, kwargs or {})
+        looked = look_at(operation, args, kwargs)
+        if looked is None:
+            return self._observe(func, operation, args, kwargs or {})
+        key, source = looked
+        known = self._known.get(key)
+        if known is None:
+            return self._meet(func, operation, args, kwargs or {}, key, source)
+        try:
+            result = known.call(*args, **kwargs) if kwargs else known.call(*args)
+        except NotImplementedError as error:
+            result = in_wider_numbers(operation, args, kwargs or {}, error)
+        if operation.makes_memory:
+            if type(result) is Tensor:
+                settle_beside(self._process, result, source, operation.name)
+            else:
+                _settle_all(result, source.device, operation.name)
+        self._host.launch(operation.name, known.timing, source.sip_id)
+        return result
+
+    def _decide(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation in the way that its kind asks for."""
+        if _is_seen():
+            with _without_functions():
+                return self.__torch_dispatch__(func, types, args, kwargs)
         for each in types:
             if each not in PLAIN and each.__name__ != "FakeTensor":
                 return NotImplemented
@@ -75,49 +107,43 @@ class Observer(TorchDispatchMode):
         if found is None:
             found = _OPERATIONS[id(func)] = describe(func), func
         operation = found[0]
-        if operation.is_plain and self._shapes is None and not MOVE.under_way:
-            return self._repeat(func, operation, args, kwargs)
+        if operation.is_view or (operation.is_plain and self._shapes is None):
+            self._quick[id(func)] = operation
         if operation.is_view:
-            return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+            return operation.call(*args, **kwargs)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
             with self:
-                return func.decompose(*args, **(kwargs or {}))
-        return self._observe(func, operation, args, kwargs or {})
+                return func.decompose(*args, **kwargs)
+        return self._observe(func, operation, args, kwargs)
 
-    def _repeat(
-        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any] | None
+    def _meet(
+        self,
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        key: Any,
+        source: Residence,
     ) -> Any:
-        """Do a plain operation: what is known of an equal call need not be worked out again."""
-        keys: list[Any] = [operation]
-        source = look_at(args, keys)
-        if source is None or (kwargs and not name_all(kwargs, keys)):
-            return self._observe(func, operation, args, kwargs or {})
-        sip_id = source.sip_id
-        keys.append(sip_id)
-        key = tuple(keys)
-        timing = self._known.get(key)
+        """Do a plain operation, and keep what there is to know of a call like it."""
+        call, name = operation.call, operation.name
         try:
-            result = operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+            result, call = execute_first(func, operation, args, kwargs)
         except NotImplementedError as error:
-            result = in_wider_numbers(operation, args, kwargs or {}, error)
-        name = operation.name
+            result = in_wider_numbers(operation, args, kwargs, error)
         if operation.makes_memory:
-            if type(result) is Tensor:
-                settle_beside(self._process, result, source, name)
-            else:
-                _settle_all(result, source.device, name)
-        if timing is None:
-            timing = self._costs.timing(func, operation, args, kwargs or {}, result, sip_id)
-            if name not in self._costs.unknown:
-                self._known[key] = timing
-        self._host.launch(name, timing, sip_id)
+            _settle_all(result, source.device, name)
+        timing = self._costs.timing(func, operation, args, kwargs, result, source.sip_id)
+        if name not in self._costs.unknown:
+            self._known[key] = KnownCall(timing, call)
+        self._host.launch(name, timing, source.sip_id)
         return result
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation on tensors that are no wrappers."""
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
             return self._make(func, operation, args, kwargs)
-        source = _residence_among(operation, args)
+        source = residence_among(operation, args)
         if MOVE.under_way:
             return self._move(func, operation, args, kwargs, source, MOVE.target)
         if source is None:
@@ -142,7 +168,7 @@ class Observer(TorchDispatchMode):
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         asked = kwargs.get("device")
-        source = _residence_among(operation, args)
+        source = residence_among(operation, args)
         target: torch.device | None = None
         if asked is not None and asked.type == DEVICE_TYPE:
             if _dispatch_mode(_FAKE) is not None:
@@ -182,7 +208,7 @@ class Observer(TorchDispatchMode):
     ) -> Any:
         """Do an operation whose result may be elsewhere than its operands."""
         if operation.full_name == "aten.copy_.default":
-            source, target = _ends_of_copy(args)
+            source, target = ends_of_copy(args)
         if target is None and source is not None and operation.is_copy:
             return self._move_to_host(func, operation, args, kwargs, source)
         if target is None:
@@ -256,81 +282,6 @@ class Observer(TorchDispatchMode):
         command = self._copy("copy_to_host", sip_id, size_bytes)
         if wait:
             self._host.wait(command)
-
-
-def _residence_among(operation: Operation, args: Any) -> Residence | None:
-    """Return where the first tensor among arguments is that is on a device.
-
-    Raises:
-        UsageError: A tensor is in use by a collective that was not waited for.
-        RuntimeError: Tensors of host and device do not mix.
-    """
-    found: Residence | None = None
-    has_host = False
-    for arg in args:
-        kind = type(arg)
-        if kind in PLAIN or (isinstance(arg, Tensor) and holds_memory(kind)):
-            try:
-                residence = getattr(storage_of(arg), "_kernbench", None)
-            except (NotImplementedError, RuntimeError):
-                continue
-            if residence is None:
-                has_host |= not is_meta(arg)
-                continue
-            if residence.uses and not operation.is_free:
-                check_use(operation, args, arg, residence)
-            if residence.device is None:
-                has_host |= not residence.is_open
-                continue
-        elif isinstance(arg, (list, tuple)):
-            residence = _residence_among(operation, arg)
-            if residence is None:
-                continue
-        else:
-            continue
-        if found is None:
-            found = residence
-        elif found.device is not residence.device and found.device != residence.device:
-            _refuse_mix(operation, found.device, residence.device)
-    if found is not None and has_host:
-        arg = None  # It would count as a reference to a tensor.
-        _check_host(operation, found.device, args)
-    return found
-
-
-def _check_host(operation: Operation, device: Any, args: Any) -> None:
-    """Refuse tensors of the host beside those of a device, unless they are numbers.
-
-    One that no Python code refers to is none of the program's: C++ has made it on its way through a
-    composite operation, to go with the device's tensors, and that is where it goes.
-    """
-    for position in range(len(args) if operation.is_on_one_device else 0):
-        if type(args[position]) not in PLAIN or not args[position].dim():
-            continue
-        if args[position].layout is not torch.strided:  # It has no storage, and goes with both.
-            continue
-        residence = getattr(storage_of(args[position]), "_kernbench", None)
-        is_host = residence is None or (residence.device is None and not residence.is_open)
-        if not is_host or is_meta(args[position]):
-            continue
-        if getrefcount(args[position]) > _REFERENCES_OF_CPP:
-            _refuse_mix(operation, device, CPU)
-        settle(args[position], device, operation.name)
-
-
-def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
-    if not operation.is_on_one_device:
-        return
-    raise MixedDevicesError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{first} and {second}! ({operation.full_name})"
-    )
-
-
-def _ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
-    """Return where ``copy_`` reads, and where it writes."""
-    target, source = map(residence_of, args[:2])
-    return source, None if target is None else target.device
 
 
 def _settle_all(result: Any, device: torch.device | None, label: str) -> None:

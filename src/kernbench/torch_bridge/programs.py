@@ -16,6 +16,7 @@ import torch
 
 from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
+    attention_sharding,
     c10d,
     context_parallel,
     device,
@@ -100,6 +101,7 @@ class Programs:
             naming.install(patches)
             profiling.install(patches)
             sharding.install(patches)
+            attention_sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
             context_parallel.install(patches)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.call_order import CallOrder
-from kernbench.torch_bridge.costs import OperationCosts, OperationTiming
+from kernbench.torch_bridge.costs import OperationCosts
 from kernbench.torch_bridge.device.names import CPU, META
+from kernbench.torch_bridge.direct import KnownCall
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.shapes import Shapes
 
@@ -30,8 +31,8 @@ class Session:
         self.said: set[str] = set()
         """Warnings that one of the processes has given for all."""
         self.costs = OperationCosts(run.machine)
-        self.known_calls: dict[Any, OperationTiming] = {}
-        """Times of plain operations, by what decides them."""
+        self.known_calls: dict[Any, KnownCall] = {}
+        """Calls of plain operations, by what decides their time."""
         self.shapes = None if run.has_data else Shapes()
         self.memories = Memories(run.machine)
         self.place = CPU if run.has_data else META

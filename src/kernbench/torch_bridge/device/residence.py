@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 storage_of: Any = torch._C.TensorBase.untyped_storage
 """Returns the storage of a tensor; a wrapper has none and raises."""
 
+_new = object.__new__
+
 
 class Residence:
     """What the simulation knows of one allocation; an attribute of the storage that it belongs to.
@@ -84,8 +86,12 @@ def settle_beside(process: Process, tensor: Tensor, operand: Residence, label: s
         return
     if getattr(storage, "_kernbench", None) is None:
         sip_id = operand.sip_id
-        block = allocate(process, sip_id, storage.nbytes(), label)
-        storage._kernbench = Residence(operand.device, sip_id, block)
+        # What __init__ does, which every result would wait for.
+        made = _new(Residence)
+        made.block = allocate(process, sip_id, storage.nbytes(), label)
+        made.device, made.sip_id = operand.device, sip_id
+        made.is_open, made.written, made.uses = False, None, ()
+        storage._kernbench = made
 
 
 def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Residence | None:

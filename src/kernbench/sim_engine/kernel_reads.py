@@ -1,0 +1,253 @@
+"""What programs read together that go around loops differently often (ADR-0090).
+
+The programs of a wave read a tile once from HBM, however many of them read it and wherever in the
+kernel's text they do. Such a tile has no number of its own: programs begin and end elsewhere in a
+tensor. So each program's reads at a site are taken as a box, rows of bytes without a gap, and what
+a wave reads is the union of its boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    PROGRAM,
+    UNKNOWN_LINE,
+    Access,
+    Command,
+    DmaRead,
+    KernelTrace,
+    Loop,
+    Predicate,
+    ProgramGroup,
+    SourceLine,
+    loop_dim,
+    walk,
+)
+
+Array = npt.NDArray[Any]
+Share = tuple[int, int]
+"""How much comes from HBM, and of how much."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadTogether:
+    """What the programs of a launch read from HBM, where it was found for all of them at once."""
+
+    shares: dict[DmaRead, Share]
+    room: int
+    """What the cache has left for other operands that stay in it for the whole launch."""
+
+
+def read_together(trace: KernelTrace, num_pes: int, room: int | None) -> ReadTogether | None:
+    """Return what programs in waves of ``num_pes`` share, None where they all run as long.
+
+    ``room`` is how many bytes stay in the cache for a whole launch, None without a cache. Reads of
+    other forms than boxes are left out.
+    """
+    if room is None or not trips_differ(trace):
+        return None
+    families: dict[tuple[int, int], list[_Reads]] = {}
+    for group in trace.groups:
+        waves = group.program_ids // num_pes
+        for command, loops in _reads_of(group.body):
+            found = _boxes(command, loops, group, waves)
+            if found is not None:
+                families.setdefault((command.source.param, found.stride), []).append(found)
+    counted = []
+    for reads in families.values():
+        boxes = _Boxes.of(reads)
+        if boxes is not None:
+            counted.append((boxes.distinct_bytes(by_wave=False), boxes, reads))
+    shares: dict[DmaRead, Share] = {}
+    for at_least, boxes, reads in sorted(counted, key=lambda each: each[0]):
+        missed, read = at_least, boxes.total_bytes
+        if not read:
+            continue
+        # The smallest operands stay in the cache for the whole launch, if they fit together.
+        if at_least <= room and at_least < read:
+            room -= at_least
+        else:
+            missed = boxes.distinct_bytes(by_wave=True)
+        divisor = math.gcd(missed, read)
+        for each in reads:
+            shares[each.command] = (missed // divisor, read // divisor)
+    return ReadTogether(shares, room)
+
+
+def trips_differ(trace: KernelTrace) -> bool:
+    """Return whether programs go around a loop of the kernel's text differently often."""
+    if any(group.trips for group in trace.groups):
+        return True
+    known: dict[SourceLine, list[int]] = {}
+    for group in trace.groups:
+        mine: dict[SourceLine, list[int]] = {}
+        for command in walk(group.body):
+            if isinstance(command, Loop) and command.line != UNKNOWN_LINE:
+                mine.setdefault(command.line, []).append(command.trip_count)
+        if any(known.setdefault(line, counts) != counts for line, counts in mine.items()):
+            return True
+    return False
+
+
+def _reads_of(
+    body: tuple[Command, ...], loops: tuple[Loop, ...] = ()
+) -> Iterator[tuple[DmaRead, tuple[Loop, ...]]]:
+    for command in body:
+        if isinstance(command, Loop):
+            yield from _reads_of(command.body, (*loops, command))
+        elif isinstance(command, DmaRead):
+            yield command, loops
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reads:
+    """What programs read at one site: rows ``first`` to ``last``, bytes ``left`` to ``right``."""
+
+    command: DmaRead
+    stride: int
+    """From row to row; 0 where all bytes follow each other, and each byte counts as a row."""
+    wave: Array
+    first: Array
+    last: Array
+    left: Array
+    right: Array
+
+
+def _boxes(
+    command: DmaRead, loops: tuple[Loop, ...], group: ProgramGroup, waves: Array
+) -> _Reads | None:
+    """Return what each program reads at a site, None where that is not a box.
+
+    Masks cut off programs that read nothing; what they leave of a tile counts as the whole tile.
+    """
+    trips = {loop_dim(loop_id): counts for loop_id, counts in group.trips}
+    lengths = {
+        loop_dim(loop.loop_id): trips.get(loop_dim(loop.loop_id), np.array(loop.trip_count))
+        for loop in loops
+    }
+    steps = _steps(command.source, lengths)
+    if steps is None or any(not length.min() for length in lengths.values()):
+        return None
+    start, evenly = steps
+    width, stride, rows = np.array(command.source.dtype.itemsize), 0, np.array(1)
+    for step, length in evenly:
+        if not stride and step <= width.min():
+            width = width + step * (length - 1)
+        elif not stride:
+            stride, rows = step, length
+        elif step % stride == 0 and step // stride <= rows.min():
+            rows = rows + step // stride * (length - 1)
+        else:
+            return None
+    if stride and width.max() > stride:
+        return None
+    if not stride:
+        columns = [start, start + width, 0, 1]
+    else:
+        row, left = np.divmod(start, stride)
+        columns = [row, row + rows, left, left + width]
+    held = np.ones(len(waves), dtype=np.bool_)
+    if isinstance(command.mask, Predicate):
+        for dims, flags in command.mask.terms.items():
+            if dims in ((), (PROGRAM,)):
+                held &= flags
+    first, last, left, right = (np.broadcast_to(each, held.shape)[held] for each in columns)
+    return _Reads(command, stride, waves[held], first, last, left, right)
+
+
+def _steps(
+    access: Access, lengths: dict[int, Array]
+) -> tuple[Array, list[tuple[int, Array]]] | None:
+    """Return each program's lowest byte, and the steps by which it goes on and how many each has.
+
+    Steps rise. None where loops and axes do not go on evenly, or not by themselves.
+    """
+    if access.gather is not None:
+        return None
+    start = np.array(access.offset.const)
+    found: list[tuple[int, Array]] = []
+    for dims, array in access.offset.terms.items():
+        if dims == (PROGRAM,):
+            start = start + array
+            continue
+        if len(dims) != 1:
+            return None
+        changes = np.diff(array)
+        step = int(changes[0]) if len(changes) else 0
+        if (changes != step).any():
+            return None
+        length = lengths.get(dims[0], np.array(len(array)))
+        start = start + array[0] + min(step, 0) * (length - 1)
+        if step and length.max() > 1:
+            found.append((abs(step), length))
+    return start, sorted(found, key=lambda each: each[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Boxes:
+    """Boxes of which one side is either the same or has nothing in common."""
+
+    wave: Array
+    side: Array
+    """The number of that side."""
+    length: Array
+    """Of that side."""
+    start: Array
+    """Of the other side."""
+    stop: Array
+
+    @staticmethod
+    def of(reads: Sequence[_Reads]) -> _Boxes | None:
+        """Return the boxes of some sites, None where both sides overlap in part."""
+        wave, first, last, left, right = (
+            np.concatenate([getattr(each, name) for each in reads])
+            for name in ("wave", "first", "last", "left", "right")
+        )
+        for (low, high), (start, stop) in (
+            ((left, right), (first, last)),
+            ((first, last), (left, right)),
+        ):
+            side = _numbered(low, high)
+            if side is not None:
+                return _Boxes(wave, side, high - low, start, stop)
+        return None
+
+    @property
+    def total_bytes(self) -> int:
+        """How many bytes all of them have, those in several counted for each."""
+        return int((self.length * (self.stop - self.start)).sum())
+
+    def distinct_bytes(self, *, by_wave: bool) -> int:
+        """Return how many bytes lie in a box, of each wave by itself or of the whole launch."""
+        if not len(self.start):
+            return 0
+        apart = self.side
+        if by_wave:
+            apart = apart + self.wave * (int(apart.max()) + 1)
+        # Boxes that have nothing in common are put one behind the other.
+        offset = apart * int(self.stop.max() - self.start.min())
+        order = np.argsort(offset + self.start, kind="stable")
+        start, stop = (offset + self.start)[order], (offset + self.stop)[order]
+        reach = np.maximum.accumulate(stop)
+        start[1:] = np.maximum(start[1:], reach[:-1])
+        return int((np.maximum(stop - start, 0) * self.length[order]).sum())
+
+
+def _numbered(low: Array, high: Array) -> Array | None:
+    """Return a number for each interval, None where some overlap in part."""
+    if not len(low):
+        return np.zeros(0, dtype=np.int64)
+    base, span = int(low.min()), int(high.max() - low.min()) + 1
+    if span.bit_length() > 31:
+        # Pairs would not fit into 64 bits; rows of a tensor and bytes of a row do.
+        return np.zeros_like(low) if (low == low[0]).all() and (high == high[0]).all() else None
+    codes, numbers = np.unique((low - base) * span + (high - base), return_inverse=True)
+    lows, highs = np.divmod(codes, span)
+    return numbers.reshape(-1) if (highs[:-1] <= lows[1:]).all() else None

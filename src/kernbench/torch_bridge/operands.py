@@ -1,0 +1,94 @@
+"""On which device the operands of an operation are."""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.call_keys import is_meta
+from kernbench.torch_bridge.device.in_use import check_use
+from kernbench.torch_bridge.device.names import CPU
+from kernbench.torch_bridge.device.residence import Residence, residence_of, settle, storage_of
+from kernbench.torch_bridge.operations import PLAIN, Operation, holds_memory
+from kernbench.torch_bridge.refusals import MixedDevicesError
+
+_REFERENCES_OF_CPP = 3
+"""References to an argument that only C++ knows: its own, that of the arguments, the count's."""
+
+
+def residence_among(operation: Operation, args: Any) -> Residence | None:
+    """Return where the first tensor among arguments is that is on a device.
+
+    Raises:
+        UsageError: A tensor is in use by a collective that was not waited for.
+        RuntimeError: Tensors of host and device do not mix.
+    """
+    found: Residence | None = None
+    has_host = False
+    for arg in args:
+        kind = type(arg)
+        if kind in PLAIN or (isinstance(arg, Tensor) and holds_memory(kind)):
+            try:
+                residence = getattr(storage_of(arg), "_kernbench", None)
+            except (NotImplementedError, RuntimeError):
+                continue
+            if residence is None:
+                has_host |= not is_meta(arg)
+                continue
+            if residence.uses and not operation.is_free:
+                check_use(operation, args, arg, residence)
+            if residence.device is None:
+                has_host |= not residence.is_open
+                continue
+        elif isinstance(arg, (list, tuple)):
+            residence = residence_among(operation, arg)
+            if residence is None:
+                continue
+        else:
+            continue
+        if found is None:
+            found = residence
+        elif found.device is not residence.device and found.device != residence.device:
+            _refuse_mix(operation, found.device, residence.device)
+    if found is not None and has_host:
+        arg = None  # It would count as a reference to a tensor.
+        _check_host(operation, found.device, args)
+    return found
+
+
+def _check_host(operation: Operation, device: Any, args: Any) -> None:
+    """Refuse tensors of the host beside those of a device, unless they are numbers.
+
+    One that no Python code refers to is none of the program's: C++ has made it on its way through a
+    composite operation, to go with the device's tensors, and that is where it goes.
+    """
+    for position in range(len(args) if operation.is_on_one_device else 0):
+        if type(args[position]) not in PLAIN or not args[position].dim():
+            continue
+        if args[position].layout is not torch.strided:  # It has no storage, and goes with both.
+            continue
+        residence = getattr(storage_of(args[position]), "_kernbench", None)
+        is_host = residence is None or (residence.device is None and not residence.is_open)
+        if not is_host or is_meta(args[position]):
+            continue
+        if getrefcount(args[position]) > _REFERENCES_OF_CPP:
+            _refuse_mix(operation, device, CPU)
+        settle(args[position], device, operation.name)
+
+
+def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
+    if not operation.is_on_one_device:
+        return
+    raise MixedDevicesError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{first} and {second}! ({operation.full_name})"
+    )
+
+
+def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
+    """Return where ``copy_`` reads, and where it writes."""
+    target, source = map(residence_of, args[:2])
+    return source, None if target is None else target.device
