@@ -305,10 +305,14 @@ class Run:
         addresses: tuple[int, ...] = (),
     ) -> None:
         """Put a completed command into the op log."""
-        self._num_logged += 1
-        self.op_log.append(
-            Instance(template, self._num_logged, ranks, sips, starts_ps, ends_ps, stream, addresses)
-        )
+        number = self._num_logged = self._num_logged + 1
+        if addresses:
+            self.op_log.append(
+                Instance(template, number, ranks, sips, starts_ps, ends_ps, stream, addresses)
+            )
+        else:
+            columns = ([template], [starts_ps], [ends_ps])
+            self.op_log.plain_instances.extend((number, ranks, sips, stream, *columns))
 
     def log_in_a_row(
         self,
