@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
@@ -81,7 +81,7 @@ class Run:
         self.transfers = TransferTemplates(self.machine)
         self.lent = LentMemory()
         """Host tensors that kernels may reach through addresses in memory."""
-        self.started_s = time.perf_counter()
+        self.started_s = perf_counter()
         self.ended = False
         self.probed_ps: int | None = None
         """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""

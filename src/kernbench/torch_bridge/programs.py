@@ -18,6 +18,7 @@ from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
     attention_sharding,
     c10d,
+    clocks,
     context_parallel,
     device,
     environ,
@@ -92,6 +93,7 @@ class Programs:
             environ.install(patches)
             output.install(patches, *self._output)
             locks.install(patches)
+            clocks.install(patches)
             queues.install(patches)
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
