@@ -33,7 +33,7 @@ class Words:
 
     def put(self, state: bytes) -> None:
         """Write what :meth:`get` has returned."""
-        if state is not self.get():
+        if state != self.get():
             self._words.raw = self._shown = state
 
 
@@ -149,29 +149,26 @@ class TorchRandom:
 
     def __init__(self) -> None:
         self._generator = torch.default_generator
-        self._shown = self._generator.get_state()
-        self._bytes = _bytes_of(self._generator, self._shown)
-        self._seen = b""
+        self._shown = b"", self._generator.get_state()
+        self._bytes = _bytes_of(self._generator, self._shown[1])
 
     @property
     def is_watched(self) -> bool:
         """Whether a state that is still the same need not be read out."""
         return self._bytes is not None
 
-    def get(self) -> Tensor:
-        """Return the state: the same object as long as it is the same."""
+    def get(self) -> tuple[bytes, Tensor]:
+        """Return the state, behind the object's bytes; the same as long as these are the same."""
         seen = b"" if self._bytes is None else self._bytes.get()
-        if not seen or seen is not self._seen:
-            self._shown, self._seen = self._generator.get_state(), seen
+        if not seen or seen is not self._shown[0]:
+            self._shown = seen, self._generator.get_state()
         return self._shown
 
-    def put(self, state: Tensor) -> None:
+    def put(self, state: tuple[bytes, Tensor]) -> None:
         """Go on from a state."""
-        if state is not self.get():
-            self._generator.set_state(state)
-            self._shown = state
-            if self._bytes is not None:
-                self._seen = self._bytes.get()
+        seen, values = state
+        if self._bytes is None or seen != self._bytes.get():
+            self._generator.set_state(values)
 
 
 _FRONT = struct.Struct("@Qi?I")
