@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernbench import RuntimeContext
 from kernbench.op_log import HostSpan, Instance, OpLog, Template
 
 
@@ -23,6 +24,29 @@ def test_plain_values_and_objects_are_read_in_the_order_in_which_they_came() -> 
     assert (second.template, second.ranks, second.sips) == (made, (0,), (2,))
     assert (second.starts_ps, second.ends_ps, second.stream) == ((15,), (17,), "sip2")
     assert log.end_ps == 50
+
+
+@pytest.mark.adr("0089-D3")
+def test_plain_values_may_be_those_of_several_ranks() -> None:
+    log, made = OpLog(), template("x")
+    log.plain_instances.extend((1, (0,), (2,), "sip2", [made], [5], [15]))
+    both = [made], [(20, 21)], [(30, 31)]
+    log.plain_instances.extend((2, (0, 1), (2, 3), "collective", *both))
+    assert [(each.starts_ps, each.ends_ps) for each in log.instances] == [
+        ((5,), (15,)),
+        ((20, 21), (30, 31)),
+    ]
+    assert log.end_ps == 31
+
+
+@pytest.mark.adr("0089-D3")
+def test_a_collective_leaves_plain_values_plain() -> None:
+    with RuntimeContext(machine="ahbm:2", ranks=2) as context:
+        log, made = context.op_log, template("x")
+        context.log_in_a_row((0,), (0,), "sip0", [made], [5], [15])
+        context.log(made, (0, 1), (0, 1), (20, 21), (30, 31), "collective")
+        assert len(log.plain_instances) == 14
+        assert [each.launch_id for each in log.instances] == [1, 2]
 
 
 @pytest.mark.adr("0084-D1")

@@ -323,6 +323,32 @@ def test_autotune_chooses_by_modeled_time_and_computes_once(torch) -> None:
     assert y.tolist() == [2.0] * 4096
 
 
+@pytest.mark.adr("0090-D3")
+def test_configurations_that_differ_in_num_warps_are_planned_and_scheduled_once(
+    torch, monkeypatch
+) -> None:
+    engine, calls = torch.launcher.engine, []
+    for name in ("evaluate", "schedule"):
+        plain = getattr(engine, name)
+
+        def counted(*args, name=name, plain=plain):
+            calls.append(name)
+            return plain(*args)
+
+        monkeypatch.setattr(engine, name, counted)
+    configs = [
+        triton.Config({"BLOCK": 64}, num_warps=warps, num_stages=stages)
+        for warps, stages in ((2, 2), (4, 2), (4, 3), (8, 2))
+    ]
+    tuned = triton.autotune(configs, key=["n"])(add_one)
+    x, y = torch.ones(256), torch.empty(256)
+    tuned[(4,)](x, y, 256)
+    assert y.tolist() == [2.0] * 256
+    # One for each num_stages; the launch itself meets another state of the machine.
+    assert calls == ["evaluate", "schedule", "evaluate", "schedule", "schedule"]
+    assert len(tuned.configs_timings) == len(configs)
+
+
 def test_a_placement_that_the_sip_has_not_is_refused_when_the_tensor_is_made(torch) -> None:
     with pytest.raises(UsageError, match=r"num_cubes is 99"):
         torch.empty(4, dp=DPPolicy(num_cubes=99))

@@ -134,6 +134,18 @@ ORDINARY = {
         "with torch.no_grad(): m(x)\n"
         "nn.LSTM(8, 8).cuda()(x)[0].sum().backward()"
     ),
+    "rotary": (
+        "x = torch.randn(2, 4, 8, device='cuda', requires_grad=True)\n"
+        "turn = torch.polar(torch.ones(4, 4, device='cuda'), torch.rand(4, 4, device='cuda'))\n"
+        "turned = torch.view_as_complex(x.reshape(2, 4, 4, 2)) * turn\n"
+        "torch.view_as_real(turned).flatten(2).sum().backward()"
+    ),
+    "fsdp": (
+        "from torch.distributed.fsdp import fully_shard\n"
+        "torch.distributed.init_process_group('nccl')\n"
+        "m = fully_shard(nn.Linear(8, 8).cuda())\n"
+        "m(torch.randn(2, 8, device='cuda')).sum().backward()"
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ if rank == 1:
 sys.argv.append(f"of rank {rank}")
 os.environ["MINE"] = str(rank)
 name = f"rank {rank}"
-first = random.gauss(0, 1)
+first, gauss = random.gauss(0, 1), np.random.randn()
 dist.barrier()
 with torch.no_grad() if rank == 0 else torch.enable_grad():
     dist.barrier()
@@ -36,7 +37,7 @@ seen = {
     "torch": torch.rand(1).item(),
     "device": torch.rand(1, device="cuda").item(),
     "random": [first, random.gauss(0, 1), random.random()],
-    "numpy": np.random.rand(),
+    "numpy": [gauss, np.random.randn(), np.random.rand()],
     "dtype": str(torch.get_default_dtype()),
     "argv": sys.argv[-1],
     "environ": os.environ["MINE"],
@@ -58,7 +59,7 @@ dist.destroy_process_group()
 def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
     import random
 
-    from kernbench.torch_bridge.globals import PythonRandom
+    from kernbench.torch_bridge.random_numbers import PythonRandom
 
     state = PythonRandom()
     assert state.is_copied, "this Python keeps the state elsewhere"
@@ -76,6 +77,87 @@ def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
         random.setstate(before)
 
 
+@pytest.mark.adr("0089-D1")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pytorchs_random_numbers_go_on_where_they_were(dtype: Any) -> None:
+    from kernbench.torch_bridge.random_numbers import TorchRandom
+
+    before = torch.get_rng_state()
+    state = TorchRandom()
+    assert state.is_watched, "this PyTorch keeps the state elsewhere"
+    try:
+        # One of a pair of normal numbers: the next draws nothing.
+        first = torch.randn((), dtype=dtype)
+        kept = state.get()
+        assert state.get() is kept
+        expected = [torch.randn((), dtype=dtype) for _ in range(700)]
+        assert state.get() is not kept
+        state.put(kept)
+        assert [torch.randn((), dtype=dtype) for _ in range(700)] == expected
+        state.put(kept)
+        torch.randn((), dtype=dtype)
+        assert not torch.equal(state.get()[1], kept[1])
+        assert first not in expected
+    finally:
+        torch.set_rng_state(before)
+
+
+@pytest.mark.adr("0089-D1")
+@pytest.mark.parametrize("other", [False, True])
+def test_numpys_random_numbers_go_on_where_they_were(other: bool) -> None:
+    import numpy as np
+
+    from kernbench.torch_bridge.random_numbers import NumpyRandom
+
+    numpy_random: Any = np.random
+    generator, before = numpy_random.get_bit_generator(), np.random.get_state()
+    state = NumpyRandom()
+    assert state.is_copied, "this numpy keeps the state elsewhere"
+    try:
+        mine = state.copy(state.get())
+        assert all(one is other for one, other in zip(mine, state.get(), strict=True))
+        np.random.seed(3)
+        np.random.randn()
+        kept = state.get()
+        expected = [np.random.randn(), *np.random.rand(700)]
+        if other:
+            state.put(mine)
+            numpy_random.set_bit_generator(np.random.PCG64(5))
+        else:
+            np.random.seed(4)
+        state.put(kept)
+        assert [np.random.randn(), *np.random.rand(700)] == expected
+    finally:
+        numpy_random.set_bit_generator(generator)
+        np.random.set_state(before)
+
+
+@pytest.mark.adr("0089-D2")
+@pytest.mark.parametrize("young", [500, 0])
+def test_garbage_is_looked_for_as_often_as_in_processes_of_their_own(
+    tmp_path: Path, young: int
+) -> None:
+    import gc
+
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import gc, pathlib, sys, torch.multiprocessing as mp\n"
+        "def work(rank, path): pathlib.Path(path).write_text(str(gc.get_threshold()))\n"
+        "if __name__ == '__main__':\n"
+        "    for count in (2, 3):\n"
+        "        mp.spawn(work, (f'{sys.argv[1]}/{count}',), nprocs=count)\n"
+    )
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(young, 11, 12)
+        simulated(path, tmp_path)
+        assert gc.get_threshold() == (young, 11, 12)
+    finally:
+        gc.set_threshold(*before)
+    for count in (2, 3):
+        assert (tmp_path / str(count)).read_text() == str((young * count, 11, 12))
+
+
 @pytest.mark.adr("0060-D2")
 def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> None:
     import json
@@ -89,14 +171,14 @@ def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> N
     for rank in range(3):
         seen = json.loads((tmp_path / f"rank{rank}.json").read_text())
         generator = torch.Generator().manual_seed(rank)
-        own = random.Random(rank)
+        own, numpys = random.Random(rank), np.random.RandomState(rank)
         dtype = torch.float64 if rank == 1 else torch.float32
         expected = torch.rand(1, generator=generator, dtype=dtype).item()
         assert seen == {
             "torch": expected,
             "device": expected,
             "random": [own.gauss(0, 1), own.gauss(0, 1), own.random()],
-            "numpy": np.random.RandomState(rank).rand(),
+            "numpy": [numpys.randn(), numpys.randn(), numpys.rand()],
             "dtype": str(dtype),
             "argv": f"of rank {rank}",
             "environ": str(rank),

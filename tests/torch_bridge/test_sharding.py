@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding  # noqa: E402
 from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: E402
 
@@ -143,3 +144,52 @@ def test_a_rule_that_is_registered_anew_is_asked_again() -> None:
     propagator.op_strategy_funcs[op] = object()
     rules(schema)
     assert len(made) == 2
+
+
+ATTENTION = """
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.nn.functional import scaled_dot_product_attention as attention
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+mesh = init_device_mesh("cuda", (2, 2))
+torch.manual_seed(0)
+shapes = ((4, 2, 8, 16), (4, 2, 12, 16), (4, 2, 12, 16))
+host = [torch.randn(shape, requires_grad=True) for shape in shapes]
+both, batch, whole = (Shard(0), Shard(1)), (Shard(0), Replicate()), (Replicate(), Replicate())
+for mask, sharded, can_both in (
+    (None, whole, True),
+    (torch.ones(8, 12, dtype=torch.bool).tril(4), whole, True),
+    (torch.randn(1, 1, 8, 12), whole, True),
+    (torch.randn(4, 1, 8, 12), batch, True),
+    (torch.randn(4, 1, 8, 12), whole, False),
+    (torch.randn(4, 2, 8, 12), both, True),
+):
+    expected = attention(*host, attn_mask=mask)
+    gradients = torch.autograd.grad(expected.square().sum(), host)
+    for placements in (both, (Shard(1), Replicate()), whole):
+        given = [distribute_tensor(each.detach().cuda(), mesh, placements) for each in host]
+        given = [each.requires_grad_() for each in given]
+        seen = None
+        if mask is not None:
+            seen = distribute_tensor(mask.cuda(), mesh, sharded)
+        made = attention(*given, attn_mask=seen)
+        if placements == both:
+            assert (made.placements == both) == can_both, (sharded, made.placements)
+        torch.testing.assert_close(made.full_tensor().cpu(), expected)
+        made.square().sum().backward()
+        for each, gradient in zip(given, gradients):
+            torch.testing.assert_close(each.grad.full_tensor().cpu(), gradient)
+"""
+
+
+@pytest.mark.slow
+def test_attention_is_sharded_by_batch_and_heads(tmp_path: Path) -> None:
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    before = set(propagator.op_strategy_funcs)
+    path = tmp_path / "program.py"
+    path.write_text(ATTENTION)
+    simulated(path, nprocs=4)
+    assert set(propagator.op_strategy_funcs) == before

@@ -6,9 +6,9 @@ import os
 import pdb
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 SHOWN_AFTER_S = 1.0
@@ -55,7 +55,7 @@ def progress(describe: Callable[[], str]) -> Iterator[None]:
 
 
 def _show(describe: Callable[[], str], ended: threading.Event) -> None:
-    started_s = time.perf_counter()
+    started_s = perf_counter()
     if ended.wait(SHOWN_AFTER_S):
         return
     from rich.console import Console
@@ -74,5 +74,5 @@ def _show(describe: Callable[[], str], ended: threading.Event) -> None:
     ) as bar:
         task = bar.add_task("", total=None)
         while not ended.wait(_REFRESH_S):
-            elapsed_s = time.perf_counter() - started_s
+            elapsed_s = perf_counter() - started_s
             bar.update(task, description=f"{elapsed_s:.0f} s  {describe()}")

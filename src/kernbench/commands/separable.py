@@ -24,6 +24,8 @@ Array = npt.NDArray[Any]
 PROGRAM = 0
 _FIRST_AXIS = 1 << 20
 _UNWRAPPED = 1 << 62
+# As ``array.min()``, without its layer of Python.
+_least, _greatest = np.minimum.reduce, np.maximum.reduce
 
 
 def loop_dim(loop_id: int) -> int:
@@ -249,8 +251,8 @@ class Separable:
         if found is None:
             low = high = self.const
             for array in self.terms.values():
-                low += int(array.min())
-                high += int(array.max())
+                low += int(_least(array, axis=None))
+                high += int(_greatest(array, axis=None))
             found = self._bounds = (low, high)
         return found
 
@@ -387,17 +389,14 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     if max(abs(a_low), abs(a_high), abs(b_low), abs(b_high)) >= 1 << 61:
         both = _joint(a, b)
         return _predicate(shape, both, function(a.dense(both), b.dense(both)))
+    known = _sign_decides(function, a_low - b_high, a_high - b_low)
+    if known is not None:
+        return constant(known, shape)
     difference = (a - b).trimmed()
-    low, high = difference.bounds()
-    zero = np.zeros((), dtype=np.int64)
-    if low == high or low > 0 or high < 0:
-        return constant(bool(function(np.asarray(low), zero)), shape)
+    known = _sign_decides(function, *difference.bounds())
+    if known is not None:
+        return constant(known, shape)
     both = _joint(difference)
-    if low >= 0 or high <= 0:
-        # Zero is the only value whose answer may differ.
-        edge, inside = function(zero, zero), function(np.asarray(low or high), zero)
-        if edge == inside:
-            return constant(bool(edge), shape)
     axes = {dims: array for dims, array in difference.terms.items() if all(map(is_axis, dims))}
     rest = {dims: array for dims, array in difference.terms.items() if dims not in axes}
     left = Separable((), difference.const, axes).dense(both)
@@ -405,6 +404,18 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     if both and is_axis(both[-1]) and right.shape[-1] == 1 and function in _ORDERS:
         return conjunction(shape, dict([_compare_rows(function, left, right, both)]))
     return _predicate(shape, both, function(left, right))
+
+
+def _sign_decides(function: Callable[[Array, Array], Array], low: int, high: int) -> bool | None:
+    """Return the one answer for all differences from ``low`` to ``high``, None if there is none."""
+    zero = np.zeros((), dtype=np.int64)
+    if low == high or low > 0 or high < 0:
+        return bool(function(np.asarray(low), zero))
+    if low < 0 < high:
+        return None
+    # Zero is the only value whose answer may differ.
+    edge, inside = function(zero, zero), function(np.asarray(low or high), zero)
+    return bool(edge) if edge == inside else None
 
 
 _ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)

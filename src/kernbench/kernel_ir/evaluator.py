@@ -149,7 +149,8 @@ class Evaluator:
     def operand(self, op: Op, index: int) -> Operand:
         """Return an operand as data."""
         value = op.operands[index]
-        return self.as_data(op, self.get(value), value.type)
+        held = self.values[value]
+        return held if type(held) is Tile else self.as_data(op, held, value.type)
 
     def as_data(self, op: Op, held: Held, type_: Type) -> Operand:
         if isinstance(held, Pointer):

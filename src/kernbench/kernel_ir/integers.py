@@ -110,12 +110,9 @@ def _remainder(a: Array, b: Array) -> Array:
 
 
 def _floor_divide(a: Array, b: Array) -> Array:
-    if b.size == 1 and b.any():
-        quotient: Array = a // b
-        return quotient
     with np.errstate(divide="ignore", over="ignore"):
-        result: Array = np.where(b == 0, 0, a // b)
-    return result
+        quotient: Array = a // b
+    return quotient if b.all() else np.where(b == 0, 0, quotient)
 
 
 def _unsigned(function: Elementwise) -> Elementwise:

@@ -47,6 +47,9 @@ def reshape(value: Separable, shape: Shape) -> Separable:
         NotSeparableError: The result varies over two axes in a way that is no sum.
     """
     pairs = factor(value.shape, shape)
+    axes = _moved_axes(pairs, value.shape, shape)
+    if axes is not None and not _terms_over(value, _units(value.shape)):
+        return value.with_shape(shape, axes)
     result = Separable(shape, value.const)
     for left, right in pairs:
         owned = _terms_over(value, left)
@@ -68,6 +71,24 @@ def reshape_predicate(value: Predicate, shape: Shape) -> Predicate:
             array = _merged(part.dense, outer, left, value.shape, right, shape)
             result &= _split_conjunction(array, outer, right, shape)
     return result
+
+
+def _moved_axes(
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]], source: Shape, target: Shape
+) -> dict[int, int] | None:
+    """Return where each axis goes if only axes of length 1 come and go, else None."""
+    axes: dict[int, int] = {}
+    for left, right in pairs:
+        old = [axis for axis in left if source[axis] > 1]
+        new = [axis for axis in right if target[axis] > 1]
+        if len(old) > 1 or len(new) > 1:
+            return None
+        axes.update(zip(old, new, strict=True))
+    return axes
+
+
+def _units(shape: Shape) -> tuple[int, ...]:
+    return tuple(axis for axis, length in enumerate(shape) if length == 1)
 
 
 def _has_axis(dims: tuple[int, ...]) -> bool:

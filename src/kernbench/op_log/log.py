@@ -178,8 +178,9 @@ class OpLog:
 
     def __init__(self) -> None:
         self.plain_instances: list[Any] = []
-        """Seven values for commands of one rank in a row: lists of templates, starts and ends
-        behind the number of the first, ranks, SIPs and stream that they have in common."""
+        """Seven values for commands in a row: lists of templates, starts and ends behind the number
+        of the first, ranks, SIPs and stream that they have in common. Starts and ends are numbers,
+        or of several ranks a tuple of one number for each."""
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
@@ -192,11 +193,17 @@ class OpLog:
         if plain:
             values = iter(plain)
             self._instances += [
-                Instance(template, number, ranks, sips, (start_ps,), (end_ps,), stream)
-                for first, ranks, sips, stream, *columns in zip(*[values] * 7, strict=True)
-                for number, (template, start_ps, end_ps) in enumerate(
-                    zip(*columns, strict=True), first
+                Instance(
+                    template,
+                    number,
+                    ranks,
+                    sips,
+                    start if type(start) is tuple else (start,),
+                    end if type(end) is tuple else (end,),
+                    stream,
                 )
+                for first, ranks, sips, stream, *columns in zip(*[values] * 7, strict=True)
+                for number, (template, start, end) in enumerate(zip(*columns, strict=True), first)
             ]
             plain.clear()
         return self._instances

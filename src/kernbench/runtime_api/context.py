@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from kernbench import dtypes
@@ -199,7 +199,7 @@ class RuntimeContext(Factories):
             self.op_log,
             self.machine,
             ranks=self.world_size,
-            wall_s=time.perf_counter() - self.started_s,
+            wall_s=perf_counter() - self.started_s,
             time_ps=self.simulation.now_ps,
         )
 

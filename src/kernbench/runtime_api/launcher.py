@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +113,8 @@ class KernelLauncher:
         # Bound once: each record holds it.
         self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}
+        self._alike: dict[Hashable, KernelEntry] = {}
+        """The same entries: binaries whose launches are planned alike have one."""
         self.kept_plans = KeptPlans()
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
@@ -257,7 +259,10 @@ class KernelLauncher:
         """Return what is known of a kernel, and its plan for a grid and integer arguments."""
         entry = self._entries.get(binary)
         if entry is None:
-            entry = self._entries[binary] = KernelEntry(binary)
+            entry = self._alike.get(binary.planned_by)
+            if entry is None:
+                entry = self._alike[binary.planned_by] = KernelEntry(binary)
+            self._entries[binary] = entry
         key = (grid, entry.pick_ints(args))
         plan = entry.plans.get(key)
         if plan is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
@@ -81,7 +81,7 @@ class Run:
         self.transfers = TransferTemplates(self.machine)
         self.lent = LentMemory()
         """Host tensors that kernels may reach through addresses in memory."""
-        self.started_s = time.perf_counter()
+        self.started_s = perf_counter()
         self.ended = False
         self.probed_ps: int | None = None
         """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""
@@ -305,10 +305,14 @@ class Run:
         addresses: tuple[int, ...] = (),
     ) -> None:
         """Put a completed command into the op log."""
-        self._num_logged += 1
-        self.op_log.append(
-            Instance(template, self._num_logged, ranks, sips, starts_ps, ends_ps, stream, addresses)
-        )
+        number = self._num_logged = self._num_logged + 1
+        if addresses:
+            self.op_log.append(
+                Instance(template, number, ranks, sips, starts_ps, ends_ps, stream, addresses)
+            )
+        else:
+            columns = ([template], [starts_ps], [ends_ps])
+            self.op_log.plain_instances.extend((number, ranks, sips, stream, *columns))
 
     def log_in_a_row(
         self,

@@ -178,6 +178,7 @@ class PipelineRun:
         self.last = [-1] * len(plan.sites)
         self.cost: list[Cost] = list(times.occupancy_ps)
         self.varies_over = times.varies_over
+        self.varies = any(times.varies_over)
         self.latency = times.latency_ps
         self.jump = jump
         self._queues: dict[int, set[int]] = {}
@@ -218,7 +219,9 @@ class PipelineRun:
 
     def loop(self, node: LoopNode, floor: int) -> int:
         """Run a loop and return when all of it has ended."""
-        varying = [site for site in node.sites if node.loop_id in self.varies_over[site]]
+        varying: Sequence[int] = ()
+        if self.varies:
+            varying = [site for site in node.sites if node.loop_id in self.varies_over[site]]
         outer = {site: self.cost[site] for site in varying}
         for arg, slots in zip(node.args, node.inits, strict=True):
             self.ready[arg] = max((self.ready[slot] for slot in slots), default=0)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import random
-import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed.tensor._random as dtensor_random
 from torch.distributed.tensor import DTensor
 
 from kernbench.torch_bridge.process import Process
+from kernbench.torch_bridge.random_numbers import NumpyRandom, PythonRandom, TorchRandom
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,48 +29,6 @@ class Global:
 def _put_dtype(value: torch.dtype) -> None:
     if torch.get_default_dtype() is not value:
         torch.set_default_dtype(value)
-
-
-def _copy_bit_generator(generator: Any) -> Any:
-    made = type(generator)(0)
-    made.state = generator.state
-    return made
-
-
-class PythonRandom:
-    """The state of the hidden generator of ``random``.
-
-    ``getstate`` makes 625 numbers of it, and takes longer than all else that is exchanged when
-    ranks take turns. Where CPython has the state as words behind the object's head, those are
-    copied as they are.
-    """
-
-    def __init__(self) -> None:
-        self._generator: Any = random._inst
-        head = object.__basicsize__
-        size = random.Random.__base__.__basicsize__ - head  # type: ignore[union-attr]
-        self._words = (ctypes.c_char * size).from_address(id(self._generator) + head)
-        self.is_copied = self._shows(random.getstate()[1])
-
-    def _shows(self, state: tuple[int, ...]) -> bool:
-        """Return whether the words are those that the generator says it has."""
-        *words, position = state
-        layout = struct.Struct(f"@i{len(words)}I")
-        raw = self._words.raw
-        return layout.size <= len(raw) and layout.unpack_from(raw) == (position, *words)
-
-    def get(self) -> Any:
-        """Return the state."""
-        if self.is_copied:
-            return self._words.raw, self._generator.gauss_next
-        return random.getstate()
-
-    def put(self, state: Any) -> None:
-        """Go on from a state."""
-        if self.is_copied:
-            self._words.raw, self._generator.gauss_next = state
-        else:
-            random.setstate(state)
 
 
 class _Shown:
@@ -111,22 +66,12 @@ class _Shown:
 
 def known_globals() -> tuple[Global, ...]:
     """Return everything that is exchanged."""
-    numpy_random: Any = np.random
-    python_random, shown = PythonRandom(), _Shown()
+    torch_random, python_random, numpy_random = TorchRandom(), PythonRandom(), NumpyRandom()
+    shown = _Shown()
     return (
-        Global(
-            "torch random numbers",
-            torch.default_generator.get_state,
-            torch.default_generator.set_state,
-        ),
+        Global("torch random numbers", torch_random.get, torch_random.put),
         Global("Python random numbers", python_random.get, python_random.put),
-        # An object per process; its state itself would take 70 us to copy.
-        Global(
-            "numpy random numbers",
-            numpy_random.get_bit_generator,
-            numpy_random.set_bit_generator,
-            _copy_bit_generator,
-        ),
+        Global("numpy random numbers", numpy_random.get, numpy_random.put, numpy_random.copy),
         Global("default dtype", torch.get_default_dtype, _put_dtype),
         Global("modules and attributes", shown.get, shown.put, shown.copy),
     )

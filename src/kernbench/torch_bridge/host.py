@@ -38,6 +38,11 @@ class Host:
     def now_ps(self) -> int:
         return max(self._ahead_ps, self._run.simulation.now_ps)
 
+    def look_at_clock(self, reading_ps: int) -> int:
+        """Return the host's time, after the time that reading it takes."""
+        self._ahead_ps = self.now_ps + reading_ps
+        return self._ahead_ps
+
     def spend(self, label: str) -> int:
         """Let the host time of one launch pass, and return when it is over."""
         start_ps = self._ahead_ps
@@ -95,9 +100,12 @@ class Host:
         self.catch_up()
 
     def sleep(self, delay_ps: int) -> None:
-        """Let host time pass, and the simulation come to it."""
-        self._ahead_ps = self.now_ps + delay_ps
-        self.catch_up()
+        """Let time pass for the calling thread, and the simulation come to it.
+
+        The host has not spent it: other threads of the process launch meanwhile.
+        """
+        simulation = self._run.simulation
+        simulation.sleep(self.now_ps - simulation.now_ps + delay_ps)
 
     def catch_up(self) -> None:
         """Let the simulation come to this host's time; other ranks run meanwhile."""

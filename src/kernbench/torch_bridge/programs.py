@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import gc
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,7 +17,9 @@ import torch
 
 from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
+    attention_sharding,
     c10d,
+    clocks,
     context_parallel,
     device,
     environ,
@@ -69,6 +73,8 @@ class Programs:
         self._path = path
         self._code = code
         self._output = (shown, with_rank)
+        self._thresholds = gc.get_threshold()
+        """Of Python's search for garbage."""
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
         self._modules = ProcessModules(self._base)
@@ -80,6 +86,7 @@ class Programs:
         try:
             self._globals.start(self._base)
             patches.on_close(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+            patches.on_close(gc.set_threshold, *self._thresholds)
             # For this thread, and for those that somebody else starts.
             patches.set(HERE, "process", self._base)
             patches.set(_Here, "process", self._base)
@@ -87,6 +94,7 @@ class Programs:
             environ.install(patches)
             output.install(patches, *self._output)
             locks.install(patches)
+            clocks.install(patches)
             queues.install(patches)
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
@@ -96,6 +104,7 @@ class Programs:
             naming.install(patches)
             profiling.install(patches)
             sharding.install(patches)
+            attention_sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)
             context_parallel.install(patches)
@@ -120,6 +129,8 @@ class Programs:
         if self._package is not None:
             module.__package__ = self._package
         sys.modules[name] = module
+        if self._package:
+            importlib.import_module(self._package)
         exec(self._code, module.__dict__)
         return module
 
@@ -137,6 +148,7 @@ class Programs:
         """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
         run: RuntimeContext = self._session.run
         run.world_size = max(run.world_size, nprocs)
+        self._let_garbage_wait(nprocs)
         processes: dict[int, Process] = {}
 
         def carrier_of(rank: int) -> Carrier:
@@ -163,6 +175,16 @@ class Programs:
 
         with starting():
             return run.multiprocessing.start(body, (), nprocs, carrier_of)
+
+    def _let_garbage_wait(self, nprocs: int) -> None:
+        """Let Python look for garbage when so many processes would have done so on average.
+
+        What a rank holds between two of its turns would else be looked at again and again for
+        what the others make meanwhile.
+        """
+        young, *others = gc.get_threshold()
+        if young:
+            gc.set_threshold(max(young, self._thresholds[0] * nprocs), *others)
 
     def _enter(self, process: Process) -> None:
         """Show what is a process's own before it goes on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,14 @@ class KernelBinary:
     ttir: str
     folder: KernelFolder | None = None
     """Where on disk traces are kept."""
+
+    @property
+    def planned_by(self) -> Hashable:
+        """What decides a launch's commands and schedule, its arguments aside.
+
+        Equal for binaries that differ in ``num_warps`` only, which a PE knows nothing of.
+        """
+        return self.name, self.module, self.num_stages, self.constants
 
     def trace(
         self, grid: tuple[int, int, int], ints: Mapping[int, int], **options: Any

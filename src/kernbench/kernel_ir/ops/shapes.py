@@ -13,6 +13,7 @@ from kernbench.commands import (
     Predicate,
     Separable,
     Splat,
+    Tile,
 )
 from kernbench.dtypes import int64
 from kernbench.kernel_ir.ir import Op
@@ -31,6 +32,9 @@ Relabel = Callable[[Any], Any]
 def _apply(run: Evaluator, op: Op, relabel: Relabel, attrs: dict[str, Any] | None = None) -> None:
     """Relabel a known value, or emit the op on data."""
     value = run.get(op.operands[0])
+    if isinstance(value, Tile):
+        run.math(op, [value], MathClass.FREE, attrs)
+        return
     result = op.results[0]
     shape = result.type.shape
     if isinstance(value, Separable | Predicate):

@@ -144,7 +144,8 @@ class CollectiveWork(Work):
             host.wait(self._part)
         elif not self._part.done:
             run = self._process.session.run
-            host.enqueue(WaitFor(run, self._part), run.current_stream().queue)
+            queue = run.queue_for(self._process.state.sip_id)
+            host.enqueue(WaitFor(run, self._part), queue)
         self._process.kept.discard(self)
         return True
 
@@ -313,7 +314,7 @@ def _arrive(
     run, state = process.session.run, process.state
     after: list[Handle] = [process.host.timer()]
     if on_device or part.call.follows_stream:
-        tail = run.current_stream().queue.tail
+        tail = run.queue_for(state.sip_id).tail
         if tail is not None:
             after.append(tail)
     before = state.channel_tails.get(channel)

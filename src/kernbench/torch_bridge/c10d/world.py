@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.process import HERE, current
 
 
 class _World:
@@ -41,7 +41,9 @@ class CurrentWorld:
     """Stands for ``distributed_c10d._world``: has the attributes of the calling process's."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_world(), name)
+        # Asked several times in each call of a collective.
+        process = HERE.process
+        return getattr((process and process.world) or _world(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(_world(), name, value)

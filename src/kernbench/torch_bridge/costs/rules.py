@@ -101,7 +101,7 @@ _WORK: dict[str, Mapping[MathClass, int]] = {
     "upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d "
     "upsample_linear1d_backward grid_sampler_2d grid_sampler_2d_backward": {_SIMPLE: 8},
     "upsample_trilinear3d upsample_bicubic2d upsample_bicubic2d_backward": {_SIMPLE: 32},
-    "geometric cauchy log_normal poisson binomial logspace": {_TRANSCENDENTAL: 1},
+    "geometric cauchy log_normal poisson binomial logspace polar": {_TRANSCENDENTAL: 1},
     "upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward "
     "upsample_nearest3d _upsample_nearest_exact2d im2col col2im pixel_shuffle pixel_unshuffle "
     "channel_shuffle reflection_pad1d reflection_pad1d_backward reflection_pad2d "
@@ -111,13 +111,14 @@ _WORK: dict[str, Mapping[MathClass, int]] = {
     "cat stack clone constant_pad_nd repeat roll flip arange linspace eye _foreach_copy "
     "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor "
     "split_with_sizes_copy _chunk_cat select_backward slice_backward unfold_copy one_hot "
+    "fsdp.all_gather_copy_in fsdp.split_with_sizes_copy fsdp.chunk_cat "
     "_amp_update_scale random normal rand randn randint bernoulli multinomial randperm "
     "rand_like randn_like randint_like uniform exponential trace": {},
 }
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(f"aten.{name}" for name in text.split())
+    return frozenset(name if "." in name else f"aten.{name}" for name in text.split())
 
 
 _BY_NAME = {name: work for names, work in _WORK.items() for name in _names(names)}
@@ -136,7 +137,7 @@ _UNKNOWN = Rule(is_known=False)
 def rule_of(func: Any) -> Rule:
     """Return how an overload is costed."""
     # In-place forms are costed as the others.
-    name = f"aten.{func._schema.name.removeprefix('aten::').rstrip('_')}"
+    name = func._schema.name.replace("::", ".").rstrip("_")
     if name in _OVERWRITES:
         return Rule(reads=Reads.SOURCES)
     if name in _SELECTS:

@@ -30,7 +30,8 @@ def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -
     """Note what a collective uses; end it with what this returns."""
     found: list[Residence] = []
     for tensors, writes in ((outputs, True), (inputs, False)):
-        for tensor in tensors:
+        # Who writes a tensor has it for itself; that it is read too says nothing more.
+        for tensor in tensors if writes or inputs is not outputs else ():
             residence = settle(tensor, None)
             if residence is not None:
                 residence.uses += (Use(part, *_span(tensor), writes),)

@@ -1,0 +1,209 @@
+"""The generators that a real process has once, and how their states are exchanged in little time.
+
+Most turns draw no number, and most ranks go on from equal states. So a state that is still what it
+was is the same object again, and is neither read out nor written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Words:
+    """Bytes at an address."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self._words = (ctypes.c_char * size).from_address(address)
+        self._shown = self._words.raw
+
+    def get(self) -> bytes:
+        """Return them: the same object as long as they are the same."""
+        now = self._words.raw
+        if now != self._shown:
+            self._shown = now
+        return self._shown
+
+    def put(self, state: bytes) -> None:
+        """Write what :meth:`get` has returned."""
+        if state != self.get():
+            self._words.raw = self._shown = state
+
+
+class PythonRandom:
+    """The state of the hidden generator of ``random``.
+
+    ``getstate`` makes 625 numbers of it, and takes longer than all else that is exchanged when
+    ranks take turns. Where CPython has the state as words behind the object's head, those are
+    copied as they are.
+    """
+
+    def __init__(self) -> None:
+        self._generator: Any = random._inst
+        head = object.__basicsize__
+        size = random.Random.__base__.__basicsize__ - head  # type: ignore[union-attr]
+        self._words = Words(id(self._generator) + head, size)
+        self.is_copied = self._shows(random.getstate()[1])
+
+    def _shows(self, state: tuple[int, ...]) -> bool:
+        """Return whether the words are those that the generator says it has."""
+        *words, position = state
+        layout = struct.Struct(f"@i{len(words)}I")
+        raw = self._words.get()
+        return layout.size <= len(raw) and layout.unpack_from(raw) == (position, *words)
+
+    def get(self) -> Any:
+        """Return the state."""
+        if self.is_copied:
+            return self._words.get(), self._generator.gauss_next
+        return random.getstate()
+
+    def put(self, state: Any) -> None:
+        """Go on from a state."""
+        if self.is_copied:
+            words, self._generator.gauss_next = state
+            self._words.put(words)
+        else:
+            random.setstate(state)
+
+
+_MARK = 1.2345678901234567
+
+
+class NumpyRandom:
+    """The state of the hidden generator of ``numpy.random``.
+
+    Its words are at an address that numpy tells. The second number of a pair of normal ones is in
+    the object around them; where it is found there, both are copied as they are. Else, and where a
+    program has put another generator in its place, each process has an object of its own.
+    """
+
+    def __init__(self) -> None:
+        numpy_random: Any = np.random
+        self._get, self._set = numpy_random.get_bit_generator, numpy_random.set_bit_generator
+        self._shared = self._get()
+        self._pair = _pair_of(numpy_random.mtrand._rand)
+        if self._pair is None or type(self._shared) is not np.random.MT19937:
+            self._shared = None
+        else:
+            words = self._shared.state["state"]["key"]
+            self._words = Words(self._shared.ctypes.state_address, words.nbytes + words.itemsize)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether processes share the generator, and only its words are exchanged."""
+        return self._shared is not None
+
+    def get(self) -> Any:
+        """Return the state."""
+        if self._shared is None or self._pair is None:
+            return self._get(), b"", b""
+        return self._get(), self._words.get(), self._pair.get()
+
+    def put(self, state: Any) -> None:
+        """Go on from a state."""
+        generator, words, pair = state
+        if generator is not self._get():
+            self._set(generator)
+        if words and self._pair is not None:
+            self._words.put(words)
+            # Setting a generator has forgotten it.
+            self._pair.put(pair)
+
+    def copy(self, state: Any) -> Any:
+        """Return the state for a new process."""
+        generator, words, pair = state
+        if generator is not self._shared:
+            made = type(generator)(0)
+            made.state = generator.state
+            generator = made
+        return generator, words, pair
+
+
+def _pair_of(generator: Any) -> Words | None:
+    """Return where a ``RandomState`` has the second number of a pair, and whether it has one."""
+    state = generator.get_state(legacy=False)
+    size = type(generator).__basicsize__
+    try:
+        generator.set_state({**state, "has_gauss": 1, "gauss": _MARK})
+        raw = (ctypes.c_char * size).from_address(id(generator)).raw
+        at = raw.find(struct.pack("@ixxxxd", 1, _MARK))
+        return None if at < 0 else Words(id(generator) + at, struct.calcsize("@ixxxxd"))
+    finally:
+        generator.set_state(state)
+
+
+class TorchRandom:
+    """The state of PyTorch's generator of the host.
+
+    PyTorch's own state is twice as long and takes a tensor. The bytes of the object, where they
+    are understood, are only looked at: whether something has changed.
+    """
+
+    def __init__(self) -> None:
+        self._generator = torch.default_generator
+        self._shown = b"", self._generator.get_state()
+        self._bytes = _bytes_of(self._generator, self._shown[1])
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a state that is still the same need not be read out."""
+        return self._bytes is not None
+
+    def get(self) -> tuple[bytes, Tensor]:
+        """Return the state, behind the object's bytes; the same as long as these are the same."""
+        seen = b"" if self._bytes is None else self._bytes.get()
+        if not seen or seen is not self._shown[0]:
+            self._shown = seen, self._generator.get_state()
+        return self._shown
+
+    def put(self, state: tuple[bytes, Tensor]) -> None:
+        """Go on from a state."""
+        seen, values = state
+        if self._bytes is None or seen != self._bytes.get():
+            self._generator.set_state(values)
+
+
+_FRONT = struct.Struct("@Qi?I")
+"""Seed, how many words are left, whether there is a seed, and the place of the next."""
+_NUM_WORDS = 624
+_PAIR_BYTES = 28
+"""Behind the words: the second of a pair of normal numbers, as float and as double."""
+
+
+def _bytes_of(generator: Any, state: Tensor) -> Words | None:
+    """Return the bytes of a generator's object that say what comes next, if they are found."""
+    told = state.numpy().tobytes()
+    if len(told) < 24 + 8 * _NUM_WORDS:
+        return None
+    wanted = struct.pack(f"={_NUM_WORDS}I", *struct.unpack_from(f"={_NUM_WORDS}Q", told, 24))
+    raw = (ctypes.c_char * (128 + len(wanted))).from_address(generator._cdata).raw
+    at = raw.find(wanted)
+    start = at - _FRONT.size
+    if start < 0:
+        return None
+    seed, left, _, place = _FRONT.unpack_from(raw, start)
+    if (seed, left, place) != tuple(struct.unpack_from("=Qi4xQ", told)):
+        return None
+    found = Words(generator._cdata + start, _FRONT.size + len(wanted) + _PAIR_BYTES)
+    return found if _shows_pairs(found, generator, state) else None
+
+
+def _shows_pairs(found: Words, generator: Any, state: Tensor) -> bool:
+    """Return whether bytes change with every normal number, of which each second draws none."""
+    seen = [found.get()]
+    try:
+        for dtype in (torch.float32, torch.float64):
+            for _ in range(4):
+                torch.empty((), dtype=dtype).normal_(generator=generator)
+                seen.append(found.get())
+    finally:
+        generator.set_state(state)
+    return all(one != other for one, other in itertools.pairwise(seen))
