@@ -389,6 +389,22 @@ assert torch.rand(4, device="cuda").tolist() == first.tolist()
 assert generator.initial_seed() == 3 and generator.get_state().tolist() != state.tolist()
 torch.manual_seed(3)
 assert torch.rand(4).tolist() == on_host.tolist()   # the device has not used the host's numbers
+for seed in (2**64 - 1, 2**63, -1, -(2**63)):
+    torch.manual_seed(seed)
+    assert torch.cuda.initial_seed() == torch.initial_seed() == seed % 2**64
+    state = torch.cuda.get_rng_state()
+    first, host = torch.rand(4, device="cuda"), torch.rand(4)
+    assert first.tolist() == host.tolist()
+    with torch.random.fork_rng(devices=[0]):
+        torch.rand(9, device="cuda")
+    torch.cuda.set_rng_state(state)
+    assert torch.rand(4, device="cuda").tolist() == first.tolist()
+try:
+    torch.cuda.manual_seed(2**64)
+except RuntimeError as error:
+    assert "64 bits" in str(error)
+else:
+    raise AssertionError
 x = torch.ones(1000, device="cuda")
 kept = torch.nn.functional.dropout(x, 0.25)
 assert kept.device == x.device and 600 < (kept > 0).sum().item() < 900

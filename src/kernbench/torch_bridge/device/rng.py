@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from struct import Struct
 from typing import Any
 
 import torch
@@ -23,13 +24,18 @@ from kernbench.torch_bridge.device.names import (
 from kernbench.torch_bridge.process import current
 
 _Generator: Any = torch.Generator
+_64_BITS = (1 << 64) - 1
+_STATE = Struct("<QQ")
 _PER_OFFSET = 4
 """A GPU's generator makes four numbers at a time, and offsets are multiples of that."""
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the calling rank's device."""
-    current().device_rng = (int(seed), 0)
+    """Seed the calling rank's device; a negative seed is the 64 bits that it has."""
+    seed = int(seed)
+    if not -(1 << 63) <= seed < 1 << 64:
+        raise RuntimeError(f"a seed has 64 bits, but {seed} does not fit in them")
+    current().device_rng = (seed & _64_BITS, 0)
 
 
 def initial_seed() -> int:
@@ -46,13 +52,12 @@ def seed() -> int:
 
 def get_rng_state(device: Any = DEVICE_TYPE) -> Tensor:
     """Return seed and offset as the 16 bytes that CUDA's state is."""
-    return torch.tensor(current().device_rng, dtype=torch.int64).view(torch.uint8)
+    return torch.frombuffer(bytearray(_STATE.pack(*current().device_rng)), dtype=torch.uint8)
 
 
 def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
     """Take seed and offset from :func:`get_rng_state`."""
-    seed, offset = state.view(torch.int64).tolist()
-    current().device_rng = (seed, offset)
+    current().device_rng = _STATE.unpack(bytes(state.view(torch.uint8).tolist()))
 
 
 class DeviceGenerator:
@@ -115,7 +120,7 @@ def device_generator(num_elements: int) -> Iterator[None]:
     generator = torch.default_generator
     before = generator.get_state()
     # An odd factor far from powers of two: offsets of one seed must not meet those of the next.
-    generator.manual_seed((seed + offset * 0x9E3779B97F4A7C15) & (2**63 - 1))
+    generator.manual_seed((seed + offset * 0x9E3779B97F4A7C15) & _64_BITS)
     try:
         yield
     finally:
