@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
+COLUMNS_OF_FILES = 160
+"""Of the report where nothing else is known: more than names of operations need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +221,11 @@ def run_and_report(context: RuntimeContext, options: Outputs, work: Callable[[],
         with progress(describe), context:
             status = work()
         report: Report = context.report()
-        console = Console(file=sys.stdout, highlight=False)
+        # Files and pipes have room for the longest name.
+        is_given = sys.stdout.isatty() or "COLUMNS" in os.environ
+        console = Console(
+            file=sys.stdout, highlight=False, width=None if is_given else COLUMNS_OF_FILES
+        )
         print_report(report, peaks_of(machine), console, idle_parts(log))
         remarks = [line for ask in context.remarks for line in ask()]
         if remarks:

@@ -133,7 +133,8 @@ def describe(func: Any) -> Operation:
     ) and not func.has_kernel_for_dispatch_key(_KEYS.CPU)
     return Operation(
         call=func._op,
-        name=str(func._overloadpacket),
+        # A device's attention has the name without what says that the host computes it.
+        name=str(func._overloadpacket).replace("_for_cpu", ""),
         full_name=full_name,
         is_free=is_free,
         shows=shows,
