@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def test_a_module_is_run_as_a_part_of_its_package(program: str) -> None:
     status, output = run("--nproc-per-node=2", "-m", "some_package.train")
     assert status == 0
     assert "part 1 2 2" in output
+
+
+def test_packages_of_a_module_are_imported_by_the_program(program: str) -> None:
+    package = Path(program).parent
+    (package / "__init__.py").write_text(
+        "import sys, torch\nprint('package', sys.argv[1:], torch.cuda.is_available())\n"
+    )
+    for ranks in ("1", "2"):
+        status, output = run(f"--nproc-per-node={ranks}", "-m", "some_package.train", "0", "steps")
+        assert status == 0, output
+        assert output.count("package ['0', 'steps'] True") == int(ranks)
+    assert "some_package" not in sys.modules
 
 
 @pytest.mark.parametrize(

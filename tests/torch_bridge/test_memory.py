@@ -139,7 +139,7 @@ def test_a_block_that_is_taken_back_at_once_is_the_one_that_settling_would_give(
             if blocks and action < 3:
                 # The same size again is what programs ask for.
                 dropped = blocks.pop(size % len(blocks))
-                asked = size if action == 0 else found.in_use[dropped]
+                asked = size if action == 0 else dropped.asked_bytes
                 dropped.free()
                 blocks.append(found.allocate(asked))
             else:
@@ -252,6 +252,18 @@ kept = [kept + each for each in range(1 << 10)]
     assert isinstance(caught.value, torch.OutOfMemoryError)
     for part in ("4.00 MiB for aten.add on rank 0 at", "program.py:10", "most of it", "aten.zeros"):
         assert part in said, said
+
+
+@pytest.mark.adr("0065-D3")
+def test_too_much_of_what_was_done_before_is_an_error_too(tmp_path: Path) -> None:
+    machine = tmp_path / "small.yaml"
+    machine.write_text(re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 0.0625", machine_text("ahbm")[0]))
+    source = """
+x = torch.zeros(1 << 20, device="cuda")
+kept = [x + x for _ in range(100)]
+"""
+    with pytest.raises(OutOfMemoryError, match=r"4.00 MiB for aten.add on rank 0 at .*py:4"):
+        run(tmp_path, source, data=True, machine=str(machine))
 
 
 @pytest.mark.adr("0065-D3")

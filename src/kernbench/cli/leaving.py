@@ -20,8 +20,9 @@ def leave(status: int) -> None:
         return
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # somebody reads it
+                stream.flush()
     except OSError:
         return
     os._exit(status)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec
+from itertools import accumulate
 from pathlib import Path
 
 from kernbench.cli.run import DONE, FAILED, Outputs, guarded, make_room, run_and_report
@@ -127,15 +129,28 @@ def _find_module(name: str) -> Path:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
-        found = find_spec(name)
-        if found is not None and found.submodule_search_locations is not None:
-            found = find_spec(f"{name}.__main__")
-    except ImportError as error:
-        raise UsageError(f"-m {name}: {error}") from None
+    found = _spec_of(name)
+    if found is not None and found.submodule_search_locations is not None:
+        found = _spec_of(f"{name}.__main__")
     if found is None or not found.has_location or not str(found.origin).endswith(".py"):
         raise UsageError(f"-m {name}: no such module from {folder}; give a file without -m")
     return Path(str(found.origin))
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Find a module as an import would, but import none of the packages that it is in.
+
+    They belong to the program: they may look at its arguments, and at its devices.
+    """
+    found: ModuleSpec | None = None
+    path: Sequence[str] | None = None
+    for full_name in accumulate(name.split("."), "{}.{}".format):
+        specs = (finder.find_spec(full_name, path) for finder in sys.meta_path)
+        found = next((spec for spec in specs if spec is not None), None)
+        path = None if found is None else found.submodule_search_locations
+        if path is None:
+            break
+    return found if found is not None and found.name == name else None
 
 
 def _ranks(text: str, most: int) -> frozenset[int] | None:

@@ -102,11 +102,13 @@ class Burst(StreamCommand):
         self._pes.is_busy = True
         self._is_ahead = len(waiting) > 1 and self._is_alone()
         at_ps = run.simulation.now_ps
-        planned, templates, starts_ps, ends_ps = [], [], [], []
-        for _ in range(len(waiting) if self._is_ahead else 1):
-            operation = waiting.popleft()
-            planned.append(operation)
-            earliest_ps, timing = operation
+        if self._is_ahead:
+            planned = list(waiting)
+            waiting.clear()
+        else:
+            planned = [waiting.popleft()]
+        templates, starts_ps, ends_ps = [], [], []
+        for earliest_ps, timing in planned:
             if at_ps > earliest_ps:
                 template = timing.queued or timing.template(True)
             else:

@@ -48,8 +48,8 @@ _NUMBERS = frozenset({int, bool, str, type(None), torch.dtype, torch.memory_form
 
 def look_at(
     operation: Operation, args: Sequence[Any], kwargs: dict[str, Any] | None
-) -> tuple[Any, Residence] | None:
-    """Return what decides the time of a call, and where the first of its tensors is.
+) -> tuple[Any, ...] | None:
+    """Return what decides the time of a call: the operation, the SIP of its tensors, and the rest.
 
     None: there is none, or something is unusual about them, so that a closer look is needed.
     """
@@ -62,17 +62,16 @@ def look_at(
                 sip_id = source.sip_id
                 if sip_id < 0 or sip_id != beside.sip_id or source.uses or beside.uses:
                     return None
-                shapes = first.shape, second.shape
-                return (operation, sip_id, *shapes, first.dtype, second.dtype), source
-        keys: list[Any] = [operation]
+                return operation, sip_id, first.shape, second.shape, first.dtype, second.dtype
+        keys: list[Any] = [operation, None]
         found = _look_among(args, keys)
     except (AttributeError, RuntimeError):
         # It is in no place yet, or has no storage.
         return None
     if found is None or (kwargs and not _name_all(kwargs, keys)):
         return None
-    keys.append(found.sip_id)
-    return tuple(keys), found
+    keys[1] = found.sip_id
+    return tuple(keys)
 
 
 def _look_among(values: Sequence[Any], keys: list[Any]) -> Residence | None:

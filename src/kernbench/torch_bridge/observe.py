@@ -11,12 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.torch_bridge.call_keys import look_at
 from kernbench.torch_bridge.costs import num_bytes
-from kernbench.torch_bridge.device.moves import MOVE
+from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.device.residence import (
     Residence,
     settle,
-    settle_beside,
+    settle_on,
 )
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.direct import KnownCall, execute_first
@@ -62,6 +62,7 @@ class Observer(TorchDispatchMode):
         """Views and plain operations that were met, as in ``_OPERATIONS``."""
         self._shapes = process.session.shapes
         self._place = process.session.place
+        self._devices = process.session.devices
         run = process.session.run
         self._is_checked = run.has_data and run.sanitizer is not None
 
@@ -74,25 +75,25 @@ class Observer(TorchDispatchMode):
             return self._decide(func, types, args, kwargs or {})
         if operation.is_view:
             return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
-        if MOVE.under_way:
+        if UNDER_WAY and MOVE.under_way:
             return self._observe(func, operation, args, kwargs or {})
-        looked = look_at(operation, args, kwargs)
-        if looked is None:
+        key = look_at(operation, args, kwargs)
+        if key is None:
             return self._observe(func, operation, args, kwargs or {})
-        key, source = looked
         known = self._known.get(key)
         if known is None:
-            return self._meet(func, operation, args, kwargs or {}, key, source)
+            return self._meet(func, operation, args, kwargs or {}, key)
         try:
             result = known.call(*args, **kwargs) if kwargs else known.call(*args)
         except NotImplementedError as error:
             result = in_wider_numbers(operation, args, kwargs or {}, error)
+        sip_id = key[1]
         if operation.makes_memory:
             if type(result) is Tensor:
-                settle_beside(self._process, result, source, operation.name)
+                settle_on(self._process, result, self._devices[sip_id], operation.name)
             else:
-                _settle_all(result, source.device, operation.name)
-        self._host.launch(operation.name, known.timing, source.sip_id)
+                _settle_all(result, self._devices[sip_id], operation.name)
+        self._host.launch(operation.name, known.timing, sip_id)
         return result
 
     def _decide(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -122,21 +123,20 @@ class Observer(TorchDispatchMode):
         operation: Operation,
         args: Any,
         kwargs: dict[str, Any],
-        key: Any,
-        source: Residence,
+        key: tuple[Any, ...],
     ) -> Any:
         """Do a plain operation, and keep what there is to know of a call like it."""
-        call, name = operation.call, operation.name
+        call, name, sip_id = operation.call, operation.name, key[1]
         try:
             result, call = execute_first(func, operation, args, kwargs)
         except NotImplementedError as error:
             result = in_wider_numbers(operation, args, kwargs, error)
         if operation.makes_memory:
-            _settle_all(result, source.device, name)
-        timing = self._costs.timing(func, operation, args, kwargs, result, source.sip_id)
+            _settle_all(result, self._devices[sip_id], name)
+        timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
         if name not in self._costs.unknown:
             self._known[key] = KnownCall(timing, call)
-        self._host.launch(name, timing, source.sip_id)
+        self._host.launch(name, timing, sip_id)
         return result
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -128,6 +129,8 @@ class Programs:
         if self._package is not None:
             module.__package__ = self._package
         sys.modules[name] = module
+        if self._package:
+            importlib.import_module(self._package)
         exec(self._code, module.__dict__)
         return module
 

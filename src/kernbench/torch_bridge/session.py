@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kernbench.torch_bridge.call_order import CallOrder
 from kernbench.torch_bridge.costs import OperationCosts
-from kernbench.torch_bridge.device.names import CPU, META
+from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, META
 from kernbench.torch_bridge.direct import KnownCall
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.shapes import Shapes
@@ -35,6 +37,7 @@ class Session:
         """Calls of plain operations, by what decides their time."""
         self.shapes = None if run.has_data else Shapes()
         self.memories = Memories(run.machine)
+        self.devices = [torch.device(DEVICE_TYPE, each) for each in range(run.machine.num_sips)]
         self.place = CPU if run.has_data else META
         """Where C++ has the tensors of simulated devices."""
 

@@ -58,7 +58,7 @@ def get_device_properties(device: Any = None) -> Any:
     machine = current().session.run.machine
     sip = machine.sip_at(index)
     return SimpleNamespace(
-        name=f"{machine.name} (simulated)",
+        name=f"{next(iter(machine.spec.devices), machine.name)} (simulated)",
         major=CAPABILITY[0],
         minor=CAPABILITY[1],
         total_memory=sip.hbm_bytes,

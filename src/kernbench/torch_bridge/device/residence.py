@@ -74,8 +74,8 @@ def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
     return made
 
 
-def settle_beside(process: Process, tensor: Tensor, operand: Residence, label: str) -> None:
-    """Put a tensor that has just been made where an operand is.
+def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str) -> None:
+    """Put a tensor that has just been made on a device.
 
     Raises:
         DeviceMemoryError: The device is full.
@@ -85,11 +85,11 @@ def settle_beside(process: Process, tensor: Tensor, operand: Residence, label: s
     except (NotImplementedError, RuntimeError):
         return
     if getattr(storage, "_kernbench", None) is None:
-        sip_id = operand.sip_id
+        sip_id: int = device.index
+        block = allocate(process, sip_id, storage.nbytes(), label)
         # What __init__ does, which every result would wait for.
         made = _new(Residence)
-        made.block = allocate(process, sip_id, storage.nbytes(), label)
-        made.device, made.sip_id = operand.device, sip_id
+        made.device, made.sip_id, made.block = device, sip_id, block
         made.is_open, made.written, made.uses = False, None, ()
         storage._kernbench = made
 

@@ -35,10 +35,12 @@ class Block:
     __slots__ = (
         "address",
         "after",
+        "asked_bytes",
         "before",
         "fits_since",
         "is_free",
         "label",
+        "num_again",
         "owner",
         "pool",
         "size",
@@ -52,6 +54,10 @@ class Block:
         self.before: Block | None = None
         self.after: Block | None = None
         self.is_free = True
+        self.asked_bytes = 0
+        """What was asked for."""
+        self.num_again = 0
+        """How often it was given back and taken again since that was counted."""
         self.fits_since = -1
         """Which state of the free blocks it was last given in to a request of its size."""
         self.label = ""
@@ -127,15 +133,22 @@ class CachingAllocator:
         self._next_address = 0
         self._num_changes = 0
         """Of the free blocks."""
-        self.in_use: dict[Block, int] = {}
-        """What was asked for, by block."""
+        self.in_use: dict[Block, None] = {}
+        """In order, as nothing else about it is."""
         self.returned: deque[Block] = deque()
         """Given back and not yet put among the free ones."""
-        self.amounts = Amounts()
+        self._amounts = Amounts()
         self.num_retries = 0
         self.num_failures = 0
         self.most_bytes: int | None = None
         """Beyond this it takes no further segments, however much the device has."""
+
+    @property
+    def amounts(self) -> Amounts:
+        """What it counts, up to now."""
+        for block in self.in_use:
+            self._count_again(block)
+        return self._amounts
 
     def allocate(self, size_bytes: int, stream: Any = None, label: str = "") -> Block:
         """Return a block for a request of more than 0 bytes on a stream.
@@ -148,15 +161,12 @@ class CachingAllocator:
             same = returned[0]
             if (
                 same.fits_since == self._num_changes
-                and self.in_use[same] == size_bytes
+                and same.asked_bytes == size_bytes
                 and same.pool[0] is stream
             ):
                 returned.popleft()
                 # It comes and goes: no peak can change by that.
-                amounts = self.amounts
-                amounts.allocated_bytes.freed += same.size
-                amounts.requested_bytes.freed += size_bytes
-                amounts.allocations.freed += 1
+                same.num_again += 1
                 same.label = label
                 return same
         size = -(-size_bytes // ROUNDING) * ROUNDING
@@ -177,8 +187,9 @@ class CachingAllocator:
             block.is_free = False
             self._num_changes += 1
         block.label = label
-        self.in_use[block] = size_bytes
-        amounts = self.amounts
+        block.asked_bytes = size_bytes
+        self.in_use[block] = None
+        amounts = self._amounts
         amounts.allocated_bytes.current += block.size
         amounts.requested_bytes.current += size_bytes
         amounts.allocations.current += 1
@@ -207,10 +218,21 @@ class CachingAllocator:
         return block
 
     def _count_out(self, block: Block) -> None:
-        amounts = self.amounts
+        self._count_again(block)
+        del self.in_use[block]
+        amounts = self._amounts
         amounts.allocated_bytes.drop(block.size)
-        amounts.requested_bytes.drop(self.in_use.pop(block))
+        amounts.requested_bytes.drop(block.asked_bytes)
         amounts.allocations.drop(1)
+
+    def _count_again(self, block: Block) -> None:
+        count = block.num_again
+        if count:
+            block.num_again = 0
+            amounts = self._amounts
+            amounts.allocated_bytes.freed += count * block.size
+            amounts.requested_bytes.freed += count * block.asked_bytes
+            amounts.allocations.freed += count
 
     def settle(self) -> None:
         """Put what was given back among the free blocks, merged with their free neighbours."""
@@ -238,8 +260,8 @@ class CachingAllocator:
             for each in whole:
                 free.remove(each)
                 self._release(each[0])
-                self.amounts.reserved_bytes.drop(each[0])
-                self.amounts.segments.drop(1)
+                self._amounts.reserved_bytes.drop(each[0])
+                self._amounts.segments.drop(1)
 
     def _new_segment(self, pool: Any, size: int) -> Block:
         if size <= SMALL:
@@ -258,8 +280,8 @@ class CachingAllocator:
             except DeviceFullError:
                 self.num_failures += 1
                 raise
-        self.amounts.reserved_bytes.current += segment
-        self.amounts.segments.current += 1
+        self._amounts.reserved_bytes.current += segment
+        self._amounts.segments.current += 1
         block = Block(self, pool, self._next_address, segment)
         # A gap, so that no two segments ever seem to be neighbours.
         self._next_address += segment + ROUNDING
@@ -267,7 +289,7 @@ class CachingAllocator:
 
     def _take(self, segment: int) -> None:
         most = self.most_bytes
-        if most is not None and self.amounts.reserved_bytes.current + segment > most:
+        if most is not None and self._amounts.reserved_bytes.current + segment > most:
             raise DeviceFullError
         self._reserve(segment)
 
