@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernbench.commands import (
@@ -92,6 +92,8 @@ def _runs(
     resident=st.integers(1, 3),
     steps=st.lists(st.integers(-3, 4), min_size=12, max_size=12),
 )
+# The longest path goes around a loop once whose iterations repeat themselves by four.
+@example(seed=98022, paths=23, resident=1, steps=[1, -2, *[0] * 10])
 def test_programs_put_on_a_line_are_timed_as_their_runs_are(
     seed: int, paths: int, resident: int, steps: list[int]
 ) -> None:

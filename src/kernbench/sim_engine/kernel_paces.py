@@ -35,7 +35,8 @@ Vector = tuple[int, ...]
 _GOOD_ENOUGH = 1.05
 """Of the best interval that there can be: no other order of commands is tried then."""
 _RUN_AT_ONCE = 8
-"""Of paths in a row: the shortest ones, in which loops do not become steady."""
+"""Of paths at an end of a row: those with the fewest iterations, in which loops do not become
+steady."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,9 @@ class Paces:
         different = dict(zip(vectors, programs, strict=True))
         found: dict[Vector, Pace] = {}
         for row in _even_rows(sorted(different)):
-            # Long programs tell how their loops repeat themselves.
-            found[row[-1]] = self.run(*different[row[-1]])
+            # Long loops tell how they repeat themselves: where one is long, another may be short.
+            for vector in {row[0], row[len(row) // 2], row[-1]}:
+                found[vector] = self.run(*different[vector])
             stride = math.lcm(*self._periods)
             for start in range(min(stride, len(row))):
                 line = row[start::stride]
@@ -139,10 +141,13 @@ class _Line:
     def fill(self) -> None:
         """Find the pace of every program."""
         last = len(self._vectors) - 1
-        for place in {*range(min(_RUN_AT_ONCE, last + 1)), last}:
+        low, high = min(_RUN_AT_ONCE - 1, last), last
+        # While one loop goes around more often from path to path, another may do so less often.
+        if any(end < start for start, end in zip(self._vectors[0], self._vectors[-1], strict=True)):
+            high = max(low, last - _RUN_AT_ONCE + 1)
+        for place in (*range(low + 1), *range(high, last + 1)):
             self._at(place)
-        if last >= _RUN_AT_ONCE:
-            self._between(_RUN_AT_ONCE - 1, last)
+        self._between(low, high)
 
     def _between(self, low: int, high: int) -> None:
         inner = sorted({low + (high - low) * quarter // 4 for quarter in (1, 2, 3)} - {low, high})
