@@ -108,16 +108,15 @@ def _reads_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reads:
-    """What programs read at one site: rows ``first`` to ``last``, bytes ``left`` to ``right``."""
+    """What programs read at one site: so many ``rows`` of ``width`` bytes from byte ``start``."""
 
     command: DmaRead
     stride: int
-    """From row to row; 0 where all bytes follow each other, and each byte counts as a row."""
+    """From row to row; 1 where all bytes follow each other, and each byte is a row."""
     wave: Array
-    first: Array
-    last: Array
-    left: Array
-    right: Array
+    start: Array
+    rows: Array
+    width: Array
 
 
 def _boxes(
@@ -149,17 +148,14 @@ def _boxes(
     if stride and width.max() > stride:
         return None
     if not stride:
-        columns = [start, start + width, 0, 1]
-    else:
-        row, left = np.divmod(start, stride)
-        columns = [row, row + rows, left, left + width]
+        stride, rows, width = 1, width, np.array(1)
     held = np.ones(len(waves), dtype=np.bool_)
     if isinstance(command.mask, Predicate):
         for dims, flags in command.mask.terms.items():
             if dims in ((), (PROGRAM,)):
                 held &= flags
-    first, last, left, right = (np.broadcast_to(each, held.shape)[held] for each in columns)
-    return _Reads(command, stride, waves[held], first, last, left, right)
+    start, rows, width = (np.broadcast_to(each, held.shape)[held] for each in (start, rows, width))
+    return _Reads(command, stride, waves[held], start, rows, width)
 
 
 def _steps(
@@ -205,15 +201,18 @@ class _Boxes:
 
     @staticmethod
     def of(reads: Sequence[_Reads]) -> _Boxes | None:
-        """Return the boxes of some sites, None where both sides overlap in part."""
-        wave, first, last, left, right = (
+        """Return the boxes of sites of one stride, None where both sides overlap in part."""
+        wave, address, rows, width = (
             np.concatenate([getattr(each, name) for each in reads])
-            for name in ("wave", "first", "last", "left", "right")
+            for name in ("wave", "start", "rows", "width")
         )
-        for (low, high), (start, stop) in (
-            ((left, right), (first, last)),
-            ((first, last), (left, right)),
-        ):
+        stride = reads[0].stride
+        origin = _row_start(address % stride, width, stride)
+        if origin is None:
+            return None
+        first, left = np.divmod(address - origin, stride)
+        down, across = (first, first + rows), (left, left + width)
+        for (low, high), (start, stop) in ((across, down), (down, across)):
             side = _numbered(low, high)
             if side is not None:
                 return _Boxes(wave, side, high - low, start, stop)
@@ -238,6 +237,24 @@ class _Boxes:
         reach = np.maximum.accumulate(stop)
         start[1:] = np.maximum(start[1:], reach[:-1])
         return int((np.maximum(stop - start, 0) * self.length[order]).sum())
+
+
+def _row_start(left: Array, width: Array, stride: int) -> int | None:
+    """Return a byte of ``stride`` at which rows can begin so that no box has a part of two.
+
+    0 if that is one, else a box's ``left`` after the widest gap. None where each lies in another
+    box: the boxes overlap in part from side to side.
+    """
+    if (left + width <= stride).all():
+        return 0
+    begins, numbers = np.unique(left, return_inverse=True)
+    widest = np.zeros_like(begins)
+    np.maximum.at(widest, numbers.reshape(-1), width)
+    # Twice around: what ends after the stride goes on at its begin.
+    ends = np.maximum.accumulate(np.concatenate((begins + widest, begins + widest + stride)))
+    gaps = begins + stride - ends[len(begins) - 1 : -1]
+    at = int(gaps.argmax())
+    return int(begins[at]) if gaps[at] >= 0 else None
 
 
 def _numbered(low: Array, high: Array) -> Array | None:
