@@ -79,9 +79,11 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
         is_host = residence is None or (residence.device is None and not residence.is_open)
         if not is_host or is_meta(args[position]):
             continue
-        references = getrefcount(args[position])
-        if references > _REFERENCES_OF_CPP + _references_of_modes(args, position):
-            _refuse_mix(operation, device, CPU)
+        if getrefcount(args[position]) > _REFERENCES_OF_CPP:
+            # Looking at them refers to it too.
+            of_modes = _references_of_modes(args, position)
+            if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
+                _refuse_mix(operation, device, CPU)
         settle(args[position], device, operation.name)
 
 
