@@ -168,6 +168,50 @@ else:
 
 
 @pytest.mark.adr("0085-D1")
+def test_what_they_make_passes_through_modes_of_the_program(tmp_path: Path) -> None:
+    source = """
+from functools import partial
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+)
+from torch.utils.flop_counter import FlopCounterMode
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        first = args[0] if args else None
+        return func(*args, **(kwargs or {}))
+
+host = [torch.randn(2, 8, size) for size in (6, 6, 4)]
+device = [each.cuda().requires_grad_() for each in host]
+causal = partial(scaled_dot_product_attention, is_causal=True)
+expected = causal(*host)
+recompute = partial(
+    create_selective_checkpoint_contexts, lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE
+)
+found = checkpoint(causal, *device, use_reentrant=False, context_fn=recompute)
+found.sum().backward()
+torch.testing.assert_close(found.cpu(), expected)
+for mode in (FlopCounterMode(display=False), Mode()):
+    with mode:
+        torch.testing.assert_close(causal(*device).cpu(), expected)
+    with mode, Mode():
+        torch.testing.assert_close(causal(*device).cpu(), expected)
+        kept = torch.ones(2, 8, 6)
+        for mix in (lambda: device[0] + torch.ones(2, 8, 6), lambda: device[0] + kept,
+                    lambda: torch.add(*(kept, device[0]))):
+            try:
+                mix()
+            except RuntimeError as error:
+                assert "cuda:0 and cpu" in str(error)
+            else:
+                raise AssertionError
+"""
+    check(tmp_path, source)
+
+
+@pytest.mark.adr("0085-D1")
 def test_what_composite_operations_make_on_their_way_is_where_their_operands_are(
     tmp_path: Path,
 ) -> None:

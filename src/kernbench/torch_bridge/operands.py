@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from sys import getrefcount
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,6 +18,8 @@ from kernbench.torch_bridge.device.residence import Residence, residence_of, set
 from kernbench.torch_bridge.operations import PLAIN, Operation, holds_memory
 from kernbench.torch_bridge.refusals import MixedDevicesError
 
+_HERE = str(Path(__file__).parent)
+_OVERLOADS = torch._ops.__file__
 _REFERENCES_OF_CPP = 3
 """References to an argument that only C++ knows: its own, that of the arguments, the count's."""
 
@@ -75,8 +80,34 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
         if not is_host or is_meta(args[position]):
             continue
         if getrefcount(args[position]) > _REFERENCES_OF_CPP:
-            _refuse_mix(operation, device, CPU)
+            # Looking at them refers to it too.
+            of_modes = _references_of_modes(args, position)
+            if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
+                _refuse_mix(operation, device, CPU)
         settle(args[position], device, operation.name)
+
+
+def _references_of_modes(args: Any, position: int) -> int:
+    """Return how often dispatch modes of the program refer to an argument that they pass on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    count = passed = 0
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if value is args[position]:
+                # The variable, and the dict that shows it here.
+                passed += 2
+            elif type(value) in (tuple, list):
+                passed += sum(each is args[position] for each in value)
+        name = frame.f_code.co_name
+        if name == "__call__" and frame.f_code.co_filename == _OVERLOADS:
+            # C++ is called with a tuple of its own.
+            passed += 1
+        elif name == "__torch_dispatch__":
+            count = passed
+        frame = frame.f_back
+    return count
 
 
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
