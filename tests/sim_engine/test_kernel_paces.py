@@ -94,6 +94,10 @@ def _runs(
 )
 # The longest path goes around a loop once whose iterations repeat themselves by four.
 @example(seed=98022, paths=23, resident=1, steps=[1, -2, *[0] * 10])
+# The last paths go around a loop too seldom for it to become steady.
+@example(seed=2865588117, paths=26, resident=1, steps=[1, -2, 3, 2, 0, 2, -1, -1, 3, -1, 1, -1])
+# So does the last one but eight.
+@example(seed=3593748848, paths=36, resident=1, steps=[-1, -3, 1, 0, -2, 1, -3, 1, -2, -1, -1, -3])
 def test_programs_put_on_a_line_are_timed_as_their_runs_are(
     seed: int, paths: int, resident: int, steps: list[int]
 ) -> None:

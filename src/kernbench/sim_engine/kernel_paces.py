@@ -150,9 +150,11 @@ class _Line:
         self._between(low, high)
 
     def _between(self, low: int, high: int) -> None:
-        inner = sorted({low + (high - low) * quarter // 4 for quarter in (1, 2, 3)} - {low, high})
-        if not inner:
+        if high - low < 2:
             return
+        quarters = {low + (high - low) * quarter // 4 for quarter in (1, 2, 3)}
+        # Paths in which a loop is not steady yet are at an end, next to those that are run.
+        inner = sorted({low + 1, *quarters, high - 1} - {low, high})
         first, width = self._at(low), high - low
         rise = self._at(high) - first
         # An interval is rounded up, so that it may lie off by one.
