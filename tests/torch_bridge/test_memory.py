@@ -273,6 +273,8 @@ import os
 rank = int(os.environ["RANK"])
 torch.cuda.set_device(rank)
 torch.empty((4 if rank < 2 else 8) << 20, dtype=torch.uint8, device="cuda")
+torch.cuda.reset_peak_memory_stats()
+assert torch.cuda.max_memory_allocated() == 0
 """
     path = tmp_path / "program.py"
     path.write_text("import torch\n" + source)
@@ -283,3 +285,52 @@ torch.empty((4 if rank < 2 else 8) << 20, dtype=torch.uint8, device="cuda")
         f"{capacity:.2f} GiB",
         f"peak memory of rank 2: 8.00 MiB in tensors, 20.00 MiB reserved of {capacity:.2f} GiB",
     ]
+
+
+FAR_AHEAD = """
+import os
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+used = torch.cuda.memory_allocated
+MIB = 1 << 20
+
+for _ in range(8):
+    x = torch.empty(MIB, device="cuda")
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    assert work.result()[0] is x
+    work.wait()
+    assert work.result()[0] is x
+assert used() == 4 * MIB and torch.cuda.max_memory_allocated() <= 8 * MIB
+del x, work
+assert used() == 0
+
+layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(8))).cuda()
+for each in layers:
+    fully_shard(each)
+fully_shard(layers)
+shards = used()
+assert shards == 8 * MIB // 2, shards
+x = torch.ones(1, 512, device="cuda")
+for step in range(4):
+    torch.cuda.reset_peak_memory_stats()
+    layers(x).sum().backward()
+    layers.zero_grad()
+    # Two layers are whole at a time, one of them twice while it is put together, and gradients.
+    assert used() <= shards + MIB, (step, used() / MIB)
+    assert torch.cuda.max_memory_allocated() <= 2 * shards + 5 * MIB
+"""
+
+
+@pytest.mark.adr("0065-D1")
+@pytest.mark.parametrize("data", [True, False])
+def test_tensors_of_collectives_are_freed_when_the_program_frees_them(
+    tmp_path: Path, data: bool
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("import torch\n" + FAR_AHEAD)
+    simulated(path, nprocs=2, data=data)

@@ -21,7 +21,7 @@ def remarks_of(session: Session) -> list[str]:
     rows: list[tuple[int, str]] = []
     for (process, sip_id), allocator in session.memories.allocators.items():
         amounts = allocator.amounts
-        peaks = amounts.allocated_bytes.peak, amounts.reserved_bytes.peak
+        peaks = amounts.allocated_bytes.peak_of_run, amounts.reserved_bytes.peak_of_run
         if peaks[1]:
             capacity = session.memories.device(sip_id).capacity_bytes
             needs = f"{shown(peaks[0])} in tensors, {shown(peaks[1])} reserved of {shown(capacity)}"

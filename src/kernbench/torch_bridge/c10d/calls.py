@@ -113,11 +113,27 @@ class TorchPart(Part):
 
     def __init__(self, run: Run, call: Call, site: Site) -> None:
         super().__init__(run, call.signature, site, call.sent, call.taken)
-        self.call = call
+        self.call: Call | None = call
+        """Until every rank has called, and the outputs hold their values."""
         self.called = call.called
+        self.follows_stream = call.follows_stream
         self.data = _DataThere(self)
         self._used = begin_use(self, call.inputs, call.outputs)
-        self.versions = [_version(tensor) for tensor in call.inputs]
+        self._versions = [_version(tensor) for tensor in call.inputs]
+
+    def is_changed(self) -> bool:
+        """Return whether an input was written since the call."""
+        call = self.call
+        return call is not None and self._versions != [_version(each) for each in call.inputs]
+
+    def has_data(self) -> None:
+        """Wake whoever waits for the outputs, and let go of the tensors.
+
+        The host runs ahead of the simulation: a program that frees them now has their memory back,
+        as on a device, whose allocator knows the order of its streams.
+        """
+        self.call = None
+        self.data.end()
 
     def waited_for(self) -> None:
         """Let the program have its tensors back."""
@@ -128,10 +144,13 @@ class TorchPart(Part):
 class CollectiveWork(Work):
     """What ``torch.distributed`` hands out for a call that may be under way."""
 
-    def __init__(self, process: Process, part: TorchPart, on_device: bool) -> None:
+    def __init__(
+        self, process: Process, part: TorchPart, outputs: Sequence[Tensor], on_device: bool
+    ) -> None:
         super().__init__()
         self._process = process
         self._part = part
+        self._outputs = outputs
         self._on_device = on_device
         # C++ holds on to works, and does not keep the Python half of this one alive.
         process.kept.add(self)
@@ -182,7 +201,7 @@ class CollectiveWork(Work):
         return self._part.error
 
     def result(self) -> list[Tensor]:
-        return list(self._part.call.outputs)
+        return list(self._outputs)
 
     def get_future(self) -> Any:
         """Return a future that has ended: C++ would wait for another with the baton in hand."""
@@ -235,7 +254,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     if meeting.is_complete:
         del members.pending[number]
         process.session.order_of(members).check(meeting.title, meeting.parts())
-    return CollectiveWork(process, part, on_device)
+    return CollectiveWork(process, part, call.outputs, on_device)
 
 
 def post_pair(
@@ -257,7 +276,7 @@ def post_pair(
     _arrive(process, meeting, ends.index(rank), part, channel, on_device)
     if meeting.is_complete:
         pairs.remove(meeting)
-    return CollectiveWork(process, part, on_device)
+    return CollectiveWork(process, part, call.outputs, on_device)
 
 
 def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
@@ -313,7 +332,7 @@ def _arrive(
     """Bring the part to the meeting: behind its host's time, its stream and the last call."""
     run, state = process.session.run, process.state
     after: list[Handle] = [process.host.timer()]
-    if on_device or part.call.follows_stream:
+    if on_device or part.follows_stream:
         tail = run.queue_for(state.sip_id).tail
         if tail is not None:
             after.append(tail)
@@ -327,13 +346,11 @@ def _arrive(
         if part.error is None:
             _compute(meeting, parts)
         for each in parts:
-            each.data.end()
+            each.has_data()
 
 
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
-    changed = [
-        part for part in parts if part.versions != [_version(tensor) for tensor in part.call.inputs]
-    ]
+    changed = [part for part in parts if part.is_changed()]
     if changed:
         part = changed[0]
         meeting.fail(
@@ -343,13 +360,12 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
             )
         )
         return
-    if any(is_meta(tensor) for part in parts for tensor in part.call.outputs):
+    calls = [part.call for part in parts if part.call is not None]
+    if any(is_meta(tensor) for call in calls for tensor in call.outputs):
         return
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         try:
-            parts[0].call.compute(
-                [part.call.inputs for part in parts], [part.call.outputs for part in parts]
-            )
+            calls[0].compute([call.inputs for call in calls], [call.outputs for call in calls])
         except KernbenchError as error:
             meeting.fail(error)
 

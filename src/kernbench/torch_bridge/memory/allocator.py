@@ -77,6 +77,7 @@ class Amount:
     """Sum of all decreases."""
     peak_before: int = 0
     """The peak up to the latest decrease."""
+    peak_before_reset: int = 0
 
     @property
     def allocated(self) -> int:
@@ -85,7 +86,13 @@ class Amount:
 
     @property
     def peak(self) -> int:
+        """Since the program last set it back."""
         return max(self.peak_before, self.current)
+
+    @property
+    def peak_of_run(self) -> int:
+        """Whatever the program has set back."""
+        return max(self.peak, self.peak_before_reset)
 
     def drop(self, count: int) -> None:
         """Decrease it."""
@@ -109,6 +116,7 @@ class Amounts:
         """Let the peaks be what is now."""
         for name in self.__slots__:
             amount: Amount = getattr(self, name)
+            amount.peak_before_reset = amount.peak_of_run
             amount.peak_before = amount.current
 
     def reset_sums(self) -> None:
