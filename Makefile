@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-operations clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-titan test-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -58,6 +58,11 @@ test-libraries: $(VENV)/torch.stamp ## compare the kernels of published librarie
 test-models: $(VENV)/torch.stamp ## compare small models of Hugging Face's transformers with the CPU: ARGS="llama bert"
 	$(PIP) install --quiet transformers==5.23.0
 	$(BIN)/kernbench torchrun tests/libraries/models.py $(ARGS)
+
+test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in five ways: TITAN=clone at v0.2.2
+	@test -d "$(TITAN)" || { echo "set TITAN to a checkout of torchtitan at v0.2.2"; exit 2; }
+	$(PIP) install --quiet torchdata==0.11.0 "datasets<4.8" tokenizers tyro tensorboard wandb einops pillow safetensors
+	$(BIN)/python tools/titan_runs.py $(TITAN) $(ARGS)
 
 test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40
 	$(PIP) install --quiet expecttest
