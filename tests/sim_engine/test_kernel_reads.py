@@ -223,6 +223,16 @@ def test_the_keys_of_a_causal_head_come_from_hbm_once_per_wave(blocks: int, spli
     assert alone.hbm_bytes == heads * blocks * (blocks + 1) // 2 * tile_bytes
 
 
+def only_load(trace: KernelTrace) -> tuple[ProgramGroup, Loop, DmaRead]:
+    """Return the one load of a launch, its loop and its group."""
+    (group,) = trace.groups
+    (loop,) = group.body
+    assert isinstance(loop, Loop)
+    (load,) = loop.body
+    assert isinstance(load, DmaRead)
+    return group, loop, load
+
+
 @pytest.mark.adr("0090-D2")
 def test_reads_that_are_no_boxes_and_launches_of_one_length_are_counted_as_ever() -> None:
     one_length = [gemm_trace(256, 256, 256), trace_of(([0, 2], only_gemm(64, 64, 64)), ([1], ()))]
@@ -230,11 +240,7 @@ def test_reads_that_are_no_boxes_and_launches_of_one_length_are_counted_as_ever(
         assert not trips_differ(trace)
         assert read_together(trace, 4, 1 << 20) is None
     trace = launch([1, 2, 3, 4], [Site(4, 8, 8, (0, 0, 0, 0), 32)], [])
-    (group,) = trace.groups
-    (loop,) = group.body
-    assert isinstance(loop, Loop)
-    (load,) = loop.body
-    assert isinstance(load, DmaRead)
+    group, loop, load = only_load(trace)
     found = read_together(trace, 4, 0)
     assert found is not None
     assert found.shares == {load: Fraction(4, 1 + 2 + 3 + 4).as_integer_ratio()}
@@ -251,11 +257,7 @@ def test_reads_that_are_no_boxes_and_launches_of_one_length_are_counted_as_ever(
 @pytest.mark.adr("0090-D2")
 def test_programs_that_a_mask_switches_off_read_nothing() -> None:
     trace = launch([1, 2, 3, 4], [Site(4, 8, 8, (0, 0, 0, 0), 32)], [])
-    (group,) = trace.groups
-    (loop,) = group.body
-    assert isinstance(loop, Loop)
-    (load,) = loop.body
-    assert isinstance(load, DmaRead)
+    group, loop, load = only_load(trace)
     shape = load.dst.shape
     mask = Predicate(shape, {(PROGRAM,): np.array([True, True, True, False])})
     store = DmaWrite(load.source, Splat(0.0, shape, float16), mask, UNKNOWN_LINE)

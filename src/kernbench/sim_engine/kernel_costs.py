@@ -34,8 +34,6 @@ from kernbench.sim_engine.kernel_overlap import Load, Overlapped, overlapped
 from kernbench.sim_engine.kernel_pipeline import Cost, SiteTimes
 from kernbench.sim_engine.kernel_plan import CommandSite, ProgramPlan
 
-# Passes over the operands that a GEMM of float32 makes, and the rate that they run at.
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
