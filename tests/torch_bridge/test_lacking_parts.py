@@ -19,8 +19,6 @@ import torch.multiprocessing as mp
 x = torch.ones(4, 4, device="cuda")
 """
 REFUSED = {
-    "torch.cuda.CUDAGraph()": "torch.cuda.CUDAGraph",
-    "torch.cuda.graph(None)": "torch.cuda.graph",
     "torch.cuda.MemPool()": "torch.cuda.MemPool",
     "torch.cuda.utilization()": "torch.cuda.utilization",
     "torch.cuda.memory._record_memory_history()": "torch.cuda.memory._record_memory_history",
@@ -144,11 +142,3 @@ def test_ranks_share_queues_and_locks_with_what_spawned_them(run) -> None:
 def test_waiting_for_what_nobody_puts_in_a_queue_ends_at_once(run) -> None:
     with pytest.raises(DeadlockError):
         run("mp.Queue().get()")
-
-
-def test_graphed_callables_are_left_as_they_are_with_one_warning(run) -> None:
-    with pytest.warns(UserWarning, match="make_graphed_callables captures nothing"):
-        run(
-            "layer = torch.nn.Linear(4, 4).cuda()\n"
-            "assert torch.cuda.make_graphed_callables(layer, (x,)) is layer\n"
-        )

@@ -75,7 +75,7 @@ class Observer(TorchDispatchMode):
             return self._decide(func, types, args, kwargs or {})
         if operation.is_view:
             return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
-        if UNDER_WAY and MOVE.under_way:
+        if UNDER_WAY and (MOVE.under_way or self._process.capture is not None):
             return self._observe(func, operation, args, kwargs or {})
         key = look_at(operation, args, kwargs)
         if key is None:
@@ -141,6 +141,9 @@ class Observer(TorchDispatchMode):
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation on tensors that are no wrappers."""
+        capture = self._process.capture
+        if capture is not None:
+            return capture.observe(self._observe, func, operation, args, kwargs)
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
             return self._make(func, operation, args, kwargs)
         source = residence_among(operation, args)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from kernbench.runtime_api import RankState
     from kernbench.sim_engine import Rank
-    from kernbench.torch_bridge.memory import CachingAllocator
+    from kernbench.torch_bridge.graphs import Capture
+    from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
     from kernbench.torch_bridge.session import Session
     from kernbench.torch_bridge.strands import Strand
 
@@ -50,6 +51,16 @@ class Process:
         """Threads that it has started."""
         self.rank_of_run: Rank | None = None
         """What runs its main thread; None for the one on main."""
+        self.capture: Capture | None = None
+        """What takes operations down for a CUDA graph, while that is under way."""
+        self.capture_stream: Any = None
+        """What ``torch.cuda.graph`` captures on unless it is told."""
+        self.private_pool: PrivatePool | None = None
+        """Where memory comes from meanwhile."""
+        self.graph_pools: dict[Any, PrivatePool] = {}
+        """By the handles that the program has."""
+        self.is_replaying = False
+        """Whether what it launches only computes, for its time is that of a graph."""
         self.kept: set[Any] = set()
         """Objects that only C++ holds, which would let their Python half die."""
 

@@ -24,6 +24,7 @@ from kernbench.torch_bridge import (
     device,
     environ,
     flex_attention,
+    graphs,
     libraries,
     locks,
     naming,
@@ -101,6 +102,7 @@ class Programs:
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
             device.install(patches)
+            graphs.install(patches)
             libraries.install(patches)
             without_compiler.install(patches)
             naming.install(patches)
