@@ -79,6 +79,28 @@ assert torch.ones(2).tolist() == [1.0, 1.0]  # the host's own tensors have data
     run(tmp_path, source)
 
 
+@pytest.mark.adr("0066-D1")
+def test_what_is_loaded_onto_a_device_leaves_its_data_behind(tmp_path: Path) -> None:
+    source = """
+import io
+file = io.BytesIO()
+torch.save({"x": torch.arange(8.0), "weight": torch.nn.Parameter(torch.ones(3, 8))}, file)
+for where in ("cuda", torch.device("cuda", 1), {"cpu": "cuda:1"}):
+    file.seek(0)
+    found = torch.load(file, map_location=where)
+    x, weight = found["x"], found["weight"]
+    assert x.device.type == "cuda" and x.data_ptr() == 0 and type(weight) is torch.nn.Parameter
+    assert (weight @ (x + torch.ones(8, device=x.device))).device == x.device
+again = io.BytesIO()
+torch.save(found, again)
+again.seek(0)
+assert torch.load(again)["x"].device == torch.device("cuda", 1)
+file.seek(0)
+assert torch.load(file)["x"].tolist() == list(range(8))
+"""
+    run(tmp_path, source)
+
+
 @pytest.mark.adr("0066-D2")
 def test_what_has_no_shape_without_data_is_refused_by_name(tmp_path: Path) -> None:
     source = "x = torch.ones(4, device='cuda')\nx.nonzero()"

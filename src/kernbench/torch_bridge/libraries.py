@@ -14,10 +14,10 @@ import torch.distributed.fsdp._init_utils as fsdp_init
 import torch.serialization
 import torch.utils.data
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, is_simulated, with_index
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, META, is_simulated, with_index
 from kernbench.torch_bridge.device.residence import Residence, reside
 from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import HERE, warn_once
+from kernbench.torch_bridge.process import HERE, current, warn_once
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _BEFORE_CPU = 5
@@ -147,6 +147,8 @@ def _restored(storage: Any, location: str) -> Any:
     if not is_simulated(location):
         return None
     untyped = getattr(storage, "_untyped_storage", storage)
+    if not current().session.run.has_data:
+        storage = untyped = torch.UntypedStorage(untyped.nbytes(), device=META)
     reside(untyped, with_index(location), "torch.load")
     return storage
 

@@ -54,6 +54,8 @@ class Process:
         """Of the devices that it has used, by SIP."""
         self.modules: dict[str, ModuleType] = {}
         """Its own modules, while another rank runs."""
+        self.library_state: list[Any] = []
+        """Its own values of what shared libraries keep, while another rank runs."""
         self.strands: list[Strand] = []
         """Threads that it has started."""
         self.rank_of_run: Rank | None = None

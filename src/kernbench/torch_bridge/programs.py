@@ -41,6 +41,7 @@ from kernbench.torch_bridge.device.module import ARCHITECTURE
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
+from kernbench.torch_bridge.library_state import LibraryStates
 from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
@@ -78,7 +79,8 @@ class Programs:
         """Of Python's search for garbage."""
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
-        self._modules = ProcessModules(self._base)
+        self._states = LibraryStates(self._base)
+        self._modules = ProcessModules(self._base, self._states)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -113,6 +115,7 @@ class Programs:
             flex_attention.install(patches)
             sync_batch_norm.install(patches)
             spawn.install(patches, self)
+            self._states.install(patches)
             self._modules.install(patches)
             folder = self._path.parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
@@ -191,6 +194,7 @@ class Programs:
     def _enter(self, process: Process) -> None:
         """Show what is a process's own before it goes on."""
         self._globals.load(process)
+        self._states.load(process)
         self._modules.load(process)
 
 
