@@ -110,6 +110,22 @@ def test_a_training_step_that_is_captured_whole_trains_as_the_eager_one(run, opt
     run(TRAINING.replace("MAKE", f"({optimizer})"))
 
 
+@pytest.mark.adr("0094-D1")
+def test_the_host_and_other_streams_work_on_during_a_capture(run) -> None:
+    run(
+        "count, side = torch.zeros(3), torch.cuda.Stream()\n"
+        "with torch.cuda.graph(g):\n"
+        "    y = x + 1\n"
+        "    count.add_(1)\n"
+        "    with torch.cuda.stream(side):\n"
+        "        assert not torch.cuda.is_current_stream_capturing()\n"
+        "        w.zero_(); torch.cuda.current_stream().synchronize(); total = w.sum().item()\n"
+        "assert total == 0 and count.tolist() == [1, 1, 1] and not w.any()\n"
+        "w.fill_(5); g.replay()\n"
+        "assert count.tolist() == [1, 1, 1] and (w == 5).all() and torch.equal(y, x + 1)\n"
+    )
+
+
 @pytest.mark.adr("0094-D2")
 @pytest.mark.parametrize("data", [True, False])
 def test_a_replay_takes_one_launch_and_the_time_of_its_operations(run, data: bool) -> None:
@@ -251,6 +267,74 @@ def test_random_numbers_are_drawn_anew_at_each_replay_as_if_eager(run) -> None:
         "    g.replay()\n"
         "    assert all(map(torch.equal, found, each))\n"
     )
+
+
+STATES = """
+default = torch.cuda.default_generators[0]
+assert default is torch.cuda.default_generators[0] and isinstance(default, torch.Generator)
+torch.cuda.manual_seed(3)
+apart = default.clone_state().manual_seed(7)
+shared = default.graphsafe_get_state()
+assert isinstance(apart, torch.Generator) and apart.initial_seed() == 7
+def forked():
+    before = default.graphsafe_get_state()
+    default.graphsafe_set_state(apart)
+    inside = torch.randn(5, device="cuda")
+    default.graphsafe_set_state(before)
+    return inside, torch.randn(6, device="cuda")
+expected = [forked() for _ in range(3)]
+assert apart.get_offset() == 3 * 8 == shared.get_offset()
+apart.manual_seed(7); torch.cuda.manual_seed(3)
+assert torch.equal(shared.get_state(), torch.cuda.get_rng_state()) and shared.get_offset() == 0
+with torch.cuda.graph(g):
+    found = forked()
+assert apart.get_offset() == shared.get_offset() == 0
+for each in expected:
+    g.replay()
+    assert all(map(torch.equal, found, each))
+assert apart.get_offset() == shared.get_offset() == default.get_offset() == 3 * 8
+again = torch.Generator(device="cuda").set_state(apart.get_state())
+assert torch.equal(*(torch.rand(4, device="cuda", generator=each) for each in (again, apart)))
+torch.cuda.set_rng_state(apart.get_state())
+assert shared.initial_seed() == 7 and again.set_offset(0).get_offset() == 0
+"""
+
+
+@pytest.mark.adr("0094-D4")
+@pytest.mark.parametrize("data", [True, False])
+def test_generators_share_states_inside_of_a_capture_and_outside(run, data: bool) -> None:
+    run(
+        STATES if data else STATES.replace("assert all(map(torch.equal, found, each))", "pass"),
+        data=data,
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.cuda.get_rng_state()",
+        "torch.cuda.default_generators[0].get_state()",
+        "torch.cuda.manual_seed(11)",
+    ],
+)
+@pytest.mark.adr("0094-D4")
+def test_a_state_that_depends_on_replays_is_refused_in_a_capture(run, call: str) -> None:
+    with pytest.raises(CaptureError, match="random numbers"):
+        run(f"with torch.cuda.graph(g): {call}")
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    {
+        "own.graphsafe_set_state(torch.Generator())": "takes a generator of a device",
+        "own.set_offset(3)": "a multiple of 4",
+        "own.set_state(torch.zeros(3, dtype=torch.uint8))": "a tensor of 16 bytes",
+        "own.manual_seed(1 << 64)": "a seed has 64 bits",
+    }.items(),
+)
+def test_a_wrong_state_of_a_generator_is_refused(run, call: str, named: str) -> None:
+    with pytest.raises((RuntimeError, TypeError), match=named):
+        run(f"own = torch.Generator(device='cuda')\n{call}")
 
 
 @pytest.mark.adr("0094-D5")

@@ -19,6 +19,7 @@ from kernbench.torch_bridge.device.residence import (
     settle_on,
 )
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
+from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.direct import KnownCall, execute_first
 from kernbench.torch_bridge.operands import ends_of_copy, residence_among
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe
@@ -244,10 +245,10 @@ class Observer(TorchDispatchMode):
         try:
             if self._shapes is not None:
                 if operation.is_random:
-                    skip_numbers(_first_numel(args))
+                    skip_numbers(_first_numel(args), kwargs.get("generator"))
                 return self._shapes.execute(func, operation, args, kwargs)
             if operation.is_random:
-                with device_generator(_first_numel(args)):
+                with device_generator(_first_numel(args), kwargs.get("generator")):
                     return func(*args, **kwargs), None
             return func(*args, **kwargs), None
         except NotImplementedError as error:
@@ -317,11 +318,12 @@ def _first_numel(args: Any) -> int:
 @run_dtensor_rng_op.py_impl(Observer)
 def _dtensor_random(mode: Observer, start: int, end: int, op: Any, *args: Any, **kw: Any) -> Any:
     """Fill one shard of a DTensor: equal offsets give equal numbers."""
-    process = current()
-    seed, offset = process.device_rng
-    process.device_rng = (seed, offset + start)
+    refuse_in_capture("random numbers of a DTensor")
+    state = current().random_state
+    offset = state.offset
+    state.offset += start
     try:
         with mode:
             return op(*args, **kw)
     finally:
-        process.device_rng = (seed, offset + end)
+        state.offset = offset + end

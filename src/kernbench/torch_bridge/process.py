@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.host import Host
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
     from kernbench.torch_bridge.session import Session
     from kernbench.torch_bridge.strands import Strand
+
+
+@dataclass(slots=True, eq=False)
+class RandomState:
+    """What the random numbers of devices come from; generators may share one."""
+
+    seed: int = 0
+    offset: int = 0
 
 
 class Process:
@@ -39,8 +48,8 @@ class Process:
         """Its ``torch.distributed`` world, once it was asked for."""
         self.context_parallel: Any = None
         """What it has set of context parallel attention, once it has."""
-        self.device_rng = (0, 0)
-        """Seed and offset of the device's random numbers."""
+        self.random_state = RandomState()
+        """Of the generator of its devices."""
         self.allocators: dict[int, CachingAllocator] = {}
         """Of the devices that it has used, by SIP."""
         self.modules: dict[str, ModuleType] = {}

@@ -29,6 +29,7 @@ from kernbench.torch_bridge import (
     locks,
     naming,
     output,
+    products_for_gpus,
     profiling,
     queues,
     sharding,
@@ -113,6 +114,7 @@ class Programs:
                 without_data.install(patches)
             context_parallel.install(patches)
             flex_attention.install(patches)
+            products_for_gpus.install(patches)
             sync_batch_norm.install(patches)
             spawn.install(patches, self)
             self._states.install(patches)

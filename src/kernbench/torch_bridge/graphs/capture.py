@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -12,8 +13,10 @@ from torch import Tensor
 from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, unobserved
 from kernbench.torch_bridge.device.residence import storage_of
+from kernbench.torch_bridge.device.rng import device_generator, known_generator, state_for
 from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref, leaves, written_tensors
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
+from kernbench.torch_bridge.process import RandomState, current
 from kernbench.torch_bridge.refusals import CaptureError
 
 if TYPE_CHECKING:
@@ -30,6 +33,28 @@ _WRITTEN_UNSAID = {
 
 
 @dataclass(frozen=True, slots=True)
+class Draws:
+    """Random numbers of an operation: anew at each replay, from what their state is then."""
+
+    state: RandomState
+    generator: Any
+    """That the operation is given; None for the device's own."""
+    count: int
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Let an operation draw them."""
+        owner: Any = known_generator(self.generator) or current()
+        # The program may have put another state there since.
+        before, owner.random_state = owner.random_state, self.state
+        try:
+            with device_generator(self.count, self.generator):
+                yield
+        finally:
+            owner.random_state = before
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """An operation on data."""
 
@@ -38,8 +63,8 @@ class Step:
     kwargs: Any
     made: tuple[tuple[int, Ref], ...] = ()
     """The results, by number, that the program has in the memory of a reference."""
-    num_drawn: int | None = None
-    """How many random numbers it draws; None if it draws none."""
+    draws: Draws | None = None
+    """The random numbers that it draws, if any."""
 
 
 class Capture:
@@ -52,7 +77,8 @@ class Capture:
         self.memory = GraphMemory()
         self.steps: list[Step] = []
         self._has_data = process.session.run.has_data
-        self._rng = process.device_rng
+        self._offsets: dict[RandomState, int] = {}
+        """Where the states were that it has drawn from."""
         self.refused = ""
         """What was refused, which makes the capture void."""
         process.capture = self
@@ -73,16 +99,41 @@ class Capture:
             CaptureError: The host would wait for the device.
         """
         process = self._process
-        if not isinstance(process.session.run.current_stream().queue, CaptureQueue):
-            return go_on(func, operation, args, kwargs)
-        self._check(func, operation, args, kwargs)
+        is_captured = isinstance(process.session.run.current_stream().queue, CaptureQueue)
+        if is_captured:
+            self._check(func, operation, args, kwargs)
         process.capture = None
         try:
-            if not self._has_data or torch._C._get_dispatch_mode(_FAKE) is not None:
+            if not is_captured or torch._C._get_dispatch_mode(_FAKE) is not None:
                 return go_on(func, operation, args, kwargs)
+            if operation.is_random:
+                return self._draw(go_on, func, operation, args, kwargs)
             return self._take(go_on, func, operation, args, kwargs)
         finally:
             process.capture = self
+
+    def _draw(
+        self,
+        go_on: Callable[..., Any],
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        generator = kwargs.get("generator")
+        state = state_for(generator)
+        if state is None:
+            return self._take(go_on, func, operation, args, kwargs)
+        offset = state.offset
+        result = self._take(go_on, func, operation, args, kwargs)
+        self._offsets.setdefault(state, offset)
+        if state.offset > offset:
+            draws = Draws(state, generator, state.offset - offset)
+            if self._has_data:
+                self.steps[-1] = replace(self.steps[-1], draws=draws)
+            else:
+                self.steps.append(Step(_compute_nothing, (), {}, draws=draws))
+        return result
 
     def _take(
         self,
@@ -92,25 +143,25 @@ class Capture:
         args: Any,
         kwargs: dict[str, Any],
     ) -> Any:
-        step = len(self.steps)
+        if not self._has_data:
+            return go_on(func, operation, args, kwargs)
+        step, bake = len(self.steps), _nothing if operation.is_copy else _host_number
+        changed: list[Tensor] = []
+        given: Any = None
         with unobserved():
-            bake = _nothing if operation.is_copy else _host_number
-            given = self.memory.refs((args, kwargs), step, bake)
-            # What is free runs no kernel.
-            written = () if operation.is_free else _written(operation)
-            changed = written_tensors(func._schema, written, args, kwargs)
-            self.memory.keep_bytes(changed, step)
-        offset = self._process.device_rng[1]
-        generator = kwargs.get("generator")
-        state = None if generator is None else generator.get_state()
+            if any(map(_is_of_device, leaves((args, list(kwargs.values()))))):
+                given = self.memory.refs((args, kwargs), step, bake)
+                # What is free runs no kernel.
+                written = () if operation.is_free else _written(operation)
+                changed = written_tensors(func._schema, written, args, kwargs)
+                self.memory.keep_bytes(changed, step)
         result = go_on(func, operation, args, kwargs)
-        if generator is not None:
-            generator.set_state(state)
         with unobserved():
             made = self.memory.made(map(_device_tensor, leaves(result)), step)
+            if made and given is None:
+                given = self.memory.refs((args, kwargs), step, bake)
         if changed or (made and not operation.is_free):
-            drawn = self._process.device_rng[1] - offset if operation.is_random else None
-            self.steps.append(Step(func, given[0], _on_host(given[1]), made, drawn))
+            self.steps.append(Step(func, given[0], _on_host(given[1]), made))
         return result
 
     def take_kernel(self, launch: Callable[..., Any], given: Any, written: list[Tensor]) -> None:
@@ -166,7 +217,8 @@ class Capture:
         process = self._process
         process.capture = process.private_pool = None
         process.host.launches_as = "launch"
-        process.device_rng = self._rng
+        for state, offset in self._offsets.items():
+            state.offset = offset
         UNDER_WAY.discard(self)
         is_good = False
         try:
@@ -201,6 +253,10 @@ def _is_of_device(tensor: Tensor) -> bool:
     except (NotImplementedError, RuntimeError):
         return True
     return residence is not None and (residence.device is not None or residence.is_open)
+
+
+def _compute_nothing() -> None:
+    """Stand for an operation of a run without data."""
 
 
 def _device_tensor(tensor: Tensor) -> Tensor | None:

@@ -11,7 +11,6 @@ from kernbench.runtime_api import Marker, WaitFor
 from kernbench.torch_bridge.bursts import Burst
 from kernbench.torch_bridge.commands import HostCopy
 from kernbench.torch_bridge.device.names import unobserved
-from kernbench.torch_bridge.device.rng import device_generator
 from kernbench.torch_bridge.graphs.memory import leaves
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
 
@@ -67,8 +66,7 @@ class Graph:
 
     def _compute(self) -> None:
         for step, args, kwargs, made in self._steps:
-            drawn = step.num_drawn
-            with nullcontext() if drawn is None else device_generator(drawn):
+            with step.draws.again() if step.draws is not None else nullcontext():
                 results = step.call(*args, **kwargs)
             if made:
                 found = leaves(results)
