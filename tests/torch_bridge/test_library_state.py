@@ -42,6 +42,7 @@ def libraries(tmp_path: Path) -> Path:
         ("accelerate/state.py", ACCELERATE),
         ("lightning_utilities/core/rank_zero.py", LIGHTNING),
         ("fairscale/groups.py", "mine = None"),
+        ("a_locking_library.py", "import threading\nlocks = threading.Lock(), threading.RLock()"),
     ):
         path = folder / name
         path.parent.mkdir(parents=True)
@@ -102,6 +103,36 @@ assert groups.mine == dist.get_rank()
 """)
     simulated(path, nprocs=2)
     assert "fairscale" not in sys.modules
+
+
+@pytest.mark.adr("0095-D3")
+def test_a_rank_may_wait_for_others_while_it_holds_a_librarys_lock(
+    tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(libraries), *sys.path])
+    path = tmp_path / "program.py"
+    path.write_text("""
+import threading
+import torch.distributed as dist
+import a_locking_library
+
+dist.init_process_group("nccl")
+for lock in a_locking_library.locks:
+    with lock:
+        dist.barrier()
+        seen = []
+        others = threading.Thread(target=lambda: seen.append(lock.acquire(timeout=1)))
+        others.start()
+        others.join()
+        assert seen == [False]
+    assert lock.acquire(blocking=False)
+    lock.release()
+with threading.Condition(a_locking_library.locks[1]) as condition:
+    assert not condition.wait(timeout=1)
+own = threading.Lock()
+assert isinstance(own, threading.Lock)
+""")
+    simulated(path, nprocs=2)
 
 
 @pytest.mark.adr("0095-D1")

@@ -11,7 +11,9 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from kernbench.sim_engine import Handle
 from kernbench.torch_bridge.patches import Patches
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine import Simulation, Timer
 
 _allocate: Any = threading._allocate_lock  # type: ignore[attr-defined]
+_PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
 _sleep = time.sleep
 _PS_PER_S = 10**12
 
@@ -49,7 +52,7 @@ class _LockWait(Handle):
             self._simulation.cancel(self._timer)
 
 
-class SimulatedLock:
+class _Lock:
     """``threading.Lock`` for threads of simulated processes; for others, the usual one."""
 
     def __init__(self) -> None:
@@ -100,6 +103,65 @@ class SimulatedLock:
         self._lock._at_fork_reinit()
 
 
+class _LockOfEach:
+    """A lock that a library has made as it was imported for all ranks: each process has its own.
+
+    A rank that holds one may wait for another, which a real process would let have its own, too.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._locks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._elsewhere = make()
+
+    @property
+    def _own(self) -> Any:
+        process = HERE.process
+        if process is None:
+            return self._elsewhere
+        found = self._locks.get(process)
+        if found is None:
+            found = self._locks[process] = self._make()
+        return found
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return bool(self._own.acquire(blocking, timeout))
+
+    def release(self) -> None:
+        self._own.release()
+
+    def locked(self) -> bool:
+        return bool(self._own.locked())
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    # What threading.Condition asks of a reentrant lock.
+    def _is_owned(self) -> bool:
+        return bool(self._own._is_owned())
+
+    def _release_save(self) -> Any:
+        return self._own._release_save()
+
+    def _acquire_restore(self, state: Any) -> None:
+        self._own._acquire_restore(state)
+
+
+class SimulatedLock(_Lock):
+    """``threading.Lock``."""
+
+    def __new__(cls) -> Any:
+        return _LockOfEach(_Lock) if HERE.is_importing else super().__new__(cls)
+
+
+def _reentrant_lock() -> Any:
+    """``threading.RLock``."""
+    return _LockOfEach(_PyRLock) if HERE.is_importing else _PyRLock()
+
+
 def _simulated_sleep(seconds: float) -> None:
     """``time.sleep``: simulated time passes."""
     process = HERE.process
@@ -117,7 +179,7 @@ def install(patches: Patches) -> None:
             "_allocate_lock": SimulatedLock,
             "Lock": SimulatedLock,
             "_CRLock": None,
-            "RLock": threading._PyRLock,  # type: ignore[attr-defined]
+            "RLock": _reentrant_lock,
         },
     )
     patches.set(queue, "SimpleQueue", queue._PySimpleQueue)  # type: ignore[attr-defined]

@@ -18,6 +18,8 @@ from kernbench.torch_bridge.process import HERE, Process
 PRIVATE_PACKAGES = ("fairscale", "ignite", "megatron")
 """Installed packages that keep a rank's state in their modules, as a program's own do."""
 
+# Lightning makes and deletes it while it loads a checkpoint, in which ranks wait for each other.
+_PRIVATE_MODULES = frozenset({"lightning.pytorch.utilities.argparse_utils"})
 _LIBRARIES = tuple(
     f"{Path(path).resolve()}/"
     for path in {
@@ -40,7 +42,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         self._base = base
         self._states = states
         self._loaded = base
-        self._private: set[str] = set()
+        self._private = set(_PRIVATE_MODULES)
         self._is_looking = False
 
     def install(self, patches: Patches) -> None:
@@ -101,11 +103,12 @@ class _BaseLoader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        process, HERE.process = HERE.process, self._base
+        before = HERE.process, HERE.is_importing
+        HERE.process, HERE.is_importing = self._base, True
         try:
             self._loader.exec_module(module)
         finally:
-            HERE.process = process
+            HERE.process, HERE.is_importing = before
         self._states.meet(module)
 
 

@@ -88,6 +88,8 @@ class _Here(threading.local):
     is_foreign = True
     """Whether the thread is none of the simulation's, or not for a moment: it waits as threads do,
     and must not touch the simulation."""
+    is_importing = False
+    """Whether it executes a library's module, for all ranks."""
 
 
 HERE = _Here()
