@@ -142,3 +142,38 @@ def test_ranks_share_queues_and_locks_with_what_spawned_them(run) -> None:
 def test_waiting_for_what_nobody_puts_in_a_queue_ends_at_once(run) -> None:
     with pytest.raises(DeadlockError):
         run("mp.Queue().get()")
+
+
+def test_a_loader_is_made_again_from_its_signature_and_attributes(run) -> None:
+    # As Lightning does, to give it another sampler.
+    run(
+        START
+        + """
+import inspect
+loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3, num_workers=2)
+names = inspect.signature(type(loader).__init__).parameters.keys() & vars(loader).keys()
+assert "batch_size" not in vars(loader) or "batch_size" in names
+given = {name: getattr(loader, name) for name in names - {"batch_sampler"}}
+again = torch.utils.data.DataLoader(**{**given, "multiprocessing_context": None})
+assert [each.tolist() for each in again] == [[0, 1, 2], [3, 4, 5]]
+"""
+    )
+
+
+def test_fsdp1_takes_the_number_of_a_device(run) -> None:
+    run(
+        """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+for asked in (rank, torch.cuda.current_device(), torch.device("cuda")):
+    model = FSDP(torch.nn.Linear(4, 2), device_id=asked)
+    assert model.compute_device == torch.device("cuda", rank)
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    assert all(each.grad.device.index == rank for each in model.parameters())
+""",
+        nprocs=2,
+    )

@@ -84,8 +84,13 @@ class LibraryStates:
         if before is process:
             return
         known, wanted = self._known, process.library_state
-        before.library_state = [getattr(owner, name) for owner, name, _ in known]
+        shown = [getattr(owner, name) for owner, name, _ in known]
         wanted += [fresh(process) for _, _, fresh in known[len(wanted) :]]
-        for (owner, name, _), value in zip(known, wanted, strict=True):
-            setattr(owner, name, value)
+        if any(shown) or any(wanted):
+            before.library_state = shown
+            for (owner, name, _), value in zip(known, wanted, strict=True):
+                setattr(owner, name, value)
+        else:
+            # Mostly nobody keeps anything; one who has nothing may take another's.
+            before.library_state = wanted
         self._loaded = process
