@@ -427,10 +427,13 @@ assert torch.equal(net(fresh), copy(fresh))
 
 
 @pytest.mark.adr("0094-D1")
-def test_graphed_callables_compute_what_they_did_forward_and_backward(run) -> None:
-    context = run(GRAPHED)
+@pytest.mark.parametrize("data", [True, False])
+def test_graphed_callables_compute_what_they_did_forward_and_backward(run, data: bool) -> None:
+    context = run(GRAPHED, data=data)
     launches = [each.label for each in context.op_log.host_spans if each.kind == "launch"]
     assert [launches.count(f"graph {number}") for number in (1, 2)] == [3, 3]
+    # Inputs and gradients of results come to where the graphs read them; the state, to the copy.
+    assert launches.count("aten.copy_") == 3 + 3 + 4
 
 
 def test_profiles_show_the_operations_of_a_graph_under_its_launch(run) -> None:
