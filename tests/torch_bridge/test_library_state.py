@@ -45,7 +45,7 @@ def libraries(tmp_path: Path) -> Path:
         ("a_locking_library.py", "import threading\nlocks = threading.Lock(), threading.RLock()"),
     ):
         path = folder / name
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
     return folder
 
