@@ -127,7 +127,8 @@ for lock in a_locking_library.locks:
         assert seen == [False]
     assert lock.acquire(blocking=False)
     lock.release()
-with threading.Condition(a_locking_library.locks[1]) as condition:
+condition = threading.Condition(a_locking_library.locks[1])
+with condition:
     assert not condition.wait(timeout=1)
 own = threading.Lock()
 assert isinstance(own, threading.Lock)

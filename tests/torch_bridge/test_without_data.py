@@ -102,6 +102,29 @@ assert torch.load(file)["x"].tolist() == list(range(8))
     run(tmp_path, source)
 
 
+@pytest.mark.adr("0066-D1")
+def test_a_parameter_of_the_host_may_be_given_data_of_a_device(tmp_path: Path) -> None:
+    source = """
+model = torch.nn.Linear(4, 2)
+weight = model.weight
+weight.data = weight.data.cuda()
+assert model.weight is weight and weight.is_leaf and weight.requires_grad
+assert weight.device == torch.device("cuda", 0) and weight.data_ptr() == 0
+(torch.ones(3, 4, device="cuda") @ weight.T).sum().backward()
+assert weight.grad.device == weight.device
+weight.grad = None
+weight.data = weight.data.cpu()
+assert weight.device.type == "cpu" and weight.shape == (2, 4)
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+model = fully_shard(torch.nn.Linear(4, 2))  # moves what is on the host
+model(torch.ones(3, 4)).sum().backward()
+assert model.weight.grad.device == torch.device("cuda", dist.get_rank())
+"""
+    run(tmp_path, source, nprocs=2)
+
+
 @pytest.mark.adr("0066-D2")
 def test_what_has_no_shape_without_data_is_refused_by_name(tmp_path: Path) -> None:
     source = "x = torch.ones(4, device='cuda')\nx.nonzero()"
@@ -139,6 +162,50 @@ def test_collectives_take_their_time_and_objects_keep_their_values(tmp_path: Pat
     found = collectives(data=False)
     assert found == collectives(data=True)
     assert len(found) >= 5
+
+
+WRAPPED = """
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).cuda()
+model = MODEL
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    model(torch.ones(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    assert all(each.grad is None or each.grad.is_cuda for each in model.parameters())
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.adr("0066-D1")
+@pytest.mark.parametrize(
+    "model",
+    [
+        "DDP(model)",
+        "DDP(model, find_unused_parameters=True)",
+        "FSDP(model, use_orig_params=True)",
+        "FSDP(nn.Sequential(*map(FSDP, model)))",
+        "fully_shard(model)",
+    ],
+)
+def test_data_parallel_training_has_the_collectives_of_one_with_data(
+    tmp_path: Path, model: str
+) -> None:
+    def collectives(data: bool) -> list[tuple[str, int]]:
+        log = run(tmp_path, WRAPPED.replace("MODEL", model), data=data, nprocs=2).op_log
+        return sorted(
+            (each.template.name, each.template.message_bytes)
+            for each in log.instances
+            if each.template.kind == "collective"
+        )
+
+    found = collectives(data=False)
+    assert found == collectives(data=True)
+    assert len(found) > 3
 
 
 @pytest.mark.adr("0066-D1")

@@ -24,7 +24,7 @@ from kernbench.torch_bridge.direct import KnownCall, execute_first
 from kernbench.torch_bridge.operands import ends_of_copy, residence_among
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
-from kernbench.torch_bridge.shapes import Known, zeros_on_host
+from kernbench.torch_bridge.shapes import Known, comes_back, zeros_on_host
 from kernbench.torch_bridge.unwritten import begin_unwritten
 from kernbench.torch_bridge.wider_numbers import in_wider_numbers
 
@@ -151,6 +151,8 @@ class Observer(TorchDispatchMode):
         if MOVE.under_way:
             return self._move(func, operation, args, kwargs, source, MOVE.target)
         if source is None:
+            if self._shapes is not None and comes_back(operation, args):
+                return args[0]
             return func(*args, **kwargs)
         if operation.is_copy:
             return self._move(func, operation, args, kwargs, source, source.device)

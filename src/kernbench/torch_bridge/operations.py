@@ -29,10 +29,9 @@ _FREE = frozenset(
         "aten.new_empty_strided.default",
         "aten._unsafe_view.default",
         "aten.resize_.default",
-        "aten.transpose_.default",
-        "aten.t_.default",
+        "aten.squeeze_.default",
         "aten.squeeze_.dim",
-        "aten.unsqueeze_.default",
+        "aten.squeeze_.dims",
         "aten.unsafe_split.Tensor",
         "aten.unsafe_split_with_sizes.default",
     }
@@ -123,7 +122,13 @@ def describe(func: Any) -> Operation:
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
     )
     is_copy = full_name in _COPIES
-    is_free = shows or func.namespace in _FREE_NAMESPACES or full_name in _FREE
+    is_free = (
+        shows
+        or func.namespace in _FREE_NAMESPACES
+        or full_name in _FREE
+        # They change what their operand looks like.
+        or torch.Tag.inplace_view in func.tags
+    )
     is_read = full_name in _READ_BY_HOST
     is_random = torch.Tag.nondeterministic_seeded in func.tags
     makes_memory = any(each.alias_info is None for each in schema.returns)

@@ -10,12 +10,13 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users kn
 from torch import Tensor
 
 from kernbench.torch_bridge.device.residence import residence_of
-from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.device.tensors import cpp_device, device_of
 from kernbench.torch_bridge.patches import Patches
 
 _aten = torch.ops.aten
 _attention = F.scaled_dot_product_attention
 _repr = Tensor.__repr__
+_data: Any = Tensor.data
 _data_ptr = Tensor.data_ptr
 _FIRST_ADDRESS = 1 << 44
 """Of the first device; each has as many."""
@@ -25,7 +26,10 @@ _HALVES = (torch.float16, torch.bfloat16)
 def install(patches: Patches) -> None:
     """Replace it."""
     patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
+    for module in (torch.distributed.utils, torch.nn.parallel.distributed):
+        patches.set(module, "_verify_param_shape_across_processes", _verify_parameters)
     patches.set(Tensor, "__repr__", _described)
+    patches.set(Tensor, "data", property(_data.__get__, _set_data))
     patches.set(Tensor, "data_ptr", _address)
     # Pickled objects travel as tensors, and a device would lose them.
     patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu")
@@ -71,6 +75,28 @@ def _address(self: Tensor) -> int:
         return _data_ptr(self)
     start = (residence.sip_id + 1) * _FIRST_ADDRESS + residence.block.address
     return start + int(self.storage_offset()) * self.element_size()
+
+
+def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) -> None:
+    """What DDP sends to compare models, of which C++ would read the numbers."""
+    device = device_of(tensors[0])
+    count = torch.tensor([len(tensors)]).to(device)
+    counts = [torch.empty_like(count) for _ in range(c10d.get_world_size(group))]
+    c10d.all_gather(counts, count, group)
+    for each in counts:
+        each.item()
+    layouts = torch.zeros(sum(2 * each.dim() for each in tensors), dtype=torch.int64).to(device)
+    c10d.broadcast(layouts, group=group, group_src=0)
+    layouts.cpu()
+
+
+def _set_data(self: Tensor, value: Tensor) -> None:
+    """``Tensor.data = value``, which C++ refuses between the host and what has no data."""
+    if cpp_device(self) == cpp_device(value):
+        _data.__set__(self, value)
+        return
+    made = value.detach().requires_grad_(self.requires_grad)
+    torch._C._swap_tensor_impl(self, made)
 
 
 def _described(self: Tensor, *, tensor_contents: Any = None) -> str:
