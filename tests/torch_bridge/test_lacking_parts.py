@@ -19,8 +19,6 @@ import torch.multiprocessing as mp
 x = torch.ones(4, 4, device="cuda")
 """
 REFUSED = {
-    "torch.cuda.CUDAGraph()": "torch.cuda.CUDAGraph",
-    "torch.cuda.graph(None)": "torch.cuda.graph",
     "torch.cuda.MemPool()": "torch.cuda.MemPool",
     "torch.cuda.utilization()": "torch.cuda.utilization",
     "torch.cuda.memory._record_memory_history()": "torch.cuda.memory._record_memory_history",
@@ -166,9 +164,36 @@ def test_waiting_for_what_nobody_puts_in_a_queue_ends_at_once(run) -> None:
         run("mp.Queue().get()")
 
 
-def test_graphed_callables_are_left_as_they_are_with_one_warning(run) -> None:
-    with pytest.warns(UserWarning, match="make_graphed_callables captures nothing"):
-        run(
-            "layer = torch.nn.Linear(4, 4).cuda()\n"
-            "assert torch.cuda.make_graphed_callables(layer, (x,)) is layer\n"
-        )
+def test_a_loader_is_made_again_from_its_signature_and_attributes(run) -> None:
+    # As Lightning does, to give it another sampler.
+    run(
+        START
+        + """
+import inspect
+loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3, num_workers=2)
+names = inspect.signature(type(loader).__init__).parameters.keys() & vars(loader).keys()
+assert "batch_size" not in vars(loader) or "batch_size" in names
+given = {name: getattr(loader, name) for name in names - {"batch_sampler"}}
+again = torch.utils.data.DataLoader(**{**given, "multiprocessing_context": None})
+assert [each.tolist() for each in again] == [[0, 1, 2], [3, 4, 5]]
+"""
+    )
+
+
+def test_fsdp1_takes_the_number_of_a_device(run) -> None:
+    run(
+        """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+for asked in (rank, torch.cuda.current_device(), torch.device("cuda")):
+    model = FSDP(torch.nn.Linear(4, 2), device_id=asked)
+    assert model.compute_device == torch.device("cuda", rank)
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    assert all(each.grad.device.index == rank for each in model.parameters())
+""",
+        nprocs=2,
+    )

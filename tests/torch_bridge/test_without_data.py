@@ -29,7 +29,7 @@ def test_tensors_of_devices_have_no_memory_on_this_machine(tmp_path: Path) -> No
 x = torch.zeros(1 << 20, 1 << 20, device="cuda", dtype=torch.bfloat16)  # 2 TiB
 y = (x[: 1 << 10] @ x + 1).relu().sum(-1)
 assert y.device == x.device == torch.device("cuda", 0) and y.shape == (1 << 10,)
-assert y.data_ptr() == 0 and not x.is_meta and x.is_cuda
+assert y.untyped_storage().data_ptr() == 0 < y.data_ptr() and not x.is_meta and x.is_cuda
 """
     machine = tmp_path / "large.yaml"
     machine.write_text(re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 4096", machine_text("ahbm")[0]))
@@ -75,6 +75,29 @@ host.copy_(x)
 assert not host.any()
 assert repr(x) == "tensor(..., device='cuda:0', size=(2, 3), dtype=torch.float32)"
 assert torch.ones(2).tolist() == [1.0, 1.0]  # the host's own tensors have data
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.adr("0066-D1")
+def test_what_is_loaded_onto_a_device_leaves_its_data_behind(tmp_path: Path) -> None:
+    source = """
+import io
+file = io.BytesIO()
+torch.save({"x": torch.arange(8.0), "weight": torch.nn.Parameter(torch.ones(3, 8))}, file)
+for where in ("cuda", torch.device("cuda", 1), {"cpu": "cuda:1"}):
+    file.seek(0)
+    found = torch.load(file, map_location=where)
+    x, weight = found["x"], found["weight"]
+    assert x.device.type == "cuda" and type(weight) is torch.nn.Parameter
+    assert x.untyped_storage().data_ptr() == 0
+    assert (weight @ (x + torch.ones(8, device=x.device))).device == x.device
+again = io.BytesIO()
+torch.save(found, again)
+again.seek(0)
+assert torch.load(again)["x"].device == torch.device("cuda", 1)
+file.seek(0)
+assert torch.load(file)["x"].tolist() == list(range(8))
 """
     run(tmp_path, source)
 

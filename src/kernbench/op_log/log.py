@@ -149,11 +149,12 @@ def absolute_ps(instances: Sequence[Instance], times_ps: Column) -> Column:
 class HostSpan:
     """Time that a rank's host spent: launching, waiting, or reading.
 
-    A launch is labelled with the name of the template that it launches.
+    A launch is labelled with the name of the template that it launches, or of the graph. What a
+    capture takes down for one is launched by nothing.
     """
 
     rank: int
-    kind: Literal["launch", "wait", "read"]
+    kind: Literal["launch", "capture", "wait", "read"]
     label: str
     start_ps: int
     end_ps: int
@@ -184,6 +185,8 @@ class OpLog:
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
+        self.graphs: dict[str, tuple[str, ...]] = {}
+        """The names of the templates that a launch with the label of a graph launches."""
         self._instances: list[Instance] = []
         self._host_spans: list[HostSpan] = []
 

@@ -48,7 +48,9 @@ class _TraceWriter:
         for span in log.host_spans:
             name = (span.rank, span.label)
             host.setdefault(span.rank, []).append((span, launches[name]))
-            launches[name] += span.kind == "launch"
+            if span.kind == "launch":
+                for launched in log.graphs.get(span.label, (span.label,)):
+                    launches[span.rank, launched] += 1
         ranges: dict[int, list[HostRange]] = {}
         for each in log.host_ranges:
             ranges.setdefault(each.rank, []).append(each)

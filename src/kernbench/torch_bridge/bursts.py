@@ -51,6 +51,11 @@ class Burst(StreamCommand):
         self._waiting.append((earliest_ps, timing))
         return True
 
+    @property
+    def timings(self) -> list[OperationTiming]:
+        """What was put into it and has not begun."""
+        return [timing for _, timing in self._waiting]
+
     def begin(self) -> None:
         self._go_on()
 

@@ -18,18 +18,18 @@ class HostCopy(StreamCommand):
     def __init__(self, run: Run, template: Template, queue: Stream, sip_id: int) -> None:
         super().__init__(run.simulation.env, template.name)
         self._run = run
-        self._template = template
+        self.template = template
         self._stream = queue.name
         self._rank = run.rank_state.rank
         self._sip_id = sip_id
 
     def begin(self) -> int:
-        self.hbm_ps = self._template.hbm_ps
-        return self._template.duration_ps
+        self.hbm_ps = self.template.hbm_ps
+        return self.template.duration_ps
 
     def finish(self) -> None:
         self._run.log(
-            self._template,
+            self.template,
             (self._rank,),
             (self._sip_id,),
             (self.start_ps,),
@@ -38,4 +38,4 @@ class HostCopy(StreamCommand):
         )
 
     def describe(self) -> str:
-        return f"{self._template.name} on SIP {self._sip_id} (rank {self._rank})"
+        return f"{self.template.name} on SIP {self._sip_id} (rank {self._rank})"

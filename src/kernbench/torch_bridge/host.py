@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kernbench.torch_bridge.bursts import Burst
 from kernbench.torch_bridge.commands import HostCopy
@@ -33,6 +33,8 @@ class Host:
         self._streams: dict[int, Stream] = {}
         """The default ones, by SIP."""
         self._ahead_ps = 0
+        self.launches_as: Literal["launch", "capture"] = "launch"
+        """What its log calls the time of launches."""
 
     @property
     def now_ps(self) -> int:
@@ -51,7 +53,7 @@ class Host:
             start_ps = now_ps
         launch_ps = self._launch_times_ps.get(self.state.sip_id)
         end_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
-        self._put_span((self._rank, "launch", label, start_ps, end_ps))
+        self._put_span((self._rank, self.launches_as, label, start_ps, end_ps))
         return end_ps
 
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
@@ -63,7 +65,7 @@ class Host:
             start_ps = now_ps  # type: ignore[assignment]
         launch_ps = self._launch_times_ps.get(state.sip_id)
         earliest_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
-        self._put_span((self._rank, "launch", name, start_ps, earliest_ps))
+        self._put_span((self._rank, self.launches_as, name, start_ps, earliest_ps))
         chosen = state.stream
         if chosen is not None and chosen.sip_id == sip_id:
             queue = chosen.queue

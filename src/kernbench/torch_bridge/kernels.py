@@ -54,6 +54,9 @@ class TorchLauncher(KernelLauncher):
         entry, plan = self.planned(binary, grid, args)
         process = current()
         state, run = process.state, self.run
+        if process.capture is not None:
+            written = [_base_of(args[index]) for index, _, _, writes in plan.pointers if writes]
+            process.capture.take_kernel(self.launch, (binary, grid, args), written)
         params = self._params_of(plan, args, state)
         if isinstance(plan, LivePlan):
             timing = self._run_live(plan, params, state)
@@ -63,6 +66,8 @@ class TorchLauncher(KernelLauncher):
                 run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
             if run.has_data and run.probed_ps is None:
                 self.record(plan, params, Launched(entry.name, state.rank))()
+        if process.is_replaying:
+            return
         if run.probed_ps is None:
             process.host.launch(entry.name, timing, state.sip_id)
         else:
@@ -134,15 +139,19 @@ class TorchLauncher(KernelLauncher):
         return params
 
 
+def _base_of(given: Any) -> Any:
+    """Return the tensor inside of what triton.reinterpret wraps around one."""
+    inner = getattr(given, "base", None)
+    return inner if isinstance(inner, Tensor) else given
+
+
 def _on_device(what: str, given: Any, sip_id: int) -> tuple[Tensor, Residence]:
     """Return the tensor that a pointer argument is, and where it is.
 
     Raises:
         BadPointerError: It is none on the device that the kernel is launched on.
     """
-    # triton.reinterpret wraps the tensor.
-    inner = getattr(given, "base", None)
-    tensor = inner if isinstance(inner, Tensor) else given
+    tensor = _base_of(given)
     if not isinstance(tensor, Tensor):
         raise BadPointerError(f"{what} must be a tensor, but got {type(tensor).__name__}")
     residence = residence_of(tensor)

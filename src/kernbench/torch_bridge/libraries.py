@@ -5,25 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import wraps
 from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed.fsdp._init_utils as fsdp_init
+import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
 import torch.serialization
 import torch.utils.data
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, is_simulated, with_index
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, META, is_simulated, with_index
 from kernbench.torch_bridge.device.residence import Residence, reside
 from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import HERE, warn_once
+from kernbench.torch_bridge.process import HERE, current, warn_once
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _BEFORE_CPU = 5
 """PyTorch asks its own tagger of CPU storages at 10."""
 _init_loader = torch.utils.data.DataLoader.__init__
 _get_fsdp_device = fsdp_init._get_compute_device
+_get_fsdp_device_asked = fsdp_init._get_device_from_device_id
+_init_handle = fsdp_init._init_device_handle
 _to = torch.nn.Module.to
 _set_signal = signal.signal
 _os_fork = os.fork
@@ -42,6 +46,8 @@ def install(patches: Patches) -> None:
     patches.set(BaseProcess, "start", _start_process)
     patches.set(torch.nn.Module, "to", _move_module)
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
+    patches.set(fsdp_init, "_get_device_from_device_id", _fsdp_device_asked)
+    patches.set(fsdp_api, "_init_device_handle", _init_fsdp_handle)
     # The fused encoder layer of the CPU is one operation, of which no kernel is known.
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -50,6 +56,8 @@ def install(patches: Patches) -> None:
     _let_storages_be_copied(patches)
 
 
+# Lightning makes loaders anew of their attributes, by the names in the signature.
+@wraps(_init_loader)
 def _loader_without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
     """``DataLoader.__init__``: batches are made in the rank itself.
 
@@ -82,10 +90,27 @@ def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:
     return _to(self, *args, **kwargs)
 
 
+_FSDP_HANDLE = SimpleNamespace(current_device=lambda: str(with_index(DEVICE_TYPE)))
+"""Names the current device by its name, not by a number, of which FSDP would make a device."""
+
+
+def _named(asked: Any) -> Any:
+    return with_index(asked) if type(asked) is int else asked
+
+
 def _fsdp_device(module: Any, ignored: Any, asked: Any, rank: int, handle: Any) -> Any:
-    """Let FSDP name the current device by its name, not by a number."""
-    named = SimpleNamespace(current_device=lambda: str(with_index(DEVICE_TYPE)))
-    return _get_fsdp_device(module, ignored, asked, rank, named)
+    """The device that one unit of FSDP computes on."""
+    return _get_fsdp_device(module, ignored, asked, rank, _FSDP_HANDLE)
+
+
+def _fsdp_device_asked(asked: Any, rank: int, handle: Any) -> Any:
+    """The device that ``device_id`` of FSDP means."""
+    return _get_fsdp_device_asked(_named(asked), rank, _FSDP_HANDLE)
+
+
+def _init_fsdp_handle(state: Any, module: Any, ignored: Any, asked: Any) -> Any:
+    """Let FSDP find the functions of the device that ``device_id`` means."""
+    return _init_handle(state, module, ignored, _named(asked))
 
 
 def _compile_nothing(model: Any = None, **options: Any) -> Any:
@@ -147,6 +172,8 @@ def _restored(storage: Any, location: str) -> Any:
     if not is_simulated(location):
         return None
     untyped = getattr(storage, "_untyped_storage", storage)
+    if not current().session.run.has_data:
+        storage = untyped = torch.UntypedStorage(untyped.nbytes(), device=META)
     reside(untyped, with_index(location), "torch.load")
     return storage
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernbench.torch_bridge.library_state import LibraryStates
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process
 
-PRIVATE_PACKAGES = ("megatron",)
+PRIVATE_PACKAGES = ("fairscale", "ignite", "megatron")
 """Installed packages that keep a rank's state in their modules, as a program's own do."""
 
 _LIBRARIES = tuple(
@@ -35,8 +36,9 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     default group as a default argument; the process that started all ranks has nothing to keep.
     """
 
-    def __init__(self, base: Process) -> None:
+    def __init__(self, base: Process, states: LibraryStates) -> None:
         self._base = base
+        self._states = states
         self._loaded = base
         self._private: set[str] = set()
         self._is_looking = False
@@ -72,7 +74,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         if _is_private(fullname, spec):
             self._private.add(fullname)
         elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _BaseLoader(spec.loader, self._base)
+            spec.loader = _BaseLoader(spec.loader, self._base, self._states)
         return spec
 
     def _forget(self) -> None:
@@ -83,9 +85,10 @@ class ProcessModules(importlib.abc.MetaPathFinder):
 class _BaseLoader(importlib.abc.Loader):
     """Executes a library's module as the process that started all ranks."""
 
-    def __init__(self, loader: Any, base: Process) -> None:
+    def __init__(self, loader: Any, base: Process, states: LibraryStates) -> None:
         self._loader = loader
         self._base = base
+        self._states = states
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -103,6 +106,7 @@ class _BaseLoader(importlib.abc.Loader):
             self._loader.exec_module(module)
         finally:
             HERE.process = process
+        self._states.meet(module)
 
 
 def _found(

@@ -19,6 +19,7 @@ from kernbench.torch_bridge.device.residence import (
     settle_on,
 )
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
+from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.direct import KnownCall, execute_first
 from kernbench.torch_bridge.operands import ends_of_copy, residence_among
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe
@@ -75,7 +76,7 @@ class Observer(TorchDispatchMode):
             return self._decide(func, types, args, kwargs or {})
         if operation.is_view:
             return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
-        if UNDER_WAY and MOVE.under_way:
+        if UNDER_WAY and (MOVE.under_way or self._process.capture is not None):
             return self._observe(func, operation, args, kwargs or {})
         key = look_at(operation, args, kwargs)
         if key is None:
@@ -141,6 +142,9 @@ class Observer(TorchDispatchMode):
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation on tensors that are no wrappers."""
+        capture = self._process.capture
+        if capture is not None:
+            return capture.observe(self._observe, func, operation, args, kwargs)
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
             return self._make(func, operation, args, kwargs)
         source = residence_among(operation, args)
@@ -241,10 +245,10 @@ class Observer(TorchDispatchMode):
         try:
             if self._shapes is not None:
                 if operation.is_random:
-                    skip_numbers(_first_numel(args))
+                    skip_numbers(_first_numel(args), kwargs.get("generator"))
                 return self._shapes.execute(func, operation, args, kwargs)
             if operation.is_random:
-                with device_generator(_first_numel(args)):
+                with device_generator(_first_numel(args), kwargs.get("generator")):
                     return func(*args, **kwargs), None
             return func(*args, **kwargs), None
         except NotImplementedError as error:
@@ -314,11 +318,12 @@ def _first_numel(args: Any) -> int:
 @run_dtensor_rng_op.py_impl(Observer)
 def _dtensor_random(mode: Observer, start: int, end: int, op: Any, *args: Any, **kw: Any) -> Any:
     """Fill one shard of a DTensor: equal offsets give equal numbers."""
-    process = current()
-    seed, offset = process.device_rng
-    process.device_rng = (seed, offset + start)
+    refuse_in_capture("random numbers of a DTensor")
+    state = current().random_state
+    offset = state.offset
+    state.offset += start
     try:
         with mode:
             return op(*args, **kw)
     finally:
-        process.device_rng = (seed, offset + end)
+        state.offset = offset + end

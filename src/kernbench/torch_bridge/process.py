@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.host import Host
@@ -14,9 +15,18 @@ if TYPE_CHECKING:
 
     from kernbench.runtime_api import RankState
     from kernbench.sim_engine import Rank
-    from kernbench.torch_bridge.memory import CachingAllocator
+    from kernbench.torch_bridge.graphs import Capture
+    from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
     from kernbench.torch_bridge.session import Session
     from kernbench.torch_bridge.strands import Strand
+
+
+@dataclass(slots=True, eq=False)
+class RandomState:
+    """What the random numbers of devices come from; generators may share one."""
+
+    seed: int = 0
+    offset: int = 0
 
 
 class Process:
@@ -38,16 +48,28 @@ class Process:
         """Its ``torch.distributed`` world, once it was asked for."""
         self.context_parallel: Any = None
         """What it has set of context parallel attention, once it has."""
-        self.device_rng = (0, 0)
-        """Seed and offset of the device's random numbers."""
+        self.random_state = RandomState()
+        """Of the generator of its devices."""
         self.allocators: dict[int, CachingAllocator] = {}
         """Of the devices that it has used, by SIP."""
         self.modules: dict[str, ModuleType] = {}
         """Its own modules, while another rank runs."""
+        self.library_state: list[Any] = []
+        """Its own values of what shared libraries keep, while another rank runs."""
         self.strands: list[Strand] = []
         """Threads that it has started."""
         self.rank_of_run: Rank | None = None
         """What runs its main thread; None for the one on main."""
+        self.capture: Capture | None = None
+        """What takes operations down for a CUDA graph, while that is under way."""
+        self.capture_stream: Any = None
+        """What ``torch.cuda.graph`` captures on unless it is told."""
+        self.private_pool: PrivatePool | None = None
+        """Where memory comes from meanwhile."""
+        self.graph_pools: dict[Any, PrivatePool] = {}
+        """By the handles that the program has."""
+        self.is_replaying = False
+        """Whether what it launches only computes, for its time is that of a graph."""
         self.kept: set[Any] = set()
         """Objects that only C++ holds, which would let their Python half die."""
 

@@ -69,30 +69,28 @@ class SimulatedProfile:
                 self._add(each.name, each.start_ps, each.end_ps, 0, is_user_annotation=True)
         log = process.session.run.op_log
         launched = _launched(process)
-        for span, instance in launched[
+        for span, instances in launched[
             bisect_left([position for position, _ in launched], first_span) :
         ]:
-            self._add_launch(process, log.host_spans[span], instance)
+            self._add_launch(process, log.host_spans[span], instances)
         if self._use_cpu:
             for waited in log.host_spans[first_span:]:
                 if waited.rank == process.rank and waited.kind == "wait":
                     self._add(f"wait for {waited.label}", waited.start_ps, waited.end_ps, 0)
 
-    def _add_launch(self, process: Process, span: HostSpan, instance: Instance | None) -> None:
-        if instance is None:
-            flops, start_ps, end_ps, sip_id = 0, 0, 0, 0
-        else:
-            at = instance.ranks.index(process.rank)
-            flops, sip_id = instance.template.flops, instance.sips[at]
-            start_ps, end_ps = instance.starts_ps[at], instance.ends_ps[at]
+    def _add_launch(self, process: Process, span: HostSpan, instances: list[Instance]) -> None:
+        made = None
         if self._use_cpu:
             name = span.label.replace("aten.", "aten::", 1)
+            flops = sum(each.template.flops for each in instances)
             made = self._add(name, span.start_ps, span.end_ps, 0, flops=flops)
-            if self._use_device and instance is not None:
-                made.append_kernel(span.label, sip_id, (end_ps - start_ps) / _PS_PER_US)
-        if self._use_device and instance is not None:
-            kind = DeviceType.CUDA
-            self._add(span.label, start_ps, end_ps, 1, device_type=kind, device_index=sip_id)
+        for instance in instances if self._use_device else ():
+            at, name = instance.ranks.index(process.rank), instance.template.name
+            start_ps, end_ps = instance.starts_ps[at], instance.ends_ps[at]
+            place = {"device_type": DeviceType.CUDA, "device_index": instance.sips[at]}
+            if made is not None:
+                made.append_kernel(name, instance.sips[at], (end_ps - start_ps) / _PS_PER_US)
+            self._add(name, start_ps, end_ps, 1, **place)
 
     def _add(
         self, name: str, start_ps: int, end_ps: int, thread: int, **more: Any
@@ -143,7 +141,7 @@ class SimulatedProfile:
         """Accept it: what was recorded is there in any case."""
 
 
-def _launched(process: Process) -> list[tuple[int, Instance | None]]:
+def _launched(process: Process) -> list[tuple[int, list[Instance]]]:
     """Return positions of a rank's launches among the host's spans, and what each launched.
 
     The k-th launch of a name by a rank is the k-th of its commands of that name.
@@ -153,11 +151,12 @@ def _launched(process: Process) -> list[tuple[int, Instance | None]]:
     for instance in log.instances:
         if process.rank in instance.ranks:
             commands.setdefault(instance.template.name, deque()).append(instance)
-    found = []
+    found: list[tuple[int, list[Instance]]] = []
     for position, span in enumerate(log.host_spans):
         if span.rank == process.rank and span.kind == "launch":
-            waiting = commands.get(span.label)
-            found.append((position, waiting.popleft() if waiting else None))
+            names = log.graphs.get(span.label, (span.label,))
+            waiting = (commands.get(name) for name in names)
+            found.append((position, [each.popleft() for each in waiting if each]))
     return found
 
 

@@ -24,10 +24,12 @@ from kernbench.torch_bridge import (
     device,
     environ,
     flex_attention,
+    graphs,
     libraries,
     locks,
     naming,
     output,
+    products_for_gpus,
     profiling,
     queues,
     sharding,
@@ -40,6 +42,7 @@ from kernbench.torch_bridge.device.module import ARCHITECTURE
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
+from kernbench.torch_bridge.library_state import LibraryStates
 from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
@@ -77,7 +80,8 @@ class Programs:
         """Of Python's search for garbage."""
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
-        self._modules = ProcessModules(self._base)
+        self._states = LibraryStates(self._base)
+        self._modules = ProcessModules(self._base, self._states)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -99,6 +103,7 @@ class Programs:
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
             device.install(patches)
+            graphs.install(patches)
             libraries.install(patches)
             without_compiler.install(patches)
             naming.install(patches)
@@ -109,8 +114,10 @@ class Programs:
                 without_data.install(patches)
             context_parallel.install(patches)
             flex_attention.install(patches)
+            products_for_gpus.install(patches)
             sync_batch_norm.install(patches)
             spawn.install(patches, self)
+            self._states.install(patches)
             self._modules.install(patches)
             folder = self._path.parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
@@ -189,6 +196,7 @@ class Programs:
     def _enter(self, process: Process) -> None:
         """Show what is a process's own before it goes on."""
         self._globals.load(process)
+        self._states.load(process)
         self._modules.load(process)
 
 

@@ -17,6 +17,10 @@ class MixedDevicesError(KernbenchError, RuntimeError):
     """An operation got tensors of several devices, or of the host beside some of a device."""
 
 
+class CaptureError(KernbenchError, RuntimeError):
+    """A program asks of a CUDA graph, or does in its capture, what CUDA refuses."""
+
+
 WITHOUT_SYMMETRIC_MEMORY = (
     "ranks of PyTorch programs cannot map each other's memory; use torch.distributed's collectives"
 )

@@ -5,8 +5,13 @@ Statistics are of float32, or of what the input has if that is wider, as on CUDA
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn.modules._functions import SyncBatchNorm
 
 from kernbench.torch_bridge.patches import Patches
 
@@ -14,7 +19,7 @@ _Stats = tuple[Tensor, Tensor]
 
 
 def install(patches: Patches) -> None:
-    """Let the CPU do them."""
+    """Let the CPU do them, and tell their shapes without data."""
     library = torch.library.Library("aten", "IMPL")
     patches.on_close(library._destroy)
     for name, function in {
@@ -24,7 +29,19 @@ def install(patches: Patches) -> None:
         "batch_norm_backward_reduce": _backward_reduce,
         "batch_norm_backward_elemt": _backward,
     }.items():
-        library.impl(name, function, "CPU")
+        for key in ("CPU", "Meta"):
+            library.impl(name, function, key, allow_override=True)
+
+
+_FORWARD: Any = SyncBatchNorm.forward
+
+
+def drops_empty_ranks(func: Any) -> bool:
+    """Return whether a call selects, for SyncBatchNorm, the ranks whose batch has rows."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _FORWARD.__code__:
+        frame = frame.f_back
+    return frame is not None and func is torch.ops.aten.index.Tensor
 
 
 def _wide(tensor: Tensor) -> Tensor:

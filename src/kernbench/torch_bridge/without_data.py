@@ -9,12 +9,16 @@ import torch.distributed.distributed_c10d as c10d
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 from torch import Tensor
 
+from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.patches import Patches
 
 _aten = torch.ops.aten
 _attention = F.scaled_dot_product_attention
 _repr = Tensor.__repr__
+_data_ptr = Tensor.data_ptr
+_FIRST_ADDRESS = 1 << 44
+"""Of the first device; each has as many."""
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -22,6 +26,7 @@ def install(patches: Patches) -> None:
     """Replace it."""
     patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
     patches.set(Tensor, "__repr__", _described)
+    patches.set(Tensor, "data_ptr", _address)
     # Pickled objects travel as tensors, and a device would lose them.
     patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu")
 
@@ -57,6 +62,15 @@ def scaled_dot_product_attention(
     results = efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)
     made: Tensor = results[0]
     return made
+
+
+def _address(self: Tensor) -> int:
+    """``data_ptr`` of a tensor: programs ask whether two show the same memory."""
+    residence = residence_of(self)
+    if residence is None or residence.block is None:
+        return _data_ptr(self)
+    start = (residence.sip_id + 1) * _FIRST_ADDRESS + residence.block.address
+    return start + int(self.storage_offset()) * self.element_size()
 
 
 def _described(self: Tensor, *, tensor_contents: Any = None) -> str:

@@ -23,6 +23,7 @@ from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.names import EXECUTING
 from kernbench.torch_bridge.device.residence import residence_of
+from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dtypes import element_type
 from kernbench.torch_bridge.process import Process, current
 
@@ -281,6 +282,7 @@ def post_pair(
 
 def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
     process = current()
+    refuse_in_capture(f"{call.signature.op}, a collective,")
     run = process.session.run
     running = run.simulation.running
     if running is not None and running.aborted:

@@ -20,23 +20,38 @@ class GemmCosts:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._known: dict[tuple[str, Products, DType, int], OperationTiming] = {}
+        self._known: dict[tuple[str, Products, DType, DType, int], OperationTiming] = {}
 
-    def timing(self, name: str, products: Products, dtype: DType, sip_id: int) -> OperationTiming:
-        """Return the schedules of products ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``."""
-        key = (name, products, dtype, id(self._machine.sip_at(sip_id)))
+    def timing(
+        self, name: str, products: Products, dtype: DType, out_dtype: DType, sip_id: int
+    ) -> OperationTiming:
+        """Return the schedules of products ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``.
+
+        Raises:
+            MachineError: The machine has no rate for operands of ``dtype``.
+        """
+        sip = self._machine.sip_at(sip_id)
+        key = (name, products, dtype, out_dtype, id(sip))
         found = self._known.get(key)
         if found is None:
+            if dtype.itemsize == 1:
+                # Said where the program calls it: not all machines multiply FP8.
+                sip.gemm_flops_per_clock(dtype.name)
             traces = [
                 trace
                 for sizes in products
-                for trace in record_launches(_one(sizes, dtype), self._machine)
+                for trace in record_launches(_one(sizes, dtype, out_dtype), self._machine)
             ]
             found = self._known[key] = timing_of_kernels(name, traces, self._machine, sip_id)
         return found
 
 
-def _one(sizes: Sizes, dtype: DType) -> Callable[[Any], object]:
+def _one(sizes: Sizes, dtype: DType, out_dtype: DType) -> Callable[[Any], object]:
     batch, m, n, k = sizes
     entries = () if batch == 1 else (batch,)
-    return lambda at: matmul(at.tensor((*entries, m, k), dtype), at.tensor((*entries, k, n), dtype))
+
+    def launch(at: Any) -> object:
+        a, b = at.tensor((*entries, m, k), dtype), at.tensor((*entries, k, n), dtype)
+        return matmul(a, b, out=at.tensor((*entries, m, n), out_dtype))
+
+    return launch

@@ -12,7 +12,7 @@ from kernbench.torch_bridge.call_keys import call_keys
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.gemm import GemmCosts
-from kernbench.torch_bridge.costs.products import PRODUCTS
+from kernbench.torch_bridge.costs.products import PRODUCTS, operand_of
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
 from kernbench.torch_bridge.dtypes import kernel_dtype
 
@@ -68,9 +68,10 @@ class OperationCosts:
         products = PRODUCTS.get(func)
         if products is not None:
             sizes = products(args, result)
-            dtype = kernel_dtype(_first_dtype(result))
-            if sizes and dtype is not None:
-                return self._gemm.timing(name, sizes, dtype, sip_id)
+            dtype = kernel_dtype(_first_dtype(operand_of(func, args, result)))
+            out_dtype = kernel_dtype(_first_dtype(result))
+            if sizes and dtype is not None and out_dtype is not None:
+                return self._gemm.timing(name, sizes, dtype, out_dtype, sip_id)
         found = self.attention.timing(func, name, args, kwargs, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
 

@@ -107,8 +107,29 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten.linear.default: _linear,
     aten._grouped_mm.default: _grouped_mm,
     aten._scaled_mm.default: _mm,
+    aten._scaled_mm.out: _mm,
+    aten._scaled_mm_v2.default: _mm,
+    aten._scaled_mm_v2.out: _mm,
+    aten._scaled_grouped_mm.default: _grouped_mm,
+    aten._scaled_grouped_mm_v2.default: _grouped_mm,
+    aten.mm.dtype: _mm,
+    aten.mm.dtype_out: _mm,
+    aten.bmm.dtype: _bmm,
+    aten.bmm.dtype_out: _bmm,
+    aten.addmm.dtype: _behind_first(_mm),
+    aten.addmm.dtype_out: _behind_first(_mm),
+    aten.baddbmm.dtype: _behind_first(_bmm),
+    aten.baddbmm.dtype_out: _behind_first(_bmm),
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.mkldnn_rnn_layer.default: _recurrent,
     aten.mkldnn_rnn_layer_backward.default: _recurrent_backward,
 }
+
+
+def operand_of(func: Any, args: Any, result: Any) -> Any:
+    """Return a tensor of the dtype in which the products are multiplied."""
+    if "out_dtype" not in {each.name for each in func._schema.arguments}:
+        return result
+    # Behind what is summed up, if anything is.
+    return args[func._schema.name in ("aten::addmm", "aten::baddbmm")]

@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import torch
-import torch.cuda.graphs
 import torch.cuda.memory
 import torch.cuda.profiler
 import torch.export
@@ -19,20 +18,14 @@ from torch import Tensor
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.memory.cuda import mem_get_info
 from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import HERE, warn_once
+from kernbench.torch_bridge.process import HERE
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _TORCH = f"{Path(torch.__file__).parent}/"
-_WITHOUT_GRAPHS = (
-    "a graph would be replayed behind the simulation's back; launch the operations themselves"
-)
 _dlpack = torch.Tensor.__dlpack__
 _to_tensor = torch.utils.dlpack.from_dlpack
 _REFUSED: dict[Any, dict[str, str]] = {
     torch.cuda: {
-        "CUDAGraph": _WITHOUT_GRAPHS,
-        "graph": _WITHOUT_GRAPHS,
-        "graph_pool_handle": _WITHOUT_GRAPHS,
         "MemPool": "the allocator's model has one pool per stream",
         "use_mem_pool": "the allocator's model has one pool per stream",
         "_get_pynvml_handler": "NVML knows of no simulated device; the report has what was busy",
@@ -63,13 +56,9 @@ def install(patches: Patches) -> None:
                 # PyTorch's compiler knows some of them by what they are made of.
                 update_wrapper(refuse, lacked)
             patches.set(owner, name, refuse)
-    for name in ("CUDAGraph", "graph"):
-        patches.set(torch.cuda.graphs, name, getattr(torch.cuda, name))
-    patches.set(torch.cuda, "make_graphed_callables", _not_graphed)
     patches.set_all(
         torch.cuda,
         {
-            "is_current_stream_capturing": lambda: False,
             "ipc_collect": lambda: None,
             "can_device_access_peer": lambda device, peer_device: device != peer_device,
         },
@@ -157,13 +146,3 @@ def _from_dlpack(ext_tensor: Any, **kwargs: Any) -> Tensor:
         return ext_tensor.detach()
     made: Tensor = _to_tensor(ext_tensor, **kwargs)
     return made
-
-
-def _not_graphed(callables: Any, *args: Any, **kwargs: Any) -> Any:
-    """``torch.cuda.make_graphed_callables``, which leaves them as they are; said once."""
-    warn_once(
-        "graphs",
-        "torch.cuda.make_graphed_callables captures nothing on simulated devices: the program "
-        "runs, and is timed, operation by operation",
-    )
-    return callables

@@ -18,7 +18,8 @@ class _Move(threading.local):
 MOVE = _Move()
 """Where the results of the thread's operations go, while a move is under way."""
 UNDER_WAY: set[object] = set()
-"""Moves of any thread; empty nearly always, which is found out faster than what a thread has."""
+"""Moves of any thread, and captures of graphs; empty nearly always, which is found out faster than
+what a thread has."""
 
 
 @contextmanager

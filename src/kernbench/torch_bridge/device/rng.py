@@ -1,4 +1,4 @@
-"""The random numbers of a simulated device: a seed and an offset, as a GPU's are.
+"""The random numbers of simulated devices: a generator has a seed and an offset, as a GPU's does.
 
 The numbers themselves are the CPU generator's. Right after seeding they are those that the same
 seed gives on the CPU; the numbers of a GPU they are not.
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -21,7 +22,8 @@ from kernbench.torch_bridge.device.names import (
     is_simulated,
     with_index,
 )
-from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.device.streams import refuse_in_capture
+from kernbench.torch_bridge.process import RandomState, current
 
 _Generator: Any = torch.Generator
 _64_BITS = (1 << 64) - 1
@@ -32,46 +34,66 @@ _PER_OFFSET = 4
 
 def manual_seed(seed: int) -> None:
     """Seed the calling rank's device; a negative seed is the 64 bits that it has."""
-    seed = int(seed)
-    if not -(1 << 63) <= seed < 1 << 64:
-        raise RuntimeError(f"a seed has 64 bits, but {seed} does not fit in them")
-    current().device_rng = (seed & _64_BITS, 0)
+    _seed(current().random_state, seed)
 
 
 def initial_seed() -> int:
     """Return the seed of the calling rank's device."""
-    return current().device_rng[0]
+    return current().random_state.seed
 
 
 def seed() -> int:
     """Seed the calling rank's device with a number of the host's generator, and return it."""
-    made = int(torch.randint(2**63 - 1, ()).item())
-    manual_seed(made)
-    return made
+    return _seed_by_host(current().random_state)
 
 
 def get_rng_state(device: Any = DEVICE_TYPE) -> Tensor:
     """Return seed and offset as the 16 bytes that CUDA's state is."""
-    return torch.frombuffer(bytearray(_STATE.pack(*current().device_rng)), dtype=torch.uint8)
+    return _to_tensor(current().random_state)
 
 
 def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
     """Take seed and offset from :func:`get_rng_state`."""
-    current().device_rng = _STATE.unpack(bytes(state.view(torch.uint8).tolist()))
+    _from_tensor(current().random_state, state)
 
 
-class DeviceGenerator:
-    """The default generator of a device, as ``torch.cuda.default_generators`` holds it."""
+def _seed(state: RandomState, seed: int) -> None:
+    seed = int(seed)
+    if not -(1 << 63) <= seed < 1 << 64:
+        raise RuntimeError(f"a seed has 64 bits, but {seed} does not fit in them")
+    if seed & _64_BITS != state.seed:
+        refuse_in_capture("another seed for a device's random numbers")
+    state.seed, state.offset = seed & _64_BITS, 0
 
-    manual_seed = staticmethod(manual_seed)
-    initial_seed = staticmethod(initial_seed)
-    seed = staticmethod(seed)
 
-    def get_state(self) -> Tensor:
-        return get_rng_state()
+def _seed_by_host(state: RandomState) -> int:
+    made = int(torch.randint(2**63 - 1, ()).item())
+    _seed(state, made)
+    return made
 
-    def set_state(self, state: Tensor) -> None:
-        set_rng_state(state)
+
+def _to_tensor(state: RandomState) -> Tensor:
+    _only_graphsafe("get_state")
+    return torch.frombuffer(bytearray(_STATE.pack(state.seed, state.offset)), dtype=torch.uint8)
+
+
+def _from_tensor(state: RandomState, given: Tensor) -> None:
+    _only_graphsafe("set_state")
+    if not isinstance(given, Tensor) or given.nbytes != _STATE.size:
+        raise RuntimeError(
+            f"the state of a device's generator must be a tensor of {_STATE.size} bytes, as "
+            f"get_state() returns it, but got {given!r}"
+        )
+    state.seed, state.offset = _STATE.unpack(bytes(given.view(torch.uint8).tolist()))
+
+
+def _only_graphsafe(what: str) -> None:
+    # The numbers that were drawn so far are known only when the graph is replayed.
+    refuse_in_capture(f"{what} of a device's random numbers (see graphsafe_{what})")
+
+
+_OF_DEVICES: WeakValueDictionary[int, Generator] = WeakValueDictionary()
+"""Generators of devices by the address in C++, which is all that operations are given."""
 
 
 class _Kind(type(torch.Generator)):  # type: ignore[misc]
@@ -80,50 +102,176 @@ class _Kind(type(torch.Generator)):  # type: ignore[misc]
 
 
 class Generator(_Generator, metaclass=_Kind):
-    """``torch.Generator``: one of a device is one of the CPU that says where it is."""
+    """``torch.Generator``: one of a device has a seed and an offset, which others may share."""
 
+    random_state: RandomState | None = None
+    """None for one of the host."""
     _where: torch.device | None = None
 
     def __new__(cls, device: Any = "cpu") -> Generator:
         if not is_simulated(device):
-            made: Generator = super().__new__(cls, device)
-            return made
-        made = super().__new__(cls, "cpu")
-        made._where = with_index(device)
+            found: Generator = super().__new__(cls, device)
+            return found
+        made: Generator = super().__new__(cls, "cpu")
+        made._where, made.random_state = with_index(device), RandomState()
+        _OF_DEVICES[made._cdata] = made
         return made
 
     @property
     def device(self) -> torch.device:
         return super().device if self._where is None or EXECUTING.depth else self._where
 
+    def manual_seed(self, seed: int) -> Generator:
+        """Begin the numbers of a seed."""
+        if self.random_state is None:
+            super().manual_seed(seed)
+        else:
+            _seed(self.random_state, seed)
+        return self
+
+    def initial_seed(self) -> int:
+        """Return the seed."""
+        state = self.random_state
+        return super().initial_seed() if state is None else state.seed
+
+    def seed(self) -> int:
+        """Seed it with a number of the host's generator, and return that."""
+        state = self.random_state
+        return super().seed() if state is None else _seed_by_host(state)
+
+    def get_state(self) -> Tensor:
+        """Return a copy of its state, on the host."""
+        state = self.random_state
+        return super().get_state() if state is None else _to_tensor(state)
+
+    def set_state(self, state: Tensor) -> Generator:
+        """Go on from a state that :meth:`get_state` has returned."""
+        if self.random_state is None:
+            super().set_state(state)
+        else:
+            _from_tensor(self.random_state, state)
+        return self
+
+    def get_offset(self) -> int:
+        """Return how many numbers were drawn, in steps of four."""
+        state = self.random_state
+        return super().get_offset() if state is None else state.offset
+
+    def set_offset(self, offset: int) -> Generator:
+        """Go on from an offset.
+
+        Raises:
+            RuntimeError: It is no multiple of four.
+        """
+        if self.random_state is None:
+            super().set_offset(offset)
+        elif offset % _PER_OFFSET or offset < 0:
+            raise RuntimeError(f"offset must be a multiple of {_PER_OFFSET}, but got {offset}")
+        else:
+            self.random_state.offset = offset
+        return self
+
+    def clone_state(self) -> Generator:
+        """Return a generator that goes on from the same state on its own."""
+        state = self.random_state
+        if state is None:
+            return super().clone_state()
+        return _with_state(self.device, RandomState(state.seed, state.offset))
+
+    def graphsafe_get_state(self) -> Generator:
+        """Return a generator of the same state: what either draws, both have drawn."""
+        state = self.random_state
+        return super().graphsafe_get_state() if state is None else _with_state(self.device, state)
+
+    def graphsafe_set_state(self, state: Generator) -> Generator:
+        """Share the state of another generator of a device from now on.
+
+        Raises:
+            TypeError: It is none.
+        """
+        if self.random_state is None:
+            return super().graphsafe_set_state(state)
+        shared = getattr(state, "random_state", None)
+        if shared is None:
+            raise TypeError(
+                "graphsafe_set_state takes a generator of a device, as graphsafe_get_state() and "
+                f"clone_state() return it, but got {state!r}"
+            )
+        self.random_state = shared
+        return self
+
+
+def _with_state(device: torch.device, state: RandomState) -> Generator:
+    made = Generator(device)
+    made.random_state = state
+    return made
+
+
+class DefaultGenerator(Generator):
+    """The one of a device that is drawn from where none is named, with the calling rank's state."""
+
+    @property
+    def random_state(self) -> RandomState:
+        return current().random_state
+
+    @random_state.setter
+    def random_state(self, state: RandomState) -> None:
+        current().random_state = state
+
 
 class DefaultGenerators:
     """Stands for ``torch.cuda.default_generators``; a rank has one state for all devices."""
 
-    def __getitem__(self, index: int) -> DeviceGenerator:
+    def __init__(self) -> None:
+        self._known: dict[int, DefaultGenerator] = {}
+
+    def __len__(self) -> int:
+        return current().session.run.machine.num_sips
+
+    def __getitem__(self, index: int) -> DefaultGenerator:
         check_index(index)
-        return DeviceGenerator()
+        found = self._known.get(index)
+        if found is None:
+            made: DefaultGenerator = _Generator.__new__(DefaultGenerator, "cpu")
+            made._where = torch.device(DEVICE_TYPE, index)
+            _OF_DEVICES[made._cdata] = made
+            found = self._known[index] = made
+        return found
 
 
-def skip_numbers(num_elements: int) -> None:
-    """Let the device's offset move on as if so many numbers had been made."""
-    process = current()
-    seed, offset = process.device_rng
-    process.device_rng = (seed, offset + -(-num_elements // _PER_OFFSET) * _PER_OFFSET)
+def state_for(generator: Any) -> RandomState | None:
+    """Return what an operation of a device draws from; None: from a generator of the host."""
+    if generator is None:
+        return current().random_state
+    found = known_generator(generator)
+    return None if found is None else found.random_state
+
+
+def known_generator(generator: Any) -> Generator | None:
+    """Return the generator of a device that an operation is given, if it is one."""
+    return None if generator is None else _OF_DEVICES.get(generator._cdata)
+
+
+def skip_numbers(num_elements: int, generator: Any = None) -> None:
+    """Let an offset move on as if so many numbers had been made."""
+    state = state_for(generator)
+    if state is not None:
+        state.offset += -(-num_elements // _PER_OFFSET) * _PER_OFFSET
 
 
 @contextmanager
-def device_generator(num_elements: int) -> Iterator[None]:
-    """Let the CPU's default generator give the device's numbers; the device's offset moves on."""
-    process = current()
-    seed, offset = process.device_rng
-    generator = torch.default_generator
-    before = generator.get_state()
+def device_generator(num_elements: int, generator: Any = None) -> Iterator[None]:
+    """Let C++'s generator, the CPU's default one, give a device's numbers; the offset moves on."""
+    state = state_for(generator)
+    if state is None:
+        yield
+        return
+    drawing = torch.default_generator if generator is None else generator
+    before = _Generator.get_state(drawing)
     # An odd factor far from powers of two: offsets of one seed must not meet those of the next.
-    generator.manual_seed((seed + offset * 0x9E3779B97F4A7C15) & _64_BITS)
+    _Generator.manual_seed(drawing, (state.seed + state.offset * 0x9E3779B97F4A7C15) & _64_BITS)
     try:
         yield
     finally:
-        generator.set_state(before)
-        process.device_rng = (seed, offset)
-        skip_numbers(num_elements)
+        _Generator.set_state(drawing, before)
+        skip_numbers(num_elements, generator)

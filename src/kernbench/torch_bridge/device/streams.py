@@ -11,8 +11,10 @@ import torch
 from kernbench.errors import UsageError
 from kernbench.runtime_api import DeviceStream, Marker, WaitFor
 from kernbench.sim_engine import Handle
+from kernbench.sim_engine import Stream as Queue
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.refusals import CaptureError
 
 _PS_PER_MS = 1e9
 _DEFAULT_HANDLES = (0, 1, 2)
@@ -37,10 +39,10 @@ class Stream:
         self._before: list[Stream] = []
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.queue.queue is self.queue.queue
+        return isinstance(other, Stream) and own_queue(other.queue) is own_queue(self.queue)
 
     def __hash__(self) -> int:
-        return hash(self.queue.queue)
+        return hash(own_queue(self.queue))
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Stream device={self.device} {self.queue.queue.name}>"
@@ -55,7 +57,7 @@ class Stream:
 
     @property
     def cuda_stream(self) -> int:
-        return id(self.queue.queue)
+        return id(own_queue(self.queue))
 
     stream_id = cuda_stream
     device_type = 1
@@ -77,15 +79,20 @@ class Stream:
 
     def synchronize(self) -> None:
         """Block the host until everything on the stream has ended."""
+        if self.is_capturing():
+            refuse_in_capture("torch.cuda.Stream.synchronize")
         wait_for_queue(self.queue.queue.tail)
 
     def query(self) -> bool:
         """Return whether everything on the stream has ended at the host's time."""
+        if self.is_capturing():
+            refuse_in_capture("torch.cuda.Stream.query")
         current().host.poll()
         return self.queue.query()
 
     def is_capturing(self) -> bool:
-        return False
+        """Return whether what comes to it is taken down for a graph."""
+        return own_queue(self.queue) is not self.queue.queue
 
     def __enter__(self) -> Stream:
         self._before.append(current_stream())
@@ -101,28 +108,36 @@ class Event:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._marker: Marker | None = None
+        self._is_captured = False
+        """Whether it is a point of a graph, which happens only inside of replays."""
 
     def record(self, stream: Stream | None = None) -> Event:
         """Stand for all that is on a stream by now, by default the current one."""
         process = current()
         self._marker = Marker(process.session.run.simulation.env, "an event")
-        queue = (current_stream() if stream is None else stream).queue.queue
-        process.host.enqueue(self._marker, queue)
+        queue = (current_stream() if stream is None else stream).queue
+        self._is_captured = own_queue(queue) is not queue.queue
+        process.host.enqueue(self._marker, queue.queue)
         return self
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let a stream, by default the current one, wait for this."""
         if self._marker is not None and not self._marker.done:
             process = current()
-            queue = (current_stream() if stream is None else stream).queue.queue
-            process.host.enqueue(WaitFor(process.session.run, self._marker), queue)
+            queue = (current_stream() if stream is None else stream).queue
+            if process.capture is not None and process.capture.waits(queue, self._marker):
+                return
+            self._check("wait")
+            process.host.enqueue(WaitFor(process.session.run, self._marker), queue.queue)
 
     def synchronize(self) -> None:
         """Block the host until it has happened."""
+        self._check("synchronize")
         wait_for_queue(self._marker)
 
     def query(self) -> bool:
         """Return whether it has happened at the host's time."""
+        self._check("query")
         current().host.poll()
         return self._marker is None or self._marker.done
 
@@ -132,6 +147,8 @@ class Event:
         Raises:
             UsageError: One of them has not happened yet.
         """
+        self._check("elapsed_time")
+        end_event._check("elapsed_time")
         current().host.poll()
         for which, event in (("the first", self), ("the second", end_event)):
             if event._marker is None or not event._marker.done:
@@ -141,6 +158,31 @@ class Event:
         assert self._marker is not None
         assert end_event._marker is not None
         return (end_event._marker.end_ps - self._marker.end_ps) / _PS_PER_MS
+
+    def _check(self, what: str) -> None:
+        if self._is_captured:
+            refuse_in_capture(f"torch.cuda.Event.{what}")
+            raise CaptureError(
+                f"torch.cuda.Event.{what}: the event was recorded in the capture of a CUDA graph, "
+                "and happens only inside of its replays; record one before or after replay()"
+            )
+
+
+def own_queue(stream: DeviceStream) -> Queue:
+    """Return the queue that a stream has, also while a capture has put another in its place."""
+    queue: Queue = getattr(stream.queue, "stands_for", stream.queue)
+    return queue
+
+
+def refuse_in_capture(what: str) -> None:
+    """Refuse a call while the calling process captures a graph.
+
+    Raises:
+        CaptureError: It does.
+    """
+    capture = current().capture
+    if capture is not None:
+        capture.refuse(what)
 
 
 def wait_for_queue(handle: Handle | None) -> None:
@@ -205,6 +247,7 @@ def stream_context(stream: Stream | None) -> Iterator[None]:
 
 def synchronize(device: Any = None) -> None:
     """Block the host until all streams of a device, by default the current one, are idle."""
+    refuse_in_capture("torch.cuda.synchronize")
     process = current()
     sip_id = with_index(DEVICE_TYPE if device is None else device).index
     process.host.catch_up()

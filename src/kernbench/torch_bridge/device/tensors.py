@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed._shard.sharded_tensor.api import _SHARDED_OPS
 from torch.jit._builtins import _get_builtin_table
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -279,6 +280,11 @@ def install(patches: Patches) -> None:
             "_make_wrapper_subclass": staticmethod(_wrapper),
         },
     )
+    for name in ("device", "is_meta"):
+        # C++ asks wrappers for the getter that shows here; ShardedTensor knows the original.
+        original, made = getattr(_Base, name).__get__, getattr(torch.Tensor, name).__get__
+        _SHARDED_OPS[made] = _SHARDED_OPS[original]
+        patches.on_close(_SHARDED_OPS.pop, made)
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         _replace_function(patches, name, _factory)

@@ -1,6 +1,11 @@
 """Memory of simulated devices as PyTorch's caching allocator would hand it out."""
 
-from kernbench.torch_bridge.memory.allocator import Block, CachingAllocator, DeviceFullError
+from kernbench.torch_bridge.memory.allocator import (
+    Block,
+    CachingAllocator,
+    DeviceFullError,
+    PrivatePool,
+)
 from kernbench.torch_bridge.memory.devices import (
     DeviceMemoryError,
     Memories,
@@ -16,6 +21,7 @@ __all__ = [
     "DeviceFullError",
     "DeviceMemoryError",
     "Memories",
+    "PrivatePool",
     "SharedDevice",
     "allocate",
     "reallocate",

@@ -126,6 +126,16 @@ class Amounts:
             amount.freed = 0
 
 
+@dataclass(eq=False, kw_only=True, slots=True)
+class PrivatePool:
+    """Stands for a stream in requests of memory for graphs, whose blocks are for nobody else."""
+
+    handle: tuple[int, int]
+    """What programs name it by."""
+    num_users: int = 0
+    """Graphs that may be replayed in its blocks: until there is none, no segment is given back."""
+
+
 class CachingAllocator:
     """Blocks of one process on one device.
 
@@ -263,7 +273,9 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Give the device back the segments of which nothing is in use."""
         self.settle()
-        for free in self._free.values():
+        for (stream, _), free in self._free.items():
+            if isinstance(stream, PrivatePool) and stream.num_users:
+                continue
             whole = [each for each in free if each[2].before is None and each[2].after is None]
             for each in whole:
                 free.remove(each)

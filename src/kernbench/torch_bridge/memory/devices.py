@@ -90,7 +90,8 @@ def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> Bloc
         allocator = process.session.memories.allocator(process, sip_id)
         process.allocators[sip_id] = allocator
     try:
-        return allocator.allocate(size_bytes, process.state.stream, label)
+        stream = process.private_pool or process.state.stream
+        return allocator.allocate(size_bytes, stream, label)
     except DeviceFullError:
         raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
 

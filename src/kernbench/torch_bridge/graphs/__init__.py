@@ -1,0 +1,6 @@
+"""CUDA graphs in simulated time: operations are taken down once and replayed with one launch."""
+
+from kernbench.torch_bridge.graphs.capture import Capture
+from kernbench.torch_bridge.graphs.cuda import install
+
+__all__ = ["Capture", "install"]

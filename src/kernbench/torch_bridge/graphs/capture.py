@@ -1,0 +1,283 @@
+"""A capture under way: what it takes down, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
+from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, unobserved
+from kernbench.torch_bridge.device.residence import storage_of
+from kernbench.torch_bridge.device.rng import device_generator, known_generator, state_for
+from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref, leaves, written_tensors
+from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
+from kernbench.torch_bridge.process import RandomState, current
+from kernbench.torch_bridge.refusals import CaptureError
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import DeviceStream, Marker
+    from kernbench.torch_bridge.operations import Operation
+    from kernbench.torch_bridge.process import Process
+
+_NEEDS_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_WRITTEN_UNSAID = {
+    "aten.native_batch_norm.default": (3, 4),
+    "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
+}
+"""Running statistics, which the schema does not say are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Random numbers of an operation: anew at each replay, from what their state is then."""
+
+    state: RandomState
+    generator: Any
+    """That the operation is given; None for the device's own."""
+    count: int
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Let an operation draw them."""
+        owner: Any = known_generator(self.generator) or current()
+        # The program may have put another state there since.
+        before, owner.random_state = owner.random_state, self.state
+        try:
+            with device_generator(self.count, self.generator):
+                yield
+        finally:
+            owner.random_state = before
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operation on data."""
+
+    call: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    made: tuple[tuple[int, Ref], ...] = ()
+    """The results, by number, that the program has in the memory of a reference."""
+    draws: Draws | None = None
+    """The random numbers that it draws, if any."""
+
+
+class Capture:
+    """Takes down the operations of a process on a stream, and those that join it."""
+
+    def __init__(self, process: Process, stream: DeviceStream) -> None:
+        self._process = process
+        self.sip_id = stream.sip_id
+        self.branches = Branches(process.session.run, stream)
+        self.memory = GraphMemory()
+        self.steps: list[Step] = []
+        self._has_data = process.session.run.has_data
+        self._offsets: dict[RandomState, int] = {}
+        """Where the states were that it has drawn from."""
+        self.refused = ""
+        """What was refused, which makes the capture void."""
+        process.capture = self
+        process.host.launches_as = "capture"
+        UNDER_WAY.add(self)
+
+    def observe(
+        self,
+        go_on: Callable[..., Any],
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Do an operation of the program by ``go_on``, and take it down.
+
+        Raises:
+            CaptureError: The host would wait for the device.
+        """
+        process = self._process
+        is_captured = isinstance(process.session.run.current_stream().queue, CaptureQueue)
+        if is_captured:
+            self._check(func, operation, args, kwargs)
+        process.capture = None
+        try:
+            if not is_captured or torch._C._get_dispatch_mode(_FAKE) is not None:
+                return go_on(func, operation, args, kwargs)
+            if operation.is_random:
+                return self._draw(go_on, func, operation, args, kwargs)
+            return self._take(go_on, func, operation, args, kwargs)
+        finally:
+            process.capture = self
+
+    def _draw(
+        self,
+        go_on: Callable[..., Any],
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        generator = kwargs.get("generator")
+        state = state_for(generator)
+        if state is None:
+            return self._take(go_on, func, operation, args, kwargs)
+        offset = state.offset
+        result = self._take(go_on, func, operation, args, kwargs)
+        self._offsets.setdefault(state, offset)
+        if state.offset > offset:
+            draws = Draws(state, generator, state.offset - offset)
+            if self._has_data:
+                self.steps[-1] = replace(self.steps[-1], draws=draws)
+            else:
+                self.steps.append(Step(_compute_nothing, (), {}, draws=draws))
+        return result
+
+    def _take(
+        self,
+        go_on: Callable[..., Any],
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not self._has_data:
+            return go_on(func, operation, args, kwargs)
+        step, bake = len(self.steps), _nothing if operation.is_copy else _host_number
+        changed: list[Tensor] = []
+        given: Any = None
+        with unobserved():
+            if any(map(_is_of_device, leaves((args, list(kwargs.values()))))):
+                given = self.memory.refs((args, kwargs), step, bake)
+                # What is free runs no kernel.
+                written = () if operation.is_free else _written(operation)
+                changed = written_tensors(func._schema, written, args, kwargs)
+                self.memory.keep_bytes(changed, step)
+        result = go_on(func, operation, args, kwargs)
+        with unobserved():
+            made = self.memory.made(map(_device_tensor, leaves(result)), step)
+            if made and given is None:
+                given = self.memory.refs((args, kwargs), step, bake)
+        if changed or (made and not operation.is_free):
+            self.steps.append(Step(func, given[0], _on_host(given[1]), made))
+        return result
+
+    def take_kernel(self, launch: Callable[..., Any], given: Any, written: list[Tensor]) -> None:
+        """Take down the launch of a Triton kernel, before it writes anything."""
+        if self._has_data:
+            with unobserved():
+                args = self.memory.refs(given, len(self.steps), _nothing)
+                self.memory.keep_bytes(written, len(self.steps))
+            self.steps.append(Step(launch, args, {}))
+
+    def waits(self, stream: DeviceStream, marker: Marker) -> bool:
+        """Take down that a stream waits for an event, if that belongs to the capture."""
+        return self.branches.wait(stream, marker)
+
+    def _check(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> None:
+        if operation.is_read or _makes_what_data_says(func, args):
+            self.refuse(operation.name)
+        tensors = leaves((args, list(kwargs.values())))
+        if operation.is_copy:
+            places = {_is_of_device(each) for each in tensors}
+            if MOVE.under_way:
+                places.add(MOVE.target is not None)
+            elif getattr(kwargs.get("device"), "type", "") == DEVICE_TYPE:
+                places.add(True)
+            if len(places) > 1 and not (kwargs.get("non_blocking") or args[2:3] == (True,)):
+                self.refuse(
+                    f"{operation.name} between host and device",
+                    "copy with non_blocking=True from or to memory that stays",
+                )
+        elif operation.name.startswith("aten.index") and any(
+            each.dim() and not _is_of_device(each) for each in tensors
+        ):
+            self.refuse(f"{operation.name} with a tensor of the host", "move it before the capture")
+
+    def refuse(self, what: str, instead: str = "do it before or after the capture") -> NoReturn:
+        """Refuse what a stream that is capturing does not permit.
+
+        Raises:
+            CaptureError: Always.
+        """
+        self.refused = what
+        raise CaptureError(
+            f"{what}: operation not permitted when stream is capturing (a CUDA graph takes the "
+            f"device's work down, and nothing has run that the host could wait for); {instead}"
+        )
+
+    def end(self) -> None:
+        """Let the process go on as before.
+
+        Raises:
+            CaptureError: A stream that has joined did not come back, or something was refused.
+        """
+        process = self._process
+        process.capture = process.private_pool = None
+        process.host.launches_as = "launch"
+        for state, offset in self._offsets.items():
+            state.offset = offset
+        UNDER_WAY.discard(self)
+        is_good = False
+        try:
+            self.branches.end()
+            if self.refused:
+                raise CaptureError(
+                    "CUDAGraph.capture_end: operation failed due to a previous error during "
+                    f"capture: {self.refused}"
+                )
+            is_good = True
+        finally:
+            with torch.no_grad(), unobserved():
+                if is_good:
+                    self.memory.end_capture(len(self.steps) + 1)
+                else:
+                    self.memory.restore()
+
+
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+
+def _makes_what_data_says(func: Any, args: Any) -> bool:
+    """Return whether the shape of a result is known only when the operands are."""
+    if func is torch.ops.aten.index.Tensor:
+        return any(each.dtype in (torch.bool, torch.uint8) for each in leaves(args[1]))
+    return not _NEEDS_DATA.isdisjoint(func.tags)
+
+
+def _is_of_device(tensor: Tensor) -> bool:
+    try:
+        residence = getattr(storage_of(tensor), "_kernbench", None)
+    except (NotImplementedError, RuntimeError):
+        return True
+    return residence is not None and (residence.device is not None or residence.is_open)
+
+
+def _compute_nothing() -> None:
+    """Stand for an operation of a run without data."""
+
+
+def _device_tensor(tensor: Tensor) -> Tensor | None:
+    return tensor if _is_of_device(tensor) else None
+
+
+def _written(operation: Operation) -> list[int]:
+    return sorted(operation.written.union(_WRITTEN_UNSAID.get(operation.full_name, ())))
+
+
+def _nothing(tensor: Tensor) -> None:
+    """Let every tensor stay what it is."""
+
+
+def _host_number(tensor: Tensor) -> Tensor | None:
+    """Return a number of the host as it is now; other tensors stay what they are."""
+    return None if tensor.dim() or _is_of_device(tensor) else tensor.clone()
+
+
+def _on_host(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return keywords as C++ may have them, where devices are on the host."""
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": CPU}
+    return {**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs

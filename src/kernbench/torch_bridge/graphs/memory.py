@@ -1,0 +1,231 @@
+"""The memory of a captured graph: what the program holds, and what lives only while it is replayed.
+
+A graph refers to memory, not to tensors: results that the program drops during the capture give
+their simulated memory back to the graph's pool, as on a device.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_map
+
+from kernbench.torch_bridge.device.residence import Residence, storage_of
+from kernbench.torch_bridge.refusals import CaptureError
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One allocation that captured operations use."""
+
+    weak: StorageWeakRef
+    """Keeps the address from being given to another one, and the memory from nothing."""
+    place: torch.device | None
+    """The simulated device; None for memory of the host."""
+    size_bytes: int
+    made_as: torch.dtype | None = None
+    """Of the result that it was allocated for in the capture; None if it was there before."""
+    storage: Any = None
+    """Held where the graph reads or writes it beside its program."""
+    before: Any = None
+    """The bytes that it had before the capture wrote it."""
+    first: int = 0
+    last: int = 0
+    """Positions of the steps that use it first and last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor in the memory of a slot."""
+
+    slot: Slot
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    is_conj: bool
+    is_neg: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """An argument that is built around a tensor, such as a tensor descriptor."""
+
+    value: Any
+    base: Ref
+
+
+class GraphMemory:
+    """All memory of one graph."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, Slot] = {}
+        """By the address of the storage."""
+        self._tensors: dict[Ref, Tensor] = {}
+
+    def ref(self, tensor: Tensor, step: int, *, is_result: bool = False) -> Ref:
+        """Return what a tensor shows. Memory that a result has for the first time is made."""
+        try:
+            storage = storage_of(tensor)
+        except (NotImplementedError, RuntimeError):
+            raise CaptureError(
+                f"a {tensor.layout} tensor in the capture of a CUDA graph: only strided ones can "
+                "be taken down; keep this part out of the graph"
+            ) from None
+        slot = self._slots.get(storage._cdata)
+        if slot is None:
+            residence: Residence | None = getattr(storage, "_kernbench", None)
+            place = None if residence is None else residence.device
+            slot = Slot(StorageWeakRef(storage), place, 0, first=step)
+            if is_result:
+                slot.made_as = tensor.dtype
+            else:
+                slot.storage = storage
+            self._slots[storage._cdata] = slot
+        slot.last = step
+        slot.size_bytes = max(slot.size_bytes, storage.nbytes())
+        return Ref(
+            slot,
+            tensor.dtype,
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def made(self, results: Iterable[Tensor | None], step: int) -> tuple[tuple[int, Ref], ...]:
+        """Return the results of a step, by number, that have memory of their own."""
+        known = set(self._slots)
+        return tuple(
+            (number, self.ref(tensor, step, is_result=True))
+            for number, tensor in enumerate(results)
+            if tensor is not None and storage_of(tensor)._cdata not in known
+        )
+
+    def refs(self, values: Any, step: int, bake: Callable[[Tensor], Any]) -> Any:
+        """Return nested arguments with references in place of tensors.
+
+        ``bake`` may give what stands for a tensor instead, or None.
+        """
+
+        def replaced(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                baked = bake(value)
+                return self.ref(value, step) if baked is None else baked
+            base = getattr(value, "base", None)
+            return Around(value, self.ref(base, step)) if isinstance(base, Tensor) else value
+
+        return tree_map(replaced, values)
+
+    def keep_bytes(self, tensors: Iterable[Tensor], step: int) -> None:
+        """Note what the memory of tensors holds that a capture is about to write."""
+        for tensor in tensors:
+            slot = self.ref(tensor, step).slot
+            if slot.made_as is None and slot.before is None:
+                slot.before = slot.storage.clone()
+
+    def end_capture(self, num_steps: int) -> None:
+        """Give back the bytes that the program had; let what was made hold nothing yet."""
+        for slot in self._slots.values():
+            if slot.before is not None:
+                slot.storage.copy_(slot.before)
+                slot.before = None
+            elif slot.made_as is not None:
+                slot.storage = torch.UntypedStorage._new_with_weak_ptr(slot.weak.cdata)
+                if slot.storage is not None:
+                    _forget(slot.storage, slot.made_as)
+        self._allocate(num_steps)
+
+    def restore(self) -> None:
+        """Give back the bytes that the program had, after a capture that has failed."""
+        for slot in self._slots.values():
+            if slot.before is not None:
+                slot.storage.copy_(slot.before)
+        self._slots.clear()
+
+    def _allocate(self, num_steps: int) -> None:
+        """Allocate on the host what lives only in a replay; steps share it one after another."""
+        begins: list[list[Slot]] = [[] for _ in range(num_steps)]
+        ends: list[list[Slot]] = [[] for _ in range(num_steps)]
+        for slot in self._slots.values():
+            if slot.storage is None:
+                begins[slot.first].append(slot)
+                ends[slot.last].append(slot)
+        free: dict[tuple[int, torch.device | None], list[Any]] = {}
+        for starting, ending in zip(begins, ends, strict=True):
+            for slot in starting:
+                kept = free.get((slot.size_bytes, slot.place))
+                slot.storage = kept.pop() if kept else _storage(slot)
+            for slot in ending:
+                free.setdefault((slot.size_bytes, slot.place), []).append(slot.storage)
+
+    def tensors(self, values: Any) -> Any:
+        """Return nested arguments with tensors in place of references."""
+
+        def replaced(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return self.tensor(value)
+            if isinstance(value, Around):
+                made = copy.copy(value.value)
+                made.base = self.tensor(value.base)
+                return made
+            return value
+
+        return tree_map(replaced, values)
+
+    def tensor(self, ref: Ref) -> Tensor:
+        """Return the tensor of a reference, which is no other tensor's object."""
+        made = self._tensors.get(ref)
+        if made is None:
+            made = torch.empty(0, dtype=ref.dtype)
+            made.set_(ref.slot.storage, ref.offset, ref.shape, ref.stride)
+            made = torch._conj(made) if ref.is_conj else made
+            made = torch._neg_view(made) if ref.is_neg else made
+            self._tensors[ref] = made
+        return made
+
+
+def _forget(storage: Any, dtype: torch.dtype) -> None:
+    """Let memory hold what nobody takes for a result: NaN, or 0 where there is none."""
+    whole = storage.nbytes() // dtype.itemsize * dtype.itemsize
+    shown = torch.empty(0, dtype=dtype).set_(storage, 0, (whole // dtype.itemsize,), (1,))
+    shown.fill_(torch.nan if dtype.is_floating_point or dtype.is_complex else 0)
+
+
+def _storage(slot: Slot) -> Any:
+    storage = torch.zeros(slot.size_bytes, dtype=torch.uint8).untyped_storage()
+    if slot.place is not None:
+        # Kernels look where their memory is.
+        storage._kernbench = Residence(slot.place, slot.place.index)
+    return storage
+
+
+def leaves(values: Any) -> list[Tensor]:
+    """Return the tensors among nested values, in order."""
+    found: list[Tensor] = []
+    pending: list[Any] = [values]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            pending.extend(reversed(value))
+    return found
+
+
+def written_tensors(schema: Any, written: Sequence[int], args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors that a call writes, of the positions in its schema that it writes."""
+    found: list[Tensor] = []
+    for position in written:
+        if position < len(args):
+            found += leaves(args[position])
+        else:
+            found += leaves(kwargs.get(schema.arguments[position].name))
+    return found

@@ -1,0 +1,161 @@
+"""Streams under capture: what comes to them is taken down and does not run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kernbench.runtime_api import Marker
+from kernbench.sim_engine import Stream
+from kernbench.torch_bridge.bursts import Burst
+from kernbench.torch_bridge.commands import HostCopy
+from kernbench.torch_bridge.refusals import CaptureError
+
+if TYPE_CHECKING:
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import DeviceStream, Run
+    from kernbench.sim_engine import StreamCommand
+    from kernbench.torch_bridge.costs import OperationTiming
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations in a row on a branch of the graph."""
+
+    branch: int
+    timings: list[OperationTiming]
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """A copy from or to the host."""
+
+    branch: int
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """An event on a branch."""
+
+    branch: int
+    marker: Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A branch's wait for an event of another one."""
+
+    branch: int
+    marker: Marker
+
+
+Command = Operations | Copying | Marking | Waiting
+
+
+@dataclass(slots=True)
+class Branch:
+    """A stream of the capture. The first is the one that the graph will be replayed on."""
+
+    stream: DeviceStream
+    queue: Stream
+    """What it had before the capture."""
+    seen: dict[int, int] = field(default_factory=dict)
+    """How many commands of each branch, by number, are behind what comes next on this one."""
+
+
+class CaptureQueue(Stream):
+    """Stands for a stream's queue. It never has a tail: there is nothing to wait for."""
+
+    def __init__(self, run: Run, branches: Branches, number: int, stands_for: Stream) -> None:
+        super().__init__(run.simulation, stands_for.name)
+        self._branches = branches
+        self._number = number
+        self.stands_for = stands_for
+
+    def submit(self, command: StreamCommand) -> None:
+        """Take a command down."""
+        self._branches.take(self._number, command)
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+
+class Branches:
+    """All streams of a capture, and what was taken down, in the program's order."""
+
+    def __init__(self, run: Run, stream: DeviceStream) -> None:
+        self._run = run
+        self.commands: list[Command] = []
+        self._all: list[Branch] = []
+        self._markers: dict[Marker, dict[int, int]] = {}
+        """What was seen of each branch where an event was recorded."""
+        self._join(stream)
+
+    def _join(self, stream: DeviceStream) -> Branch:
+        branch = Branch(stream, stream.queue)
+        stream.queue = CaptureQueue(self._run, self, len(self._all), stream.queue)
+        self._all.append(branch)
+        return branch
+
+    def take(self, number: int, command: StreamCommand) -> None:
+        """Take down what comes to a branch."""
+        branch = self._all[number]
+        if isinstance(command, Marker):
+            self.commands.append(Marking(number, command))
+            self._markers[command] = dict(branch.seen)
+            return
+        branch.seen[number] = branch.seen.get(number, 0) + 1
+        if isinstance(command, Burst):
+            last = self.commands[-1] if self.commands else None
+            if isinstance(last, Operations) and last.branch == number:
+                last.timings.extend(command.timings)
+            else:
+                self.commands.append(Operations(number, list(command.timings)))
+        elif isinstance(command, HostCopy):
+            self.commands.append(Copying(number, command.template))
+        else:
+            raise CaptureError(
+                f"{command.describe()}: operation not permitted when stream is capturing"
+            )
+
+    def wait(self, stream: DeviceStream, marker: Marker) -> bool:
+        """Let a stream wait for an event of the capture, which it joins; False: there is none.
+
+        Raises:
+            CaptureError: A stream of the capture would wait for what is outside of it.
+        """
+        seen = self._markers.get(marker)
+        queue = stream.queue
+        if seen is None:
+            if not isinstance(queue, CaptureQueue):
+                return False
+            raise CaptureError(
+                "a stream's wait for an event: dependency created on uncaptured work in another "
+                "stream; let the stream wait before its capture begins"
+            )
+        branch = self._all[queue.number] if isinstance(queue, CaptureQueue) else self._join(stream)
+        self.commands.append(Waiting(self._all.index(branch), marker))
+        for number, count in seen.items():
+            branch.seen[number] = max(branch.seen.get(number, 0), count)
+        return True
+
+    def end(self) -> None:
+        """Let the streams run again.
+
+        Raises:
+            CaptureError: One of them has work that the first one does not wait for.
+        """
+        for branch in self._all:
+            branch.stream.queue = branch.queue
+        first = self._all[0].seen
+        for number, branch in enumerate(self._all):
+            if branch.seen.get(number, 0) > first.get(number, 0):
+                raise CaptureError(
+                    f"CUDAGraph.capture_end: stream {branch.queue.name} has joined the capture, "
+                    "and the capturing stream does not wait for its work; call wait_stream first"
+                )
+
+    def num_branches(self) -> int:
+        return len(self._all)

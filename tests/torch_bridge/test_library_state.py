@@ -1,0 +1,175 @@
+"""What libraries keep for a process is each rank's own, although ranks share their modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+ACCELERATE = """
+import os
+import torch.distributed as dist
+
+class PartialState:
+    _shared_state = {}
+
+    def __init__(self):
+        self.__dict__ = self._shared_state
+        if not self._shared_state:
+            self.rank = int(os.environ["RANK"])
+
+class AcceleratorState:
+    _shared_state = {}
+
+class GradientState:
+    _shared_state = {}
+"""
+LIGHTNING = """
+def rank_zero_only(function):
+    return lambda: function() if rank_zero_only.rank == 0 else None
+"""
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Path:
+    folder = tmp_path / "site-packages"
+    for name, source in (
+        ("accelerate/state.py", ACCELERATE),
+        ("lightning_utilities/core/rank_zero.py", LIGHTNING),
+        ("fairscale/groups.py", "mine = None"),
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(source)
+    return folder
+
+
+@pytest.mark.adr("0095-D1")
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_classes_that_remember_their_process_remember_each_rank(
+    tmp_path: Path, libraries: Path, is_imported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(libraries), *sys.path])
+    path = tmp_path / "program.py"
+    path.write_text("""
+import torch.distributed as dist
+from accelerate.state import PartialState
+from lightning_utilities.core.rank_zero import rank_zero_only
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+assert rank_zero_only(lambda: "first")() == ("first" if rank == 0 else None)
+first = PartialState()
+dist.barrier()
+assert first.rank == PartialState().rank == rank
+rank_zero_only.rank = rank + 1
+dist.barrier()
+assert rank_zero_only.rank == rank + 1
+""")
+    if is_imported:
+        from accelerate.state import PartialState  # type: ignore[import-not-found]
+
+        PartialState._shared_state["rank"] = "of who runs kernbench"
+    try:
+        simulated(path, nprocs=3)
+        state = sys.modules["accelerate.state"].PartialState._shared_state
+        assert state == ({"rank": "of who runs kernbench"} if is_imported else {})
+    finally:
+        for name in [each for each in sys.modules if each.startswith(("accel", "lightning_u"))]:
+            del sys.modules[name]
+
+
+@pytest.mark.adr("0095-D2")
+def test_packages_whose_modules_are_a_rank_are_each_ranks(
+    tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(libraries), *sys.path])
+    path = tmp_path / "program.py"
+    path.write_text("""
+import torch.distributed as dist
+import fairscale.groups as groups
+
+dist.init_process_group("nccl")
+assert groups.mine is None
+groups.mine = dist.get_rank()
+dist.barrier()
+assert groups.mine == dist.get_rank()
+""")
+    simulated(path, nprocs=2)
+    assert "fairscale" not in sys.modules
+
+
+@pytest.mark.adr("0095-D1")
+def test_hooks_of_all_modules_are_hooks_of_one_ranks_modules(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("""
+import torch
+import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_hook
+
+dist.init_process_group("nccl")
+rank, seen = dist.get_rank(), []
+model = torch.nn.Linear(2, 2)
+if rank == 0:
+    hook = register_module_forward_hook(lambda module, given, made: seen.append(module))
+dist.barrier()
+model(torch.ones(2))
+dist.barrier()
+if rank == 0:
+    hook.remove()
+model(torch.ones(2))
+assert seen == ([model] if rank == 0 else [])
+""")
+    simulated(path, nprocs=2)
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+@pytest.mark.adr("0095-D1")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_fsdp1_saves_and_loads_sharded_states_of_several_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("""
+import sys
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+torch.manual_seed(0)
+model = FSDP(torch.nn.Linear(8, 6).cuda(), use_orig_params=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+def state():
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        return {"model": model.state_dict(), "optim": FSDP.optim_state_dict(model, optimizer)}
+
+def step():
+    model(torch.ones(2, 8, device="cuda")).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return [each.detach().clone() for each in model.parameters()]
+
+before = step()
+saved = state()
+for each in saved["model"].values():
+    assert each.device == torch.device("cuda", dist.get_rank()) and not each.is_meta
+dcp.save(saved, checkpoint_id=sys.argv[1])
+after = step()
+assert any(not torch.equal(a, b) for a, b in zip(before, after))
+found = state()
+dcp.load(found, checkpoint_id=sys.argv[1])
+with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+    model.load_state_dict(found["model"])
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, found["optim"]))
+assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+assert all(torch.equal(a, b) for a, b in zip(after, step()))
+""")
+    simulated(path, tmp_path / "checkpoint", nprocs=2)
