@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-titan test-operations clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-torch-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-titan test-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -40,8 +40,11 @@ validate: $(VENV)/run.stamp ## score the model on measured rows: make validate D
 	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }
 	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
 
-test-triton-versions: ## run the plug-in's tests on every supported Triton release
-	PYTHON=$(PYTHON) tools/test_triton_versions.sh
+test-triton-versions: ## run the plug-in's tests on every supported Triton release: ARGS="3.8 3.7"
+	$(PYTHON) tests/releases.py triton $(ARGS)
+
+test-torch-versions: ## run the tests of PyTorch programs on every supported release: ARGS="2.15"
+	$(PYTHON) tests/releases.py torch $(ARGS)
 
 conformance: ## run Triton's own tests: TRITON=clone [ARGS="--update -n 2"]; needs torch and scipy
 	$(BIN)/python tests/conformance/run_suite.py $(TRITON) $(ARGS)

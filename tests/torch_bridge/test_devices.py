@@ -330,6 +330,18 @@ torch.testing.assert_close(layer.weight_hh_l0.grad.cpu(), gradient)
     check(tmp_path, source)
 
 
+def test_the_device_of_a_tensor_may_be_the_current_one_for_a_while(tmp_path: Path) -> None:
+    source = """
+x = torch.ones(2, device="cuda:1")
+with torch.cuda.device_of(x):
+    assert torch.cuda.current_device() == 1 and torch.ones(1, device="cuda").get_device() == 1
+    with torch.cuda.device_of(x.cpu()):
+        assert torch.cuda.current_device() == 1
+assert torch.cuda.current_device() == 0
+"""
+    check(tmp_path, source)
+
+
 def test_types_that_only_gpus_have_kernels_for_are_done_in_wider_ones(tmp_path: Path) -> None:
     source = """
 import torch.nn.functional as F
@@ -342,7 +354,7 @@ expected = F.avg_pool3d(x.bfloat16().float(), 2).bfloat16()
 assert found.dtype == torch.bfloat16 and found.is_cuda and torch.equal(found.cpu(), expected)
 try:
     torch.histc(tokens.to(torch.complex64), 4)
-except NotImplementedError as error:
+except (NotImplementedError, TypeError) as error:
     assert "Complex" in str(error)
 else:
     raise AssertionError

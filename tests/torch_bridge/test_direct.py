@@ -92,7 +92,8 @@ def test_classes_of_the_program_and_single_numbers_are_left_to_the_overload() ->
 def test_errors_of_an_operation_are_its_own() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         first(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3))
-    with pytest.raises(NotImplementedError, match="not implemented for"):
+    # Releases of PyTorch refuse it with different errors.
+    with pytest.raises((NotImplementedError, TypeError), match="not implemented for"):
         first(aten.histc.default, torch.ones(2, dtype=torch.complex64), 4)
 
 

@@ -15,7 +15,6 @@ from tests.torch_bridge.running import simulated  # noqa: E402
 
 START = """
 import torch
-import torch.distributed as dist
 import torch.nn as nn
 from torch.nn import functional as F
 torch.manual_seed(0)
@@ -191,7 +190,6 @@ def test_branches_of_a_graph_wait_for_each_other_as_captured(run) -> None:
         "torch.cuda.current_stream().synchronize()": "torch.cuda.Stream.synchronize",
         "torch.cuda.current_stream().record_event().synchronize()": "torch.cuda.Event.synchronize",
         "torch.cuda.CUDAGraph().capture_begin()": "another capture",
-        "dist.init_process_group('nccl'); dist.all_reduce(x)": "all_reduce, a collective",
     }.items(),
 )
 def test_what_the_host_would_wait_for_is_refused_in_a_capture(run, inside, named) -> None:

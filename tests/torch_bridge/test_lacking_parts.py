@@ -59,6 +59,26 @@ def test_asking_whether_a_part_exists_is_answered(run) -> None:
     run("assert isinstance(torch.cuda.CUDAGraph | None, __import__('types').UnionType)")
 
 
+@pytest.mark.adr("0093-D2")
+def test_what_only_a_cuda_build_has_is_hidden_while_a_program_runs(monkeypatch, run) -> None:
+    def ask_the_driver(*args: object) -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system")
+
+    names = ("_cuda_getCurrentBlasHandle", "_cuda_synchronize", "_cuda_getDeviceCount")
+    for name in names:
+        monkeypatch.setattr(torch._C, name, ask_the_driver, raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    run(
+        f"assert not any(hasattr(torch._C, name) for name in {names})\n"
+        "torch.cuda.synchronize()\n"
+        "layer = torch.nn.LSTM(4, 4).cuda()\n"
+        "assert layer(x[None])[0].shape == (1, 4, 4)\n"
+        "assert not torch.backends.cudnn.is_available()\n"
+    )
+    assert all(getattr(torch._C, name) is ask_the_driver for name in names)
+    assert torch.backends.cudnn.is_available()
+
+
 def test_what_a_device_can_answer_is_answered(run) -> None:
     run(
         "torch.cuda.ipc_collect(); torch.cuda.profiler.start(); torch.cuda.profiler.stop()\n"

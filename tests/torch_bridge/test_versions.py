@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.torch_bridge import SUPPORTED, TorchVersionError, check_torch
+from tests.releases import LIBRARIES
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +54,17 @@ def test_the_extra_installs_a_supported_release() -> None:
     (wanted,) = project["optional-dependencies"]["torch"]
     major, minor = SUPPORTED[-1].split(".")
     assert wanted == f"torch>={SUPPORTED[0]},<{major}.{int(minor) + 1}"
+
+
+@pytest.mark.adr("0093-D1")
+def test_the_releases_that_are_taken_are_those_that_are_tested_and_told() -> None:
+    told = (ROOT / "docs/pytorch.md").read_text().partition("## A program")[0]
+    assert LIBRARIES["torch"].minors == tuple(reversed(SUPPORTED))
+    assert ", ".join(reversed(SUPPORTED)) in told
+    source = "".join(
+        path.read_text() for path in (ROOT / "src/kernbench/torch_bridge").rglob("*.py")
+    )
+    assert "torch.__version__" not in source
 
 
 @pytest.mark.adr("0060-D4")

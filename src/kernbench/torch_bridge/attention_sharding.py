@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -24,6 +25,11 @@ _OPERATIONS = {
 }
 """And how many results they have; all of these and all arguments have batch and heads first."""
 _BATCH, _HEADS = 0, 1
+_FILTERS = ("full_mesh_strategy_filter", "is_valid_strategy_cb")
+"""What releases of PyTorch call that which says whether a way of sharding is possible."""
+_FILTER = next(
+    each for each in _FILTERS if each in signature(expand_to_full_mesh_op_strategy).parameters
+)
 
 
 def install(patches: Patches) -> None:
@@ -57,7 +63,7 @@ def _strategy(outputs: int, schema: Any) -> Any:
         schema,
         found,
         input_index=outputs,
-        is_valid_strategy_cb=is_possible,
+        **{_FILTER: is_possible},
     )
 
 

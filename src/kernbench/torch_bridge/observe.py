@@ -143,7 +143,7 @@ class Observer(TorchDispatchMode):
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation on tensors that are no wrappers."""
         capture = self._process.capture
-        if capture is not None:
+        if capture is not None and not capture.is_busy:
             return capture.observe(self._observe, func, operation, args, kwargs)
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
             return self._make(func, operation, args, kwargs)

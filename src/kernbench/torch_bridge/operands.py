@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from sys import getrefcount
 from types import FrameType
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.in_use import check_use
@@ -102,12 +104,32 @@ def _references_of_modes(args: Any, position: int) -> int:
                 passed += sum(each is args[position] for each in value)
         name = frame.f_code.co_name
         if name == "__call__" and frame.f_code.co_filename == _OVERLOADS:
-            # C++ is called with a tuple of its own.
-            passed += 1
+            passed += _passed_by_overloads()
         elif name == "__torch_dispatch__":
             count = passed
         frame = frame.f_back
     return count
+
+
+@cache
+def _passed_by_overloads() -> int:
+    """Return how many tuples of its own C++ makes of the arguments of an overload."""
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found.append(getrefcount(args[0]))
+            return args[0].detach()
+
+    found: list[int] = []
+    given = torch.empty(0)
+    with _disable_current_modes(), Count():
+        torch.neg(given)
+        torch.ops.aten.neg.default(given)
+    directly, by_overload = found
+    # One is that of the overload's Python.
+    return by_overload - directly - 1
 
 
 def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:

@@ -31,6 +31,12 @@ class Patches:
         for name, value in values.items():
             self.set(owner, name, value)
 
+    def hide(self, owner: Any, name: str) -> None:
+        """Take an attribute of its own from ``owner``."""
+        own = vars(owner)[name]
+        delattr(owner, name)
+        self._undo.callback(setattr, owner, name, own)
+
     def on_close(self, callback: Any, *args: Any) -> None:
         """Call back on the way."""
         self._undo.callback(callback, *args)

@@ -6,7 +6,7 @@ from importlib import metadata
 
 from kernbench.errors import KernbenchError
 
-SUPPORTED = ("2.13",)
+SUPPORTED = ("2.12", "2.13", "2.14", "2.15")
 """Minor releases whose insides the bridge was tested with."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.names import EXECUTING
 from kernbench.torch_bridge.device.residence import residence_of
-from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dtypes import element_type
 from kernbench.torch_bridge.process import Process, current
 
@@ -242,6 +241,10 @@ class WorkGroup(Work):
 
 def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork:
     """Bring the calling rank's part to the collective; the host goes on."""
+    capture = current().capture
+    if capture is not None and capture.is_on_stream():
+        posted = partial(post, members, serves_host=serves_host)
+        return capture.meet(posted, call, _is_of_program())
     process, part, on_device = _begin(call, serves_host)
     state = process.state
     number = state.call_counts.get(members, 0) + 1
@@ -262,6 +265,10 @@ def post_pair(
     members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call, serves_host: bool
 ) -> CollectiveWork:
     """Bring one side of a send and its receive, from and to a rank of the world, together."""
+    capture = current().capture
+    if capture is not None and capture.is_on_stream():
+        posted = partial(post_pair, members, ends, tag, serves_host=serves_host)
+        return capture.meet(posted, call, _is_of_program())
     process, part, on_device = _begin(call, serves_host)
     rank = process.state.rank
     channel = (members, *ends, tag)
@@ -282,7 +289,6 @@ def post_pair(
 
 def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
     process = current()
-    refuse_in_capture(f"{call.signature.op}, a collective,")
     run = process.session.run
     running = run.simulation.running
     if running is not None and running.aborted:
@@ -308,7 +314,8 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
                 'tensor, or make the group with backend="cpu:gloo,cuda:nccl"'
             )
     part = TorchPart(run, call, user_site())
-    process.host.spend(call.signature.op)
+    if not process.is_replaying:
+        process.host.spend(call.signature.op)
     return process, part, on_device
 
 

@@ -18,6 +18,9 @@ from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import Process
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
+_NCCL_GROUPS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+"""Classes of which PyTorch makes groups of the backend ``nccl``; releases differ in which."""
+
 
 def know_groups(process: Process) -> None:
     """Let C++ find a process's groups from the calling thread, which is a new one of it."""
@@ -65,16 +68,18 @@ def _refuse_rpc(*args: Any, **kwargs: Any) -> NoReturn:
 
 def install(patches: Patches) -> None:
     """Let every simulated process have a world of its own, of simulated groups."""
+    groups = {"ProcessGroupGloo": GlooGroup} | dict.fromkeys(_NCCL_GROUPS, NcclGroup)
     patches.set_all(
         c10d,
         {
             "_world": CurrentWorld(),
-            "ProcessGroupGloo": GlooGroup,
-            "ProcessGroupNCCL": NcclGroup,
+            **groups,
             "_GLOO_AVAILABLE": True,
             "_NCCL_AVAILABLE": True,
             "rendezvous": rendezvous,
             "default_pg_nccl_timeout": timedelta(minutes=10),
+            # It would record the calls of a group in C++, to say later who hangs.
+            "_maybe_attach_flight_recorder": lambda *args, **kwargs: None,
         },
     )
     for owner in (dist, c10d):
@@ -83,8 +88,7 @@ def install(patches: Patches) -> None:
     patches.set_all(
         dist,
         {
-            "ProcessGroupGloo": GlooGroup,
-            "ProcessGroupNCCL": NcclGroup,
+            **groups,
             "rendezvous": rendezvous,
             "TCPStore": tcp_store,
             "FileStore": file_store,

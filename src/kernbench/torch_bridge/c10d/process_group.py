@@ -53,7 +53,7 @@ class SimulatedGroup(dist.ProcessGroup):
     supports_coalescing = True
     supports_time_estimate = False
 
-    def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
+    def __init__(self, store: Any, rank: int, size: int, options: Any = None, *_: Any) -> None:
         super().__init__(rank, size)
         self._rank = rank
         self._size = size
@@ -373,7 +373,7 @@ class GlooGroup(SimulatedGroup):
 
     backend_name = "gloo"
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any = None) -> None:
+    def __init__(self, store: Any, rank: int, size: int, **_: Any) -> None:
         super().__init__(store, rank, size)
 
 

@@ -22,6 +22,7 @@ class _World:
         self.tags_to_pg: dict[str, list[Any]] = {}
         self.pg_to_tag: dict[Any, str] = {}
         self.pg_coalesce_state: dict[Any, Any] = {}
+        self.pg_flight_recorder_hooks: dict[Any, Any] = {}
         self.comms: list[Any] = []
 
     @property

@@ -112,6 +112,7 @@ _WORK: dict[str, Mapping[MathClass, int]] = {
     "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor "
     "split_with_sizes_copy _chunk_cat select_backward slice_backward unfold_copy one_hot "
     "fsdp.all_gather_copy_in fsdp.split_with_sizes_copy fsdp.chunk_cat "
+    "fsdp.chunk_cat_mixed_dtype "
     "_amp_update_scale random normal rand randn randint bernoulli multinomial randperm "
     "rand_like randn_like randint_like uniform exponential trace": {},
 }

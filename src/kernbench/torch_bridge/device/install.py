@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from kernbench.torch_bridge.device import autocast, gradients, lacking, legacy, module, tensors
+from kernbench.torch_bridge.device import (
+    autocast,
+    cuda_builds,
+    gradients,
+    lacking,
+    legacy,
+    module,
+    tensors,
+)
 from kernbench.torch_bridge.memory import cuda
 from kernbench.torch_bridge.patches import Patches
 
 
 def install(patches: Patches) -> None:
     """Let programs that say ``cuda`` use the machine's SIPs."""
+    cuda_builds.install(patches)
     module.install(patches)
     tensors.install(patches)
     legacy.install(patches)

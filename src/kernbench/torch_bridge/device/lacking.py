@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import update_wrapper
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -44,10 +45,16 @@ def install(patches: Patches) -> None:
     """Refuse them."""
     for owner, reasons in _REFUSED.items():
         for name, reason in reasons.items():
-            refuse = _refusing(f"{owner.__name__}.{name}", reason)
-            if isinstance(getattr(owner, name, None), type):
+            refuse, lacked = (
+                _refusing(f"{owner.__name__}.{name}", reason),
+                getattr(owner, name, None),
+            )
+            if isinstance(lacked, type):
                 # Programs say the class of what they might get.
                 refuse = type(name, (), {"__new__": refuse, "__module__": owner.__name__})
+            elif lacked is not None:
+                # PyTorch's compiler knows some of them by what they are made of.
+                update_wrapper(refuse, lacked)
             patches.set(owner, name, refuse)
     patches.set_all(
         torch.cuda,

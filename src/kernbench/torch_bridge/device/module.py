@@ -52,6 +52,13 @@ class DeviceContext:
         state.sip_id, state.stream = self._before
 
 
+class DeviceOfContext(DeviceContext):
+    """``torch.cuda.device_of``: the device of a tensor; for one of the host nothing changes."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.get_device() if obj.is_cuda else None)
+
+
 def get_device_properties(device: Any = None) -> Any:
     """Return what a program may want to know of a device."""
     index = with_index(DEVICE_TYPE if device is None else device).index
@@ -88,6 +95,7 @@ def install(patches: Patches) -> None:
             "current_device": current_index,
             "set_device": set_device,
             "device": DeviceContext,
+            "device_of": DeviceOfContext,
             "get_device_properties": get_device_properties,
             "get_device_name": lambda device=None: get_device_properties(device).name,
             "get_device_capability": lambda device=None: CAPABILITY,

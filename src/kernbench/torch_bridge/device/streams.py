@@ -60,6 +60,8 @@ class Stream:
         return id(own_queue(self.queue))
 
     stream_id = cuda_stream
+    device_type = 1
+    """The number that PyTorch has for CUDA."""
 
     def wait_event(self, event: Event) -> None:
         """Let what comes later wait for an event; the host goes on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, unobserved
-from kernbench.torch_bridge.device.residence import storage_of
+from kernbench.torch_bridge.device.residence import settle, storage_of
 from kernbench.torch_bridge.device.rng import device_generator, known_generator, state_for
+from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling, CapturedWork, stand_in
 from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref, leaves, written_tensors
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
 from kernbench.torch_bridge.process import RandomState, current
@@ -21,6 +22,8 @@ from kernbench.torch_bridge.refusals import CaptureError
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import DeviceStream, Marker
+    from kernbench.torch_bridge.c10d.calls import Call, CollectiveWork
+    from kernbench.torch_bridge.graphs.collectives import Post
     from kernbench.torch_bridge.operations import Operation
     from kernbench.torch_bridge.process import Process
 
@@ -30,6 +33,11 @@ _WRITTEN_UNSAID = {
     "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
 }
 """Running statistics, which the schema does not say are written."""
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+_CLONING = frozenset(
+    f"_c10d_functional::{name}" for name in ("all_reduce", "all_reduce_coalesced", "broadcast")
+)
+"""They do what they do in a copy of what they are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +83,16 @@ class Capture:
         self.sip_id = stream.sip_id
         self.branches = Branches(process.session.run, stream)
         self.memory = GraphMemory()
-        self.steps: list[Step] = []
+        self.steps: list[Step | Calling | Awaiting] = []
         self._has_data = process.session.run.has_data
         self._offsets: dict[RandomState, int] = {}
         """Where the states were that it has drawn from."""
+        self._open: dict[Calling, None] = {}
+        """Collectives that nobody has waited for, in order."""
+        self.is_busy = False
+        """Whether an operation is under way that is taken down as a whole."""
+        self._passed: tuple[Any, Any] | None = None
+        """An operation that does nothing but call collectives, and its arguments."""
         self.refused = ""
         """What was refused, which makes the capture void."""
         process.capture = self
@@ -98,19 +112,26 @@ class Capture:
         Raises:
             CaptureError: The host would wait for the device.
         """
-        process = self._process
-        is_captured = isinstance(process.session.run.current_stream().queue, CaptureQueue)
+        is_captured = self.is_on_stream()
         if is_captured:
             self._check(func, operation, args, kwargs)
-        process.capture = None
+        self.is_busy = True
         try:
             if not is_captured or torch._C._get_dispatch_mode(_FAKE) is not None:
+                return go_on(func, operation, args, kwargs)
+            if func.namespace in _COLLECTIVES:
+                self._passed = (func, args)
                 return go_on(func, operation, args, kwargs)
             if operation.is_random:
                 return self._draw(go_on, func, operation, args, kwargs)
             return self._take(go_on, func, operation, args, kwargs)
         finally:
-            process.capture = self
+            self.is_busy, self._passed = False, None
+
+    def is_on_stream(self) -> bool:
+        """Return whether what is launched now belongs to the capture."""
+        queue = self._process.session.run.current_stream().queue
+        return isinstance(queue, CaptureQueue)
 
     def _draw(
         self,
@@ -130,7 +151,9 @@ class Capture:
         if state.offset > offset:
             draws = Draws(state, generator, state.offset - offset)
             if self._has_data:
-                self.steps[-1] = replace(self.steps[-1], draws=draws)
+                step = self.steps[-1]
+                assert isinstance(step, Step)
+                self.steps[-1] = replace(step, draws=draws)
             else:
                 self.steps.append(Step(_compute_nothing, (), {}, draws=draws))
         return result
@@ -171,6 +194,63 @@ class Capture:
                 args = self.memory.refs(given, len(self.steps), _nothing)
                 self.memory.keep_bytes(written, len(self.steps))
             self.steps.append(Step(launch, args, {}))
+
+    def meet(self, post: Post, call: Call, is_of_program: bool) -> CollectiveWork:
+        """Take down the call of a collective, which ``post`` makes.
+
+        Tensors that C++ calls it with have no place yet.
+        """
+        tensors = (*call.inputs, *call.outputs)
+        if not is_of_program:
+            for tensor in tensors:
+                settle(tensor, torch.device(DEVICE_TYPE, self.sip_id), call.signature.op)
+        if self.is_busy and self._passed is None:
+            self.refuse(
+                f"{call.signature.op}, a collective inside of a custom operation,",
+                "call it outside of that",
+            )
+        if not tensors or not all(map(_is_of_device, tensors)):
+            self.refuse(f"{call.signature.op}, a collective that the host takes part in,")
+        calling = Calling(self._branch(), post, call)
+        if self._has_data:
+            with unobserved():
+                self._take_made(call)
+                calling = calling.with_tensors(self._refs)
+            self._open[calling] = None
+        else:
+            with unobserved():
+                calling = calling.with_tensors(lambda given: list(map(stand_in, given)))
+        self.steps.append(calling)
+        self.branches.meet(calling)
+        return CapturedWork(self, calling, call.outputs)
+
+    def _take_made(self, call: Call) -> None:
+        """Take down what C++ has made for a collective, and what it was made of."""
+        made = self.memory.made(call.outputs, len(self.steps)) if self._passed is not None else ()
+        if made and self._passed is not None and self._passed[0]._schema.name in _CLONING:
+            given = leaves(self._passed[1])
+            for number, ref in made:
+                source = self.memory.ref(given[number], len(self.steps))
+                self.steps.append(Step(Tensor.copy_, (ref, source), {}))
+
+    def _refs(self, tensors: Sequence[Tensor]) -> Any:
+        return self.memory.refs(list(tensors), len(self.steps), _nothing)
+
+    def wait_for(self, calling: Calling) -> None:
+        """Take down that the current stream waits for a collective of the capture."""
+        if self._process.capture is not self:
+            return
+        if self._has_data:
+            calling.keep(len(self.steps))
+            self._open.pop(calling, None)
+        awaiting = Awaiting(self._branch(), calling)
+        self.steps.append(awaiting)
+        self.branches.meet(awaiting)
+
+    def _branch(self) -> int:
+        queue = self._process.session.run.current_stream().queue
+        assert isinstance(queue, CaptureQueue)
+        return queue.number
 
     def waits(self, stream: DeviceStream, marker: Marker) -> bool:
         """Take down that a stream waits for an event, if that belongs to the capture."""
@@ -232,6 +312,8 @@ class Capture:
         finally:
             with torch.no_grad(), unobserved():
                 if is_good:
+                    for calling in self._open:
+                        calling.keep(len(self.steps))
                     self.memory.end_capture(len(self.steps) + 1)
                 else:
                     self.memory.restore()

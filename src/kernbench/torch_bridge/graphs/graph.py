@@ -11,12 +11,18 @@ from kernbench.runtime_api import Marker, WaitFor
 from kernbench.torch_bridge.bursts import Burst
 from kernbench.torch_bridge.commands import HostCopy
 from kernbench.torch_bridge.device.names import unobserved
-from kernbench.torch_bridge.graphs.memory import leaves
+from kernbench.torch_bridge.graphs.capture import Step
+from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
+from kernbench.torch_bridge.graphs.memory import GraphMemory, leaves
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kernbench.sim_engine import Stream, StreamCommand
+    from kernbench.torch_bridge.c10d.calls import CollectiveWork
     from kernbench.torch_bridge.graphs.capture import Capture
+    from kernbench.torch_bridge.graphs.queues import Command
     from kernbench.torch_bridge.process import Process
 
 
@@ -30,66 +36,87 @@ class Graph:
         self._commands = capture.branches.commands
         memory = capture.memory
         with torch.no_grad(), unobserved():
-            self._steps = [
-                (step, *memory.tensors((step.args, step.kwargs)), memory.tensors(step.made))
-                for step in capture.steps
-            ]
-        self._others = [
-            self._run.new_stream(self._sip_id).queue
-            for _ in range(capture.branches.num_branches() - 1)
-        ]
+            self._steps = [_with_tensors(step, memory) for step in capture.steps]
+        count = capture.branches.num_branches() - 1
+        self._others = [self._run.new_stream(self._sip_id) for _ in range(count)]
         """The streams of all branches but the first."""
         graphs = self._run.op_log.graphs
         self._label = f"graph {len(graphs) + 1}"
         graphs[self._label] = tuple(self.names())
 
     def names(self) -> list[str]:
-        """Return the operations and copies, in the order in which they were captured."""
+        """Return what is launched, in the order in which it was captured."""
         found: list[str] = []
         for command in self._commands:
             if isinstance(command, Operations):
                 found += [timing.template(True).name for timing in command.timings]
             elif isinstance(command, Copying):
                 found.append(command.template.name)
+            elif isinstance(command, Calling):
+                found.append(command.call.signature.op)
         return found
 
     def replay(self) -> None:
         """Compute everything again, and put it on the current stream at the cost of one launch."""
-        self._launch()
         process = self._process
+        earliest_ps = process.host.spend(self._label)
+        queues = [self._run.queue_for(self._sip_id), *(each.queue for each in self._others)]
+        commands, steps = iter(self._commands), iter(self._steps)
+        markers: dict[Marker, Marker] = {}
+        works: dict[Calling, CollectiveWork] = {}
         process.is_replaying = True
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():
-                self._compute()
+                # Up to one collective after the other: ranks give way to each other there.
+                while (met := self._put(commands, queues, markers, earliest_ps)) is not None:
+                    self._meet(met, _compute(steps), works)
+                _compute(steps)
         finally:
             process.is_replaying = False
 
-    def _compute(self) -> None:
-        for step, args, kwargs, made in self._steps:
-            with step.draws.again() if step.draws is not None else nullcontext():
-                results = step.call(*args, **kwargs)
-            if made:
-                found = leaves(results)
-                for number, tensor in made:
-                    tensor.copy_(found[number])
-
-    def _launch(self) -> None:
+    def _put(
+        self,
+        commands: Iterator[Command],
+        queues: list[Stream],
+        markers: dict[Marker, Marker],
+        earliest_ps: int,
+    ) -> Calling | Awaiting | None:
+        """Put commands on their streams, up to where ranks meet; None at the end."""
         run = self._run
-        earliest_ps = self._process.host.spend(self._label)
-        queues = [run.queue_for(self._sip_id), *self._others]
-        markers: dict[Marker, Marker] = {}
-        for command in self._commands:
+        for command in commands:
+            if isinstance(command, (Calling, Awaiting)):
+                return command
             queue = queues[command.branch]
             if isinstance(command, Operations):
                 self._put_operations(command, queue, earliest_ps)
             elif isinstance(command, Copying):
-                copy = HostCopy(run, command.template, queue, self._sip_id)
-                _put(copy, queue, earliest_ps)
+                _put(HostCopy(run, command.template, queue, self._sip_id), queue, earliest_ps)
             elif isinstance(command, Marking):
                 marker = markers[command.marker] = Marker(run.simulation.env, "an event")
                 _put(marker, queue, earliest_ps)
             else:
                 _put(WaitFor(run, markers[command.marker]), queue, earliest_ps)
+        return None
+
+    def _meet(
+        self,
+        command: Calling | Awaiting,
+        met: Calling | Awaiting | None,
+        works: dict[Calling, CollectiveWork],
+    ) -> None:
+        """Call a collective with the tensors of a step, or wait for one, on its branch."""
+        state = self._process.state
+        before = state.stream
+        if command.branch:
+            state.stream = self._others[command.branch - 1]
+        try:
+            if isinstance(command, Awaiting):
+                works[command.calling].wait()
+            else:
+                assert isinstance(met, Calling)
+                works[command] = met.post(met.call)
+        finally:
+            state.stream = before
 
     def _put_operations(self, command: Operations, queue: Stream, earliest_ps: int) -> None:
         tail: Any = queue.tail
@@ -104,6 +131,28 @@ class Graph:
             queue.submit(tail)
         for timing in timings:
             tail.join(earliest_ps, timing)
+
+
+def _with_tensors(step: Step | Calling | Awaiting, memory: GraphMemory) -> Any:
+    if isinstance(step, Step):
+        return (step, *memory.tensors((step.args, step.kwargs)), memory.tensors(step.made))
+    return step.with_tensors(memory.tensors) if isinstance(step, Calling) else step
+
+
+def _compute(steps: Iterator[Any]) -> Calling | Awaiting | None:
+    """Compute steps up to where ranks meet, which is returned; None at the end."""
+    for entry in steps:
+        if not isinstance(entry, tuple):
+            met: Calling | Awaiting = entry
+            return met
+        step, args, kwargs, made = entry
+        with step.draws.again() if step.draws is not None else nullcontext():
+            results = step.call(*args, **kwargs)
+        if made:
+            found = leaves(results)
+            for number, tensor in made:
+                tensor.copy_(found[number])
+    return None
 
 
 def _put(command: StreamCommand, queue: Stream, earliest_ps: int) -> None:

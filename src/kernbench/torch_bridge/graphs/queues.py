@@ -9,6 +9,7 @@ from kernbench.runtime_api import Marker
 from kernbench.sim_engine import Stream
 from kernbench.torch_bridge.bursts import Burst
 from kernbench.torch_bridge.commands import HostCopy
+from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.refusals import CaptureError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Waiting:
     marker: Marker
 
 
-Command = Operations | Copying | Marking | Waiting
+Command = Operations | Copying | Marking | Waiting | Calling | Awaiting
 
 
 @dataclass(slots=True)
@@ -119,6 +120,12 @@ class Branches:
             raise CaptureError(
                 f"{command.describe()}: operation not permitted when stream is capturing"
             )
+
+    def meet(self, command: Calling | Awaiting) -> None:
+        """Take down the call of a collective, or a wait for it."""
+        seen = self._all[command.branch].seen
+        seen[command.branch] = seen.get(command.branch, 0) + 1
+        self.commands.append(command)
 
     def wait(self, stream: DeviceStream, marker: Marker) -> bool:
         """Let a stream wait for an event of the capture, which it joins; False: there is none.

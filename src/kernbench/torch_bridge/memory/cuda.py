@@ -59,6 +59,9 @@ def _allocator(device: Any = None) -> CachingAllocator:
 
 
 def _resized(self: Any, size_bytes: int) -> Any:
+    capture = current().capture
+    if capture is not None:
+        capture.refuse("UntypedStorage.resize_", "capture what keeps its memory (not FSDP)")
     found = _resize(self, size_bytes)
     reallocate(self)
     return found
