@@ -109,7 +109,7 @@ model = torch.nn.Linear(4, 2)
 weight = model.weight
 weight.data = weight.data.cuda()
 assert model.weight is weight and weight.is_leaf and weight.requires_grad
-assert weight.device == torch.device("cuda", 0) and weight.untyped_storage().data_ptr() == 0
+assert weight.is_cuda and weight.untyped_storage().data_ptr() == 0
 (torch.ones(3, 4, device="cuda") @ weight.T).sum().backward()
 assert weight.grad.device == weight.device
 weight.grad = None
