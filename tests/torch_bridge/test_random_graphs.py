@@ -48,10 +48,12 @@ def programs(draw: st.DrawFn) -> list[str]:
     lines: list[str] = []
     alive = [0, 1, 2]
     count = 3
-    for _ in range(draw(st.integers(1, 14))):
+    for _ in range(draw(st.integers(4, 20))):
         a, b = (draw(st.sampled_from(alive)) for _ in "ab")
         start = draw(st.integers(0, ROWS - 1))
-        kind = draw(st.sampled_from(["new", "view", "in place", "part", "copy", "out", "drop"]))
+        kind = draw(
+            st.sampled_from(["new", "new", "view", "in place", "part", "copy", "out", "drop"])
+        )
         if kind == "drop" and len(alive) > 1:
             lines.append(f"v[{a}] = None")
             alive.remove(a)
@@ -72,6 +74,9 @@ def programs(draw: st.DrawFn) -> list[str]:
             lines.append(f"v[{a}].copy_(v[{b}].flip(0))")
         elif kind == "out":
             lines.append(f"torch.add(v[{b}].cos(), 1, out=v[{a}])")
+    # What a replay alone has shares memory.
+    kept = draw(st.sampled_from(alive))
+    lines += [f"v[{each}] = None" for each in alive if each != kept and draw(st.booleans())]
     return lines
 
 
