@@ -1,4 +1,7 @@
-"""Every operation of PyTorch's own database: the same on a device as on the CPU, backward too."""
+"""Every operation of PyTorch's own database: the same on a device as on the CPU, backward too.
+
+arguments: N for one operation in N, and "graphs" to replay each call as a CUDA graph.
+"""
 
 import random
 import sys
@@ -25,6 +28,7 @@ def main() -> int:
     """Compare, and return the exit status."""
     warnings.simplefilter("ignore")
     every = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    as_graph = "graphs" in sys.argv[2:]
     forward = backward = 0
     wrong: dict[str, str] = {}
     for op in op_db[random.Random(0).randrange(every) :: every]:
@@ -33,10 +37,12 @@ def main() -> int:
             continue
         draws = any(word in name for word in RANDOM)
         for call in samples(op, requires_grad=False):
-            forward += compare(partial(results, op.op), call, name, wrong, draws)
+            function = partial(results, op.op)
+            forward += compare(function, call, name, wrong, draws=draws, as_graph=as_graph)
         if op.supports_autograd and not draws and "sparse" not in name:
             for call in samples(op, requires_grad=True):
-                backward += compare(partial(gradients, op.op), call, name, wrong)
+                function = partial(gradients, op.op)
+                backward += compare(function, call, name, wrong, as_graph=as_graph)
     for name, why in wrong.items():
         print(f"{name}: {why}")
     print(f"{forward} calls and {backward} backward; {len(wrong)} operations differ")
@@ -80,12 +86,27 @@ def gradients(function: Callable[..., Any], call: Call) -> Any:
     return torch.autograd.grad([each.sum() for each in outputs], inputs, allow_unused=True)
 
 
+def replayed(function: Callable[[Call], Any], given: Call) -> Any:
+    """Return what a graph of a call gives, which must leave the inputs alone until its replay."""
+    graph, before = torch.cuda.CUDAGraph(), on("cpu", given)
+    with torch.cuda.graph(graph):
+        found = function(given)
+    pairs = zip(tree_leaves(on("cpu", given)), tree_leaves(before), strict=True)
+    for now, then in pairs:
+        if isinstance(now, torch.Tensor):
+            torch.testing.assert_close(now, then, equal_nan=True)
+    graph.replay()
+    return found
+
+
 def compare(
     function: Callable[[Call], Any],
     call: Call,
     name: str,
     wrong: dict[str, str],
+    *,
     draws: bool = False,
+    as_graph: bool = False,
 ) -> bool:
     """Return whether there was something to compare; put what differs into ``wrong``."""
     try:
@@ -95,10 +116,13 @@ def compare(
     if expected is None:
         return False
     try:
-        found = on("cpu", function(on("cuda", call)))
+        given = on("cuda", call)
+        found = on("cpu", replayed(function, given) if as_graph else function(given))
         if not draws:
             torch.testing.assert_close(found, on("cpu", expected), equal_nan=True)
     except Exception as error:
+        if "of a CUDA graph" in str(error) or "stream is capturing" in str(error):
+            return False  # As on a GPU.
         wrong.setdefault(name, f"{type(error).__name__}: {str(error).splitlines()[0]}")
     return True
 

@@ -33,6 +33,7 @@ _WRITTEN_UNSAID = {
     "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
 }
 """Running statistics, which the schema does not say are written."""
+_NO_BACKWARD = -1
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _CLONING = frozenset(
     f"_c10d_functional::{name}" for name in ("all_reduce", "all_reduce_coalesced", "broadcast")
@@ -271,8 +272,11 @@ class Capture:
                     f"{operation.name} between host and device",
                     "copy with non_blocking=True from or to memory that stays",
                 )
-        elif operation.name.startswith("aten.index") and any(
-            each.dim() and not _is_of_device(each) for each in tensors
+        elif (
+            operation.name.startswith("aten.index")
+            and any(each.dim() and not _is_of_device(each) for each in tensors)
+            # There C++ makes indices itself.
+            and torch._C._current_graph_task_id() == _NO_BACKWARD
         ):
             self.refuse(f"{operation.name} with a tensor of the host", "move it before the capture")
 

@@ -71,13 +71,7 @@ class GraphMemory:
 
     def ref(self, tensor: Tensor, step: int, *, is_result: bool = False) -> Ref:
         """Return what a tensor shows. Memory that a result has for the first time is made."""
-        try:
-            storage = storage_of(tensor)
-        except (NotImplementedError, RuntimeError):
-            raise CaptureError(
-                f"a {tensor.layout} tensor in the capture of a CUDA graph: only strided ones can "
-                "be taken down; keep this part out of the graph"
-            ) from None
+        storage = _storage_of(tensor)
         slot = self._slots.get(storage._cdata)
         if slot is None:
             residence: Residence | None = getattr(storage, "_kernbench", None)
@@ -106,7 +100,7 @@ class GraphMemory:
         return tuple(
             (number, self.ref(tensor, step, is_result=True))
             for number, tensor in enumerate(results)
-            if tensor is not None and storage_of(tensor)._cdata not in known
+            if tensor is not None and _storage_of(tensor)._cdata not in known
         )
 
     def refs(self, values: Any, step: int, bake: Callable[[Tensor], Any]) -> Any:
@@ -197,6 +191,16 @@ def _forget(storage: Any, dtype: torch.dtype) -> None:
     whole = storage.nbytes() // dtype.itemsize * dtype.itemsize
     shown = torch.empty(0, dtype=dtype).set_(storage, 0, (whole // dtype.itemsize,), (1,))
     shown.fill_(torch.nan if dtype.is_floating_point or dtype.is_complex else 0)
+
+
+def _storage_of(tensor: Tensor) -> Any:
+    try:
+        return storage_of(tensor)
+    except (NotImplementedError, RuntimeError):
+        raise CaptureError(
+            f"a {tensor.layout} tensor in the capture of a CUDA graph: only strided ones can be "
+            "taken down; keep this part out of the graph"
+        ) from None
 
 
 def _storage(slot: Slot) -> Any:
