@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.report import write_trace  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.device.moves import UNDER_WAY  # noqa: E402
 from kernbench.torch_bridge.refusals import CaptureError  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -390,13 +391,28 @@ for _ in range(2):
     g.replay()
     assert torch.equal(y, (x * 2 + 1) * 3)
 assert torch.equal(w, before * 4)
+h, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+with torch.cuda.graph(h):
+    z = y + 1
+    with torch.cuda.stream(side):
+        scale[(4,)](w, w, 0.25, w.numel(), BLOCK=64)
+assert torch.equal(w, before)
+h.replay()
+assert torch.equal(w, before) and torch.equal(z, y + 1)
 """
 
 
 @pytest.mark.adr("0094-D1")
 def test_triton_kernels_are_captured_and_replayed(run) -> None:
     context = run(KERNEL)
-    assert sum(each.template.name == "scale" for each in context.op_log.instances) == 6
+    assert sum(each.template.name == "scale" for each in context.op_log.instances) == 6 + 1
+
+
+@pytest.mark.adr("0094-D3")
+def test_a_capture_that_nobody_ends_ends_with_the_run(run) -> None:
+    run("torch.cuda.set_stream(torch.cuda.Stream()); g.capture_begin(); x.add_(1)")
+    assert not UNDER_WAY
+    run("x.add_(1)")
 
 
 GRAPHED = """
