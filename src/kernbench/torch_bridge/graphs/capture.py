@@ -258,8 +258,10 @@ class Capture:
         return self.branches.wait(stream, marker)
 
     def _check(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> None:
-        if operation.is_read or _makes_what_data_says(func, args):
-            self.refuse(operation.name)
+        if operation.is_read:
+            self.refuse(f"a value that the host reads, as Tensor.item() does ({operation.name})")
+        if _makes_what_data_says(func, args):
+            self.refuse(f"{operation.name}, whose result has a shape that data decides,")
         tensors = leaves((args, list(kwargs.values())))
         if operation.is_copy:
             places = {_is_of_device(each) for each in tensors}
