@@ -67,7 +67,7 @@ test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in f
 	$(PIP) install --quiet torchdata==0.11.0 "datasets<4.8" tokenizers tyro tensorboard wandb einops pillow safetensors
 	$(BIN)/python tools/titan_runs.py $(TITAN) $(ARGS)
 
-test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40
+test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40, ARGS="1 graphs" as graphs
 	$(PIP) install --quiet expecttest
 	$(BIN)/kernbench torchrun tests/torch_bridge/programs/operations.py $(ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kernbench.report import write_trace  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.device.moves import UNDER_WAY  # noqa: E402
 from kernbench.torch_bridge.refusals import CaptureError  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -388,13 +391,28 @@ for _ in range(2):
     g.replay()
     assert torch.equal(y, (x * 2 + 1) * 3)
 assert torch.equal(w, before * 4)
+h, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+with torch.cuda.graph(h):
+    z = y + 1
+    with torch.cuda.stream(side):
+        scale[(4,)](w, w, 0.25, w.numel(), BLOCK=64)
+assert torch.equal(w, before)
+h.replay()
+assert torch.equal(w, before) and torch.equal(z, y + 1)
 """
 
 
 @pytest.mark.adr("0094-D1")
 def test_triton_kernels_are_captured_and_replayed(run) -> None:
     context = run(KERNEL)
-    assert sum(each.template.name == "scale" for each in context.op_log.instances) == 6
+    assert sum(each.template.name == "scale" for each in context.op_log.instances) == 6 + 1
+
+
+@pytest.mark.adr("0094-D3")
+def test_a_capture_that_nobody_ends_ends_with_the_run(run) -> None:
+    run("torch.cuda.set_stream(torch.cuda.Stream()); g.capture_begin(); x.add_(1)")
+    assert not UNDER_WAY
+    run("x.add_(1)")
 
 
 GRAPHED = """
@@ -454,3 +472,27 @@ def test_what_a_graph_holds_can_be_written_to_a_file(run, tmp_path: Path) -> Non
     )
     assert '0 [label="aten.mm"]' in said.read_text()
     assert "0 -> 1" in said.read_text()
+
+
+def test_a_trace_draws_the_arrow_of_a_graphs_launch_to_its_first_operation(
+    run, tmp_path: Path
+) -> None:
+    context = run(
+        "y = x * 2\n"
+        "with torch.cuda.graph(g): z = (x * 2).relu()\n"
+        "torch.cuda.synchronize(); g.replay(); x * 2; torch.cuda.synchronize()\n"
+    )
+    path = tmp_path / "trace.json"
+    write_trace(context.op_log, context.machine, path)
+    events = json.loads(path.read_text())["traceEvents"]
+    ends = {each["id"]: each["ts"] for each in events if each["ph"] == "f"}
+    starts = {each["id"]: each["ts"] for each in events if each["ph"] == "s"}
+    arrows = {starts[each]: ends[each] for each in ends}
+    instances = context.op_log.instances
+    muls = [each for each in instances if each.template.name == "aten.mul"]
+    for span in context.op_log.host_spans:
+        if span.label == "graph 1":
+            assert arrows[span.start_ps / 1e6] == muls[1].starts_ps[0] / 1e6
+        elif span.label == "aten.mul" and span.kind == "launch":
+            here = muls[0] if span.start_ps < muls[0].starts_ps[0] else muls[2]
+            assert arrows[span.start_ps / 1e6] == here.starts_ps[0] / 1e6

@@ -182,3 +182,46 @@ work.wait()
     assert isinstance(error, UsageError)
     assert "argument x of kernel double reads a tensor" in str(error)
     assert "in use by all_reduce #1" in str(error)
+
+
+CUSTOM = """
+@torch.library.custom_op("kernbench_tests::doubled", mutates_args=(), **OPTIONS)
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    double[(4,)](x, y, x.numel(), BLOCK=64)
+    return y
+
+doubled.register_autograd(lambda ctx, grad: doubled(grad.contiguous()))
+
+@torch.library.custom_op("kernbench_tests::double_into", mutates_args={"out"})
+def double_into(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(doubled(x) + 0)
+
+x = torch.arange(200.0, device="cuda", requires_grad=True)
+y = doubled(x)
+y.sum().backward()
+assert y.is_cuda and y.device == x.grad.device
+out = torch.zeros(200, device="cuda")
+double_into(x.detach(), out)
+if DATA:
+    assert torch.equal(y, 2 * x) and (x.grad == 2).all() and torch.equal(out, y)
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g), torch.no_grad():
+        z = doubled(x) + 1
+    with torch.no_grad():
+        x.fill_(3)
+    g.replay()
+    assert (z == 7).all()
+"""
+
+
+@pytest.mark.adr("0067-D1")
+@pytest.mark.parametrize("options", ["{}", "{'device_types': 'cuda'}"])
+@pytest.mark.parametrize("data", [True, False])
+def test_operations_of_the_program_are_its_kernels(
+    options: str, data: bool, tmp_path: Path
+) -> None:
+    context = run(tmp_path, f"OPTIONS, DATA = {options}, {data}\n{CUSTOM}", data=data)
+    names = [each.template.name for each in context.op_log.instances]
+    assert names.count("double") == 3 + data
+    assert not any(name.startswith("kernbench_tests") for name in names)

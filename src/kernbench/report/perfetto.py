@@ -46,10 +46,10 @@ class _TraceWriter:
         launches: Counter[tuple[int, str]] = Counter()
         host: dict[int, list[tuple[HostSpan, int]]] = {}
         for span in log.host_spans:
-            name = (span.rank, span.label)
-            host.setdefault(span.rank, []).append((span, launches[name]))
+            names = log.graphs.get(span.label) or (span.label,)
+            host.setdefault(span.rank, []).append((span, launches[span.rank, names[0]]))
             if span.kind == "launch":
-                for launched in log.graphs.get(span.label, (span.label,)):
+                for launched in names:
                     launches[span.rank, launched] += 1
         ranges: dict[int, list[HostRange]] = {}
         for each in log.host_ranges:
@@ -122,7 +122,9 @@ class _TraceWriter:
             if merged > 1:
                 name, args["merged"] = f"{name} + {merged - 1} more", merged
             elif span.kind == "launch":
-                self.launched[rank, span.label, number] = (track, start_ps)
+                # The first, of those that a graph launches at once.
+                first = (self.log.graphs.get(span.label) or (span.label,))[0]
+                self.launched[rank, first, number] = (track, start_ps)
             events.slice(track, name, span.kind, start_ps, end_ps, args)
 
     def _write_streams(self, events: EventFile, pid: int, sip: int) -> None:

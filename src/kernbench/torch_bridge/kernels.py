@@ -54,7 +54,7 @@ class TorchLauncher(KernelLauncher):
         entry, plan = self.planned(binary, grid, args)
         process = current()
         state, run = process.state, self.run
-        if process.capture is not None and not process.capture.is_busy:
+        if process.capture is not None:
             written = [_base_of(args[index]) for index, _, _, writes in plan.pointers if writes]
             process.capture.take_kernel(self.launch, (binary, grid, args), written)
         params = self._params_of(plan, args, state)

@@ -22,7 +22,7 @@ from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.direct import KnownCall, execute_first
 from kernbench.torch_bridge.operands import ends_of_copy, residence_among
-from kernbench.torch_bridge.operations import PLAIN, Operation, describe
+from kernbench.torch_bridge.operations import PLAIN, Operation, describe, written_in_python
 from kernbench.torch_bridge.process import Process, current
 from kernbench.torch_bridge.shapes import Known, comes_back, zeros_on_host
 from kernbench.torch_bridge.unwritten import begin_unwritten
@@ -116,6 +116,12 @@ class Observer(TorchDispatchMode):
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
             with self:
                 return func.decompose(*args, **kwargs)
+        if operation.is_custom and _dispatch_mode(_FAKE) is None:
+            written = written_in_python(func)
+            if written is not None and residence_among(operation, args) is not None:
+                # Its operations and kernels are the program's, below autograd.
+                with self:
+                    return written(*args, **kwargs)
         return self._observe(func, operation, args, kwargs)
 
     def _meet(

@@ -8,13 +8,16 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
 _KEYS = torch._C.DispatchKey
 _without_dispatch = torch._C._disabled_torch_dispatch_impl
 # Collectives cost what their own part of the run says.
 _FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
+_OF_PYTORCH = _FREE_NAMESPACES | {"aten", "prims", "fsdp"}
 _REFUSED_NAMESPACES = frozenset({"symm_mem"})
 # They reserve memory or show it differently; no kernel runs.
 _FREE = frozenset(
@@ -62,6 +65,15 @@ _ON_ONE_DEVICE = frozenset(
 )
 
 
+def written_in_python(func: Any) -> Callable[..., Any] | None:
+    """Return the function, that for devices if there is one, which an overload was made of."""
+    found = OPDEFS.get(func._schema.name)
+    if found is None:
+        return None
+    functions: dict[str | None, Callable[..., Any]] = found._backend_fns
+    return functions.get(DEVICE_TYPE) or functions.get(None)
+
+
 PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 """Classes of tensors that hold memory themselves, as far as any were met; all others are wrappers
 around them."""
@@ -106,6 +118,8 @@ class Operation:
     whole until it comes to a backend."""
     is_view: bool
     """Whether it does nothing but show its operand otherwise, wherever that is."""
+    is_custom: bool
+    """Whether a library or the program may have written it in Python."""
     is_plain: bool
     """Whether all that there is to know of a call is its time, once it is known that its operands
     are on one device."""
@@ -154,6 +168,7 @@ def describe(func: Any) -> Operation:
         and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
         is_composite=is_composite,
         is_view=shows and not makes_memory and not is_composite,
+        is_custom=func.namespace not in _OF_PYTORCH,
         # Others may be Python, which asks where tensors are.
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)

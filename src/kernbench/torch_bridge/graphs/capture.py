@@ -190,7 +190,7 @@ class Capture:
 
     def take_kernel(self, launch: Callable[..., Any], given: Any, written: list[Tensor]) -> None:
         """Take down the launch of a Triton kernel, before it writes anything."""
-        if self._has_data:
+        if self._has_data and self.is_on_stream() and not self.is_busy:
             with unobserved():
                 args = self.memory.refs(given, len(self.steps), _nothing)
                 self.memory.keep_bytes(written, len(self.steps))
@@ -258,8 +258,10 @@ class Capture:
         return self.branches.wait(stream, marker)
 
     def _check(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> None:
-        if operation.is_read or _makes_what_data_says(func, args):
-            self.refuse(operation.name)
+        if operation.is_read:
+            self.refuse(f"a value that the host reads, as Tensor.item() does ({operation.name})")
+        if _makes_what_data_says(func, args):
+            self.refuse(f"{operation.name}, whose result has a shape that data decides,")
         tensors = leaves((args, list(kwargs.values())))
         if operation.is_copy:
             places = {_is_of_device(each) for each in tensors}
@@ -321,6 +323,11 @@ class Capture:
                     self.memory.end_capture(len(self.steps) + 1)
                 else:
                     self.memory.restore()
+
+
+def end_all() -> None:
+    """Forget captures that are under way."""
+    UNDER_WAY.difference_update([each for each in UNDER_WAY if isinstance(each, Capture)])
 
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE

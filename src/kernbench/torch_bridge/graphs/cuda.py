@@ -10,7 +10,7 @@ import torch
 import torch.cuda.graphs
 
 from kernbench.torch_bridge.device import streams
-from kernbench.torch_bridge.graphs.capture import Capture
+from kernbench.torch_bridge.graphs.capture import Capture, end_all
 from kernbench.torch_bridge.graphs.graph import Graph
 from kernbench.torch_bridge.graphs.queues import CaptureQueue
 from kernbench.torch_bridge.memory import PrivatePool
@@ -227,7 +227,8 @@ def is_current_stream_capturing() -> bool:
 
 
 def install(patches: Patches) -> None:
-    """Let programs capture graphs."""
+    """Let programs capture graphs; captures that a program has not ended end with it."""
+    patches.on_close(end_all)
     parts = {
         "CUDAGraph": CUDAGraph,
         "graph": CaptureContext,
