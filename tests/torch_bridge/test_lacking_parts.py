@@ -197,3 +197,17 @@ for asked in (rank, torch.cuda.current_device(), torch.device("cuda")):
 """,
         nprocs=2,
     )
+
+
+def test_pinned_memory_may_be_asked_for_wherever_a_tensor_is_made(run) -> None:
+    run(
+        START
+        + """
+for made in (
+    torch.tensor([1.0, 2.0], pin_memory=True),
+    torch.ones(2).new_tensor([1.0, 2.0], pin_memory=True),
+    torch.empty(2, pin_memory=True).copy_(torch.arange(1.0, 3.0)),
+):
+    assert made.device.type == "cpu" and made.cuda(non_blocking=True).tolist() == [1.0, 2.0]
+"""
+    )

@@ -166,6 +166,7 @@ def new_tensor(
     self: Tensor, data: Any, *, device: Any = None, requires_grad: bool = False, **kwargs: Any
 ) -> Tensor:
     """``Tensor.new_tensor``: by default the numbers go to where the tensor is."""
+    kwargs.pop("pin_memory", None)
     target = device_of(self) if device is None else device
     if not is_simulated(target):
         device = {} if device is None else {"device": device}
@@ -188,6 +189,7 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 def _factory(original: Any) -> Any:
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+        kwargs.pop("pin_memory", None)  # C++ has nothing to pin it with.
         if device is None and _num_modes():
             # `with torch.device(...)`, which would tell C++.
             device = _default_device()
