@@ -31,8 +31,9 @@ _NEEDS_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _WRITTEN_UNSAID = {
     "aten.native_batch_norm.default": (3, 4),
     "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
+    "fsdp.all_gather_copy_in.default": (1,),
 }
-"""Running statistics, which the schema does not say are written."""
+"""Running statistics and buffers of which the schema does not say that they are written."""
 _NO_BACKWARD = -1
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _CLONING = frozenset(
@@ -233,6 +234,23 @@ class Capture:
             for number, ref in made:
                 source = self.memory.ref(given[number], len(self.steps))
                 self.steps.append(Step(Tensor.copy_, (ref, source), {}))
+
+    @contextmanager
+    def resizing(self, storage: Any) -> Iterator[None]:
+        """Take down that a storage is given other memory inside, as FSDP does.
+
+        Raises:
+            CaptureError: The program had that memory before the capture.
+        """
+        is_taken = self._has_data and getattr(storage, "_kernbench", None) is not None
+        if is_taken and not self.memory.give_up(storage):
+            self.refuse(
+                "UntypedStorage.resize_ of memory that is older than the capture",
+                "resize it before",
+            )
+        yield
+        if is_taken:
+            self.memory.get_new(storage, len(self.steps))
 
     def _refs(self, tensors: Sequence[Tensor]) -> Any:
         return self.memory.refs(list(tensors), len(self.steps), _nothing)

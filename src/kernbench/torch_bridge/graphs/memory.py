@@ -24,8 +24,11 @@ from kernbench.torch_bridge.refusals import CaptureError
 class Slot:
     """One allocation that captured operations use."""
 
-    weak: StorageWeakRef
-    """Keeps the address from being given to another one, and the memory from nothing."""
+    weak: StorageWeakRef | None
+    """Keeps the address from being given to another one, and the memory from nothing.
+
+    None if the storage has been given other memory since.
+    """
     place: torch.device | None
     """The simulated device; None for memory of the host."""
     size_bytes: int
@@ -66,7 +69,8 @@ class GraphMemory:
 
     def __init__(self) -> None:
         self._slots: dict[int, Slot] = {}
-        """By the address of the storage."""
+        """By the address of the storage that has the memory now."""
+        self._all: list[Slot] = []
         self._tensors: dict[Ref, Tensor] = {}
 
     def ref(self, tensor: Tensor, step: int, *, is_result: bool = False) -> Ref:
@@ -81,7 +85,7 @@ class GraphMemory:
                 slot.made_as = tensor.dtype
             else:
                 slot.storage = storage
-            self._slots[storage._cdata] = slot
+            self._keep(storage, slot)
         slot.last = step
         slot.size_bytes = max(slot.size_bytes, storage.nbytes())
         return Ref(
@@ -93,6 +97,28 @@ class GraphMemory:
             tensor.is_conj(),
             tensor.is_neg(),
         )
+
+    def _keep(self, storage: Any, slot: Slot) -> None:
+        self._slots[storage._cdata] = slot
+        self._all.append(slot)
+
+    def give_up(self, storage: Any) -> bool:
+        """Take down that a storage gives up its memory; return whether it is the capture's."""
+        slot = self._slots.get(storage._cdata)
+        if slot is None:
+            return not storage.nbytes()
+        if slot.made_as is not None:
+            del self._slots[storage._cdata]
+            slot.weak = None
+        return slot.made_as is not None
+
+    def get_new(self, storage: Any, step: int) -> None:
+        """Take down that a storage has memory again, if it has any."""
+        if storage.nbytes():
+            place = storage._kernbench.device
+            slot = Slot(StorageWeakRef(storage), place, storage.nbytes(), torch.uint8)
+            slot.first = slot.last = step
+            self._keep(storage, slot)
 
     def made(self, results: Iterable[Tensor | None], step: int) -> tuple[tuple[int, Ref], ...]:
         """Return the results of a step, by number, that have memory of their own."""
@@ -127,11 +153,11 @@ class GraphMemory:
 
     def end_capture(self, num_steps: int) -> None:
         """Give back the bytes that the program had; let what was made hold nothing yet."""
-        for slot in self._slots.values():
+        for slot in self._all:
             if slot.before is not None:
                 slot.storage.copy_(slot.before)
                 slot.before = None
-            elif slot.made_as is not None:
+            elif slot.made_as is not None and slot.weak is not None:
                 slot.storage = torch.UntypedStorage._new_with_weak_ptr(slot.weak.cdata)
                 if slot.storage is not None:
                     _forget(slot.storage, slot.made_as)
@@ -139,16 +165,17 @@ class GraphMemory:
 
     def restore(self) -> None:
         """Give back the bytes that the program had, after a capture that has failed."""
-        for slot in self._slots.values():
+        for slot in self._all:
             if slot.before is not None:
                 slot.storage.copy_(slot.before)
         self._slots.clear()
+        self._all.clear()
 
     def _allocate(self, num_steps: int) -> None:
         """Allocate on the host what lives only in a replay; steps share it one after another."""
         begins: list[list[Slot]] = [[] for _ in range(num_steps)]
         ends: list[list[Slot]] = [[] for _ in range(num_steps)]
-        for slot in self._slots.values():
+        for slot in self._all:
             if slot.storage is None:
                 begins[slot.first].append(slot)
                 ends[slot.last].append(slot)

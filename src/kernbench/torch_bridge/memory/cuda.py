@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -60,10 +61,9 @@ def _allocator(device: Any = None) -> CachingAllocator:
 
 def _resized(self: Any, size_bytes: int) -> Any:
     capture = current().capture
-    if capture is not None:
-        capture.refuse("UntypedStorage.resize_", "capture what keeps its memory (not FSDP)")
-    found = _resize(self, size_bytes)
-    reallocate(self)
+    with nullcontext() if capture is None else capture.resizing(self):
+        found = _resize(self, size_bytes)
+        reallocate(self)
     return found
 
 
