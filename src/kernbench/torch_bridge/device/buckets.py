@@ -1,4 +1,4 @@
-"""Buckets of gradients, which DDP makes in C++: there they are of the CPU, as its parameters are."""
+"""Buckets of gradients, which DDP makes in C++: of the CPU there, as its parameters are."""
 
 from __future__ import annotations
 
