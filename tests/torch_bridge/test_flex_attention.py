@@ -73,9 +73,13 @@ def times(context: RuntimeContext) -> dict[str, int]:
 @pytest.mark.adr("0086-D1")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("most", [None, 20_000, 1])
 def test_numbers_and_gradients_are_those_of_the_definition(
-    tmp_path: Path, masked: bool, kv_heads: int
+    tmp_path: Path, masked: bool, kv_heads: int, most: int | None, monkeypatch
 ) -> None:
+    if most is not None:
+        # 26 queries at a time, cut to blocks of 32 where there are any; and one at a time.
+        monkeypatch.setattr("kernbench.torch_bridge.flex_pieces.MOST_SCORES", most)
     context = run(tmp_path, PROGRAM.format(masked=masked, kv_heads=kv_heads))
     assert set(times(context)) == {"flex_attention", "flex_attention_backward"}
 
@@ -121,3 +125,24 @@ torch.testing.assert_close(flex_attention(q, q, q), expected, rtol=1e-4, atol=1e
 """
     context = run(tmp_path, source)
     assert not context.op_log.instances
+
+
+@pytest.mark.adr("0086-D3")
+def test_long_sequences_are_done_a_piece_at_a_time_with_the_keys_that_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernbench.torch_bridge import flex_pieces
+
+    shapes = []
+    attend = flex_pieces.math_attention
+
+    def seen(query, key, *rest):
+        shapes.append((query.size(2), key.size(2)))
+        return attend(query, key, *rest)
+
+    monkeypatch.setattr(flex_pieces, "math_attention", seen)
+    monkeypatch.setattr(flex_pieces, "MOST_SCORES", 8 * 256 * 1024)
+    near = "lambda b, h, q, k: (q >= k) & (q - k < 128)"
+    run(tmp_path, LONG.format(mask=near))
+    # A window of 128 reaches into one block of 128 before the piece's own.
+    assert shapes == [(256, 256), (256, 384), (256, 384), (256, 384)]

@@ -207,3 +207,41 @@ def test_programs_own_modules_are_each_ranks_and_libraries_are_shared(tmp_path: 
         "assert sorted(a_library.seen) == [0, 1]\n"
     )
     simulated(path, nprocs=2)
+
+
+@pytest.mark.adr("0060-D2")
+@pytest.mark.parametrize("nprocs", [1, 2])
+def test_threads_end_with_their_process_as_those_of_a_real_one_do(
+    tmp_path: Path, nprocs: int
+) -> None:
+    import concurrent.futures.thread as executors
+    import subprocess
+    import sys
+
+    path = tmp_path / "program.py"
+    path.write_text(
+        """
+import os, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+place = f"{sys.argv[1]}/{os.environ.get('RANK', 'real')}"
+def say(words):
+    with open(place, "a") as file:
+        print(words, file=file)
+def late(words, seconds):
+    time.sleep(seconds)
+    say(words)
+pool = ThreadPoolExecutor(2)
+say(pool.submit(lambda: threading.current_thread().daemon).result())
+say(threading.current_thread().daemon)
+threading.Thread(target=late, args=("thread", 0.02)).start()
+threading.Thread(target=late, args=("daemon", 9), daemon=True).start()
+pool.submit(late, "task", 0.05)
+"""
+    )
+    subprocess.run([sys.executable, str(path), str(tmp_path)], check=True, timeout=60)
+    expected = (tmp_path / "real").read_text()
+    assert expected.split() == ["False", "False", "thread", "task"]
+    simulated(path, tmp_path, nprocs=nprocs)
+    for rank in range(nprocs):
+        assert (tmp_path / str(rank)).read_text() == expected
+    assert not executors._shutdown

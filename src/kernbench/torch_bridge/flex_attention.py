@@ -20,6 +20,7 @@ from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.names import unobserved
 from kernbench.torch_bridge.device.residence import residence_of, settle
 from kernbench.torch_bridge.device.tensors import cpp_device
+from kernbench.torch_bridge.flex_pieces import Definition
 from kernbench.torch_bridge.operations import PLAIN
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import current
@@ -69,7 +70,7 @@ class _Attention(torch.autograd.Function):
             made = _shapes(query, value)
         else:
             with unobserved():
-                made = math_attention(query, key, value, score_mod, block_mask, scale, {})
+                made = Definition(score_mod, block_mask, scale).attend(query, key, value)
         ctx.mark_non_differentiable(made[2])
         _launch(query, key, ctx.num_keys, made, backward=False)
         return made
@@ -83,20 +84,9 @@ class _Attention(torch.autograd.Function):
             with unobserved():
                 found: tuple[Tensor | None, ...] = tuple(torch.empty_like(each) for each in inputs)
         else:
+            definition = Definition(score_mod, block_mask, scale)
             with unobserved(), torch.enable_grad():
-                operands = [each.detach().requires_grad_() for each in (query, key, value)]
-                made = math_attention(*operands, score_mod, block_mask, scale, {})
-                outputs = [
-                    (out, gradient)
-                    for out, gradient in zip(made[:2], gradients, strict=False)
-                    if gradient is not None
-                ]
-                found = torch.autograd.grad(
-                    [out for out, _ in outputs],
-                    [*operands, *learned],
-                    [gradient for _, gradient in outputs],
-                    allow_unused=True,
-                )
+                found = tuple(definition.gradients((query, key, value), learned, gradients))
         _launch(query, key, ctx.num_keys, found, backward=True)
         return *found[:3], None, None, None, *found[3:]
 

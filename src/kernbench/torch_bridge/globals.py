@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread as executors
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,10 +48,11 @@ class _Shown:
             modules.get("__mp_main__"),
             dtensor_random._rng_tracker,
             self._dispatcher._custom_op_handlers,
+            executors._shutdown,
         )
 
     def put(self, shown: tuple[Any, ...]) -> None:
-        sys.argv, sys.excepthook, main, mp_main, tracker, handlers = shown
+        sys.argv, sys.excepthook, main, mp_main, tracker, handlers, executors._shutdown = shown
         for name, module in (("__main__", main), ("__mp_main__", mp_main)):
             if module is None:
                 sys.modules.pop(name, None)
@@ -60,8 +62,8 @@ class _Shown:
         self._dispatcher._custom_op_handlers = handlers
 
     def copy(self, shown: tuple[Any, ...]) -> tuple[Any, ...]:
-        argv, *rest, handlers = shown
-        return (list(argv), *rest, dict(handlers))
+        argv, *rest, handlers, is_shut = shown
+        return (list(argv), *rest, dict(handlers), is_shut)
 
 
 def known_globals() -> tuple[Global, ...]:

@@ -50,7 +50,7 @@ from kernbench.torch_bridge.process import HERE, Process, _Here
 from kernbench.torch_bridge.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.remarks import remarks_of
 from kernbench.torch_bridge.session import Session
-from kernbench.torch_bridge.strands import Strands, join_all, starting
+from kernbench.torch_bridge.strands import Strands, join_all, show_daemon, starting
 from kernbench.triton_backend import activate, announced_target
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class Programs:
             process.begin()
             HERE.process = process
             HERE.is_foreign = False
+            show_daemon(threading.current_thread(), False)
             with inside(process), missing_kernels_by_name():
                 work(rank)
                 join_all(process)

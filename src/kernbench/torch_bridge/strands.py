@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread as executors
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ class Strand:
 
     def __init__(self, process: Process, thread: threading.Thread) -> None:
         self.thread = thread
+        self.is_daemon = thread.daemon
         simulation = process.session.run.simulation
         self.end = _StrandEnd(simulation.env, f"the end of thread {thread.name}")
         self.rank: Rank | None = None
@@ -52,6 +54,7 @@ class Strands:
 
     def install(self, patches: Patches) -> None:
         """Let threads that are started in a simulated process be its strands."""
+        patches.set(executors, "_shutdown", False)
         patches.set_all(
             threading.Thread,
             {
@@ -75,6 +78,7 @@ class Strands:
         def body() -> None:
             HERE.process = process
             HERE.is_foreign = False
+            show_daemon(thread, strand.is_daemon)
             with self._inside(process):
                 _run_as_thread(run, thread)
 
@@ -82,6 +86,7 @@ class Strands:
             thread.run = target  # type: ignore[method-assign]
             return thread
 
+        show_daemon(thread, True)
         carrier = on_thread(thread.name, lambda: self._before(process), make)
         with starting():
             strand.rank = simulation.start_strand(
@@ -89,11 +94,26 @@ class Strands:
             )
 
 
+def show_daemon(thread: threading.Thread, is_daemon: bool) -> None:
+    """Let a thread say whether it is a daemon, and with it those that it makes.
+
+    Really each is one, lest Python waits for it at its end; what the simulated process waits for at
+    its own is for the program to say.
+    """
+    thread._daemonic = is_daemon  # type: ignore[attr-defined]
+
+
 def join_all(process: Process) -> None:
     """Wait for the threads that a process still has, as Python does at its end; end daemons."""
     simulation = process.session.run.simulation
+    # What executors do when Python ends; of other processes they must not know it.
+    executors._shutdown = True
     for strand in list(process.strands):
-        if not strand.thread.daemon:
+        work = executors._threads_queues.get(strand.thread)
+        if work is not None:
+            work.put(None)
+    for strand in list(process.strands):
+        if not strand.is_daemon or strand.thread in executors._threads_queues:
             simulation.wait(strand.end)
     for strand in list(process.strands):
         if strand.rank is not None and strand.rank.alive:

@@ -1,0 +1,131 @@
+"""The definition of flex_attention for some queries at a time, and the keys that they may see.
+
+PyTorch writes it with all scores at once: of 16,384 queries a gigabyte for each head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.flex_attention import math_attention
+
+MOST_SCORES = 1 << 24
+"""How many are worked out at once, unless those of one block of queries are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A call of it, but for the tensors that it is of."""
+
+    score_mod: Callable[..., Tensor]
+    block_mask: tuple[Any, ...]
+    scale: float
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the output, and the logarithm of the sum and the largest of scores, in base 2.
+
+        Operands are ``(batch, heads, length, size)``.
+        """
+        parts = [self._of(rows, keys, query, key, value) for rows, keys in self._pieces(query, key)]
+        out, sums, largest = (torch.cat(each, dim=2) for each in zip(*parts, strict=True))
+        return out, sums, largest
+
+    def gradients(
+        self,
+        operands: Sequence[Tensor],
+        learned: Sequence[Tensor],
+        outer: Sequence[Tensor | None],
+    ) -> list[Tensor | None]:
+        """Return the gradients of query, key, value and ``learned``.
+
+        ``outer`` are those of the results, None where nothing depends on one.
+        """
+        wide = torch.promote_types(operands[0].dtype, torch.float32)
+        sums = [torch.zeros_like(each, dtype=wide) for each in operands]
+        of_learned: list[Tensor | None] = [None] * len(learned)
+        for rows, keys in self._pieces(*operands[:2]):
+            places = (rows, keys, keys)
+            part = [
+                each[:, :, place].detach().requires_grad_()
+                for each, place in zip(operands, places, strict=True)
+            ]
+            made = self._of(rows, keys, *part, is_cut=True)
+            outputs = [
+                (result, gradient[:, :, rows])
+                for result, gradient in zip(made[:2], outer, strict=False)
+                if gradient is not None
+            ]
+            found = torch.autograd.grad(
+                [result for result, _ in outputs],
+                [*part, *learned],
+                [gradient for _, gradient in outputs],
+                allow_unused=True,
+            )
+            for total, place, each in zip(sums, places, found[:3], strict=True):
+                if each is not None:
+                    total[:, :, place] += each
+            of_learned = [
+                before if each is None else each if before is None else before + each
+                for before, each in zip(of_learned, found[3:], strict=True)
+            ]
+        own = [total.to(each.dtype) for total, each in zip(sums, operands, strict=True)]
+        return [*own, *of_learned]
+
+    def _of(
+        self,
+        rows: slice,
+        keys: slice,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        is_cut: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if not is_cut:
+            query, key, value = query[:, :, rows], key[:, :, keys], value[:, :, keys]
+        *blocks, mask_mod = self.block_mask
+
+        def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return self.score_mod(score, b, h, q + rows.start, k + keys.start)
+
+        def mask(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            kept: Tensor = mask_mod(b, h, q + rows.start, k + keys.start)
+            return kept
+
+        made: tuple[Tensor, Tensor, Tensor] = math_attention(
+            query, key, value, score, (*blocks, mask), self.scale, {}
+        )
+        return made
+
+    def _pieces(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
+        """Return which queries to take at a time, and between which keys theirs are."""
+        batch, heads, length = query.shape[:3]
+        count = max(MOST_SCORES // max(batch * heads * key.size(2), 1), 1)
+        if count >= length:
+            yield slice(0, length), slice(0, key.size(2))
+            return
+        block = min(self.block_mask[-3], length)
+        count = max(count // block * block, min(block, count))
+        for start in range(0, length, count):
+            rows = slice(start, min(start + count, length))
+            yield rows, self._keys_of(rows, key.size(2))
+
+    def _keys_of(self, rows: slice, length: int) -> slice:
+        """Return the smallest range of whole blocks of keys that holds all that queries may see."""
+        partial, partial_at, full, full_at = self.block_mask[2:6]
+        row_block, key_block = self.block_mask[-3:-1]
+        first, last = length, 0
+        for counts, places in ((partial, partial_at), (full, full_at)):
+            if counts is None:
+                continue
+            blocks = slice(rows.start // row_block, (rows.stop - 1) // row_block + 1)
+            counts, places = counts[..., blocks, None], places[..., blocks, :]
+            seen = places[torch.arange(places.size(-1), device=places.device) < counts]
+            if seen.numel():
+                first = min(first, int(seen.min()) * key_block)
+                last = max(last, (int(seen.max()) + 1) * key_block)
+        return slice(first, min(last, length)) if first < last else slice(0, min(key_block, length))
