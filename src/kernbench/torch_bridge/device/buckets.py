@@ -10,9 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE
-from kernbench.torch_bridge.device.residence import settle
-from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.device.residence import residence_of, settle
 from kernbench.torch_bridge.patches import Patches
 
 _Reducer: Any = dist.Reducer
@@ -42,13 +40,13 @@ class _OnDevice(TorchDispatchMode):
 
 
 def _init_there(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
-    device = device_of(parameters[0])
-    if device.type != DEVICE_TYPE:
+    found = residence_of(parameters[0])
+    if found is None or found.device is None:
         _init(self, parameters, *args, **kwargs)
         return
-    with _OnDevice(device):
+    with _OnDevice(found.device):
         _init(self, parameters, *args, **kwargs)
-    _devices[self] = device
+    _devices[self] = found.device
 
 
 def _rebuild_there(self: Any) -> Any:
