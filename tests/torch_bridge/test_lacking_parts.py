@@ -211,3 +211,32 @@ for made in (
     assert made.device.type == "cpu" and made.cuda(non_blocking=True).tolist() == [1.0, 2.0]
 """
     )
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_gradients_that_show_ddps_buckets_are_on_the_device(run, data: bool) -> None:
+    run(
+        """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256)).cuda()
+before = torch.cuda.memory_allocated()
+model = DDP(model, gradient_as_bucket_view=True)
+made = torch.cuda.memory_allocated() - before
+assert sum(4 * each.numel() for each in model.parameters()) <= made < 1.1 * before, (made, before)
+for step in range(3):
+    model(torch.ones(4, 256, device="cuda")).sum().backward()
+    for each in model.parameters():
+        assert each.grad.device == torch.device("cuda", rank)
+        dist.all_reduce(each.grad)
+    assert torch.cuda.memory_allocated() < 2.5 * before
+x = torch.zeros(2, device="cuda")
+assert x.copy_(2, non_blocking=True).is_cuda and x.tolist() in ([2.0, 2.0], [0.0, 0.0])
+""",
+        nprocs=2,
+        data=data,
+    )

@@ -143,5 +143,8 @@ def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
 
 def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     """Return where ``copy_`` reads, and where it writes."""
-    target, source = map(residence_of, args[:2])
+    target, given = args[:2]
+    target = residence_of(target)
+    # It may be a number.
+    source = residence_of(given) if isinstance(given, Tensor) else None
     return source, None if target is None else target.device

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch._library.custom_ops import OPDEFS
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
 _KEYS = torch._C.DispatchKey
@@ -71,7 +70,7 @@ def written_in_python(func: Any) -> Callable[..., Any] | None:
     if found is None:
         return None
     functions: dict[str | None, Callable[..., Any]] = found._backend_fns
-    return functions.get(DEVICE_TYPE) or functions.get(None)
+    return functions.get("cuda") or functions.get(None)
 
 
 PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}

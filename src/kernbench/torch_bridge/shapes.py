@@ -123,7 +123,9 @@ def comes_back(operation: Operation, args: Any) -> bool:
 
     DDP, in C++, sends what ranks know of their buckets by way of tensors that no program sees.
     """
-    return operation.full_name == "aten.copy_.default" and is_meta(args[1]) and not is_meta(args[0])
+    if operation.full_name != "aten.copy_.default" or not isinstance(args[1], Tensor):
+        return False
+    return is_meta(args[1]) and not is_meta(args[0])
 
 
 def _layout(result: Any, args: Any) -> Any:

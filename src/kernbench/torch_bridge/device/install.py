@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernbench.torch_bridge.device import (
     autocast,
+    buckets,
     cuda_builds,
     gradients,
     lacking,
@@ -23,5 +24,6 @@ def install(patches: Patches) -> None:
     legacy.install(patches)
     autocast.install(patches)
     gradients.install(patches)
+    buckets.install(patches)
     cuda.install(patches)
     lacking.install(patches)
