@@ -146,3 +146,33 @@ def test_long_sequences_are_done_a_piece_at_a_time_with_the_keys_that_count(
     run(tmp_path, LONG.format(mask=near))
     # A window of 128 reaches into one block of 128 before the piece's own.
     assert shapes == [(256, 256), (256, 384), (256, 384), (256, 384)]
+
+
+@pytest.mark.adr("0094-D1")
+def test_in_a_graph_it_is_done_again_for_what_is_there_then(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+bias = torch.randn(4, device="cuda", requires_grad=True)
+given = [torch.randn(1, 4, 64, 16, device="cuda", requires_grad=True) for _ in "qkv"]
+mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 64, 64, device="cuda")
+def step(operands, bias):
+    out = flex_attention(*operands, lambda s, b, h, q, k: s + bias[h] * (q - k), block_mask=mask)
+    out.square().sum().backward()
+    return out
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = step(given, bias)
+for _ in range(2):
+    with torch.no_grad():
+        for each in (*given, bias):
+            each.copy_(torch.randn_like(each))
+    graph.replay()
+    eager = [each.detach().clone().requires_grad_() for each in (*given, bias)]
+    assert torch.equal(step(eager[:3], eager[3]), out)
+    for mine, theirs in zip((*given, bias), eager):
+        assert torch.equal(mine.grad, theirs.grad) and theirs.grad.abs().sum() > 0
+""",
+    )

@@ -26,6 +26,11 @@ from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import current
 
 _NAME = "flex_attention"
+_DIFFERENTIATING = (
+    torch._C._dispatch_tls_local_include_set(),
+    torch._C._dispatch_tls_local_exclude_set(),
+)
+"""What C++ does of itself in a thread that has not told it otherwise; a replay of a graph has."""
 
 
 def install(patches: Patches) -> None:
@@ -66,29 +71,46 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, *learned)
         ctx.options = (score_mod, block_mask, scale)
         ctx.num_keys = _num_keys(key, block_mask)
+        attend = Definition(score_mod, block_mask, scale).attend
         if is_meta(query):
             made = _shapes(query, value)
         else:
             with unobserved():
-                made = Definition(score_mod, block_mask, scale).attend(query, key, value)
+                made = attend(query, key, value)
         ctx.mark_non_differentiable(made[2])
         _launch(query, key, ctx.num_keys, made, backward=False)
+        _take_down(attend, (query, key, value), made)
         return made
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         query, key, value, *learned = ctx.saved_tensors
         score_mod, block_mask, scale = ctx.options
-        inputs = (query, key, value, *learned)
+        definition = Definition(score_mod, block_mask, scale)
+        there = [each for each in gradients if each is not None]
+
+        def again(query: Tensor, key: Tensor, value: Tensor, *there: Tensor) -> Any:
+            left = iter(there)
+            outer = [None if each is None else next(left) for each in gradients]
+            with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*_DIFFERENTIATING):
+                return tuple(definition.gradients((query, key, value), learned, outer))
+
         if is_meta(query):
             with unobserved():
+                inputs = (query, key, value, *learned)
                 found: tuple[Tensor | None, ...] = tuple(torch.empty_like(each) for each in inputs)
         else:
-            definition = Definition(score_mod, block_mask, scale)
-            with unobserved(), torch.enable_grad():
-                found = tuple(definition.gradients((query, key, value), learned, gradients))
+            with unobserved():
+                found = again(query, key, value, *there)
         _launch(query, key, ctx.num_keys, found, backward=True)
+        _take_down(again, (query, key, value, *there), found)
         return *found[:3], None, None, None, *found[3:]
+
+
+def _take_down(call: Callable[..., Any], args: tuple[Tensor, ...], results: Any) -> None:
+    capture = current().capture
+    if capture is not None:
+        capture.take_whole(call, args, list(results))
 
 
 def _shapes(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,27 +120,31 @@ def _shapes(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Learned(TorchFunctionMode):
-    """Keeps the tensors with gradients that functions are called with."""
+    """Keeps the tensors with gradients that functions are called with, but none that they made."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[int, Tensor] = {}
+        self._made: dict[int, Any] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for each in tree_leaves((args, kwargs)):
-            if type(each) in PLAIN and each.requires_grad:
+            if type(each) in PLAIN and each.requires_grad and id(each) not in self._made:
                 self.found.setdefault(id(each), each)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self._made.update((id(each), each) for each in tree_leaves(result))
+        return result
 
 
 def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors with gradients that a score depends on beside query and key."""
-    with unobserved(), torch.no_grad(), _Learned() as seen:
+    with unobserved(), torch.no_grad():
         score = torch.zeros((), device=cpp_device(query))
         place = torch.zeros((), dtype=torch.int, device=score.device)
-        score_mod(score, place, place, place, place)
+        with _Learned() as seen:
+            score_mod(score, place, place, place, place)
     return tuple(seen.found.values())
 
 

@@ -73,7 +73,7 @@ class Definition:
                 for before, each in zip(of_learned, found[3:], strict=True)
             ]
         own = [total.to(each.dtype) for total, each in zip(sums, operands, strict=True)]
-        return [*own, *of_learned]
+        return [*own, *(each if each is None else each.contiguous() for each in of_learned)]
 
     def _of(
         self,

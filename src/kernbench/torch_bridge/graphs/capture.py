@@ -197,6 +197,18 @@ class Capture:
                 self.memory.keep_bytes(written, len(self.steps))
             self.steps.append(Step(launch, args, {}))
 
+    def take_whole(self, call: Callable[..., Any], args: Sequence[Tensor], results: Any) -> None:
+        """Take down what the bridge has done in a way of its own, as one operation.
+
+        ``call`` does it again, from such arguments to such results.
+        """
+        if self._has_data and self.is_on_stream() and not self.is_busy:
+            step = len(self.steps)
+            with unobserved():
+                given = self.memory.refs(tuple(args), step, _nothing)
+                made = self.memory.made(map(_device_tensor, leaves(results)), step)
+            self.steps.append(Step(call, given, {}, made))
+
     def meet(self, post: Post, call: Call, is_of_program: bool) -> CollectiveWork:
         """Take down the call of a collective, which ``post`` makes.
 
