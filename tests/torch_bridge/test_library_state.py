@@ -205,3 +205,65 @@ assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 assert all(torch.equal(a, b) for a, b in zip(after, step()))
 """)
     simulated(path, tmp_path / "checkpoint", nprocs=2)
+
+
+LOGGING = """
+import logging, os, sys
+import torch.distributed as dist
+rank = int(os.environ.get("RANK", sys.argv[2]))
+def meet():
+    if "RANK" in os.environ:
+        dist.barrier()
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+place = f"{sys.argv[1]}/{'simulated' if 'RANK' in os.environ else 'real'} {rank}"
+said = open(place, "w")
+logging.basicConfig(
+    stream=said, force=True, level=logging.INFO if rank == 0 else logging.ERROR,
+    format=f"{rank} %(levelname)s %(name)s %(message)s",
+)
+log, other = logging.getLogger("of.the.program"), logging.getLogger("another")
+for level in range(3):
+    log.info("first %d", level)
+    log.error("second %d", level)
+    meet()
+other.propagate = rank == 1
+other.addFilter(lambda record: rank < 2)
+log.setLevel(logging.ERROR if rank == 0 else logging.DEBUG)
+meet()
+for each in (log, other):
+    each.debug("third"); each.info("fourth"); each.error("fifth %s", each.isEnabledFor(20))
+meet()
+if rank == 2:
+    logging.disable(logging.ERROR)
+meet()
+log.error("sixth")
+log.disabled = rank == 1
+meet()
+log.critical("seventh")
+meet()
+logging.getLogger().handlers.clear()
+said.close()
+"""
+
+
+@pytest.mark.adr("0095-D4")
+def test_loggers_are_each_ranks_own_as_in_real_processes(tmp_path: Path) -> None:
+    import logging
+    import subprocess
+
+    path = tmp_path / "program.py"
+    path.write_text(LOGGING)
+    for rank in range(3):
+        command = [sys.executable, str(path), str(tmp_path), str(rank)]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=60)
+    names = ("level", "propagate", "disabled", "handlers", "filters")
+    loggers = [logging.getLogger(name) for name in (None, "of.the.program", "another")]
+    before = [[str(getattr(each, name)) for name in names] for each in loggers]
+    simulated(path, tmp_path, "", nprocs=3)
+    for rank in range(3):
+        expected = (tmp_path / f"real {rank}").read_text()
+        assert expected
+        assert (tmp_path / f"simulated {rank}").read_text() == expected
+    assert [[str(getattr(each, name)) for name in names] for each in loggers] == before
+    assert logging.root.manager.disable == 0

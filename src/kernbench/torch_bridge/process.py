@@ -11,6 +11,7 @@ from kernbench.torch_bridge.host import Host
 from kernbench.torch_bridge.ranges import Ranges
 
 if TYPE_CHECKING:
+    from logging import Logger
     from types import ModuleType
 
     from kernbench.runtime_api import RankState
@@ -56,6 +57,10 @@ class Process:
         """Its own modules, while another rank runs."""
         self.library_state: list[Any] = []
         """Its own values of what shared libraries keep, while another rank runs."""
+        self.loggers: dict[Logger, tuple[Any, ...]] = {}
+        """Its loggers, where some rank has changed one, while another rank runs."""
+        self.logging_disable: int | None = None
+        """The level that it has disabled logging to, likewise; None as all have it."""
         self.strands: list[Strand] = []
         """Threads that it has started."""
         self.rank_of_run: Rank | None = None

@@ -43,6 +43,7 @@ from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
 from kernbench.torch_bridge.library_state import LibraryStates
+from kernbench.torch_bridge.loggers import ProcessLoggers
 from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
 from kernbench.torch_bridge.patches import Patches
@@ -82,6 +83,7 @@ class Programs:
         self._globals = Globals(self._base)
         self._states = LibraryStates(self._base)
         self._modules = ProcessModules(self._base, self._states)
+        self._loggers = ProcessLoggers(self._base)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -119,6 +121,7 @@ class Programs:
             spawn.install(patches, self)
             self._states.install(patches)
             self._modules.install(patches)
+            self._loggers.install(patches)
             folder = self._path.parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self._session.run
@@ -199,6 +202,7 @@ class Programs:
         self._globals.load(process)
         self._states.load(process)
         self._modules.load(process)
+        self._loggers.load(process)
 
 
 @contextmanager
