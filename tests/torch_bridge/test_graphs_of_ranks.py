@@ -40,11 +40,11 @@ def step():
     dist.all_reduce(y)
     whole = torch.empty(size * 8, 16, device="cuda")
     # Its input is nobody's but the collective's, and later results are as large.
-    work = dist.all_gather_single(whole, y + rank, async_op=True)
+    work = dist.all_gather_into_tensor(whole, y + rank, async_op=True)
     total = (y * 2).sum()
     work.wait()
     summed = functional.all_reduce(x + 1, "sum", dist.group.WORLD)
-    part = functional.reduce_scatter_single(whole, "sum", 0, dist.group.WORLD)
+    part = functional.reduce_scatter_tensor(whole, "sum", 0, dist.group.WORLD)
     got, peer = torch.empty_like(x), (rank + 1) % size
     pair = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, got, (rank - 1) % size)]
     for each in dist.batch_isend_irecv(pair):
