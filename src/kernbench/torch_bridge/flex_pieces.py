@@ -30,7 +30,10 @@ class Definition:
 
         Operands are ``(batch, heads, length, size)``.
         """
-        parts = [self._of(rows, keys, query, key, value) for rows, keys in self._pieces(query, key)]
+        parts = [
+            self._of(rows, keys, query[:, :, rows], key[:, :, keys], value[:, :, keys])
+            for rows, keys in self._pieces(query, key)
+        ]
         out, sums, largest = (torch.cat(each, dim=2) for each in zip(*parts, strict=True))
         return out, sums, largest
 
@@ -53,7 +56,7 @@ class Definition:
                 each[:, :, place].detach().requires_grad_()
                 for each, place in zip(operands, places, strict=True)
             ]
-            made = self._of(rows, keys, *part, is_cut=True)
+            made = self._of(rows, keys, *part)
             outputs = [
                 (result, gradient[:, :, rows])
                 for result, gradient in zip(made[:2], outer, strict=False)
@@ -76,17 +79,9 @@ class Definition:
         return [*own, *(each if each is None else each.contiguous() for each in of_learned)]
 
     def _of(
-        self,
-        rows: slice,
-        keys: slice,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        is_cut: bool = False,
+        self, rows: slice, keys: slice, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if not is_cut:
-            query, key, value = query[:, :, rows], key[:, :, keys], value[:, :, keys]
+        """Attend with operands of which the pieces have been cut."""
         *blocks, mask_mod = self.block_mask
 
         def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

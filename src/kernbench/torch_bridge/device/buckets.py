@@ -41,7 +41,7 @@ class _OnDevice(TorchDispatchMode):
 
 def _init_there(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
     found = residence_of(parameters[0])
-    if found is None or found.device is None:
+    if found is None:
         _init(self, parameters, *args, **kwargs)
         return
     with _OnDevice(found.device):

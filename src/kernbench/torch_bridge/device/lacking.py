@@ -45,10 +45,8 @@ def install(patches: Patches) -> None:
     """Refuse them."""
     for owner, reasons in _REFUSED.items():
         for name, reason in reasons.items():
-            refuse, lacked = (
-                _refusing(f"{owner.__name__}.{name}", reason),
-                getattr(owner, name, None),
-            )
+            refuse = _refusing(f"{owner.__name__}.{name}", reason)
+            lacked = getattr(owner, name, None)
             if isinstance(lacked, type):
                 # Programs say the class of what they might get.
                 refuse = type(name, (), {"__new__": refuse, "__module__": owner.__name__})
