@@ -352,12 +352,14 @@ x = torch.randn(2, 3, 4, 4, 4)
 found = F.avg_pool3d(x.bfloat16().cuda(), 2)
 expected = F.avg_pool3d(x.bfloat16().float(), 2).bfloat16()
 assert found.dtype == torch.bfloat16 and found.is_cuda and torch.equal(found.cpu(), expected)
-try:
-    torch.histc(tokens.to(torch.complex64), 4)
-except (NotImplementedError, TypeError) as error:
-    assert "Complex" in str(error)
-else:
-    raise AssertionError
+refused = []
+for each in (tokens.cpu(), tokens):
+    try:
+        torch.histc(each.to(torch.complex64), 4)
+    except (NotImplementedError, TypeError) as error:
+        assert "Complex" in str(error)
+        refused.append((type(error), str(error)))
+assert len(refused) == 2 and refused[0] == refused[1]
 """
     check(tmp_path, source)
 
