@@ -95,7 +95,9 @@ class Buffer:
         return self._bytes
 
     def __del__(self) -> None:
-        array, self._bytes = self._bytes, None
+        # Missing where an interrupt came before all fields were set.
+        array: npt.NDArray[np.uint8] | None = getattr(self, "_bytes", None)
+        self._bytes = None
         # An array of ours (not adopted) that no view shows: this variable and the call see it.
         if array is not None and array.base is None and sys.getrefcount(array) == 2:
             self.pool.give(array)

@@ -93,7 +93,7 @@ class SpawnContext:
                 except KeyboardInterrupt as error:
                     # It came between the turns of ranks.
                     for rank in self._ranks:
-                        if rank.alive and rank.waiting_for is not None:
+                        if rank.alive:
                             error.add_note(wait_line(rank).strip())
                     raise
         finally:
@@ -143,7 +143,8 @@ class SpawnContext:
             if not rank.alive:
                 continue
             handle = rank.waiting_for
-            if handle is not None and (is_ended or failed.intersection(handle.waits_for())):
+            waits_for = handle.waits_for() if handle is not None else ()
+            if is_ended or failed.intersection(waits_for):
                 self._waited.append(wait_line(rank).strip())
             rank.abort()
 

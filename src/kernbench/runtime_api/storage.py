@@ -30,7 +30,7 @@ class Storage:
         self.buffer: Buffer = memory.allocate(size_bytes, label)
 
     def __del__(self) -> None:
-        # Missing when the allocation itself failed.
+        # Missing where the allocation failed or was interrupted.
         buffer = getattr(self, "buffer", None)
         if buffer is not None:
             self._memory.free(buffer)

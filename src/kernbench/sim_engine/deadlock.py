@@ -61,10 +61,12 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
 
 
 def wait_line(rank: Rank) -> str:
-    """Return the line about a rank that waits."""
+    """Return the line about a rank that waits, for its first turn or in a call of its own."""
     handle = rank.waiting_for
-    what = handle.describe() if handle is not None else "its start"
-    return f"  rank {rank.rank_id}  {what}, since {microseconds(rank.since_ps)}    {rank.site()}"
+    if handle is None:
+        return f"  rank {rank.rank_id}  has not begun"
+    since = microseconds(rank.since_ps)
+    return f"  rank {rank.rank_id}  {handle.describe()}, since {since}    {rank.site()}"
 
 
 def _ended_line(rank: Rank) -> str:

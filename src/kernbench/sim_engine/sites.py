@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + "/"
 _LIBRARIES = tuple(
@@ -72,11 +72,20 @@ def user_site(frame: FrameType | None = None) -> Site:
 
 
 def raised_at(error: BaseException) -> Site:
-    """Return the innermost line that is the program's own, of those that an error came through."""
-    traceback, frame = error.__traceback__, None
+    """Return the innermost line that is the program's own, of those that an error came through.
+
+    Where there is none, of the innermost library, else of kernbench.
+    """
+    # Not by the callers of the last frame: a generator that has ended has forgotten its caller.
+    innermost: dict[str, TracebackType] = {}
+    traceback = error.__traceback__
     while traceback is not None:
-        frame, traceback = traceback.tb_frame, traceback.tb_next
-    return user_site(frame)
+        innermost[_OWNERS[traceback.tb_frame.f_code.co_filename]] = traceback
+        traceback = traceback.tb_next
+    found = innermost.get("") or innermost.get("library") or innermost["ours"]
+    code = found.tb_frame.f_code
+    # An interrupt may come before a function's first line.
+    return Site(code.co_filename, found.tb_lineno or code.co_firstlineno)
 
 
 def user_lines(most: int) -> tuple[Site, ...]:

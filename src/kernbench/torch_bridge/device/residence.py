@@ -44,7 +44,8 @@ class Residence:
         """Collectives that nobody has waited for."""
 
     def __del__(self) -> None:
-        block = self.block
+        # Missing where an interrupt came before it was set.
+        block: Block | None = getattr(self, "block", None)
         if block is not None:
             block.owner.returned.append(block)
 

@@ -24,10 +24,11 @@ _MODES = ("global", "thread_local", "relaxed")
 class CUDAGraph:
     """Operations that were captured on a stream, and are replayed with one launch."""
 
+    _pool: PrivatePool | None = None
+
     def __init__(self, keep_graph: bool = False) -> None:
         self._capture: Capture | None = None
         self._graph: Graph | None = None
-        self._pool: PrivatePool | None = None
 
     def __del__(self) -> None:
         self._release()
