@@ -114,6 +114,8 @@ class Observer(TorchDispatchMode):
         if operation.is_view:
             return operation.call(*args, **kwargs)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
+            if any(type(each) is Tensor and each.is_nested for each in args):
+                return self._observe(func, operation, args, kwargs)
             with self:
                 return func.decompose(*args, **kwargs)
         if operation.is_custom and _dispatch_mode(_FAKE) is None:
