@@ -166,3 +166,27 @@ def test_what_a_program_has_taken_is_the_real_clock_again_after_it(tmp_path: Pat
         assert abs(kept() - time.time()) < 60
     finally:
         vars(builtins).pop("kept", None)
+
+
+@pytest.mark.adr("0092-D5")
+def test_measurements_end_when_blocks_take_equal_times(tmp_path: Path) -> None:
+    source = """
+import torch
+from torch.utils.benchmark import Timer
+x, y = torch.ones(64, 64, device="cuda"), torch.ones(64)
+calls = 0
+def multiply():
+    global calls
+    calls += 1
+    return x @ x
+exact = Timer("multiply()", globals=globals()).timeit(100).mean
+for name in ("blocked_autorange", "adaptive_autorange"):
+    calls = 0
+    found = getattr(Timer("multiply()", globals=globals()), name)()
+    # The clock itself is looked at once in a block.
+    assert abs(found.median / exact - 1) < 0.01, (name, found, exact)
+    assert calls < 10_000
+    # What takes the host's time only takes none.
+    assert getattr(Timer("y.add(1)", globals=globals()), name)().median < 1e-6
+"""
+    run(tmp_path, source)

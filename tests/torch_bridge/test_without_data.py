@@ -220,3 +220,15 @@ def test_equal_operations_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -
     assert result is x
     result, _ = shapes.execute(func, describe(func), (x, x), {})
     assert result is x
+
+
+@pytest.mark.adr("0066-D1")
+def test_numbers_with_a_fraction_size_a_range(tmp_path: Path) -> None:
+    source = """
+for end in (3.0, 9.0, 2.5):
+    made = torch.arange(end, device="cuda"), torch.arange(0.0, end, device="cuda")
+    assert all(each.shape == torch.arange(end).shape for each in made), made
+for step in (0.25, 0.1):
+    assert torch.arange(0, 1, step, device="cuda").shape == torch.arange(0, 1, step).shape
+"""
+    run(tmp_path, source)

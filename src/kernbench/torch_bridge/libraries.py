@@ -24,6 +24,10 @@ from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _BEFORE_CPU = 5
 """PyTorch asks its own tagger of CPU storages at 10."""
+_NOTHING_COMPILED = (
+    "torch.compile compiles nothing for simulated devices: the program runs, and is timed, "
+    "operation by operation"
+)
 _init_loader = torch.utils.data.DataLoader.__init__
 _get_fsdp_device = fsdp_init._get_compute_device
 _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
@@ -41,6 +45,7 @@ def install(patches: Patches) -> None:
     patches.set(torch.Tensor, "pin_memory", lambda self, device=None: self)
     patches.set(signal, "signal", _signal_on_main)
     patches.set(torch, "compile", _compile_nothing)
+    patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
     patches.set(os, "fork", _fork)
     patches.set(os, "_exit", _exit_at_once)
     patches.set(BaseProcess, "start", _start_process)
@@ -117,12 +122,15 @@ def _compile_nothing(model: Any = None, **options: Any) -> Any:
     """``torch.compile``, which leaves everything as it is; one rank says so for all."""
     if model is None:
         return lambda given: _compile_nothing(given, **options)
-    warn_once(
-        "compile",
-        "torch.compile compiles nothing for simulated devices: the program runs, and is timed, "
-        "operation by operation",
-    )
+    warn_once("compile", _NOTHING_COMPILED)
     return model
+
+
+def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
+    """What PyTorch's compiled autograd asks C++ for, which would trace the backward pass."""
+    if compiler is not None:
+        warn_once("compile", _NOTHING_COMPILED)
+    return None, False
 
 
 def _refuse_process(what: str) -> NoReturn:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernbench.torch_bridge import benchmarks
 from kernbench.torch_bridge.library_state import LibraryStates
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process
@@ -49,6 +50,8 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         """Take part in imports."""
         patches.set(sys, "meta_path", [self, *sys.meta_path])
         patches.on_close(self._forget)
+        benchmarks.install(patches)
+        self._patches = patches
 
     def load(self, process: Process) -> None:
         """Show a process's own modules."""
@@ -76,7 +79,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         if _is_private(fullname, spec):
             self._private.add(fullname)
         elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _BaseLoader(spec.loader, self._base, self._states)
+            spec.loader = _BaseLoader(spec.loader, self._base, self._states, self._patches)
         return spec
 
     def _forget(self) -> None:
@@ -87,10 +90,11 @@ class ProcessModules(importlib.abc.MetaPathFinder):
 class _BaseLoader(importlib.abc.Loader):
     """Executes a library's module as the process that started all ranks."""
 
-    def __init__(self, loader: Any, base: Process, states: LibraryStates) -> None:
+    def __init__(self, loader: Any, base: Process, states: LibraryStates, patches: Patches) -> None:
         self._loader = loader
         self._base = base
         self._states = states
+        self._patches = patches
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -110,6 +114,8 @@ class _BaseLoader(importlib.abc.Loader):
         finally:
             HERE.process, HERE.is_importing = before
         self._states.meet(module)
+        if module.__name__ == benchmarks.MODULE:
+            benchmarks.patch(module, self._patches)
 
 
 def _found(

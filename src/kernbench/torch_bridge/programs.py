@@ -21,6 +21,7 @@ from kernbench.torch_bridge import (
     c10d,
     clocks,
     context_parallel,
+    control_flow,
     device,
     environ,
     flex_attention,
@@ -108,6 +109,7 @@ class Programs:
             graphs.install(patches)
             libraries.install(patches)
             without_compiler.install(patches)
+            control_flow.install(patches)
             naming.install(patches)
             profiling.install(patches)
             sharding.install(patches)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.memory import shown
 
 if TYPE_CHECKING:
@@ -18,19 +20,22 @@ def remarks_of(session: Session) -> list[str]:
     Ranks whose needs look the same share a line. Without data a call counts once for each of its
     shapes.
     """
-    rows: list[tuple[int, str]] = []
-    for (process, sip_id), allocator in session.memories.allocators.items():
+    rows: list[tuple[str, str, int]] = []
+    used = session.memories.allocators
+    several = {process for process, count in Counter(each for each, _ in used).items() if count > 1}
+    for (process, sip_id), allocator in used.items():
         amounts = allocator.amounts
         peaks = amounts.allocated_bytes.peak_of_run, amounts.reserved_bytes.peak_of_run
         if peaks[1]:
             capacity = session.memories.device(sip_id).capacity_bytes
             needs = f"{shown(peaks[0])} in tensors, {shown(peaks[1])} reserved of {shown(capacity)}"
-            rows.append((process.rank, needs))
+            where = f" on {DEVICE_TYPE}:{sip_id}" if process in several else ""
+            rows.append((needs, where, process.rank))
     lines = []
-    for needs, group in groupby(sorted(rows), key=itemgetter(1)):
-        ranks = [rank for rank, _ in group]
+    for (needs, where), group in groupby(sorted(rows), key=itemgetter(0, 1)):
+        ranks = sorted({rank for *_, rank in group})
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}, each"
-        lines.append(f"peak memory of {who}: {needs}")
+        lines.append(f"peak memory of {who}{where}: {needs}")
     unknown = session.costs.unknown
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))

@@ -37,7 +37,7 @@ class Shapes:
     """Executes operations on tensors that have none but a shape.
 
     Most of PyTorch's shape functions are Python and take 100 us, so what they gave is kept by the
-    layouts of the operands; numbers with a fraction (learning rates) change no shape.
+    layouts of the operands; numbers with a fraction (learning rates) change few shapes.
     """
 
     def __init__(self) -> None:
@@ -92,13 +92,15 @@ class Shapes:
             # None is supposed to be empty; other masks say nothing.
             return torch.empty_like(args[0]), None
         made = _layout(result, args)
-        if made is _UNKEPT:
+        if made is _UNKEPT or operation.name in _SIZED_BY_FRACTIONS:
             return result, None
         known = self._known[key] = Known(made)
         return result, known
 
 
 _UNKEPT = object()
+_SIZED_BY_FRACTIONS = frozenset({"aten.arange", "aten.range"})
+"""Operations that numbers with a fraction tell the size of what they make."""
 
 
 def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -112,8 +112,12 @@ class TorchPart(Part):
     Its data is there sooner, when all ranks have called: see :attr:`data`.
     """
 
-    def __init__(self, run: Run, call: Call, site: Site) -> None:
+    def __init__(self, run: Run, call: Call, site: Site, sip_id: int | None) -> None:
         super().__init__(run, call.signature, site, call.sent, call.taken)
+        self.on_device = sip_id is not None
+        if sip_id is not None:
+            # Where its tensors are, which need not be the rank's current device.
+            self.sip_id = sip_id
         self.call: Call | None = call
         """Until every rank has called, and the outputs hold their values."""
         self.called = call.called
@@ -145,14 +149,11 @@ class TorchPart(Part):
 class CollectiveWork(Work):
     """What ``torch.distributed`` hands out for a call that may be under way."""
 
-    def __init__(
-        self, process: Process, part: TorchPart, outputs: Sequence[Tensor], on_device: bool
-    ) -> None:
+    def __init__(self, process: Process, part: TorchPart, outputs: Sequence[Tensor]) -> None:
         super().__init__()
         self._process = process
         self._part = part
         self._outputs = outputs
-        self._on_device = on_device
         # C++ holds on to works, and does not keep the Python half of this one alive.
         process.kept.add(self)
 
@@ -160,11 +161,11 @@ class CollectiveWork(Work):
         """Block until the outputs may be used; of device tensors, by what is launched later."""
         self.wait_for_data()
         host = self._process.host
-        if not self._on_device:
+        if not self._part.on_device:
             host.wait(self._part)
         elif not self._part.done:
             run = self._process.session.run
-            queue = run.queue_for(self._process.state.sip_id)
+            queue = run.queue_for(self._part.sip_id)
             host.enqueue(WaitFor(run, self._part), queue)
         self._process.kept.discard(self)
         return True
@@ -246,7 +247,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     if capture is not None and capture.is_on_stream():
         posted = partial(post, members, serves_host=serves_host)
         return capture.meet(posted, call, _is_of_program())
-    process, part, on_device = _begin(call, serves_host)
+    process, part = _begin(call, serves_host)
     state = process.state
     number = state.call_counts.get(members, 0) + 1
     state.call_counts[members] = number
@@ -255,11 +256,11 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
         title = f"{call.signature.op} #{number} on group {members.name}"
         meeting = Collective(process.session.run, title, members.ranks)
         members.pending[number] = meeting
-    _arrive(process, meeting, members.position(state.rank), part, members, on_device)
+    _arrive(process, meeting, members.position(state.rank), part, members)
     if meeting.is_complete:
         del members.pending[number]
         process.session.order_of(members).check(meeting.title, meeting.parts())
-    return CollectiveWork(process, part, call.outputs, on_device)
+    return CollectiveWork(process, part, call.outputs)
 
 
 def post_pair(
@@ -270,7 +271,7 @@ def post_pair(
     if capture is not None and capture.is_on_stream():
         posted = partial(post_pair, members, ends, tag, serves_host=serves_host)
         return capture.meet(posted, call, _is_of_program())
-    process, part, on_device = _begin(call, serves_host)
+    process, part = _begin(call, serves_host)
     rank = process.state.rank
     channel = (members, *ends, tag)
     pairs = process.session.pairs.setdefault(channel, [])
@@ -282,13 +283,13 @@ def post_pair(
         meeting = Collective(process.session.run, title, ends, number)
         pairs.append(meeting)
     part.called = f"{call.called.replace(' ', f' #{meeting.call} ', 1)}"
-    _arrive(process, meeting, ends.index(rank), part, channel, on_device)
+    _arrive(process, meeting, ends.index(rank), part, channel)
     if meeting.is_complete:
         pairs.remove(meeting)
-    return CollectiveWork(process, part, call.outputs, on_device)
+    return CollectiveWork(process, part, call.outputs)
 
 
-def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
+def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
     process = current()
     run = process.session.run
     running = run.simulation.running
@@ -297,27 +298,26 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart, bool]:
             f"{call.signature.op}: another rank has failed, so rank {running.rank_id} is being "
             "ended and nobody will answer; do not call collectives while cleaning up"
         )
-    on_device = False
+    sip_id: int | None = None
     for tensor in (*call.inputs, *call.outputs):
         residence = residence_of(tensor)
         if residence is not None:
-            on_device = True
-            if residence.sip_id != process.state.sip_id:
+            if sip_id is not None and residence.sip_id != sip_id:
                 raise UsageError(
-                    f"{call.signature.op}: a tensor lies on cuda:{residence.sip_id}, but the "
-                    f"current device of rank {process.rank} is cuda:{process.state.sip_id}; "
-                    "call torch.cuda.set_device first"
+                    f"{call.signature.op}: rank {process.rank} brings tensors of cuda:{sip_id} and "
+                    f"of cuda:{residence.sip_id}; one collective takes those of one device"
                 )
+            sip_id = residence.sip_id
         elif not serves_host and _is_of_program():
             raise UsageError(
                 f"{call.signature.op}: No backend type associated with device type cpu: the tensor "
                 "is on the host, and the group's backend takes those of devices only; move the "
                 'tensor, or make the group with backend="cpu:gloo,cuda:nccl"'
             )
-    part = TorchPart(run, call, user_site())
+    part = TorchPart(run, call, user_site(), sip_id)
     if not process.is_replaying:
         process.host.spend(call.signature.op)
-    return process, part, on_device
+    return process, part
 
 
 def _is_of_program() -> bool:
@@ -337,13 +337,12 @@ def _arrive(
     position: int,
     part: TorchPart,
     channel: Any,
-    on_device: bool,
 ) -> None:
     """Bring the part to the meeting: behind its host's time, its stream and the last call."""
     run, state = process.session.run, process.state
     after: list[Handle] = [process.host.timer()]
-    if on_device or part.follows_stream:
-        tail = run.queue_for(state.sip_id).tail
+    if part.on_device or part.follows_stream:
+        tail = run.queue_for(part.sip_id).tail
         if tail is not None:
             after.append(tail)
     before = state.channel_tails.get(channel)
@@ -353,10 +352,27 @@ def _arrive(
     meeting.arrive(position, part, after)
     if meeting.is_complete:
         parts = [each for each in meeting.parts() if isinstance(each, TorchPart)]
-        if part.error is None:
+        if part.error is None and not _meet_on_a_device(meeting, parts):
             _compute(meeting, parts)
         for each in parts:
             each.has_data()
+
+
+def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
+    """Return whether two ranks have brought tensors of one device, and refuse that."""
+    ranks: dict[int, int] = {}
+    for part in parts:
+        other = ranks.setdefault(part.sip_id, part.rank) if part.on_device else part.rank
+        if other != part.rank:
+            meeting.fail(
+                UsageError(
+                    f"{meeting.title}: the tensors of rank {other} and of rank {part.rank} both "
+                    f"lie on cuda:{part.sip_id}, and every rank needs a device of its own; call "
+                    "torch.cuda.set_device first"
+                )
+            )
+            return True
+    return False
 
 
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:

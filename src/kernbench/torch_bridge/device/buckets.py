@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,15 +17,22 @@ from kernbench.torch_bridge.patches import Patches
 _Reducer: Any = dist.Reducer
 _init = _Reducer.__init__
 _rebuild = _Reducer._rebuild_buckets
-_devices: WeakKeyDictionary[Any, torch.device] = WeakKeyDictionary()
+_broadcast: Any = dist._broadcast_coalesced
+_assign: Any = dist._compute_bucket_assignment_by_size
+_devices: WeakKeyDictionary[Any, tuple[torch.device, ...]] = WeakKeyDictionary()
 
 
-class _OnDevice(TorchDispatchMode):
-    """Puts new tensors of fractions on a device; what DDP counts with stays on the host."""
+class _OnDevices(TorchDispatchMode):
+    """Puts new tensors of fractions on devices; what DDP counts with stays on the host.
 
-    def __init__(self, device: torch.device) -> None:
+    ``buckets``: elements and device of each that will be made, in that order. What else is made is
+    of the first one's device.
+    """
+
+    def __init__(self, buckets: Sequence[tuple[int, torch.device]]) -> None:
         super().__init__()
-        self._device = device
+        self._device = buckets[0][1]
+        self._coming = list(reversed(buckets))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -35,28 +43,83 @@ class _OnDevice(TorchDispatchMode):
     ) -> Any:
         made = func(*args, **(kwargs or {}))
         if type(made) is Tensor and made.is_floating_point():
-            settle(made, self._device, "buckets of DDP")
+            device = self._device
+            if self._coming and made.numel() == self._coming[-1][0] and residence_of(made) is None:
+                device = self._coming.pop()[1]
+            settle(made, device, "buckets of DDP")
         return made
 
 
-def _init_there(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
-    found = residence_of(parameters[0])
-    if found is None:
-        _init(self, parameters, *args, **kwargs)
+def _by_device(tensors: Iterable[Tensor]) -> dict[torch.device | None, list[int]]:
+    """Return the positions of the tensors of each place, the place of the first one first."""
+    found: dict[torch.device | None, list[int]] = {}
+    for position, each in enumerate(tensors):
+        residence = residence_of(each)
+        place = None if residence is None else residence.device
+        found.setdefault(place, []).append(position)
+    return found
+
+
+def _broadcast_by_device(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
+    """``_broadcast_coalesced``, which in C++ joins what is on the CPU: a device at a time."""
+    for positions in _by_device(tensors).values():
+        _broadcast(group, [tensors[each] for each in positions], *args, **kwargs)
+
+
+def _assign_by_device(
+    tensors: Any, limits: Any, sparse: Any = (), *rest: Any, **kwargs: Any
+) -> Any:
+    """``_compute_bucket_assignment_by_size``, with no bucket of several devices."""
+    places = _by_device(tensors)
+    if len(places) < 2:
+        return _assign(tensors, limits, sparse, *rest, **kwargs)
+    found: list[tuple[list[int], int]] = []
+    for positions in places.values():
+        mine = [tensors[each] for each in positions]
+        is_sparse = [sparse[each] for each in positions] if sparse else []
+        buckets = _assign(mine, limits, is_sparse, *rest, **kwargs)
+        found += (
+            ([positions[each] for each in bucket], limit)
+            for bucket, limit in zip(*buckets, strict=True)
+        )
+    found.sort(key=lambda each: min(each[0]))
+    return [bucket for bucket, _ in found], [limit for _, limit in found]
+
+
+def _init_there(self: Any, parameters: Any, buckets: Any, *args: Any, **kwargs: Any) -> None:
+    places = tuple(each for each in _by_device(parameters) if each is not None)
+    if not places:
+        _init(self, parameters, buckets, *args, **kwargs)
         return
-    with _OnDevice(found.device):
-        _init(self, parameters, *args, **kwargs)
-    _devices[self] = found.device
+    coming = []
+    for bucket in buckets:
+        residence = residence_of(parameters[bucket[0]])
+        device = None if residence is None else residence.device
+        count = sum(parameters[each].numel() for each in bucket)
+        coming.append((count, places[0] if device is None else device))
+    with _OnDevices(coming):
+        _init(self, parameters, buckets, *args, **kwargs)
+    _devices[self] = places
 
 
 def _rebuild_there(self: Any) -> Any:
-    device = _devices.get(self)
-    if device is None:
+    places = _devices.get(self)
+    if places is None:
         return _rebuild(self)
-    with _OnDevice(device):
+    if len(places) > 1:
+        # C++ would join gradients of several devices: the first buckets stay.
+        return False
+    with _OnDevices([(0, places[0])]):
         return _rebuild(self)
 
 
 def install(patches: Patches) -> None:
     """Let buckets be where the parameters are."""
     patches.set_all(_Reducer, {"__init__": _init_there, "_rebuild_buckets": _rebuild_there})
+    patches.set_all(
+        dist,
+        {
+            "_broadcast_coalesced": _broadcast_by_device,
+            "_compute_bucket_assignment_by_size": _assign_by_device,
+        },
+    )

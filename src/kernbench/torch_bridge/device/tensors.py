@@ -20,7 +20,7 @@ from kernbench.torch_bridge.device.names import (
     is_simulated,
     with_index,
 )
-from kernbench.torch_bridge.device.residence import residence_of
+from kernbench.torch_bridge.device.residence import residence_of, settle_open
 from kernbench.torch_bridge.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import current
@@ -29,6 +29,7 @@ _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__
 _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
+_copy = torch.Tensor.copy_
 _num_modes = torch._C._len_torch_function_stack
 _numpy = torch.Tensor.numpy
 _new_tensor = torch.Tensor.new_tensor
@@ -99,13 +100,42 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             # In C++ it would seem to move from the CPU.
             return _converted(self, args, kwargs)
         if "device" in kwargs:
-            return _to(self, *args, **{**kwargs, "device": target})
-        return _to(self, target, *args[1:], **kwargs)
+            return returning(_to(self, *args, **{**kwargs, "device": target}), source)
+        return returning(_to(self, target, *args[1:], **kwargs), source)
     if source.type == DEVICE_TYPE and torch.device(given) == CPU:
         # In C++ it is there already, and would be the same memory.
         with moving(None):
-            return _converted(self, args, {**kwargs, "copy": True})
+            return returning(_converted(self, args, {**kwargs, "copy": True}), source)
     return _to(self, *args, **kwargs)
+
+
+def returning(moved: Tensor, source: torch.device) -> Tensor:
+    """Let the gradient of a copy go back to ``source``: in C++ both are on the CPU."""
+    made_by = moved.grad_fn if moved.requires_grad else None
+    if made_by is not None and source.type in (DEVICE_TYPE, CPU.type):
+
+        def back(gradients: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+            return tuple(_moved_back(each, source) for each in gradients)
+
+        made_by.register_hook(back)
+    return moved
+
+
+def _moved_back(gradient: Any, target: torch.device) -> Any:
+    if not isinstance(gradient, Tensor):
+        return gradient
+    if is_plain(gradient) and target.type == DEVICE_TYPE:
+        settle_open(gradient, target)
+    return to(gradient, target)
+
+
+def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
+    """``Tensor.copy_``: what needs a gradient is first moved, by a copy that hands it back."""
+    if isinstance(source, Tensor) and source.requires_grad and torch.is_grad_enabled():
+        place = device_of(self)
+        if place != device_of(source) and not EXECUTING.depth:
+            source = to(source, place)
+    return _copy(self, source, non_blocking)
 
 
 def _default_device() -> Any:
@@ -275,6 +305,7 @@ def install(patches: Patches) -> None:
             "to": to,
             "cpu": cpu,
             "cuda": cuda,
+            "copy_": copy_,
             "numpy": numpy,
             "new_tensor": new_tensor,
             "get_device": _get_device,
