@@ -43,6 +43,10 @@ class KernelParseError(KernbenchError, ValueError):
     """TTIR text that could not be read; names the line of the text."""
 
 
+class IndexRangeError(KernbenchError, IndexError):
+    """An index of a tensor that it does not have; gives the index, the dim and its size."""
+
+
 class OutOfBoundsError(KernbenchError, IndexError):
     """A kernel touched memory outside its tensors; names tensor, byte, program and source line."""
 

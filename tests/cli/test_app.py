@@ -15,6 +15,11 @@ Run = Callable[..., tuple[int, str, str]]
 
 BENCH = '''
 """Does it add up?"""
+import os
+
+class Speechless(Exception):
+    def __str__(self):
+        return 1 / 0
 
 def run(torch, size: int = 4, how: str = "fine"):
     print("the bench speaks")
@@ -29,6 +34,15 @@ def run(torch, size: int = 4, how: str = "fine"):
         torch.multiprocessing.spawn(worker, args=(torch, how), nprocs=torch.world_size)
     if how == "interrupt":
         raise KeyboardInterrupt
+    if how == "speechless":
+        raise Speechless
+    if how == "base":
+        raise GeneratorExit("of no kind of Exception")
+    if how == "homeless":
+        os.mkdir("home")
+        os.chdir("home")
+        os.rmdir("../home")
+        x[9]
     if how == "exit":
         raise SystemExit(7)
 
@@ -99,6 +113,9 @@ def test_results_are_written_where_asked_in_folders_that_need_not_exist(
         ("rank", 1, "error on rank 1: ValueError: bad luck\n  bench.py:"),
         ("interrupt", 130, "interrupted\n"),
         ("ctrl-c", 130, "interrupted\n"),
+        ("speechless", 1, "Speechless: (its __str__ raised ZeroDivisionError)"),
+        ("base", 1, "error: GeneratorExit: of no kind of Exception"),
+        ("homeless", 1, "IndexRangeError: index 9 is out of range for dim 0 of size 4"),
         ("exit", 7, ""),
     ],
 )
@@ -126,6 +143,7 @@ def test_a_failing_bench_has_its_own_status_and_no_traceback(
         (["bench.py", "--ranks", "two"], "--ranks"),
         (["bench.py", "--json", "."], "is a folder"),
         (["bench.py", "--log", "bench.py/x"], "cannot make the folder"),
+        (["bench.py", "--log", "a", "--json", "./a"], "--log and --json both name ./a"),
         (["bench.py", "--trace", "-"], "only --json"),
         (["bench.py", "--colour"], "--colour"),
         ([], "name a bench"),
@@ -205,3 +223,22 @@ def test_version_is_printed(run: Run) -> None:
     status, out, _ = run("--version")
     assert status == 0
     assert out.startswith("kernbench 0.")
+
+
+@pytest.mark.parametrize("command", [["run", "gemm", "--no-data"], ["machine", "list"]])
+@pytest.mark.parametrize(
+    ("where", "status", "says"), [(">&-", 0, ""), (">/dev/full", 1, "No space left on device")]
+)
+def test_output_that_goes_nowhere_is_no_traceback(
+    command: list[str], where: str, status: int, says: str
+) -> None:
+    shell = f'exec "$0" -m kernbench "$@" {where}'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable, *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

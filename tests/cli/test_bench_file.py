@@ -40,6 +40,8 @@ def test_modules_beside_a_bench_can_be_imported(here: Path) -> None:
     [
         ("gem", "unknown bench 'gem': did you mean gemm"),
         ("mime.py", "no bench mime.py: did you mean mine.py"),
+        (5000 * "x", "no bench x{80}[.]{3}: File name too long"),
+        ("", "unknown bench ''"),
         ("nowhere/mine.py", "there is no folder nowhere"),
     ],
 )

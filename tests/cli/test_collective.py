@@ -70,6 +70,7 @@ def test_what_is_named_is_taken_and_steps_are_limited(capsys: pytest.CaptureFixt
         (("all_reduce", "--ranks", "99"), "99 ranks were asked for, but machine ahbm has 16"),
         (("all_reduce", "--ranks", "0"), "at least 1 rank"),
         (("all_reduce", "--size", "3"), "must be even"),
+        (("all_reduce", "--size", 30 * "9" + "G"), "at most 1048576G"),
         (("all_reduce", "--size", "big"), "got 'big'"),
         (("all_reduce", "--algorithm", "rong"), "did you mean ring"),
         (("all_reduce", "--protocol", "ll"), "has no protocols"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench import dtypes
-from kernbench.errors import OutOfMemoryError, UnknownNameError, UsageError
+from kernbench.errors import IndexRangeError, OutOfMemoryError, UnknownNameError, UsageError
 from kernbench.memory import sip_of
 from kernbench.policy import DPPolicy
 from kernbench.runtime_api import RuntimeContext
@@ -284,7 +284,7 @@ def test_arithmetic_is_that_of_ops(torch) -> None:
         (lambda t: t.zeros(2).view(3), UsageError, "holds 3 elements, but the tensor has 2"),
         (lambda t: t.zeros(2, 2).T.view(4), UsageError, r"without a copy; use reshape"),
         (lambda t: t.zeros(2).item(), UsageError, "needs exactly one element"),
-        (lambda t: t.zeros(2)[2], IndexError, "index 2 is out of range for dim 0 of size 2"),
+        (lambda t: t.zeros(2)[2], IndexRangeError, "index 2 is out of range for dim 0 of size 2"),
         (lambda t: t.zeros(2).permute(0, 0), UsageError, "permute"),
         (lambda t: t.zeros(2).transpose(0, 1), UsageError, "dim 1 does not exist"),
         (lambda t: t.zeros(2).copy_(np.zeros(3)), UsageError, "cannot be expanded to"),

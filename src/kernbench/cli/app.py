@@ -49,6 +49,9 @@ def main() -> None:
         if "torch" in sys.modules and isinstance(end.code, int):
             leave(end.code)
         raise
+    except OSError as error:  # of a disk that is full, say; typer takes closed pipes
+        print(f"error: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _print_version(asked: bool) -> None:

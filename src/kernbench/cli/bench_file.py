@@ -13,6 +13,9 @@ from types import ModuleType
 import kernbench
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
+_MOST_SHOWN = 80
+"""Characters of a name that is far too long for a file's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -52,9 +55,13 @@ def find_bench(given: str) -> Path:
         UnknownNameError: There is no such file and no such name.
     """
     path = Path(given)
-    if path.is_file():
-        return path.resolve()
-    if path.is_dir():
+    try:
+        if path.is_file():
+            return path.resolve()
+    except OSError as error:
+        shown = given if len(given) <= _MOST_SHOWN else f"{given[:_MOST_SHOWN]}..."
+        raise UnknownNameError(f"no bench {shown}: {error.strerror}") from None
+    if given and path.is_dir():
         raise UsageError(f"{given} is a folder; name a bench file in it")
     if path.suffix == ".py" or len(path.parts) > 1:
         folder = path.parent

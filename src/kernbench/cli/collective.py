@@ -15,6 +15,7 @@ from kernbench.sim_engine import Asked, Choice, Selector
 _ITEM_BYTES = 2
 _SIZE = re.compile(r"(\d+)\s*(?:([kmg])(?:i?b)?|b)?", re.IGNORECASE)
 _PREFIXES = {"k": 10, "m": 20, "g": 30}
+_MOST_GIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def parse_size(text: str) -> int:
     """Return the bytes that ``64M``, ``1KiB`` or ``4096`` say; prefixes are binary.
 
     Raises:
-        UsageError: It says no whole number of 2-byte elements.
+        UsageError: It says no whole number of 2-byte elements, or more than any memory holds.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -74,6 +75,8 @@ def parse_size(text: str) -> int:
     size = int(match[1]) << _PREFIXES.get((match[2] or "").lower(), 0)
     if size % _ITEM_BYTES:
         raise UsageError(f"a size must be even, of {_ITEM_BYTES}-byte elements, but got {size}")
+    if size > _MOST_GIB << 30:
+        raise UsageError(f"a size must be at most {_MOST_GIB}G, but got {text!r}")
     return size
 
 

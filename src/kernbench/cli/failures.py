@@ -115,7 +115,7 @@ def _block(error: BaseException) -> _Text:
     if (
         before is not None
         and not isinstance(before, KeyboardInterrupt | SystemExit)
-        and str(before) not in message
+        and _words(before) not in message
     ):
         message = "\n".join([*filter(None, _one(before)), "then:", message])
     if isinstance(error, InternalError):
@@ -150,10 +150,18 @@ def _one(error: BaseException) -> _Text:
 
 def _headline(error: BaseException) -> str:
     name = type(error).__name__
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else _words(error)
     if isinstance(error, AssertionError) and not isinstance(error, DeviceAssertError):
         return f"check failed: {text}" if text else "check failed"
     return f"{name}: {text}" if text else name
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says, also where its own ``__str__`` fails."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its __str__ raised {type(another).__name__})"
 
 
 def _line_of_ours(error: BaseException) -> str | None:
@@ -185,7 +193,10 @@ def is_users(filename: str) -> bool:
 def _short(filename: str) -> str:
     """Return the path as the user would type it from here."""
     path = Path(filename)
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # a program may remove the folder that it is in
+        return str(path)
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 

@@ -16,6 +16,7 @@ from kernbench.cli.kernel_text import (
     timeline_lines,
     ttir_lines,
 )
+from kernbench.cli.progress import is_terminal
 from kernbench.cli.run import DONE, guarded
 from kernbench.commands import Engine, by_path
 from kernbench.errors import UnknownNameError, UsageError
@@ -212,7 +213,7 @@ def _share_of_tcm(used_bytes: int, capacity_bytes: int) -> str:
 
 
 def _print(lines: Sequence[str], *, highlight: bool) -> None:
-    if highlight and sys.stdout.isatty():
+    if highlight and is_terminal(sys.stdout):
         from rich.console import Console
         from rich.syntax import Syntax
 

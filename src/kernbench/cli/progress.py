@@ -9,10 +9,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 SHOWN_AFTER_S = 1.0
 _REFRESH_S = 0.2
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether somebody looks at a stream; None is one that the shell has closed."""
+    return stream is not None and not stream.closed and stream.isatty()
 
 
 @contextmanager
@@ -23,7 +28,7 @@ def progress(describe: Callable[[], str]) -> Iterator[None]:
     calls ``breakpoint()``. The text is read
     from another thread: ``describe`` must only look at plain values.
     """
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         yield
         return
     ended = threading.Event()
@@ -64,7 +69,7 @@ def _show(describe: Callable[[], str], ended: threading.Event) -> None:
     # How long a run will be is not known: the bar only moves.
     columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
     # Lines that the bench prints go above the bar, if both are on the terminal.
-    both = sys.stdout.isatty()
+    both = is_terminal(sys.stdout)
     with Progress(
         *columns,
         console=Console(file=sys.stderr),

@@ -20,7 +20,7 @@ from kernbench.cli.failures import (
 )
 from kernbench.cli.interrupt import interruptible
 from kernbench.cli.parameters import parameters_of, parse_parameters
-from kernbench.cli.progress import progress
+from kernbench.cli.progress import is_terminal, progress
 from kernbench.errors import MachineError, UnknownNameError, UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.report import (
@@ -123,7 +123,9 @@ def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> i
             print_traceback(error)
         print(f"error: {error}", file=sys.stderr)
         return WRONG_USAGE
-    except (Exception, BaseExceptionGroup) as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         return _report_failure(error, debug)
 
 
@@ -160,10 +162,14 @@ def make_room(options: Outputs) -> None:
     Raises:
         UsageError: There is no place for one of them.
     """
+    taken: dict[Path, str] = {}
     for name in ("log", "trace", "json"):
         given = getattr(options, name)
         if given is not None and given != STDOUT:
             _check_writable(name, Path(given))
+            other = taken.setdefault(Path(given).resolve(), name)
+            if other != name:
+                raise UsageError(f"--{other} and --{name} both name {given}; take two files")
         elif given == STDOUT and name != "json":
             raise UsageError(f"--{name} takes a file; only --json can go to stdout")
 
@@ -222,7 +228,7 @@ def run_and_report(context: RuntimeContext, options: Outputs, work: Callable[[],
             status = work()
         report: Report = context.report()
         # Files and pipes have room for the longest name.
-        is_given = sys.stdout.isatty() or "COLUMNS" in os.environ
+        is_given = is_terminal(sys.stdout) or "COLUMNS" in os.environ
         console = Console(
             file=sys.stdout, highlight=False, width=None if is_given else COLUMNS_OF_FILES
         )

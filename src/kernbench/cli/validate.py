@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernbench.cli.progress import is_terminal
 from kernbench.errors import KernbenchError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _borrowed(asked: str, rows: Sequence[Row]) -> tuple[tuple[str, str], list[Ro
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[int], Any]]:
     """Show how many rows are done, if stderr is a terminal."""
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         yield lambda count: None
         return
     from rich.console import Console

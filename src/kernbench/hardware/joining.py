@@ -20,6 +20,9 @@ from kernbench.hardware.topology import (
 
 Shape = tuple[int, ...]
 
+MOST_SIPS = 1 << 16
+"""Of one machine: every one of its links is an object."""
+
 # A wire between any two of more SIPs than this is no machine, and would fill the memory.
 _MOST_FULLY_CONNECTED = 1024
 
@@ -35,6 +38,8 @@ def build_topology(
     Raises:
         MachineError: They cannot be joined that way; names ``origin`` and the key.
     """
+    if num_sips > MOST_SIPS:
+        raise MachineError(f"{origin}: a machine has at most {MOST_SIPS} SIPs, but got {num_sips}")
     outer = links.scale_out
     if outer is None or num_sips <= outer.sips_per_node:
         return _one_level(links, num_sips, asked, origin)

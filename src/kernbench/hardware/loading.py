@@ -147,6 +147,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a name", key_node.start_mark
+                )
             key = key_node.value
             if key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -166,6 +170,11 @@ def _parsed(text: str, origin: str) -> dict[str, Any]:
         raise MachineError(f"{origin}{where}: not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise MachineError(f"{origin}: not valid YAML: {error}") from None
+    except RecursionError:
+        raise MachineError(f"{origin}: not valid YAML: nested too deeply") from None
+    except (ValueError, AttributeError):
+        # PyYAML lets the errors of what it converts through.
+        raise MachineError(f"{origin}: not valid YAML: a value is not what its tag says") from None
     if not isinstance(data, dict):
         raise MachineError(
             f"{origin}: must be a mapping of keys, but got {type(data).__name__}; "

@@ -8,21 +8,32 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
+LEAST, MOST = Fraction(1, 10**6), 10**7
+"""What a quantity may be at least, if it is above 0, and at most, in the unit of its key.
+
+Beyond any machine, and within what times of kernels, in picoseconds, leave to 64 bits.
+"""
+
 
 def _number(value: Any) -> Fraction:
     """Take a number as its decimal text, so that 0.1 is one tenth and not a binary neighbour."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
         raise ValueError(f"must be a plain number in the unit of the key's name, but got {value!r}")
     try:
-        return Fraction(str(value))
+        number = Fraction(str(value))
     except ValueError:
         raise ValueError(f"must be a finite number, but got {value!r}") from None
+    if number > MOST:
+        raise ValueError(f"must be at most {MOST}, but got {value}")
+    return number
 
 
 def _positive(value: Any) -> Fraction:
     number = _number(value)
     if number <= 0:
         raise ValueError(f"must be above 0, but got {value}")
+    if number < LEAST:
+        raise ValueError(f"must be at least {float(LEAST):f}, but got {value}")
     return number
 
 
@@ -49,8 +60,8 @@ _AsNumber = PlainSerializer(_plain)
 Positive = Annotated[Fraction, PlainValidator(_positive), _AsNumber]
 NotNegative = Annotated[Fraction, PlainValidator(_not_negative), _AsNumber]
 Share = Annotated[Fraction, PlainValidator(_share), _AsNumber]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Cycles = Annotated[int, Field(strict=True, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Cycles = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 
 
 class Spec(BaseModel):

@@ -14,6 +14,9 @@ from kernbench.hardware.link_specs import LinksSpec
 from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
 from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
 
+MOST_PES = 1 << 16
+"""Of one SIP: each is an engine with a queue of its own."""
+
 _FLOAT32_PASSES = {
     "tf32": ("tf32", 1),
     "tf32x3": ("tf32", 3),
@@ -59,7 +62,7 @@ class PeSpec(Spec):
     """A processing element: the engines and the scratchpad that one program has to itself."""
 
     tcm_kib: Count
-    register_kib: Annotated[int, Field(strict=True, ge=0)] = 0
+    register_kib: Cycles = 0
     """Part of the TCM that holds results and not loads that run ahead: a GPU's registers."""
     resident_programs: Count
     """How many programs a PE may have begun and not ended, if TCM holds them."""
@@ -175,6 +178,15 @@ class SipSpec(Spec):
         if self.num_cubes > 1 and self.die_to_die is None:
             raise ValueError(
                 f"num_cubes is {self.num_cubes}, but nothing joins them: die_to_die is missing"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pes_can_be_scheduled(self) -> Self:
+        if self.num_pes > MOST_PES:
+            raise ValueError(
+                f"num_cubes ({self.num_cubes}) times pes_per_cube ({self.pes_per_cube}) must be "
+                f"at most {MOST_PES}, but is {self.num_pes}"
             )
         return self
 

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from kernbench.errors import UsageError
+from kernbench.errors import IndexRangeError, UsageError
 
 Ints = tuple[int, ...]
 
@@ -166,7 +166,7 @@ def indexed(offset: int, shape: Ints, strides: Ints, index: Any) -> tuple[int, I
     items = list(index) if isinstance(index, tuple) else [index]
     consumed = sum(item is not None and item is not Ellipsis for item in items)
     if consumed > len(shape):
-        raise IndexError(f"{consumed} indices for a tensor of shape {shape}")
+        raise IndexRangeError(f"{consumed} indices for a tensor of shape {shape}")
     if Ellipsis not in items:
         items.append(Ellipsis)
     new_shape: list[int] = []
@@ -193,7 +193,7 @@ def indexed(offset: int, shape: Ints, strides: Ints, index: Any) -> tuple[int, I
         else:
             position = operator.index(item)
             if not -shape[dim] <= position < shape[dim]:
-                raise IndexError(
+                raise IndexRangeError(
                     f"index {position} is out of range for dim {dim} of size {shape[dim]}"
                 )
             offset += position % shape[dim] * strides[dim]

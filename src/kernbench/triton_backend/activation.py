@@ -11,7 +11,13 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import UsageError, nearest
-from kernbench.triton_backend import benchmarking, launch_errors, proton, release_key
+from kernbench.triton_backend import (
+    autotuning,
+    benchmarking,
+    launch_errors,
+    proton,
+    release_key,
+)
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
 from kernbench.triton_backend.launcher import ENTERED, Launcher
@@ -43,6 +49,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     driver.previous = triton_driver._active
     triton_driver.set_active(driver)
     token = ENTERED.set(launcher)
+    autotuning.install()
     benchmarking.install()
     launch_errors.install()
     proton.install()
@@ -54,6 +61,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
         driver.utils.release()
         _remove(driver)
         if not isinstance(triton_driver._active, KernbenchDriver):
+            autotuning.remove()
             benchmarking.remove()
             launch_errors.remove()
             proton.remove()

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from triton.compiler.compiler import max_shared_mem
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import InternalError, UsageError
@@ -84,6 +85,8 @@ class CompiledLauncher:
         self._pick = build_argument_picker(src.signature)
         self._binary: KernelBinary | None = None
         capacity_bytes = active_launcher().tcm_capacity_bytes()
+        # Triton keeps what the first machine of the process had, and refuses by that for good.
+        max_shared_mem.cache_clear()
         if metadata.shared > capacity_bytes:
             # Triton is about to compare the two itself, but cannot say what takes the bytes.
             raise TcmExhaustedError(

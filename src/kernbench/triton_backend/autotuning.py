@@ -1,0 +1,85 @@
+"""What ``triton.autotune`` chose, kept by run (ADR-0097).
+
+Triton keeps the choices of an autotuner for the life of the process, by arguments and not by
+device. So while a run is active its autotuners find the choices of that run alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from triton.runtime import driver as triton_driver
+from triton.runtime.autotuner import Autotuner
+
+from kernbench.triton_backend.driver import KernbenchDriver
+from kernbench.triton_backend.launcher import Launcher, active_launcher
+
+_RUN: Callable[..., Any] = Autotuner.run
+_CHECK_DISK_CACHE: Callable[..., Any] = Autotuner.check_disk_cache
+
+
+class Choices(MutableMapping[Any, Any]):
+    """The configs that one autotuner chose: those of the active run, or those of no run at all."""
+
+    def __init__(self, outside: dict[Any, Any]) -> None:
+        self._outside = outside
+        self._of_runs: WeakKeyDictionary[Launcher, dict[Any, Any]] = WeakKeyDictionary()
+
+    def _here(self) -> dict[Any, Any]:
+        if not _is_active():
+            return self._outside
+        return self._of_runs.setdefault(active_launcher(), {})
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._here()[key]
+
+    def __setitem__(self, key: Any, config: Any) -> None:
+        self._here()[key] = config
+
+    def __delitem__(self, key: Any) -> None:
+        del self._here()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._here())
+
+    def __len__(self) -> int:
+        return len(self._here())
+
+    def __repr__(self) -> str:
+        return repr(self._here())
+
+
+def install() -> None:
+    """Let autotuners choose for the active run; doing it twice is doing it once."""
+    Autotuner.run = _run
+    Autotuner.check_disk_cache = _check_disk_cache
+
+
+def remove() -> None:
+    """Put Triton's own functions back, where nobody else has replaced ours meanwhile."""
+    if Autotuner.run is _run:
+        Autotuner.run = _RUN
+    if Autotuner.check_disk_cache is _check_disk_cache:
+        Autotuner.check_disk_cache = _CHECK_DISK_CACHE
+
+
+def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Choose and launch, as Triton does."""
+    # Stays when the run has ended: without one, it is the dictionary that was there before.
+    if _is_active() and not isinstance(self.cache, Choices):
+        self.cache = Choices(self.cache)
+    return _RUN(self, *args, **kwargs)
+
+
+def _check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
+    """Tune anew in a run: what is on disk is of another machine as likely as not."""
+    if not _is_active():
+        return bool(_CHECK_DISK_CACHE(self, tuning_key, configs, bench_fn))
+    bench_fn()
+    return False
+
+
+def _is_active() -> bool:
+    return isinstance(triton_driver._active, KernbenchDriver)
