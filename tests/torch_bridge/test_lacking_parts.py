@@ -311,3 +311,27 @@ for each in (stream, torch.Stream(), torch.cuda.current_stream()):
 assert isinstance(torch.cuda.Event(), torch.Event) and not isinstance(x, torch.Stream)
 """
     )
+
+
+def test_each_fast_attention_of_cuda_may_be_asked_for(run) -> None:
+    flags = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "cudnn")]
+    context = run(
+        """
+from torch.nn.attention import SDPBackend, sdpa_kernel
+q = torch.randn(2, 4, 16, 8, device="cuda")
+attend = torch.nn.functional.scaled_dot_product_attention
+with sdpa_kernel(SDPBackend.MATH):
+    expected = attend(q, q, q, is_causal=True)
+    assert not torch.backends.cuda.flash_sdp_enabled()
+for kind in ("EFFICIENT", "CUDNN", "FLASH"):
+    with sdpa_kernel(getattr(SDPBackend, f"{kind}_ATTENTION")):
+        assert torch.backends.cuda.flash_sdp_enabled() == (kind == "FLASH")
+        torch.testing.assert_close(attend(q, q, q, is_causal=True), expected)
+torch.backends.cuda.enable_cudnn_sdp(False)
+"""
+    )
+    names = [each.template.name for each in context.op_log.instances]
+    assert names.count("aten._scaled_dot_product_flash_attention") == 3
+    assert flags == [
+        getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "cudnn")
+    ]
