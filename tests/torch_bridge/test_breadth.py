@@ -70,7 +70,7 @@ def test_sync_batch_norm_takes_the_same_time_without_data(tmp_path: Path) -> Non
 
 def test_other_masks_than_those_of_sync_batch_norm_are_refused_without_data(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
-    path.write_text(SYNC_BATCH_NORM + "\nc = torch.ones(2, 1, device='cuda'); c[c[:, 0] >= 1]\n")
+    path.write_text(SYNC_BATCH_NORM + "\nc = torch.randn(2, 1, device='cuda'); c[c[:, 0] >= 1]\n")
     with pytest.raises(BaseExceptionGroup) as caught:
         simulated(path, nprocs=2, data=False)
     assert caught.value.split(NoDataError)[1] is None

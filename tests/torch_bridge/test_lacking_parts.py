@@ -26,6 +26,7 @@ REFUSED = {
     "torch.cuda.current_blas_handle()": "torch.cuda.current_blas_handle",
     "torch.cuda.tunable.enable(True)": "torch.cuda.tunable.enable",
     "torch.export.export(torch.nn.Linear(4, 4).cuda(), (x,))": "torch.export.export",
+    "torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())(x)": "torch.nn.DataParallel needs threads",
     "dist.rpc.init_rpc('worker0', rank=0, world_size=1)": "torch.distributed.rpc.init_rpc",
     "torch.ops.symm_mem.one_shot_all_reduce(x, 'sum', '0')": "symm_mem.one_shot_all_reduce",
     "torch._fused_dropout(x, 0.5)": "torch.ops.aten._fused_dropout: PyTorch has it for GPUs only",
@@ -240,3 +241,97 @@ assert x.copy_(2, non_blocking=True).is_cuda and x.tolist() in ([2.0, 2.0], [0.0
         nprocs=2,
         data=data,
     )
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_functions_may_say_where_storages_are_loaded(run, data: bool) -> None:
+    run(
+        f"""
+import io
+file = io.BytesIO()
+torch.save({{"host": torch.arange(4.0), "device": torch.ones(2).cuda()}}, file)
+cases = {{
+    "cuda:1 cuda:1": lambda storage, place: storage.cuda(1),
+    "cuda:0 cuda:0": lambda storage, place: storage.to(device="cuda"),
+    "cpu cuda:0": lambda storage, place: storage if place == "cpu" else None,
+}}
+for places, move in cases.items():
+    file.seek(0)
+    found = torch.load(file, map_location=move)
+    assert " ".join(str(each.device) for each in found.values()) == places
+    if {data}:
+        assert found["host"].tolist() == [0, 1, 2, 3] and found["device"].tolist() == [1, 1]
+    assert (found["device"] + 1).device == found["device"].device
+storage = torch.arange(3, dtype=torch.uint8, device="cuda").untyped_storage()
+assert storage.cuda(0) is storage
+if {data}:
+    assert storage.cpu().tolist() == storage.cuda(1).cpu().tolist() == [0, 1, 2]
+""",
+        data=data,
+    )
+
+
+def test_tensors_of_several_shapes_compute_as_on_the_host(run) -> None:
+    run(
+        """
+torch.manual_seed(0)
+parts = [torch.randn(size, 6) for size in (2, 3)]
+layer = torch.nn.Linear(6, 4)
+def outputs(place):
+    nested = torch.nested.nested_tensor(parts, device=place)
+    made = layer.to(place)(nested), torch.softmax(nested, -1), (nested + nested).relu()
+    assert all(each.device.type == place for each in made)
+    return [torch.nested.to_padded_tensor(each, 0.0) for each in made]
+expected = outputs("cpu")
+for found, own in zip(outputs("cuda"), expected, strict=True):
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), own)
+"""
+    )
+
+
+def test_masked_tensors_say_where_they_are(run) -> None:
+    run("assert torch.masked.masked_tensor(x, x > 0).device == x.device")
+
+
+def test_streams_and_events_of_any_device_are_the_simulated_ones(run) -> None:
+    run(
+        """
+begin, end = (torch.Event(device, enable_timing=True) for device in ("cuda", None))
+stream = torch.Stream(device="cuda:0")
+begin.record()
+with stream:
+    x @ x
+    assert torch.accelerator.current_stream() == stream
+    end.record()
+end.synchronize()
+assert end.query() and begin.elapsed_time(end) > 0
+for each in (stream, torch.Stream(), torch.cuda.current_stream()):
+    assert isinstance(each, torch.Stream) and each.device == x.device
+assert isinstance(torch.cuda.Event(), torch.Event) and not isinstance(x, torch.Stream)
+"""
+    )
+
+
+def test_each_fast_attention_of_cuda_may_be_asked_for(run) -> None:
+    flags = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "cudnn")]
+    context = run(
+        """
+from torch.nn.attention import SDPBackend, sdpa_kernel
+q = torch.randn(2, 4, 16, 8, device="cuda")
+attend = torch.nn.functional.scaled_dot_product_attention
+with sdpa_kernel(SDPBackend.MATH):
+    expected = attend(q, q, q, is_causal=True)
+    assert not torch.backends.cuda.flash_sdp_enabled()
+for kind in ("EFFICIENT", "CUDNN", "FLASH"):
+    with sdpa_kernel(getattr(SDPBackend, f"{kind}_ATTENTION")):
+        assert torch.backends.cuda.flash_sdp_enabled() == (kind == "FLASH")
+        torch.testing.assert_close(attend(q, q, q, is_causal=True), expected)
+torch.backends.cuda.enable_cudnn_sdp(False)
+"""
+    )
+    names = [each.template.name for each in context.op_log.instances]
+    assert names.count("aten._scaled_dot_product_flash_attention") == 3
+    assert flags == [
+        getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "cudnn")
+    ]

@@ -28,7 +28,11 @@ def call_keys(values: Iterable[Any]) -> tuple[Any, ...] | None:
         if kind in PLAIN:
             if value.layout is not torch.strided:
                 return None
-            keys.append((value.shape, value.stride(), value.dtype, is_meta(value)))
+            try:
+                keys.append((value.shape, value.stride(), value.dtype, is_meta(value)))
+            except RuntimeError:
+                # A nested tensor that C++ made: it has as many shapes as parts.
+                return None
         elif kind is float:
             keys.append(float)
         elif kind is list or kind is tuple:

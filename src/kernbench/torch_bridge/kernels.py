@@ -22,6 +22,7 @@ from kernbench.torch_bridge.costs import OperationTiming
 from kernbench.torch_bridge.device.in_use import find_use
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, executing
 from kernbench.torch_bridge.device.residence import Residence, residence_of
+from kernbench.torch_bridge.known_values import forget
 from kernbench.torch_bridge.process import current
 from kernbench.torch_bridge.unwritten import count_writes
 
@@ -127,6 +128,8 @@ class TorchLauncher(KernelLauncher):
                     f"{use.part.site}; call wait() on its Work first"
                 )
             if not self.run.has_data:
+                if writes:
+                    forget([tensor])
                 continue
             with executing():
                 found = memory.tensor(tensor, name, what)

@@ -187,8 +187,11 @@ def _restored(storage: Any, location: str) -> Any:
 
 
 def _let_storages_be_copied(patches: Patches) -> None:
-    """Let a clone of a storage (which ``copy.deepcopy`` makes) be where the storage is."""
-    clone = torch.UntypedStorage.clone
+    """Let a clone of a storage (which ``copy.deepcopy`` makes) be where the storage is.
+
+    One may be moved, which functions do that say where ``torch.load`` puts what it finds.
+    """
+    clone, move = torch.UntypedStorage.clone, torch.UntypedStorage.to
 
     def clone_there(storage: Any) -> Any:
         made = clone(storage)
@@ -197,4 +200,21 @@ def _let_storages_be_copied(patches: Patches) -> None:
             reside(made, residence.device, "a copy of a storage")
         return made
 
-    patches.set(torch.UntypedStorage, "clone", clone_there)
+    def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        source = torch.device(_location_of(storage) or storage.device)
+        if DEVICE_TYPE not in (source.type, torch.device(device).type):
+            return move(storage, device=device, non_blocking=non_blocking)
+        held = torch.empty(0, dtype=torch.uint8, device=source).set_(storage)
+        moved = held.to(device, non_blocking=non_blocking)
+        return storage if moved is held else moved.untyped_storage()
+
+    def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        target = DEVICE_TYPE if device is None else device
+        return to(storage, device=with_index(target), non_blocking=non_blocking)
+
+    def cpu(storage: Any) -> Any:
+        return to(storage, device="cpu")
+
+    patches.set_all(
+        torch.UntypedStorage, {"clone": clone_there, "to": to, "cuda": cuda, "cpu": cpu}
+    )

@@ -21,10 +21,11 @@ from kernbench.torch_bridge.device.residence import (
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.direct import KnownCall, execute_first
+from kernbench.torch_bridge.known_values import follow
 from kernbench.torch_bridge.operands import ends_of_copy, residence_among
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe, written_in_python
 from kernbench.torch_bridge.process import Process, current
-from kernbench.torch_bridge.shapes import Known, comes_back, zeros_on_host
+from kernbench.torch_bridge.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.unwritten import begin_unwritten
 from kernbench.torch_bridge.wider_numbers import in_wider_numbers
 
@@ -36,6 +37,8 @@ _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
 _ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 _ZEROS = torch.ops.aten.zeros.default
+_NUMBER = torch.ops.aten.scalar_tensor.default
+"""What C++ makes of a number that a program assigns to elements of a tensor."""
 _NO_BACKWARD = -1
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
 """By the identity of the overload, which the entry keeps alive: its own hash is Python."""
@@ -114,6 +117,8 @@ class Observer(TorchDispatchMode):
         if operation.is_view:
             return operation.call(*args, **kwargs)
         if operation.is_composite and _dispatch_mode(_FAKE) is None:
+            if any(type(each) is Tensor and each.is_nested for each in args):
+                return self._observe(func, operation, args, kwargs)
             with self:
                 return func.decompose(*args, **kwargs)
         if operation.is_custom and _dispatch_mode(_FAKE) is None:
@@ -224,7 +229,10 @@ class Observer(TorchDispatchMode):
         if target is None and source is not None and operation.is_copy:
             return self._move_to_host(func, operation, args, kwargs, source)
         if target is None:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if self._shapes is not None and func is _NUMBER:
+                follow(func, operation, args, kwargs, result)
+            return result
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
             _settle_all(result, target, operation.name)
@@ -240,7 +248,7 @@ class Observer(TorchDispatchMode):
         if self._shapes is None:
             result = func(*args, **kwargs)
         else:
-            result = zeros_on_host(operation, args, kwargs)
+            result = copy_to_host(operation, args, kwargs)
         wait = not kwargs.get("non_blocking", False)
         self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
         return result

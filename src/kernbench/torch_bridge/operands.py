@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from sys import getrefcount
@@ -148,3 +149,27 @@ def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
     # It may be a number.
     source = residence_of(given) if isinstance(given, Tensor) else None
     return source, None if target is None else target.device
+
+
+def leaves(values: Any) -> list[Tensor]:
+    """Return the tensors among nested values, in order."""
+    found: list[Tensor] = []
+    pending: list[Any] = [values]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            pending.extend(reversed(value))
+    return found
+
+
+def written_tensors(schema: Any, written: Sequence[int], args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors that a call writes, of the positions in its schema that it writes."""
+    found: list[Tensor] = []
+    for position in written:
+        if position < len(args):
+            found += leaves(args[position])
+        else:
+            found += leaves(kwargs.get(schema.arguments[position].name))
+    return found

@@ -17,6 +17,7 @@ import torch
 
 from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
+    attention_choice,
     attention_sharding,
     c10d,
     clocks,
@@ -113,6 +114,7 @@ class Programs:
             naming.install(patches)
             profiling.install(patches)
             sharding.install(patches)
+            attention_choice.install(patches)
             attention_sharding.install(patches)
             if not self._session.run.has_data:
                 without_data.install(patches)

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernbench.errors import NoDataError
 from kernbench.torch_bridge.call_keys import call_keys, is_meta
 from kernbench.torch_bridge.device.names import CPU, META
+from kernbench.torch_bridge.known_values import follow, read, results_of, values_of
 from kernbench.torch_bridge.sync_batch_norm import drops_empty_ranks
 
 if TYPE_CHECKING:
@@ -51,12 +52,26 @@ class Shapes:
             NoDataError: Its shape depends on data.
         """
         if operation.is_read:
-            return stand_in(func, args), None
+            found = read(func, args)
+            return stand_in(func, args) if found is None else found, None
         if func.namespace == _FUNCTIONAL:
             # The shape function would not call the process group.
             return func._op_dk(_POST, *args, **kwargs), None
         if operation.is_free or operation.shows:
             return _shaped(func, operation, args, kwargs), None
+        try:
+            result, known = self._work_out(func, operation, args, kwargs)
+        except NoDataError:
+            result = results_of(func, operation, args, kwargs)
+            if result is None:
+                raise
+            return result, None
+        follow(func, operation, args, kwargs, result)
+        return result, known
+
+    def _work_out(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, Known | None]:
         keyed = call_keys(args)
         if keyed is None:
             return _shaped(func, operation, args, kwargs), None
@@ -91,7 +106,9 @@ _SIZED_BY_FRACTIONS = frozenset({"aten.arange", "aten.range"})
 def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     try:
         return func(*args, **kwargs)
-    except NotImplementedError as error:
+    except RuntimeError as error:
+        if not isinstance(error, NotImplementedError) and "meta tensor" not in str(error):
+            raise
         raise NoDataError(
             f"{operation.full_name}: what comes out depends on data, and a run with --no-data has "
             f"none on devices; run it with data, or keep this part on the host ({error})"
@@ -99,7 +116,7 @@ def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) 
 
 
 def stand_in(func: Any, args: Any) -> Any:
-    """Return what the host reads of a device: every element is 0."""
+    """Return what the host reads of a device where nobody knows it: every element is 0."""
     if func is torch.ops.aten.equal.default:
         return tuple(args[0].shape) == tuple(args[1].shape)
     if func is torch.ops.aten.is_nonzero.default:
@@ -112,12 +129,15 @@ def stand_in(func: Any, args: Any) -> Any:
     return 0.0 if dtype.is_floating_point else 0
 
 
-def zeros_on_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """Do a copy from a device to the host."""
-    if operation.full_name == "aten.copy_.default":
+def copy_to_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Do a copy from a device to the host: of what is known, and else of zeros."""
+    is_into = operation.full_name == "aten.copy_.default"
+    values = values_of(args[1] if is_into else args[0])
+    if is_into:
         written: Tensor = args[0]
-        return written.zero_()
-    return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device=CPU)
+        return written.zero_() if values is None else written.copy_(values)
+    made = torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device=CPU)
+    return made if values is None else made.copy_(values)
 
 
 def comes_back(operation: Operation, args: Any) -> bool:

@@ -24,6 +24,7 @@ from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.names import EXECUTING
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.dtypes import element_type
+from kernbench.torch_bridge.known_values import follow_collective
 from kernbench.torch_bridge.process import Process, current
 
 if TYPE_CHECKING:
@@ -386,11 +387,13 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
         )
         return
     calls = [part.call for part in parts if part.call is not None]
-    if any(is_meta(tensor) for call in calls for tensor in call.outputs):
-        return
+    inputs, outputs = [call.inputs for call in calls], [call.outputs for call in calls]
+    compute = calls[0].compute
+    if any(is_meta(tensor) for tensors in outputs for tensor in tensors):
+        compute = partial(follow_collective, compute)
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         try:
-            calls[0].compute([call.inputs for call in calls], [call.outputs for call in calls])
+            compute(inputs, outputs)
         except KernbenchError as error:
             meeting.fail(error)
 

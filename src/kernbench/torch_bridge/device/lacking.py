@@ -12,6 +12,7 @@ import torch
 import torch.cuda.memory
 import torch.cuda.profiler
 import torch.export
+import torch.nn.parallel.comm
 import torch.utils.dlpack
 from torch import Tensor
 
@@ -33,6 +34,11 @@ _REFUSED: dict[Any, dict[str, str]] = {
         "list_gpu_processes": "NVML knows of no simulated device; the report has peak memory",
         "_compile_kernel": "CUDA C++ cannot be run; write the kernel in Triton",
     },
+    torch.nn.parallel.comm: dict.fromkeys(
+        ("broadcast", "broadcast_coalesced", "reduce_add", "scatter", "gather"),
+        "torch.nn.DataParallel needs threads and copies of CUDA's; wrap the model in "
+        "DistributedDataParallel, with a rank for each device",
+    ),
     torch.export: {"export": "a graph would run outside of the simulation; call the module itself"},
 }
 

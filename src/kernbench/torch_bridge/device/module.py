@@ -118,6 +118,7 @@ def install(patches: Patches) -> None:
             "set_rng_state": rng.set_rng_state,
         },
     )
+    patches.set_all(torch, streams.OF_ANY_DEVICE)
     patches.set_all(
         torch.cuda.random,
         {"manual_seed_all": rng.manual_seed, "manual_seed": rng.manual_seed},

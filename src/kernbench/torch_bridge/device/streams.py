@@ -12,7 +12,7 @@ from kernbench.errors import UsageError
 from kernbench.runtime_api import DeviceStream, Marker, WaitFor
 from kernbench.sim_engine import Handle
 from kernbench.sim_engine import Stream as Queue
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, with_index
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, is_simulated, with_index
 from kernbench.torch_bridge.process import current
 from kernbench.torch_bridge.refusals import CaptureError
 
@@ -166,6 +166,32 @@ class Event:
                 f"torch.cuda.Event.{what}: the event was recorded in the capture of a CUDA graph, "
                 "and happens only inside of its replays; record one before or after replay()"
             )
+
+
+class _OfAnyDevice(type):
+    """Makes ``torch.Stream`` and ``torch.Event`` those of the device that is asked for."""
+
+    simulated: type
+    real: type
+
+    def __instancecheck__(cls, given: object) -> bool:
+        return isinstance(given, (cls.simulated, cls.real))
+
+    def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if device is not None and not is_simulated(device):
+            return cls.real(device, *args, **kwargs)
+        return cls.simulated(device, *args, **kwargs)
+
+
+OF_ANY_DEVICE: dict[str, Any] = {
+    made.__name__: _OfAnyDevice(
+        made.__name__,
+        (),
+        {"simulated": made, "real": getattr(torch, made.__name__), "__module__": "torch"},
+    )
+    for made in (Stream, Event)
+}
+"""What programs make that do not say which kind of accelerator they run on."""
 
 
 def own_queue(stream: DeviceStream) -> Queue:

@@ -33,6 +33,7 @@ _copy = torch.Tensor.copy_
 _num_modes = torch._C._len_torch_function_stack
 _numpy = torch.Tensor.numpy
 _new_tensor = torch.Tensor.new_tensor
+_make_nested: Any = torch._C._nested.nested_tensor
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
@@ -67,13 +68,15 @@ def device_of(tensor: Tensor) -> torch.device:
 
 
 def inner_of(tensor: Tensor) -> Tensor | None:
-    """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor) is around, if any.
+    """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor, MaskedTensor) is around.
 
     The first, if it is around several, as nested tensors are.
     """
     inner = getattr(tensor, "_local_tensor", None)
     if inner is None:
         inner = getattr(tensor, "elem", None)
+    if inner is None:
+        inner = getattr(tensor, "_masked_data", None)
     if inner is None and is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         inner = getattr(tensor, names[0], None) if names else None
@@ -268,6 +271,16 @@ def _numbered(original: Any) -> Any:
     return make
 
 
+def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
+    """``torch.nested.nested_tensor``: its parts are moved, for C++ would be told of the device."""
+    if device is not None and is_simulated(device):
+        parts = [torch.as_tensor(each, dtype=dtype, device=device).detach() for each in parts]
+        device = None
+        kwargs["pin_memory"] = False
+    made: Tensor = _make_nested(parts, dtype=dtype, device=device, **kwargs)
+    return made
+
+
 def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
     """``torch._C._group_tensors_by_device_and_dtype``, in which C++ names its own device."""
     groups = _group(tensors, with_indices)
@@ -318,6 +331,7 @@ def install(patches: Patches) -> None:
         original, made = getattr(_Base, name).__get__, getattr(torch.Tensor, name).__get__
         _SHARDED_OPS[made] = _SHARDED_OPS[original]
         patches.on_close(_SHARDED_OPS.pop, made)
+    patches.set(torch._C._nested, "nested_tensor", _nested)
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", _by_device_and_dtype)
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         _replace_function(patches, name, _factory)

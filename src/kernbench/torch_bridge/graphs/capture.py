@@ -15,8 +15,9 @@ from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, unobserved
 from kernbench.torch_bridge.device.residence import settle, storage_of
 from kernbench.torch_bridge.device.rng import device_generator, known_generator, state_for
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling, CapturedWork, stand_in
-from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref, leaves, written_tensors
+from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
+from kernbench.torch_bridge.operands import leaves, written_tensors
 from kernbench.torch_bridge.process import RandomState, current
 from kernbench.torch_bridge.refusals import CaptureError
 

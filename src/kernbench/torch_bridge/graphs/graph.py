@@ -13,8 +13,9 @@ from kernbench.torch_bridge.commands import HostCopy
 from kernbench.torch_bridge.device.names import unobserved
 from kernbench.torch_bridge.graphs.capture import Step
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
-from kernbench.torch_bridge.graphs.memory import GraphMemory, leaves
+from kernbench.torch_bridge.graphs.memory import GraphMemory
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
+from kernbench.torch_bridge.operands import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

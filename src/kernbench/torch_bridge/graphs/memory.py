@@ -7,7 +7,7 @@ their simulated memory back to the graph's pool, as on a device.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,27 +236,3 @@ def _storage(slot: Slot) -> Any:
         # Kernels look where their memory is.
         storage._kernbench = Residence(slot.place, slot.place.index)
     return storage
-
-
-def leaves(values: Any) -> list[Tensor]:
-    """Return the tensors among nested values, in order."""
-    found: list[Tensor] = []
-    pending: list[Any] = [values]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            pending.extend(reversed(value))
-    return found
-
-
-def written_tensors(schema: Any, written: Sequence[int], args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that a call writes, of the positions in its schema that it writes."""
-    found: list[Tensor] = []
-    for position in written:
-        if position < len(args):
-            found += leaves(args[position])
-        else:
-            found += leaves(kwargs.get(schema.arguments[position].name))
-    return found
