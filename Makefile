@@ -68,7 +68,6 @@ test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in f
 	$(BIN)/python tools/titan_runs.py $(TITAN) $(ARGS)
 
 test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40, ARGS="1 graphs" as graphs
-	$(PIP) install --quiet expecttest
 	$(BIN)/kernbench torchrun tests/torch_bridge/programs/operations.py $(ARGS)
 
 fuzz-kernels: $(VENV)/dev.stamp ## compare random kernels with numpy: ARGS="--first SEED --count N --check"

@@ -9,6 +9,7 @@ import torch.distributed.distributed_c10d as c10d
 import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
 from torch import Tensor
 
+from kernbench.torch_bridge.device.autocast import cast_as_asked
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.device.tensors import cpp_device, device_of
 from kernbench.torch_bridge.patches import Patches
@@ -51,6 +52,7 @@ def scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return found
+    query, key, value = cast_as_asked(query, key, value)
     if attn_mask is None and query.dtype in _HALVES:
         flash = _aten._scaled_dot_product_flash_attention
         out: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]

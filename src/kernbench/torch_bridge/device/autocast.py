@@ -1,38 +1,240 @@
-"""``torch.autocast`` on simulated devices, whose tensors C++ has on the CPU.
+"""``torch.autocast`` on simulated devices, by the lists of CUDA (ADR-0099).
 
-The operations that are cast are those of the CPU's lists.
+To C++ a tensor of a device is the CPU's, or has no data, and CUDA's autocast looks at neither. So
+its kernels are replaced, for the time of a run, by those below, and a thread in which autocast is
+on has their key for all tensors.
 """
 
 from __future__ import annotations
 
+import warnings
+import weakref
+from collections.abc import Callable
+from functools import partial
+from threading import local
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE
+from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _set_enabled = torch.set_autocast_enabled
-_set_dtype = torch.set_autocast_dtype
-_CPU_DTYPE = torch.get_autocast_dtype(CPU.type)
+_clear_cache = torch.clear_autocast_cache
+_KEY_NAME = "AutocastCUDA"
+_KEY = getattr(torch._C.DispatchKey, _KEY_NAME)
+_without_autocast = partial(torch._C._ExcludeDispatchKeyGuard, torch._C.DispatchKeySet(_KEY))
+_include = torch._C._dispatch_tls_set_dispatch_key_included
 
 
-def _set_enabled_of_both(*args: Any) -> None:
-    _set_enabled(*args)
-    if args[0] == DEVICE_TYPE:
-        _set_enabled(CPU.type, args[1])
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
-def _set_dtype_of_both(device_type: str, dtype: torch.dtype) -> None:
-    _set_dtype(device_type, dtype)
-    if device_type == DEVICE_TYPE:
-        inside = torch.is_autocast_enabled(DEVICE_TYPE)
-        _set_dtype(CPU.type, dtype if inside else _CPU_DTYPE)
+# What is computed in float32; of all other operations that CUDA's autocast knows, the operands
+# are cast to the type that the program asks for.
+_IN_FLOAT32 = _words(
+    """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow
+    softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm
+    cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
+    hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
+    linalg_matrix_sqrth
+    """
+)
+# They take halves and give float32, unless the program names another type.
+_INTO_FLOAT32 = _words(
+    """
+    prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum
+    """
+)
+_WIDEST = _words(
+    """
+    addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot
+    scatter_add
+    """
+)
+_NORMS = {
+    "norm.Scalar": torch.ops.aten.norm.ScalarOpt_dtype,
+    "norm.ScalarOpt_dim": torch.ops.aten.norm.ScalarOpt_dim_dtype,
+}
+
+
+class _Casts(local):
+    """What a thread has cast of parameters, for as long as its outermost autocast."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+
+
+_CASTS = _Casts()
 
 
 def install(patches: Patches) -> None:
-    """Let what holds for a device hold for the CPU."""
+    """Let ``torch.autocast("cuda")`` cast tensors of simulated devices."""
+    kernels = _Kernels(patches)
     patches.set_all(
         torch,
-        {"set_autocast_enabled": _set_enabled_of_both, "set_autocast_dtype": _set_dtype_of_both},
+        {
+            "set_autocast_enabled": kernels.set_enabled,
+            "clear_autocast_cache": _clear_both_caches,
+        },
     )
+
+
+def cast_as_asked(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return operands as an operation gets them whose operands autocast casts, where it is on."""
+    if not torch.is_autocast_enabled(DEVICE_TYPE):
+        return tensors
+    with _without_autocast():
+        found: tuple[Tensor, ...] = _cast_to(torch.get_autocast_dtype(DEVICE_TYPE), tensors)
+    return found
+
+
+class _Kernels:
+    """CUDA's autocast kernels of a run; they are there from the first time that they are used."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+        self._library: Any = None
+
+    def set_enabled(self, *args: Any) -> None:
+        """``torch.set_autocast_enabled``, with a device type or, as of old, without."""
+        _set_enabled(*args)
+        if len(args) == 1 or args[0] == DEVICE_TYPE:
+            if args[-1] and self._library is None:
+                self._replace()
+            _include(_KEY, args[-1])
+
+    def _replace(self) -> None:
+        self._library = torch.library.Library("aten", "IMPL")
+        self._patches.on_close(self._library._destroy)
+        with warnings.catch_warnings():
+            # PyTorch says of the first one that it replaces another.
+            warnings.simplefilter("ignore")
+            for name in _names():
+                self._library.impl(name, _kernel_of(name), _KEY_NAME)
+
+
+def _names() -> list[str]:
+    """Return the operations that CUDA's autocast casts in this release of PyTorch."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = torch._C._dispatch_get_all_op_names()
+    found = [each for each in names if each.startswith("aten::") and has_kernel(each, _KEY_NAME)]
+    return [each.removeprefix("aten::") for each in found]
+
+
+def _kernel_of(name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    func = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    if packet == "binary_cross_entropy":
+        return _refused
+    if packet in _INTO_FLOAT32:
+        return partial(_into_float32, func)
+    if name in _NORMS:
+        return partial(_norm, func, _NORMS[name])
+    if packet in _WIDEST:
+        return partial(_cast, func, _widest)
+    if packet in _IN_FLOAT32 or packet == "norm" or "upsample" in packet:
+        return partial(_cast, func, _float32)
+    return partial(_cast, func, _asked)
+
+
+def _cast(func: Any, dtype_of: Callable[[Any], torch.dtype], *args: Any, **kwargs: Any) -> Any:
+    with _without_autocast():
+        dtype = dtype_of((args, tuple(kwargs.values())))
+        named = {name: _cast_to(dtype, value) for name, value in kwargs.items()}
+        return func(*_cast_to(dtype, args), **named)
+
+
+def _asked(_: Any) -> torch.dtype:
+    return torch.get_autocast_dtype(DEVICE_TYPE)
+
+
+def _float32(_: Any) -> torch.dtype:
+    return torch.float32
+
+
+def _widest(values: Any) -> torch.dtype:
+    dtype = torch.get_autocast_dtype(DEVICE_TYPE)
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            dtype = torch.promote_types(dtype, _widest(value))
+        elif _is_cast(value):
+            dtype = torch.promote_types(dtype, value.dtype)
+    return dtype
+
+
+def _into_float32(func: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_autocast():
+        position = _position_of_dtype(func)
+        given = args[position] if position < len(args) else kwargs.get("dtype")
+        if given is None and _is_cast(args[0]):
+            args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
+        return func(*args, **kwargs)
+
+
+def _position_of_dtype(func: Any) -> int:
+    return [each.name for each in func._schema.arguments].index("dtype")
+
+
+def _norm(func: Any, with_dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    with _without_autocast():
+        if not _is_cast(args[0]):
+            return func(*args, **kwargs)
+        arguments = func._schema.arguments
+        given = {each.name: each.default_value for each in arguments if each.has_default_value()}
+        given.update(zip([each.name for each in arguments], args, strict=False))
+        given.update(kwargs)
+        order = [each.name for each in with_dtype._schema.arguments if each.name != "dtype"]
+        return with_dtype(*(given[name] for name in order), dtype=torch.float32)
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise UnsupportedTorchError(
+        "binary_cross_entropy (BCELoss) under torch.autocast: halves do not hold its range, and "
+        "CUDA refuses it too; use binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
+    )
+
+
+def _is_cast(value: Any) -> bool:
+    """Return whether autocast concerns a value: a tensor of a device, of at most 32 bits."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.dtype is not torch.float64
+        and device_of(value).type == DEVICE_TYPE
+    )
+
+
+def _cast_to(dtype: torch.dtype, value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)([_cast_to(dtype, each) for each in value])
+    if not _is_cast(value) or value.dtype is dtype:
+        return value
+    is_kept = (
+        dtype is not torch.float32
+        and value.dtype is torch.float32
+        and value.requires_grad
+        and value.is_leaf
+        and not value._is_view()
+        and torch.is_autocast_cache_enabled()
+    )
+    if not is_kept:
+        return value.to(dtype)
+    found = _CASTS.by_id.get(id(value))
+    if found is not None and found[0]() is value and found[1].dtype is dtype:
+        return found[1]
+    made = value.to(dtype)
+    _CASTS.by_id[id(value)] = weakref.ref(value), made
+    return made
+
+
+def _clear_both_caches() -> None:
+    _CASTS.by_id.clear()
+    _clear_cache()
