@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import kernbench
+import kernbench.cli
 from kernbench.cli.interrupt import interruptible
 
 BENCH = """
@@ -111,3 +111,59 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_ctrl_c_to_all_processes_of_validate_is_one_line(tmp_path: Path) -> None:
+    lines = [f"A100,gemm,fp16,{m},64,64,9.9,a source" for m in range(1, 100)]
+    data = tmp_path / "rows.csv"
+    data.write_text("\n".join(["device,op,dtype,m,n,k,time_us,source", *lines]))
+    program = f"""
+import sys
+from kernbench.cli import main
+from kernbench.validation import score
+held = score._interrupts_held
+class Telling:
+    def __enter__(self):
+        self.held = held()
+        self.held.__enter__()
+    def __exit__(self, *error):
+        self.held.__exit__(*error)
+        print("started", flush=True)
+score._interrupts_held = Telling
+if __name__ == "__main__":
+    sys.argv[1:] = ["validate", {str(data)!r}, "--jobs", "2"]
+    main()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "started\n"
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (130, "interrupted\n")
+
+
+def test_ctrl_c_while_the_command_is_imported_is_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "kernbench.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "kernbench.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as status:
+        kernbench.cli.main()
+    assert status.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

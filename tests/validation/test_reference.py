@@ -89,7 +89,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_rows([tmp_path / "none.csv"])
 
 
-@pytest.mark.parametrize("size", ["0", "-4", "1.5", "many", ""])
+@pytest.mark.parametrize("size", ["0", "-4", "1.5", "nan", "1e400", "many", ""])
 def test_an_impossible_size_names_its_row_and_column(tmp_path: Path, size: str) -> None:
     (row,) = read_rows(written(tmp_path, GEMM + ROW.replace(",64,", f",{size},")))
     with pytest.raises(UsageError, match=r"rows\.csv:2: column m"):

@@ -166,7 +166,7 @@ def make_room(options: Outputs) -> None:
     for name in ("log", "trace", "json"):
         given = getattr(options, name)
         if given is not None and given != STDOUT:
-            _check_writable(name, Path(given))
+            check_writable(name, Path(given))
             other = taken.setdefault(Path(given).resolve(), name)
             if other != name:
                 raise UsageError(f"--{other} and --{name} both name {given}; take two files")
@@ -174,7 +174,7 @@ def make_room(options: Outputs) -> None:
             raise UsageError(f"--{name} takes a file; only --json can go to stdout")
 
 
-def _check_writable(option: str, path: Path) -> None:
+def check_writable(option: str, path: Path) -> None:
     """Find out before the run, not after it, that there is no place for its results."""
     if path.is_dir():
         raise UsageError(f"--{option} {path} is a folder; name a file in it")

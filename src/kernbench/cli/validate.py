@@ -66,6 +66,7 @@ def validate(options: ValidateOptions) -> int:
 
 
 def _validate(options: ValidateOptions) -> None:
+    from kernbench.cli.run import check_writable
     from kernbench.hardware import machine_text
     from kernbench.validation import (
         Machines,
@@ -78,6 +79,9 @@ def _validate(options: ValidateOptions) -> None:
         write_plot,
     )
 
+    for name in ("json", "page", "plot"):
+        if (given := getattr(options, name)) is not None:
+            check_writable(name, Path(given))
     rows = read_rows(options.data)
     added = [machine_text(name) for name in options.machines]
     if options.borrow is not None:

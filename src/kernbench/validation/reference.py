@@ -78,7 +78,7 @@ class Row:
             number = float(text)
         except ValueError:
             number = 0.0
-        if number < 1 or number != int(number):
+        if not 1 <= number < float("inf") or number != int(number):
             raise UsageError(
                 f"{self.where}: column {column} must be a whole number above 0, but got {text!r}"
             )

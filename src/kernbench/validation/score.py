@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import get_context
@@ -99,9 +101,11 @@ def answer_rows(
         with ProcessPoolExecutor(
             min(jobs, len(chunks)), context, initializer=_begin, initargs=(machines.added,)
         ) as pool:
-            pending = {
-                pool.submit(_answer, [rows[index] for index in chunk]): chunk for chunk in chunks
-            }
+            with _interrupts_held():
+                pending = {
+                    pool.submit(_answer, [rows[index] for index in chunk]): chunk
+                    for chunk in chunks
+                }
             try:
                 for future in as_completed(pending):
                     chunk = pending[future]
@@ -153,7 +157,21 @@ class _Answerer:
 _ANSWERERS: list[_Answerer] = []
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let SIGINT wait; a process that is started meanwhile lets it wait until :func:`_begin`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(added: tuple[tuple[str, str], ...]) -> None:
+    # Ctrl-C goes to all processes of a terminal; one of them says so.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     _ANSWERERS[:] = [_Answerer(Machines(added))]
 
 
