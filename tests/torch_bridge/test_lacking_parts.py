@@ -335,3 +335,18 @@ torch.backends.cuda.enable_cudnn_sdp(False)
     assert flags == [
         getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "cudnn")
     ]
+
+
+def test_what_is_asked_of_any_accelerator_is_what_cuda_says(run) -> None:
+    run(
+        """
+memory = torch.accelerator
+assert memory.get_memory_info() == memory.get_memory_info(0) == torch.cuda.mem_get_info()
+torch.ones(4, 4, device="cuda")
+assert memory.memory_stats()["allocation.all.allocated"] == 2
+memory.reset_accumulated_memory_stats()
+assert memory.memory_stats()["allocation.all.allocated"] < 2
+memory.empty_host_cache()
+assert x.is_cuda and not x.is_cpu and not x.is_meta and x.cpu().is_cpu
+"""
+    )

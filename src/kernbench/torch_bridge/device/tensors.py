@@ -314,6 +314,7 @@ def install(patches: Patches) -> None:
         {
             "device": property(device_of),
             "is_cuda": property(lambda self: device_of(self).type == "cuda"),
+            "is_cpu": property(lambda self: device_of(self).type == "cpu"),
             "is_meta": property(lambda self: device_of(self).type == "meta"),
             "to": to,
             "cpu": cpu,

@@ -33,7 +33,10 @@ def install(patches: Patches) -> None:
             "_accelerator_isAllocatorInitialized": lambda: True,
             "_accelerator_getDeviceStats": _statistics,
             "_accelerator_resetPeakStats": _reset_peaks,
+            "_accelerator_resetAccumulatedStats": _reset_sums,
             "_accelerator_emptyCache": _empty_cache,
+            "_accelerator_emptyHostCache": lambda: None,
+            "_accelerator_getMemoryInfo": mem_get_info,
         },
     )
     patches.set_all(torch.cuda.memory, {"is_initialized": lambda: True, "_lazy_init": lambda: None})
