@@ -32,7 +32,12 @@ lists = AutocastTestLists("cuda:0")
 def cast(value, dtype):
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() else value
-    return type(value)(cast(each, dtype) for each in value) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(cast(each, dtype) for each in value)
+    return value
+
+def listed(value):
+    return value if isinstance(value, tuple) else (value,)
 
 def check(module, entries, dtype):
     count = 0
@@ -44,7 +49,7 @@ def check(module, entries, dtype):
             found = getattr(module, name)(*args, **named)
             with torch.autocast("cuda", enabled=False):
                 wanted = getattr(module, name)(*cast(args, dtype), **named)
-        for one, other in zip(*(each if isinstance(each, tuple) else (each,) for each in (found, wanted))):
+        for one, other in zip(listed(found), listed(wanted)):
             assert one.dtype == dtype, (name, one.dtype)
             if not DATA:
                 continue
@@ -66,7 +71,6 @@ assert check(torch, lists.torch_need_autocast_promote, full) > 8
 @pytest.mark.adr("0099-D1")
 @pytest.mark.parametrize("data", [True, False])
 def test_what_pytorch_lists_for_cuda_is_cast(tmp_path: Path, data: bool) -> None:
-    pytest.importorskip("expecttest")
     run(tmp_path, LISTED.replace("DATA", str(data)), data=data)
 
 
