@@ -31,6 +31,7 @@ from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS, KernelCall, Pointer, element
 from kernbench.triton_backend import activate
 from kernbench.validation import answer_rows, read_rows
 from tests.measurement.modeled_device import ModeledDevice
+from tests.triton_backend.recording import RecordingLauncher
 
 H100 = load_machine("h100-sxm", 1)
 SMALL = GemmShape(16, 256, 512)
@@ -163,20 +164,12 @@ def expected(op: str, x: Any, y: Any, rest: list[Any]) -> Any:
 
 
 def test_a_gpu_compiles_the_same_function_specialized_on_its_sizes() -> None:
-    seen: list[str] = []
-
-    class Recorder:
-        def launch(self, binary: Any, grid: Any, args: Any) -> None:
-            seen.append(binary.ttir if hasattr(binary, "ttir") else str(binary))
-
-        def tcm_capacity_bytes(self) -> int:
-            return 1 << 40
-
+    launcher = RecordingLauncher()
     call = elementwise_call("add", Pointer(float32), (Pointer(float32),) * 2, float32, 4096)
-    with activate(Recorder()):  # type: ignore[arg-type]
+    with activate(launcher):
         call.kernel[call.grid](*call.args, **call.options)
         call.on_device()
-    plain, specialized = seen
+    plain, specialized = (binary.ttir for binary, _, _ in launcher.launches)
     assert "divisibility = 16" not in plain
     assert "divisibility = 16" in specialized
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
-LEAST, MOST = Fraction(1, 10**6), 10**7
+LEAST, MOST = Fraction(1, 1 << 20), 10**7
 """What a quantity may be at least, if it is above 0, and at most, in the unit of its key.
 
 Beyond any machine, and within what times of kernels, in picoseconds, leave to 64 bits.
