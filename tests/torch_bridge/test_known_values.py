@@ -126,6 +126,22 @@ assert known.tolist() == [0.0] * 3 and alias.tolist() == [0.0] * 2
 
 
 @pytest.mark.adr("0098-D2")
+def test_what_is_written_unsaid_or_through_a_lazy_view_reads_as_zero(tmp_path: Path) -> None:
+    source = """
+norm = torch.nn.BatchNorm1d(3, affine=False).cuda()
+assert norm.running_var.tolist() == [1.0] * 3
+norm(torch.randn(8, 3, device="cuda"))  # the schema does not say that it writes running statistics
+assert norm.running_var.tolist() == [0.0] * 3 and norm.num_batches_tracked.item() == 1
+for write in (lambda x: x.conj().copy_(torch.randn_like(x)), lambda x: x.conj().fill_(2)):
+    known = torch.tensor([1 + 2j, 3]).cuda()
+    assert known.tolist() == [1 + 2j, 3]
+    write(known)
+    assert known.tolist() == [0j, 0j]
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.adr("0098-D2")
 def test_what_nobody_knows_reads_as_zero(tmp_path: Path) -> None:
     source = """
 x = torch.randn(2, 3, device="cuda") + 1

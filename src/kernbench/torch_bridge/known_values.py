@@ -45,8 +45,10 @@ def values_of(tensor: Tensor) -> Tensor | None:
 def forget(tensors: Iterable[Tensor]) -> None:
     """Take note that memory was written with numbers that nobody knows."""
     for tensor in tensors:
-        if _kept(tensor) is not None:
-            storage_of(tensor)._known = None
+        if type(tensor) in PLAIN and tensor.layout is torch.strided:
+            storage = storage_of(tensor)
+            if getattr(storage, "_known", None) is not None:
+                storage._known = None
 
 
 def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any) -> None:
@@ -57,8 +59,8 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
         _follow_known(func, operation, args, kwargs, result)
         return
     value = _decided(operation, args)
-    if operation.written:
-        forget(_written(func, operation, args, kwargs))
+    if operation.changed:
+        forget(written_tensors(func, operation, args, kwargs))
     if value is not None:
         with _disable_current_modes():
             target = _to_be_known(result)
@@ -112,7 +114,12 @@ def _kept(tensor: Tensor) -> Any:
     kept = getattr(storage, "_known", None)
     if kept is None or kept.nbytes() != storage.nbytes():
         return None
-    return None if tensor.is_conj() or tensor.is_neg() else kept
+    return None if _is_lazy(tensor) else kept
+
+
+def _is_lazy(tensor: Tensor) -> bool:
+    """Return whether C++ notes of a view that its numbers are to be conjugated or negated."""
+    return bool(tensor.is_conj() or tensor.is_neg())
 
 
 def _view(storage: Any, tensor: Tensor) -> Tensor:
@@ -151,7 +158,7 @@ def _is_plain(operation: Operation) -> bool:
 def _follow_known(
     func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any
 ) -> None:
-    written = _written(func, operation, args, kwargs)
+    written = written_tensors(func, operation, args, kwargs)
     is_small = all(each.numel() <= MOST_ELEMENTS for each in leaves(result))
     with _disable_current_modes():
         if is_small and None not in _each(_to_be_known, written):
@@ -198,16 +205,12 @@ def _decided(operation: Operation, args: Any) -> bool | None:
     return None
 
 
-def _written(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
-    return written_tensors(func._schema, sorted(operation.written), args, kwargs)
-
-
 def _to_be_known(tensor: Tensor) -> Tensor | None:
     """Return what shows a tensor's numbers, zeros if they are not known but may be from now on."""
     found = values_of(tensor)
-    if found is None and tensor.is_contiguous() and tensor.numel() <= MOST_ELEMENTS:
+    if found is None and tensor.numel() <= MOST_ELEMENTS and not _is_lazy(tensor):
         storage = storage_of(tensor)
-        if storage.nbytes() == tensor.nbytes:
+        if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
             storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
             found = _view(storage._known, tensor)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from sys import getrefcount
@@ -164,12 +163,12 @@ def leaves(values: Any) -> list[Tensor]:
     return found
 
 
-def written_tensors(schema: Any, written: Sequence[int], args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that a call writes, of the positions in its schema that it writes."""
+def written_tensors(func: Any, operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors that a call writes."""
     found: list[Tensor] = []
-    for position in written:
+    for position in operation.changed:
         if position < len(args):
             found += leaves(args[position])
         else:
-            found += leaves(kwargs.get(schema.arguments[position].name))
+            found += leaves(kwargs.get(func._schema.arguments[position].name))
     return found

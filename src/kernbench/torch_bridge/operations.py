@@ -63,6 +63,13 @@ _ON_ONE_DEVICE = frozenset(
     }
 )
 
+_WRITTEN_UNSAID = {
+    "aten.native_batch_norm.default": (3, 4),
+    "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
+    "fsdp.all_gather_copy_in.default": (1,),
+}
+"""Running statistics and buffers of which the schema does not say that they are written."""
+
 
 def written_in_python(func: Any) -> Callable[..., Any] | None:
     """Return the function, that for devices if there is one, which an overload was made of."""
@@ -123,7 +130,9 @@ class Operation:
     """Whether all that there is to know of a call is its time, once it is known that its operands
     are on one device."""
     written: frozenset[int]
-    """Positions of the arguments that it writes."""
+    """Positions of the arguments that it writes, by its schema."""
+    changed: tuple[int, ...]
+    """Those that it writes in truth, in order."""
 
 
 @cache
@@ -150,6 +159,11 @@ def describe(func: Any) -> Operation:
     is_composite = func.has_kernel_for_dispatch_key(
         _KEYS.CompositeImplicitAutograd
     ) and not func.has_kernel_for_dispatch_key(_KEYS.CPU)
+    written = frozenset(
+        position
+        for position, each in enumerate(schema.arguments)
+        if each.alias_info is not None and each.alias_info.is_write
+    )
     return Operation(
         call=func._op,
         # A device's attention has the name without what says that the host computes it.
@@ -172,9 +186,6 @@ def describe(func: Any) -> Operation:
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)
         and full_name not in _HOST_RESULTS,
-        written=frozenset(
-            position
-            for position, each in enumerate(schema.arguments)
-            if each.alias_info is not None and each.alias_info.is_write
-        ),
+        written=written,
+        changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
     )

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.process import Process
 
 _NEEDS_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-_WRITTEN_UNSAID = {
-    "aten.native_batch_norm.default": (3, 4),
-    "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
-    "fsdp.all_gather_copy_in.default": (1,),
-}
-"""Running statistics and buffers of which the schema does not say that they are written."""
 _NO_BACKWARD = -1
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 _CLONING = frozenset(
@@ -178,8 +172,8 @@ class Capture:
             if any(map(_is_of_device, leaves((args, list(kwargs.values()))))):
                 given = self.memory.refs((args, kwargs), step, bake)
                 # What is free runs no kernel.
-                written = () if operation.is_free else _written(operation)
-                changed = written_tensors(func._schema, written, args, kwargs)
+                if not operation.is_free:
+                    changed = written_tensors(func, operation, args, kwargs)
                 self.memory.keep_bytes(changed, step)
         result = go_on(func, operation, args, kwargs)
         with unobserved():
@@ -385,10 +379,6 @@ def _compute_nothing() -> None:
 
 def _device_tensor(tensor: Tensor) -> Tensor | None:
     return tensor if _is_of_device(tensor) else None
-
-
-def _written(operation: Operation) -> list[int]:
-    return sorted(operation.written.union(_WRITTEN_UNSAID.get(operation.full_name, ())))
 
 
 def _nothing(tensor: Tensor) -> None:
