@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernbench.torch_bridge.modes import Mode
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.costs import OperationTiming
@@ -37,17 +38,13 @@ class OtherCallError(Exception):
     """A function does something else than was expected."""
 
 
-class _Witness(TorchDispatchMode):
+class _Witness(Mode):
     """Lets one call be executed."""
 
     def __init__(self, call: tuple[Any, ...]) -> None:
         super().__init__()
         self._call = call
         self.results: list[Any] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

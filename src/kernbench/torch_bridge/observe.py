@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._prims.rng_prims import run_dtensor_rng_op
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.torch_bridge.call_keys import look_at
 from kernbench.torch_bridge.costs import num_bytes
@@ -22,6 +21,7 @@ from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.direct import KnownCall, execute_first
 from kernbench.torch_bridge.known_values import follow
+from kernbench.torch_bridge.modes import Mode
 from kernbench.torch_bridge.operands import ends_of_copy, residence_among
 from kernbench.torch_bridge.operations import PLAIN, Operation, describe, written_in_python
 from kernbench.torch_bridge.process import Process, current
@@ -44,17 +44,12 @@ _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
 """By the identity of the overload, which the entry keeps alive: its own hash is Python."""
 
 
-class Observer(TorchDispatchMode):
+class Observer(Mode):
     """Sees every operation of one thread.
 
     Wrappers (DTensor and the like) are left to their own handlers, whose operations on the
     tensors inside come here.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled here; looking for that would take longer than the operation.
-        return False
 
     def __init__(self, process: Process) -> None:
         super().__init__()

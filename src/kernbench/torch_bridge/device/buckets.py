@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.torch_bridge.device.residence import residence_of, settle
+from kernbench.torch_bridge.modes import Mode
 from kernbench.torch_bridge.patches import Patches
 
 _Reducer: Any = dist.Reducer
@@ -22,7 +22,7 @@ _assign: Any = dist._compute_bucket_assignment_by_size
 _devices: WeakKeyDictionary[Any, tuple[torch.device, ...]] = WeakKeyDictionary()
 
 
-class _OnDevices(TorchDispatchMode):
+class _OnDevices(Mode):
     """Puts new tensors of fractions on devices; what DDP counts with stays on the host.
 
     ``buckets``: elements and device of each that will be made, in that order. What else is made is
@@ -33,10 +33,6 @@ class _OnDevices(TorchDispatchMode):
         super().__init__()
         self._device = buckets[0][1]
         self._coming = list(reversed(buckets))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

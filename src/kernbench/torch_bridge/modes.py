@@ -1,0 +1,14 @@
+"""What the bridge's dispatch modes share."""
+
+from __future__ import annotations
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Mode(TorchDispatchMode):
+    """A dispatch mode that is never compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Looking for the compiler would take longer than the operation.
+        return False
