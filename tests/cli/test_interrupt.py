@@ -26,28 +26,37 @@ def worker(rank, torch):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.adr("0011-D3")
-def test_ctrl_c_ends_a_run_with_status_130_and_says_where_every_rank_was(tmp_path: Path) -> None:
-    (tmp_path / "endless.py").write_text(BENCH)
-    command = [sys.executable, "-m", "kernbench", "run", "endless.py", "--ranks", "2"]
+def interrupted(args: list[str], folder: Path, *, group: bool = False) -> tuple[int, str]:
+    """Interrupt a program when it says that it is ready; return its status and its stderr.
+
+    With ``group`` all its processes are, as by a terminal.
+    """
     with subprocess.Popen(
-        command,
-        cwd=tmp_path,
+        [sys.executable, *args],
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=group,
         # A shell starts its background jobs with SIGINT ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "ready\n"
-            process.send_signal(signal.SIGINT)
+            (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
             _, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 130, err
+    return process.returncode, err
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0011-D3")
+def test_ctrl_c_ends_a_run_with_status_130_and_says_where_every_rank_was(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(BENCH)
+    status, err = interrupted(["-m", "kernbench", "run", "endless.py", "--ranks", "2"], tmp_path)
+    assert status == 130, err
     first, *ranks = err.splitlines()
     assert first == "interrupted", err
     assert sorted(line.split()[1:2] for line in ranks) == [["0"], ["1"]], err
@@ -129,28 +138,13 @@ class Telling:
         self.held.__enter__()
     def __exit__(self, *error):
         self.held.__exit__(*error)
-        print("started", flush=True)
+        print("ready", flush=True)
 score._interrupts_held = Telling
 if __name__ == "__main__":
     sys.argv[1:] = ["validate", {str(data)!r}, "--jobs", "2"]
     main()
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "started\n"
-            os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert (process.returncode, err) == (130, "interrupted\n")
+    assert interrupted(["-c", program], tmp_path, group=True) == (130, "interrupted\n")
 
 
 def test_ctrl_c_while_the_command_is_imported_is_status_130(
