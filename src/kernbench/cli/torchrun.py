@@ -49,13 +49,14 @@ def torchrun(options: TorchrunOptions) -> int:
                 f"{options.node_rank}; all ranks run here: give their number with "
                 "--nproc-per-node, and nodes in the machine's description"
             )
+        from kernbench.torch_bridge import check_ranks, check_torch, run_torchrun
+
         path = _find_module(options.script) if options.module else find_script(options.script)
         nprocs = _num_processes(options)
+        check_ranks(nprocs, f"--nproc-per-node {options.nproc_per_node}")
         # A program in one process may start ranks itself, as many as there are devices.
         machine = load_machine(options.machine, None if nprocs == 1 else nprocs)
         make_room(options)
-        from kernbench.torch_bridge import check_torch, run_torchrun
-
         check_torch()
         _import_bridge()
         shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)

@@ -7,12 +7,13 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
+from kernbench.torch_bridge.device_limit import check_ranks
 from kernbench.torch_bridge.versions import SUPPORTED, TorchVersionError, check_torch
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext
 
-__all__ = ["SUPPORTED", "TorchVersionError", "check_torch", "run_torchrun"]
+__all__ = ["SUPPORTED", "TorchVersionError", "check_ranks", "check_torch", "run_torchrun"]
 
 
 def run_torchrun(
@@ -35,7 +36,9 @@ def run_torchrun(
 
     Raises:
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
+        UsageError: There are more ranks than PyTorch has numbers for devices.
     """
+    check_ranks(nprocs, f"run_torchrun(nprocs={nprocs})")
     check_torch()
     from kernbench.torch_bridge.programs import run_torchrun as run
 

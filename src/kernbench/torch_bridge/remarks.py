@@ -40,4 +40,10 @@ def remarks_of(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, for their arithmetic is not known: {named}")
+    devices, machine = len(session.devices), session.run.machine
+    if devices < machine.num_sips:
+        lines.append(
+            f"machine {machine.name} has {machine.num_sips} devices, of which the program sees the "
+            f"{devices} that PyTorch can number"
+        )
     return lines

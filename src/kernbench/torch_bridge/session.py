@@ -9,6 +9,7 @@ import torch
 from kernbench.torch_bridge.call_order import CallOrder
 from kernbench.torch_bridge.costs import OperationCosts
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, META
+from kernbench.torch_bridge.device_limit import MOST_DEVICES
 from kernbench.torch_bridge.direct import KnownCall
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.shapes import Shapes
@@ -37,7 +38,11 @@ class Session:
         """Calls of plain operations, by what decides their time."""
         self.shapes = None if run.has_data else Shapes()
         self.memories = Memories(run.machine)
-        self.devices = [torch.device(DEVICE_TYPE, each) for each in range(run.machine.num_sips)]
+        self.devices = [
+            torch.device(DEVICE_TYPE, each)
+            for each in range(min(run.machine.num_sips, MOST_DEVICES))
+        ]
+        """Those that programs see."""
         self.place = CPU if run.has_data else META
         """Where C++ has the tensors of simulated devices."""
 

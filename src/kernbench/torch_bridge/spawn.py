@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.multiprocessing
 from torch import Tensor
 
+from kernbench.torch_bridge.device_limit import check_ranks
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.queues import is_shared
 
@@ -29,6 +30,7 @@ def install(patches: Patches, programs: Programs) -> None:
         daemon: bool = False,
         start_method: str = "spawn",
     ) -> SpawnContext | None:
+        check_ranks(nprocs, f"torch.multiprocessing.spawn(nprocs={nprocs})")
         context = programs.start(_in_new_main(fn, args, programs), nprocs, {})
         if not join:
             return context

@@ -20,8 +20,8 @@ _NCCL_VERSION = (2, 27, 5)
 
 
 def device_count() -> int:
-    """Return how many devices the machine has."""
-    return current().session.run.machine.num_sips
+    """Return how many devices of the machine a program sees."""
+    return len(current().session.devices)
 
 
 def set_device(device: Any) -> None:

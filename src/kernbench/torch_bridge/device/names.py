@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.errors import UsageError
+from kernbench.torch_bridge.device_limit import MOST_DEVICES
 from kernbench.torch_bridge.process import current
 
 DEVICE_TYPE = "cuda"
@@ -64,11 +65,20 @@ def with_index(device: Any) -> torch.device:
     Raises:
         UsageError: The machine has no such device.
     """
+    number = device if type(device) is int else _number_in(device)
+    if number >= MOST_DEVICES:
+        # Before PyTorch makes 8 bits of it, which name another.
+        check_index(number)
     found = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
     if found.index is None:
         return torch.device(DEVICE_TYPE, current_index())
     check_index(found.index)
     return found
+
+
+def _number_in(device: Any) -> int:
+    number = device.rpartition(":")[2] if isinstance(device, str) else ""
+    return int(number) if number.isdecimal() else -1
 
 
 def check_index(index: int) -> None:
@@ -77,9 +87,16 @@ def check_index(index: int) -> None:
     Raises:
         UsageError: It has not.
     """
-    machine = current().session.run.machine
-    if not 0 <= index < machine.num_sips:
+    session = current().session
+    count, machine = len(session.devices), session.run.machine
+    if 0 <= index < count:
+        return
+    if count < machine.num_sips:
         raise UsageError(
-            f"{DEVICE_TYPE}:{index} does not exist: machine {machine.name} has {machine.num_sips} "
-            f"devices (0 to {machine.num_sips - 1}); take a larger one with --machine"
+            f"{DEVICE_TYPE}:{index} does not exist: of the {machine.num_sips} devices of machine "
+            f"{machine.name} PyTorch can number {count} (0 to {count - 1})"
         )
+    raise UsageError(
+        f"{DEVICE_TYPE}:{index} does not exist: machine {machine.name} has {count} devices (0 to "
+        f"{count - 1}); take a larger one with --machine"
+    )

@@ -226,7 +226,7 @@ class DefaultGenerators:
         self._known: dict[int, DefaultGenerator] = {}
 
     def __len__(self) -> int:
-        return current().session.run.machine.num_sips
+        return len(current().session.devices)
 
     def __getitem__(self, index: int) -> DefaultGenerator:
         check_index(index)
