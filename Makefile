@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-torch-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-titan test-operations clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-torch-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-titan test-field test-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -66,6 +66,11 @@ test-titan: $(VENV)/torch.stamp ## train torchtitan's small models, sharded in f
 	@test -d "$(TITAN)" || { echo "set TITAN to a checkout of torchtitan at v0.2.2"; exit 2; }
 	$(PIP) install --quiet torchdata==0.11.0 "datasets<4.8" tokenizers tyro tensorboard wandb einops pillow safetensors
 	$(BIN)/python tools/titan_runs.py $(TITAN) $(ARGS)
+
+test-field: $(VENV)/torch.stamp ## run programs and mistakes of kernbench's users: ARGS="libraries pinned" for some
+	$(PIP) install --quiet hydra-core
+	DS_BUILD_OPS=0 $(PIP) install --quiet --no-build-isolation deepspeed || echo "deepspeed is not installed"
+	$(BIN)/python tests/field/run.py $(ARGS)
 
 test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device and on the CPU: ARGS=40 for one in 40, ARGS="1 graphs" as graphs
 	$(BIN)/kernbench torchrun tests/torch_bridge/programs/operations.py $(ARGS)

@@ -1,0 +1,29 @@
+# 29 correct kernels, and --check says nothing of any.
+# run: python {file}
+# expect: ^29 silent of 29$
+
+import contextlib
+import io
+import warnings
+
+from correct_kernels import C
+
+import kernbench
+
+silent = 0
+for name, case in C.items():
+    said = io.StringIO()
+    try:
+        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(said):
+            warnings.simplefilter("always")
+            ranks = getattr(case, "ranks", 1)
+            with kernbench.RuntimeContext(machine="ahbm", ranks=ranks, check=True) as t:
+                case(t)
+                t.ahbm.synchronize()
+        found = [str(each.message) for each in caught] + said.getvalue().splitlines()
+    except (kernbench.KernbenchError, BaseExceptionGroup) as error:
+        found = [repr(error)]
+    silent += not found
+    if found:
+        print(name, found)
+print(f"{silent} silent of {len(C)}")
