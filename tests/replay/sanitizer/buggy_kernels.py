@@ -177,3 +177,36 @@ def set_rows(x_ptr, index_ptr, n, BLOCK: tl.constexpr):
 @triton.jit
 def count(x_ptr, BLOCK: tl.constexpr):
     tl.atomic_add(x_ptr + tl.arange(0, BLOCK), 1.0)
+
+
+@triton.jit
+def in_pairs(out_ptr, n, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    """Two lanes store one element; without the bug they store the same, or one is masked off."""
+    at = tl.arange(0, BLOCK)
+    if BUG:
+        tl.store(out_ptr + at // 2, at * 1.0, mask=at < n)
+    else:
+        tl.store(out_ptr + at // 2, at // 2 * 1.0, mask=at < n)
+        tl.store(out_ptr + at // 2, at * 2.0, mask=(at < n) & (at % 2 == 0))
+        tl.store(out_ptr + tl.zeros((BLOCK,), tl.int32), 0.0)
+
+
+@triton.jit
+def overlapping_rows(out_ptr, stride, BLOCK: tl.constexpr):
+    """Rows of a matrix whose stride may be shorter than they are."""
+    row, column = tl.arange(0, 2)[:, None], tl.arange(0, BLOCK)[None, :]
+    tl.store(out_ptr + row * stride + column, row * BLOCK + column)
+
+
+@triton.jit
+def halves_of_words(out_ptr, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    """Words that begin in every ``STEP``-th byte."""
+    at = tl.arange(0, BLOCK)
+    first = out_ptr.to(tl.pointer_type(tl.int8)) + at * STEP
+    tl.store(first.to(tl.pointer_type(tl.int32)), at + 1)
+
+
+@triton.jit
+def scatter(index_ptr, x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + tl.load(index_ptr + at), tl.load(x_ptr + at))

@@ -112,3 +112,12 @@ def take(x_ptr, flag_ptr, out_ptr, BLOCK: tl.constexpr):
         pass
     lane = tl.arange(0, BLOCK)
     tl.store(out_ptr + lane, tl.load(x_ptr + lane))
+
+
+@triton.jit
+def scatters(counts_ptr, index_ptr, x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """As many turns as data says, each of which stores where data says."""
+    lane = tl.arange(0, BLOCK)
+    for turn in range(tl.load(counts_ptr + tl.program_id(0))):
+        index = tl.load(index_ptr + turn * BLOCK + lane)
+        tl.store(out_ptr + tl.program_id(0) * BLOCK + index, tl.load(x_ptr + lane))

@@ -40,6 +40,7 @@ class LaneFinder:
         self._loops = [dim - 1 for dim in dims if is_loop(dim)]
         self._kept: dict[Any, Lanes] = {}
         self._kept_bytes = 0
+        self._overlap: dict[Any, bool] = {}
 
     def find(self, frame: Frame) -> Lanes:
         """Return the active lanes, which are inside the buffer.
@@ -59,7 +60,7 @@ class LaneFinder:
         """Return the lanes with bytes counted from where the parameter points."""
         if not self._is_known:
             return self._compute(frame)
-        key = (frame.chunk, *[frame.iterations[loop] for loop in self._loops])
+        key = self._key(frame)
         found = self._kept.get(key)
         if found is None:
             found = self._compute(frame)
@@ -68,6 +69,22 @@ class LaneFinder:
                 self._kept[key] = found
                 self._kept_bytes += size
         return found
+
+    def _key(self, frame: Frame) -> Any:
+        """Return what known lanes depend on."""
+        return (frame.chunk, *[frame.iterations[loop] for loop in self._loops])
+
+    def overlapping(self, frame: Frame) -> Lanes | None:
+        """Return the active lanes if two of them touch the same byte, else None."""
+        if not self._is_known:
+            found = self.find(frame)
+            return found if _have_common_bytes(found.where, self.site.itemsize) else None
+        key = self._key(frame)
+        overlap = self._overlap.get(key)
+        if overlap is None:
+            where = self._relative(frame).where
+            overlap = self._overlap[key] = _have_common_bytes(where, self.site.itemsize)
+        return self.find(frame) if overlap else None
 
     def _compute(self, frame: Frame) -> Lanes:
         site = self.site
@@ -108,6 +125,13 @@ class LaneFinder:
 
     def buffer(self, frame: Frame) -> Buffer:
         return frame.pointers[self.site.param].buffer
+
+
+def _have_common_bytes(where: Array, itemsize: int) -> bool:
+    if (where[1:] - where[:-1] >= itemsize).all():
+        return False
+    ordered = np.sort(where)
+    return bool((ordered[1:] - ordered[:-1] < itemsize).any())
 
 
 def mark_written(written: Array, where: Array, itemsize: int) -> None:

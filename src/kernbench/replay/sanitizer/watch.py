@@ -29,6 +29,7 @@ from kernbench.replay.frame import Frame
 from kernbench.replay.group_plan import GroupPlan
 from kernbench.replay.lifetimes import results
 from kernbench.replay.sanitizer.accesses import AccessCheck, LoadShadow, StoreNonFinite
+from kernbench.replay.sanitizer.collisions import CollisionCheck
 from kernbench.replay.sanitizer.launch import LaunchState
 from kernbench.replay.sanitizer.non_finite import is_float, note_made
 from kernbench.replay.sanitizer.origins import Origin, Origins
@@ -98,8 +99,8 @@ class SanitizerWatch:
             value,
             collects=self.collects(command),
         )
+        self._checks[command] = check
         if not isinstance(command, DmaWrite):
-            self._checks[command] = check
             return [check]
         steps, slot = group.fetch(command.value)
         return [check, *steps, StoreNonFinite(check, slot, self._names)]
@@ -107,7 +108,9 @@ class SanitizerWatch:
     def after(self, group: GroupPlan, command: Command) -> list[Step]:
         if isinstance(command, DmaRead):
             return self._after_load(group, command)
-        if isinstance(command, DmaWrite | Loop):
+        if isinstance(command, DmaWrite):
+            return self._after_store(group, command)
+        if isinstance(command, Loop):
             return []
         if isinstance(command, Math):
             steps = self._after_math(group, command)
@@ -139,6 +142,13 @@ class SanitizerWatch:
         if command.volatile:
             steps.append(Signal(command, check.lanes, None))
         return steps
+
+    def _after_store(self, group: GroupPlan, command: DmaWrite) -> list[Step]:
+        check = self._checks.pop(command, None)
+        if check is None:
+            return []
+        steps, slot = group.fetch(command.value)
+        return [*steps, CollisionCheck(check.lanes, slot)]
 
     def _after_atomic(self, group: GroupPlan, command: Atomic) -> list[Step]:
         check = self._checks.pop(command, None)
