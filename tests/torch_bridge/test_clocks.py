@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from pathlib import Path
 
@@ -20,10 +21,17 @@ def run(folder: Path, source: str, **options: object) -> object:
 
 
 STEP = """
-import time, timeit, torch
+import os, time, timeit, torch
+from datetime import UTC, date, datetime
 x = torch.ones(512, 512, device="cuda")
-clocks = (time.time, time.perf_counter, timeit.default_timer,
-          lambda: time.time_ns() / 1e9, lambda: time.perf_counter_ns() / 1e9)
+clocks = [time.time, time.perf_counter, time.monotonic, time.process_time, time.thread_time]
+clocks += [lambda name=each.__name__: getattr(time, f"{name}_ns")() / 1e9 for each in clocks]
+clocks += [lambda n=each: time.clock_gettime(n) for each in (
+    time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_PROCESS_CPUTIME_ID)]
+clocks += [lambda: time.clock_gettime_ns(time.CLOCK_MONOTONIC) / 1e9, timeit.default_timer]
+clocks += [lambda: os.times().elapsed, lambda: os.times().user]
+clocks += [lambda: datetime.now().timestamp(), lambda: datetime.now(UTC).timestamp(),
+           lambda: datetime.utcnow().timestamp(), lambda: datetime.today().timestamp()]
 for clock in clocks:
     torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -39,12 +47,101 @@ for clock in clocks:
 """
 
 
-@pytest.mark.adr("0092-D1")
+@pytest.mark.adr("0119-D1")
 def test_a_step_takes_what_the_device_says(tmp_path: Path) -> None:
     run(tmp_path, STEP)
 
 
-@pytest.mark.adr("0092-D1")
+@pytest.mark.adr("0119-D1")
+def test_what_says_the_present_date_is_modeled(tmp_path: Path) -> None:
+    source = """
+import time
+from datetime import date, datetime
+time.sleep(-time.time() % 86400 + 3 * 86400)  # To the beginning of a day in UTC.
+now = int(time.time())
+assert now % 86400 == 0
+for found in (time.mktime(time.localtime()), time.mktime(time.strptime(time.ctime())),
+              time.mktime(time.strptime(time.asctime())), int(time.strftime("%s"))):
+    assert found == now, (found, now)
+assert time.gmtime()[:6] == time.gmtime(now)[:6] != time.gmtime(now - 1)[:6]
+assert time.strftime("%Y", time.gmtime(0)) == "1970" and time.ctime(0) == time.ctime(0.0)
+assert date.today() == datetime.now().date() == date.fromtimestamp(now)
+class Own(datetime): pass
+assert type(Own.now()) is Own and isinstance(datetime.now(), datetime)
+"""
+    before = datetime.datetime.now
+    run(tmp_path, source)
+    assert before() <= datetime.datetime.now() < before() + datetime.timedelta(seconds=60)
+
+
+@pytest.mark.adr("0119-D1")
+def test_a_clock_is_found_by_its_module_and_name(tmp_path: Path) -> None:
+    source = """
+import importlib, time, timeit
+for clock in (timeit.default_timer, time.time, time.monotonic, time.process_time_ns, time.sleep):
+    assert getattr(importlib.import_module(clock.__module__), clock.__name__) is clock
+assert timeit.default_timer.__name__ == "perf_counter"
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.adr("0119-D6")
+def test_clocks_begin_alike_in_every_run(tmp_path: Path) -> None:
+    source = """
+import builtins, time, torch
+def read():
+    return [time.monotonic(), time.perf_counter_ns(), time.process_time(), time.time() % 1]
+began = read(), time.time()
+x = torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+torch.cuda.synchronize()
+builtins.found = (*began[0], *read(), time.time() - began[1])
+"""
+    import builtins
+
+    found = []
+    try:
+        for _ in range(2):
+            run(tmp_path, source)
+            found.append(vars(builtins).pop("found"))
+            time.sleep(0.01)
+    finally:
+        vars(builtins).pop("found", None)
+    assert found[0] == found[1]
+
+
+@pytest.mark.adr("0119-D7")
+def test_sleep_is_no_work_of_the_processor(tmp_path: Path) -> None:
+    source = """
+import threading, time
+time.sleep(5)
+others = [threading.Thread(target=time.sleep, args=(9,)) for _ in range(2)]
+for each in others: each.start()
+time.sleep(3)
+for each in others: each.join()
+assert time.monotonic() > 86400 + 14
+assert 0 < time.process_time() < 1e-5 and 0 < time.thread_time() < 1e-5
+assert time.process_time() < os.times().user < 1e-5
+"""
+    run(tmp_path, "import os\n" + source)
+
+
+@pytest.mark.adr("0119-D3")
+def test_pythons_own_modules_wait_for_what_is_outside(tmp_path: Path) -> None:
+    source = """
+import asyncio, sched, subprocess, sys, time
+begun = time.monotonic()
+asyncio.run(asyncio.sleep(0.05))
+subprocess.run([sys.executable, "-c", "pass"], timeout=60, check=True)
+assert time.monotonic() - begun < 1e-3
+plan = sched.scheduler()
+plan.enter(7, 1, lambda: None)
+plan.run()
+assert round(time.monotonic() - begun, 3) == 7
+"""
+    run(tmp_path, source)
+
+
+@pytest.mark.adr("0119-D1")
 def test_benchmarks_of_pytorch_say_modeled_time(tmp_path: Path) -> None:
     source = """
 import torch
@@ -62,7 +159,7 @@ assert abs(found * 1e3 * 50 / begin.elapsed_time(end) - 1) < 0.05
     run(tmp_path, source)
 
 
-@pytest.mark.adr("0092-D1")
+@pytest.mark.adr("0119-D1")
 def test_a_run_begins_at_the_real_time_and_each_rank_has_its_own(tmp_path: Path) -> None:
     source = """
 import os, time
@@ -83,7 +180,7 @@ print(f"begun {begun:.6f}")
     assert context.simulation.now_ps >= 1000 * 10**12
 
 
-@pytest.mark.adr("0092-D2")
+@pytest.mark.adr("0119-D2")
 def test_looking_takes_time(tmp_path: Path) -> None:
     source = """
 import time
@@ -98,7 +195,7 @@ assert abs(looked * {reading_ns} - 1e6) < 1e3
     run(tmp_path, source.format(reading_ns=READING_PS // 1000))
 
 
-@pytest.mark.adr("0092-D3")
+@pytest.mark.adr("0119-D3")
 def test_waits_that_nobody_ends_take_their_timeout(tmp_path: Path) -> None:
     source = """
 import queue, threading, time
@@ -138,7 +235,7 @@ with ThreadPoolExecutor(2) as pool:
     assert 18 <= context.simulation.now_ps / 10**12 < 18.001
 
 
-@pytest.mark.adr("0092-D4")
+@pytest.mark.adr("0119-D4")
 def test_threads_of_a_process_sleep_side_by_side(tmp_path: Path) -> None:
     source = """
 import threading, time
@@ -153,7 +250,7 @@ assert round(time.perf_counter() - begun, 3) == 5
     run(tmp_path, source)
 
 
-@pytest.mark.adr("0092-D1")
+@pytest.mark.adr("0119-D1")
 def test_what_a_program_has_taken_is_the_real_clock_again_after_it(tmp_path: Path) -> None:
     source = "import builtins\nfrom time import time\nbuiltins.kept = time\n"
     before = time.time
@@ -168,7 +265,7 @@ def test_what_a_program_has_taken_is_the_real_clock_again_after_it(tmp_path: Pat
         vars(builtins).pop("kept", None)
 
 
-@pytest.mark.adr("0092-D5")
+@pytest.mark.adr("0119-D5")
 def test_measurements_end_when_blocks_take_equal_times(tmp_path: Path) -> None:
     source = """
 import torch

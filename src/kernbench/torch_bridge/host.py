@@ -33,6 +33,10 @@ class Host:
         self._streams: dict[int, Stream] = {}
         """The default ones, by SIP."""
         self._ahead_ps = 0
+        self._slept_ps = 0
+        """How long some thread has slept."""
+        self._slept_until_ps = 0
+        self._worked_ps = 0
         self.launches_as: Literal["launch", "capture"] = "launch"
         """What its log calls the time of launches."""
 
@@ -44,6 +48,15 @@ class Host:
         """Return the host's time, after the time that reading it takes."""
         self._ahead_ps = self.now_ps + reading_ps
         return self._ahead_ps
+
+    def look_at_work(self, reading_ps: int) -> int:
+        """Return for how long the host has not slept, after the time that reading it takes.
+
+        To wait for a device or for another rank is work: the driver and NCCL spin meanwhile.
+        """
+        # Sleep is counted at its end, when other threads may have seen a later time.
+        self._worked_ps = max(self._worked_ps, self.look_at_clock(reading_ps) - self._slept_ps)
+        return self._worked_ps
 
     def spend(self, label: str) -> int:
         """Let the host time of one launch pass, and return when it is over."""
@@ -107,7 +120,11 @@ class Host:
         The host has not spent it: other threads of the process launch meanwhile.
         """
         simulation = self._run.simulation
-        simulation.sleep(self.now_ps - simulation.now_ps + delay_ps)
+        since_ps = self.now_ps
+        simulation.sleep(since_ps - simulation.now_ps + delay_ps)
+        end_ps = since_ps + delay_ps
+        self._slept_ps += max(end_ps - max(since_ps, self._slept_until_ps), 0)
+        self._slept_until_ps = max(end_ps, self._slept_until_ps)
 
     def catch_up(self) -> None:
         """Let the simulation come to this host's time; other ranks run meanwhile."""

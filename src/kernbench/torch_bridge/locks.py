@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 _allocate: Any = threading._allocate_lock  # type: ignore[attr-defined]
 _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
-_sleep = time.sleep
 _PS_PER_S = 10**12
 
 
@@ -162,15 +160,6 @@ def _reentrant_lock() -> Any:
     return _LockOfEach(_PyRLock) if HERE.is_importing else _PyRLock()
 
 
-def _simulated_sleep(seconds: float) -> None:
-    """``time.sleep``: simulated time passes."""
-    process = HERE.process
-    if process is None or HERE.is_foreign:
-        _sleep(seconds)
-    else:
-        process.host.sleep(int(seconds * _PS_PER_S))
-
-
 def install(patches: Patches) -> None:
     """Let what programs build of locks give way to the other ranks."""
     patches.set_all(
@@ -183,4 +172,3 @@ def install(patches: Patches) -> None:
         },
     )
     patches.set(queue, "SimpleQueue", queue._PySimpleQueue)  # type: ignore[attr-defined]
-    patches.set(time, "sleep", _simulated_sleep)
