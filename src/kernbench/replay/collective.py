@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kernbench.collectives import Schedule, known_algorithms
 from kernbench.errors import InternalError, UnknownNameError, UsageError, nearest
+from kernbench.replay.reduction_order import reduce_in_order, sweeps_of
 
 Array = npt.NDArray[Any]
 
@@ -27,9 +28,6 @@ _COMBINE: Mapping[str, np.ufunc] = {
 }
 
 REDUCE_OPS: tuple[str, ...] = tuple(_COMBINE)
-
-_STRIP_BYTES = 256 * 1024
-"""How much of the result is kept in the CPU's cache while all ranks are added to it."""
 
 
 def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
@@ -52,10 +50,12 @@ def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -
         check_reduce_op(reduce_op, works[0].dtype)
     if schedule.num_ranks == 1 or schedule.num_elements == 0:
         return
-    run = _AT_ONCE.get((schedule.op, schedule.algorithm), run_steps)
     # A device overflows to infinity without a word.
     with np.errstate(all="ignore"):
-        run(schedule, reduce_op, works)
+        if schedule.op in _REDUCING:
+            _reduce(schedule, reduce_op, works)
+        else:
+            _COPY.get((schedule.op, schedule.algorithm), run_steps)(schedule, reduce_op, works)
 
 
 def check_reduce_op(reduce_op: str, dtype: np.dtype[Any]) -> None:
@@ -113,29 +113,23 @@ def _fold(schedule: Schedule, combine: np.ufunc, work: Array, buffer: Array) -> 
         combine(work, slot, out=work)
 
 
-def _one_shot_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    result = works[0].copy()
-    for work in works[1:]:
-        _COMBINE[reduce_op](result, work, out=result)
-    _hand_out(reduce_op, result, works)
-
-
-def _ring_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    result = _reduced_in_ring_order(
-        schedule.chunk_bounds, schedule.itemsize, _COMBINE[reduce_op], works
-    )
-    _hand_out(reduce_op, result, works)
-
-
-def _ring_reduce_scatter(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    result = _reduced_in_ring_order(
-        schedule.chunk_bounds, schedule.itemsize, _COMBINE[reduce_op], works
-    )
+def _reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
+    sweeps = sweeps_of(schedule)
+    if sweeps is None:
+        run_steps(schedule, reduce_op, works)
+        return
+    result = reduce_in_order(sweeps, _COMBINE[reduce_op], works)
     _finish(reduce_op, result, schedule.num_ranks)
-    bounds = schedule.chunk_bounds.tolist()
-    for rank, work in enumerate(works):
-        own = slice(bounds[rank], bounds[rank + 1])
-        work[own] = result[own]
+    if schedule.op == "all_reduce":
+        for work in works:
+            work[:] = result
+    elif schedule.op == "reduce":
+        works[schedule.root][:] = result
+    else:
+        bounds = schedule.chunk_bounds.tolist()
+        for rank, work in enumerate(works):
+            own = slice(bounds[rank], bounds[rank + 1])
+            work[own] = result[own]
 
 
 def _all_gather(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
@@ -153,88 +147,6 @@ def _broadcast(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> No
     for work in works:
         if work is not source:
             work[:] = source
-
-
-def _reduced_in_ring_order(
-    bounds: npt.NDArray[np.int64], itemsize: int, combine: np.ufunc, works: Sequence[Array]
-) -> Array:
-    """Return the reduction, chunk ``c`` in the order ``c + 1, ..., n - 1, 0, ..., c``.
-
-    Going over the ranks twice turns that into few operations on long runs of chunks: in the first
-    round rank r begins chunk r - 1 and joins those below it, in the second it joins those from r
-    on. Rank 0 stands between the rounds: it begins the last chunk and joins all others.
-    """
-    first, others = works[0], works[1:]
-    result = np.empty_like(first)
-    strip = max(_STRIP_BYTES // itemsize, 1)
-    num_elements = int(bounds[-1])
-    for low in range(0, num_elements, strip):
-        high = min(low + strip, num_elements)
-        cuts = np.clip(bounds, low, high).tolist()
-        for rank, work in enumerate(others, start=1):
-            begun, end = cuts[rank - 1], cuts[rank]
-            if begun > low:
-                part = result[low:begun]
-                combine(part, work[low:begun], out=part)
-            if end > begun:
-                result[begun:end] = work[begun:end]
-        begun = cuts[-2]
-        part = result[low:begun]
-        combine(part, first[low:begun], out=part)
-        result[begun:high] = first[begun:high]
-        for rank, work in enumerate(others, start=1):
-            begun = cuts[rank]
-            if begun == high:
-                break
-            part = result[begun:high]
-            combine(part, work[begun:high], out=part)
-    return result
-
-
-def _reduced_against_ring_order(
-    bounds: Sequence[int], combine: np.ufunc, works: Sequence[Array], result: Array
-) -> None:
-    """Reduce the chunks between ``bounds``, ``c`` in the order ``c - 1, ..., 0, n - 1, ..., c``.
-
-    As in :func:`_reduced_in_ring_order`, with the ranks taken from the last to the first: in the
-    first round rank r begins chunk r + 1 and joins those above it, in the second it joins those up
-    to r; the last rank begins chunk 0 between the rounds.
-    """
-    num_ranks, high = len(works), bounds[-1]
-    for rank in range(num_ranks - 2, -1, -1):
-        begun, above = bounds[rank + 1], bounds[rank + 2]
-        result[begun:above] = works[rank][begun:above]
-        if above < high:
-            part = result[above:high]
-            combine(part, works[rank][above:high], out=part)
-    first, low = bounds[0], bounds[1]
-    result[first:low] = works[-1][first:low]
-    part = result[low:high]
-    combine(part, works[-1][low:high], out=part)
-    for rank in range(num_ranks - 2, -1, -1):
-        end = bounds[rank + 1]
-        part = result[first:end]
-        combine(part, works[rank][first:end], out=part)
-
-
-def _bidirectional_all_reduce(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    bounds, combine = schedule.chunk_bounds, _COMBINE[reduce_op]
-    num_ranks = schedule.num_ranks
-    result = np.empty_like(works[0])
-    middle = int(bounds[num_ranks])
-    clockwise = [work[:middle] for work in works]
-    result[:middle] = _reduced_in_ring_order(
-        bounds[: num_ranks + 1], schedule.itemsize, combine, clockwise
-    )
-    _reduced_against_ring_order(bounds[num_ranks:].tolist(), combine, works, result)
-    _hand_out(reduce_op, result, works)
-
-
-def _hand_out(reduce_op: str, reduced: Array, works: Sequence[Array]) -> None:
-    """Give every rank the finished reduction."""
-    _finish(reduce_op, reduced, len(works))
-    for work in works:
-        work[:] = reduced
 
 
 def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:
@@ -257,11 +169,7 @@ def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:
 
 _REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 
-_AT_ONCE: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], None]] = {
-    ("all_reduce", "ring"): _ring_all_reduce,
-    ("all_reduce", "bidirectional_ring"): _bidirectional_all_reduce,
-    ("reduce_scatter", "ring"): _ring_reduce_scatter,
-    ("all_reduce", "one_shot"): _one_shot_all_reduce,
+_COPY: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], None]] = {
     **{("all_gather", algorithm): _all_gather for algorithm in known_algorithms("all_gather")},
     ("broadcast", "ring"): _broadcast,
     ("broadcast", "tree"): _broadcast,

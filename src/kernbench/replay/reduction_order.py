@@ -1,0 +1,160 @@
+"""In which order the chunks of a reduction take the ranks, and which chunks take one together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.collectives import Schedule
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+Sweep = tuple[int, int, int, int]
+"""A rank, where its elements begin and end, and how they come into the result."""
+
+BEGIN, RESULT_FIRST, RANK_FIRST = 0, 1, 2
+"""They are the result so far, or are combined with it; which operand is first matters to NaNs."""
+
+_MOST_ROUNDS = 3
+_STRIP_BYTES = 256 * 1024
+"""How much of the result is kept in the CPU's cache while all ranks are added to it."""
+
+
+def reduce_in_order(sweeps: Sequence[Sweep], combine: np.ufunc, works: Sequence[Array]) -> Array:
+    """Return what the sweeps make of the ranks' 1-D arrays."""
+    first = works[0]
+    result = np.empty_like(first)
+    strip = max(_STRIP_BYTES // first.itemsize, 1)
+    for start in range(0, len(first), strip):
+        end = start + strip
+        for rank, low, high, how in sweeps:
+            if low < start:
+                low = start
+            if high > end:
+                high = end
+            if low >= high:
+                continue
+            part, given = result[low:high], works[rank][low:high]
+            if how == RESULT_FIRST:
+                combine(part, given, out=part)
+            elif how == BEGIN:
+                part[:] = given
+            else:
+                combine(given, part, out=part)
+    return result
+
+
+@lru_cache(maxsize=256)
+def sweeps_of(schedule: Schedule) -> tuple[Sweep, ...] | None:
+    """Return operations on long runs of chunks that reduce as the schedule's steps do.
+
+    The result is what everyone gets who gets any of it. None where ranks get different results, a
+    chunk is not made by adding one rank after the other (a tree's, say), or the chunks take the
+    ranks in orders that have little in common.
+    """
+    taken = _taken(schedule)
+    if taken is None:
+        return None
+    orders, is_first = taken
+    n = schedule.num_ranks
+    falls = (orders[:, 1] - orders[:, 0]) % n > n // 2
+    bounds = np.array([0, schedule.num_elements]) if schedule.fold else schedule.chunk_bounds
+    sweeps: list[Sweep] = []
+    # Ranks come round upwards or downwards, from where the chunk begins that is taken first.
+    for chunks, sign, origin in ((~falls, 1, 0), (falls, -1, -1)):
+        numbers = np.flatnonzero(chunks)
+        if len(numbers):
+            mine = orders[numbers]
+            turns = _turns(sign * (mine - mine[origin, 0]) % n, n)
+            if turns.max() >= _MOST_ROUNDS * n:
+                return None
+            sweeps += _joined(turns, numbers, mine, is_first[numbers], bounds)
+    return tuple(sweeps)
+
+
+def _taken(schedule: Schedule) -> tuple[Index, Marks] | None:
+    """Return by chunk which ranks are added up, and before each whether the sum goes first."""
+    n, num_chunks = schedule.num_ranks, schedule.num_chunks
+    if schedule.fold:
+        return np.arange(n, dtype=np.int64)[None], np.ones((1, n), dtype=np.bool_)
+    ends, received, own = _sums(schedule)
+    if ends is None:
+        return None
+    orders = np.empty((num_chunks, n), dtype=np.int64)
+    is_first = np.ones((num_chunks, n), dtype=np.bool_)
+    for place in range(n - 1, 0, -1):
+        if (ends < n).any():
+            return None
+        left, right = received[ends - n], own[ends - n]
+        grows = right < n
+        if (~grows & (left >= n)).any():
+            return None
+        if place == 1 and n > 2:
+            # Of two ranks either may be the sum so far: it stays on its side.
+            grows = is_first[:, 2]
+        is_first[:, place] = grows
+        orders[:, place] = np.where(grows, right, left)
+        ends = np.where(grows, left, right)
+    orders[:, 0] = ends
+    return None if (orders >= n).any() else (orders, is_first)
+
+
+def _sums(schedule: Schedule) -> tuple[Index | None, Index, Index]:
+    """Follow the steps: return the sum that each chunk ends as, and the operands of all sums.
+
+    Below ``num_ranks`` a sum is what that rank brings; else it is ``num_ranks`` more than its place
+    among the operands. None where ranks end with different ones.
+    """
+    n = schedule.num_ranks
+    held = np.repeat(np.arange(n, dtype=np.int64)[:, None], schedule.num_chunks, axis=1)
+    received, own, count = [np.empty(0, np.int64)], [np.empty(0, np.int64)], n
+    for step in schedule.steps:
+        chunks = step.chunk[:, None] + np.arange(step.span)
+        sent = held[step.src[:, None], chunks]
+        if step.reduce:
+            received.append(sent.ravel())
+            own.append(held[step.dst[:, None], chunks].ravel())
+            sent = np.arange(count, count + sent.size).reshape(sent.shape)
+            count += sent.size
+        held[step.dst[:, None], chunks] = sent
+    if schedule.op == "reduce_scatter":
+        ends: Index | None = held.diagonal()
+    elif schedule.op == "reduce":
+        ends = held[schedule.root]
+    else:
+        ends = held[0] if (held == held[0]).all() else None
+    return ends, np.concatenate(received), np.concatenate(own)
+
+
+def _turns(positions: Index, n: int) -> Index:
+    """Return at which turn each rank is taken when all come round one after the other."""
+    turns = positions.copy()
+    turns[:, 1:] = (np.diff(positions, axis=1) - 1) % n + 1
+    return turns.cumsum(axis=1)
+
+
+def _joined(
+    turns: Index, chunks: Index, orders: Index, is_first: Marks, bounds: Index
+) -> list[Sweep]:
+    """Return the sweeps turn by turn; neighbouring chunks that do the same make one."""
+    hows = np.where(is_first, RESULT_FIRST, RANK_FIRST)
+    hows[:, 0] = BEGIN
+    chunk = np.broadcast_to(chunks[:, None], turns.shape).ravel()
+    by_turn = np.lexsort((chunk, turns.ravel()))
+    chunk, rank, how, turn = (each.ravel()[by_turn] for each in (chunk, orders, hows, turns))
+    breaks = (np.diff(turn) != 0) | (np.diff(how) != 0) | (np.diff(chunk) != 1)
+    starts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+    last = np.concatenate([starts[1:], [len(chunk)]]) - 1
+    found = zip(
+        rank[starts].tolist(),
+        bounds[chunk[starts]].tolist(),
+        bounds[chunk[last] + 1].tolist(),
+        how[starts].tolist(),
+        strict=True,
+    )
+    return [sweep for sweep in found if sweep[1] < sweep[2]]

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernbench.collectives import build
+from kernbench.replay.reduction_order import reduce_in_order, sweeps_of
+
+CHAINS = [
+    *[("all_reduce", each) for each in ("ring", "direct", "one_shot", "two_shot", "in_switch")],
+    *[("reduce_scatter", each) for each in ("ring", "direct", "one_shot")],
+    ("reduce", "ring"),
+]
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 64])
+@pytest.mark.parametrize(("op", "algorithm"), CHAINS)
+def test_ranks_that_are_added_one_by_one_take_three_operations_each(
+    op: str, algorithm: str, n: int
+) -> None:
+    """Where the steps of a schedule would take one for each rank and chunk."""
+    size = 5 * n
+    sweeps = sweeps_of(build(op, algorithm, n, size, 8))
+    assert sweeps is not None
+    assert len(sweeps) <= 3 * n
+    works = [np.full(size, 1 << rank, dtype=object) for rank in range(n)]
+    # Every element is made of every rank, once.
+    assert (reduce_in_order(sweeps, np.add, works) == (1 << n) - 1).all()
+
+
+def test_a_ring_in_two_directions_takes_them_for_each() -> None:
+    sweeps = sweeps_of(build("all_reduce", "bidirectional_ring", 64, 640, 4))
+    assert sweeps is not None
+    assert len(sweeps) <= 2 * 3 * 64
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "double_tree", "halving_doubling"])
+def test_sums_of_sums_are_left_to_the_steps(algorithm: str) -> None:
+    assert sweeps_of(build("all_reduce", algorithm, 8, 80, 4)) is None
