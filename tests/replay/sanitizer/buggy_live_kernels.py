@@ -121,3 +121,73 @@ def scatters(counts_ptr, index_ptr, x_ptr, out_ptr, BLOCK: tl.constexpr):
     for turn in range(tl.load(counts_ptr + tl.program_id(0))):
         index = tl.load(index_ptr + turn * BLOCK + lane)
         tl.store(out_ptr + tl.program_id(0) * BLOCK + index, tl.load(x_ptr + lane))
+
+
+@triton.jit
+def branch_on_sum(x_ptr, out_ptr, n, BUG: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    if BUG:
+        x = tl.load(x_ptr + at, mask=at < n)
+    else:
+        x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    if tl.sum(x) > 3:
+        tl.store(out_ptr + at, at * 1.0)
+
+
+@triton.jit(noinline=True)
+def add_where_positive(count, out_ptr):
+    if count > 0:
+        tl.store(out_ptr, 5)
+
+
+@triton.jit
+def turns_of_row(count_ptr, out_ptr, n, HOW: tl.constexpr):
+    """Programs past ``n`` load nothing; what they then decide by depends on ``HOW``."""
+    row = tl.program_id(0)
+    count = tl.load(count_ptr + row, mask=row < n)
+    total = 0
+    if HOW == "for":
+        for turn in range(count):
+            total += turn
+    elif HOW == "while":
+        while total < count:
+            total += 1
+    elif HOW == "derived":
+        if (count + 1) * 2 > 4:
+            tl.store(out_ptr + row, 7, mask=row < n)
+    elif HOW == "call":
+        if tl.load(count_ptr) >= 0:  # decides by data
+            add_where_positive(count, out_ptr + row)
+            total = 5
+    elif HOW == "and":
+        if (row < n) & (count > 1):
+            total = 5
+    elif HOW == "select":
+        if tl.where(row < n, count, 0) > 1:
+            total = 5
+    elif HOW == "inside":
+        if row < n:
+            for turn in range(count):
+                total += turn
+    elif row < n:
+        if count > 1:
+            total = 5
+    tl.store(out_ptr + row, total, mask=row < n)
+
+
+@triton.jit
+def rows_of_experts(expert_ptr, x_ptr, out_ptr, n, HOW: tl.constexpr, BLOCK: tl.constexpr):
+    """Programs past ``n`` know no expert, and must not use one."""
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    expert = tl.load(expert_ptr + row, mask=row < n)
+    if tl.load(expert_ptr) >= 0:  # decides by data
+        mask = (at < BLOCK) & (row < n)
+        if HOW == "address":
+            tl.store(out_ptr + row * BLOCK + at, tl.load(x_ptr + expert * BLOCK + at))
+        elif HOW == "mask":
+            tl.store(out_ptr + row * BLOCK + at, 1.0, mask=at < expert)
+        elif HOW == "value":
+            tl.store(out_ptr + row * BLOCK + at, at * expert * 1.0)
+        else:
+            x = tl.load(x_ptr + expert * BLOCK + at, mask=mask, other=0.0) * expert
+            tl.store(out_ptr + row * BLOCK + at, x, mask=mask & (at < expert + BLOCK))

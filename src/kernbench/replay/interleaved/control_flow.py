@@ -28,6 +28,7 @@ from kernbench.kernel_ir import (
     iterations_of,
     wrap,
 )
+from kernbench.replay.interleaved.undefined import check_decision
 from kernbench.replay.interleaved.values import of_programs, same
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ def _enter_while(strand: Strand, frame: Frame, op: Op) -> None:
 
 def _enter_if(strand: Strand, frame: Frame, op: Op) -> None:
     condition = strand.get(op.operands[0])
+    if strand.undefined:
+        check_decision(strand, op, op.operands[:1])
     if isinstance(condition, Predicate) and not condition.is_uniform:
         strand.trying += 1
         try:

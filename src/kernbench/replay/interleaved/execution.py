@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,14 @@ class StrandWatch(Watch, Protocol):
 
     def refuse(self, overflows: Collection[AddressOverflow]) -> None:
         """Raise the first of the overflows that have become part of an address."""
+
+    def undefined(self, shadow: Array) -> Array:
+        """Return a shadow less what is defined as data, such as an offset that overflowed."""
+
+    def refuse_undefined(
+        self, where: str, use: str, program: tuple[int, int, int], number: int
+    ) -> NoReturn:
+        """Raise for the use of a value whose shadow is ``number``."""
 
 
 def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Command, ...]:

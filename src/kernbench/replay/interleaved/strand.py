@@ -48,6 +48,14 @@ from kernbench.replay.interleaved.control_flow import (
 from kernbench.replay.interleaved.execution import execute, place
 from kernbench.replay.interleaved.pacing import Decisions, Watched, parts_of, watch
 from kernbench.replay.interleaved.recording import Recording
+from kernbench.replay.interleaved.undefined import (
+    UndefinedScalars,
+    check_accesses,
+    check_decision,
+    follow,
+    note_scalar,
+    part_of,
+)
 from kernbench.replay.interleaved.values import Rows, as_known, of_programs, slots_of
 
 if TYPE_CHECKING:
@@ -101,6 +109,8 @@ class Strand(Evaluator):
         """Whether that has run out."""
         self.trying = 0
         """How many operations around this one are being tried as one command."""
+        self.undefined = UndefinedScalars()
+        """Which known scalars a watch knows to be undefined."""
         self._free: list[int] = []
         self._prune_at = 256
         self._new_bytes = 0
@@ -130,6 +140,8 @@ class Strand(Evaluator):
         other._free = list(self._free)
         other.polled, other.turn_began_at = self.polled, self.turn_began_at
         other.watched = list(self.watched)
+        if self.undefined:
+            part_of(self, other, positions)
         return other
 
     # -- values -------------------------------------------------------------------------------
@@ -145,6 +157,16 @@ class Strand(Evaluator):
         if isinstance(held, Pointer) and held.param == ABSOLUTE and not held.shape:
             held = self._resolved(held)
         super().set(value, held)
+
+    def decide(self, op: Op, value: Value) -> bool:
+        if self.undefined:
+            check_decision(self, op, (value,))
+        return super().decide(op, value)
+
+    def trip_count(self, op: Op, trips: Separable) -> tuple[int, Separable | None]:
+        if self.undefined:
+            check_decision(self, op, op.operands[:3])
+        return super().trip_count(op, trips)
 
     def address(self, op: Op, pointer: Pointer) -> Separable | Tile:
         if pointer.param != ABSOLUTE:
@@ -208,6 +230,8 @@ class Strand(Evaluator):
         for frame in self.frames:
             for held in frame.carried:
                 used.update(slots_of(held))
+        if self.undefined:
+            self.undefined.keep(held for each in environments for held in each.values())
         # A watch's knowledge about a slot is at ~slot.
         self.data = {slot: rows for slot, rows in self.data.items() if max(slot, ~slot) in used}
         self._free = [slot for slot in range(self.num_slots) if slot not in used]
@@ -273,12 +297,16 @@ class Strand(Evaluator):
             watch.refuse(self.overflows.values())
         commands = place(self, op, tuple(self.commands))
         self.commands = []
+        if self.undefined:
+            check_accesses(self, op, commands)
         if commands and self.launch.is_paced:
             self._hand_out(commands, frame, op)
             return
         if commands:
             execute(self, commands)
             self.recording.add(self.program_ids, commands, self._take_results(op))
+        elif self.undefined:
+            follow(self, op)
         self._pass(frame)
 
     def _hand_out(self, commands: tuple[Command, ...], frame: Frame, op: Op) -> None:
@@ -315,6 +343,8 @@ class Strand(Evaluator):
     def _take_results(self, op: Op) -> bool:
         """Take the scalars among the results as known; return whether there are any."""
         decisive = False
+        if self.undefined and not op.regions:
+            follow(self, op)
         for result in op.results:
             decisive |= self._take_as_known(result)
         return decisive
@@ -334,10 +364,12 @@ class Strand(Evaluator):
             known = as_known(self.array(held.gather))
             assert isinstance(known, Separable)
             self.set(result, Pointer(ABSOLUTE, held.offset + known))
+            note_scalar(self, result, held.gather.slot)
             return True
         if held.slot not in self.data or held.dtype.is_floating_point:
             return False
         super().set(result, as_known(self.array(held)))
+        note_scalar(self, result, held.slot)
         return True
 
     # -- polls --------------------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import AddressOverflow, Atomic, Command, Math, Transfer
-from kernbench.errors import AddressOverflowError
+from kernbench.errors import AddressOverflowError, UndefinedValueError
 from kernbench.kernel_ir import ABSOLUTE, Module, address_arithmetic, written_params
 from kernbench.memory import Buffer
 from kernbench.replay.frame import Frame, PointerArg
@@ -88,6 +88,23 @@ class LiveWatch(SanitizerWatch):
         """
         for overflow in overflows:
             raise AddressOverflowError(f"{overflow} ({self._launched})")
+
+    def undefined(self, shadow: Array) -> Array:
+        """Return a shadow less what is defined as data, such as an offset that overflowed."""
+        return self._origins.undefined(shadow)
+
+    def refuse_undefined(
+        self, where: str, use: str, program: tuple[int, int, int], number: int
+    ) -> NoReturn:
+        """Raise for the use of a value whose shadow is ``number``.
+
+        Raises:
+            UndefinedValueError: Always.
+        """
+        raise UndefinedValueError(
+            f"{where} ({self._launched}, program {program}) {use}: it comes from "
+            f"{self._origins[number]}; give that load an other="
+        )
 
     def end(self, pointers: Mapping[int, PointerArg]) -> None:
         """Tell the other operations of the run what the launch has touched.
