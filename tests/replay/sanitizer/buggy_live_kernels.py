@@ -152,27 +152,29 @@ def turns_of_row(count_ptr, out_ptr, n, HOW: tl.constexpr):
     elif HOW == "while":
         while total < count:
             total += 1
-    elif HOW == "derived":
-        if (count + 1) * 2 > 4:
-            tl.store(out_ptr + row, 7, mask=row < n)
-    elif HOW == "call":
+    elif row < n:
+        for turn in range(count):
+            total += turn
+    tl.store(out_ptr + row, total, mask=row < n)
+
+
+@triton.jit
+def branch_of_row(count_ptr, out_ptr, n, HOW: tl.constexpr):
+    """The same for branches."""
+    row = tl.program_id(0)
+    count = tl.load(count_ptr + row, mask=row < n)
+    if HOW == "call":
         if tl.load(count_ptr) >= 0:  # decides by data
             add_where_positive(count, out_ptr + row)
-            total = 5
+        return
+    if HOW == "derived":
+        condition = (count + 1) * 2 > 4
     elif HOW == "and":
-        if (row < n) & (count > 1):
-            total = 5
-    elif HOW == "select":
-        if tl.where(row < n, count, 0) > 1:
-            total = 5
-    elif HOW == "inside":
-        if row < n:
-            for turn in range(count):
-                total += turn
-    elif row < n:
-        if count > 1:
-            total = 5
-    tl.store(out_ptr + row, total, mask=row < n)
+        condition = (row < n) & (count > 1)
+    else:
+        condition = tl.where(row < n, count, 0) > 1
+    if condition:
+        tl.store(out_ptr + row, 5, mask=row < n)
 
 
 @triton.jit
