@@ -230,8 +230,8 @@ def test_a_kernel_meets_the_tcm_of_the_run_it_is_launched_in(empty_cache: Path) 
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ((0,), r"grid of kernel scale must be positive in every dimension, but got \(0, 1, 1\)"),
-        ((4, -1), r"must be positive in every dimension, but got \(4, -1, 1\)"),
+        ((-1, 0), r"grid of kernel scale must not be negative in any dimension, .* \(-1, 0, 1\)"),
+        ((4, -1), r"must not be negative in any dimension, but got \(4, -1, 1\)"),
         ((2.0,), r"must be integers, but got \(2.0, 1, 1\) \(float, int, int\)"),
         ((None,), "must be integers"),
         ((2**16, 2**16), "has 4,294,967,296 programs, but at most 2,147,483,648"),
@@ -242,6 +242,14 @@ def test_an_impossible_grid_is_refused_by_name(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         launch_scale(grid=grid)
+    assert not launcher.launches
+
+
+@pytest.mark.parametrize("grid", [(0,), (4, 0), (np.int64(0), 3, 2)])
+def test_a_grid_without_programs_is_skipped_as_triton_skips_it(
+    launcher: RecordingLauncher, grid: Any
+) -> None:
+    launch_scale(grid=grid)
     assert not launcher.launches
 
 

@@ -173,6 +173,11 @@ class RuntimeContext(Factories):
         finally:
             state.launch_label = outer
             state.launch_attributes = outer_attributes
+        if state.last_launch is None and self.probed_ps is None:
+            # A grid without programs: there is nothing to wait for.
+            handle = Handle(self.simulation.env, name)
+            handle.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
+            return handle
         return state.last_launch
 
     def __getattr__(self, name: str) -> Any:

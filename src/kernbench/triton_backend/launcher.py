@@ -123,9 +123,11 @@ class CompiledLauncher:
             grid = check_grid(self._name, grid)
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        launcher.launch(binary, grid, picked)
-        if PROTON.is_recording:
-            PROTON.note(self._name, launcher.latest_ns())
+        # Triton's launchers do nothing for a grid without programs.
+        if all(grid):
+            launcher.launch(binary, grid, picked)
+            if PROTON.is_recording:
+                PROTON.note(self._name, launcher.latest_ns())
         if exit_hook is not None:
             exit_hook(launch_metadata)
 
@@ -162,7 +164,7 @@ def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:
     """Return the grid as plain integers.
 
     Raises:
-        UsageError: A size is no integer or not positive, or there are too many programs.
+        UsageError: A size is no integer or negative, or there are too many programs.
     """
     try:
         x, y, z = (operator.index(size) for size in grid)
@@ -172,10 +174,9 @@ def check_grid(name: str, grid: tuple[Any, Any, Any]) -> Grid:
             f"grid of kernel {name} must be integers, but got {grid} ({types}); "
             "use triton.cdiv or // for sizes"
         ) from None
-    if min(x, y, z) <= 0:
+    if min(x, y, z) < 0:
         raise UsageError(
-            f"grid of kernel {name} must be positive in every dimension, but got {(x, y, z)}; "
-            "skip the launch when there is nothing to do"
+            f"grid of kernel {name} must not be negative in any dimension, but got {(x, y, z)}"
         )
     if x * y * z > MAX_PROGRAMS:
         raise UsageError(
