@@ -62,8 +62,7 @@ def test_an_argument_that_no_kernel_takes_is_named(
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        ((0,), r"grid of kernel copy_kernel must be positive in every dimension.*\(0, 1, 1\)"),
-        ((-1,), r"grid of kernel copy_kernel must be positive.*\(-1, 1, 1\)"),
+        ((-1,), r"grid of kernel copy_kernel must not be negative.*\(-1, 1, 1\)"),
         ((1 << 20, 1 << 12), "copy_kernel has 4,294,967,296 programs, but at most 2,147,483,648"),
         ((1.5,), "grid of kernel copy_kernel must be integers"),
         ((1, 1, 1, 2), r"grid of kernel copy_kernel must have one to three sizes.*\(1, 1, 1, 2\)"),
@@ -79,6 +78,18 @@ def test_a_grid_that_cannot_be_is_refused(launch: Launch, grid: Any, words: str)
         pytest.raises(errors.UsageError, match=words),
     ):
         launch(torch, torch.ones(64), grid=grid)
+
+
+def test_a_grid_without_programs_launches_nothing_that_could_be_waited_for() -> None:
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
+        out = torch.ones(64)
+        torch.ahbm.synchronize()
+        began_ps = torch.simulation.now_ps
+        handle = torch.launch("shift", copy_kernel, out, out, 64, grid=(4, 0), BLOCK=64)
+        copy_kernel[(0,)](out, out, 64, BLOCK=64)
+        torch.wait(handle)
+        assert torch.simulation.now_ps == began_ps
+        assert out.tolist() == [1] * 64
 
 
 def test_a_grid_that_is_one_number_is_a_tuple_for_launch_only() -> None:
@@ -167,9 +178,11 @@ def test_a_pointer_to_a_freed_tensor_is_refused() -> None:
             return int(self.address)
 
     with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
-        stale = Stale(torch.ones(64))
-        with pytest.raises(errors.BadPointerError, match="x_ptr of kernel copy_kernel"):
-            launched(torch, stale)
+        x, out = torch.ones(64), torch.zeros(64)
+        stale = Stale(x)
+        del x
+        with pytest.raises(errors.BadPointerError, match="x_ptr of kernel copy_kernel, a Stale"):
+            copy_kernel[(1,)](stale, out, 64, BLOCK=64)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -189,7 +202,7 @@ def test_any_launch_works_or_raises_an_error_of_ours(
             found = y.numpy()
         except errors.KernbenchError:
             return
-        covered = min(max(n, 0), 32 * grid[0])
+        covered = min(max(n, 0), 32 * grid[0]) if all(grid) else 0
         np.testing.assert_array_equal(found, np.arange(size) < covered)
 
 

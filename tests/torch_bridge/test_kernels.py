@@ -225,3 +225,97 @@ def test_operations_of_the_program_are_its_kernels(
     names = [each.template.name for each in context.op_log.instances]
     assert names.count("double") == 3 + data
     assert not any(name.startswith("kernbench_tests") for name in names)
+
+
+POINTERS = """
+class At:
+    def __init__(self, tensor, offset):
+        self.dtype = tensor.dtype
+        self.at = tensor.data_ptr() + offset * tensor.element_size()
+
+    def data_ptr(self):
+        return self.at
+
+class WithBase(At):
+    def __init__(self, tensor, offset):
+        super().__init__(tensor, offset)
+        self.base = tensor
+
+@triton.jit
+def double_each(table, n, BLOCK: tl.constexpr):
+    x = tl.load(table + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+"""
+
+
+def test_an_object_with_an_address_points_there(tmp_path: Path) -> None:
+    source = """
+for kind in (At, WithBase):
+    x, y = torch.arange(4.0, device="cuda"), torch.zeros(2, device="cuda")
+    double[(1,)](kind(x, 2), kind(y, 1), 1, BLOCK=2)
+    assert y.tolist() == [0, 4], y
+    double[(1,)](triton.reinterpret(x, tl.float32), kind(y[1:], 0), 1, BLOCK=2)
+    assert y.tolist() == [0, 0], y
+double[(0,)](x, y, 2, BLOCK=2)
+assert y.tolist() == [0, 0]
+
+graph, z = torch.cuda.CUDAGraph(), torch.zeros(4, device="cuda")
+with torch.cuda.graph(graph):
+    double[(1,)](WithBase(x, 1), At(z, 2), 2, BLOCK=2)
+assert z.tolist() == [0] * 4
+x += 10
+graph.replay()
+assert z.tolist() == [0, 0, 22, 24]
+"""
+    run(tmp_path, POINTERS + source)
+
+
+def test_a_table_holds_addresses_of_live_tensors(tmp_path: Path) -> None:
+    source = """
+xs = [torch.full((2,), float(i), device="cuda") for i in range(8)]
+whole = torch.arange(6.0, device="cuda")
+given = [*xs, whole[2:4]]
+table = torch.tensor([x.data_ptr() for x in given], device="cuda")
+double_each[(9,)](table, 2, BLOCK=2)
+assert [x.tolist() for x in xs] == [[2 * i] * 2 for i in range(8)]
+assert whole.tolist() == [0, 1, 4, 6, 4, 5]
+assert whole.untyped_storage().nbytes() == 24
+"""
+    run(tmp_path, POINTERS + source)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "double[(1,)](At(torch.zeros(2, device='cuda'), 0), y, 2, BLOCK=2)",
+            "argument x of kernel double, a At, goes to address 0x.* no live tensor",
+        ),
+        (
+            "double[(1,)](At(y, 1 << 30), y, 2, BLOCK=2)",
+            "argument x of kernel double, a At, goes to address 0x.* no live tensor",
+        ),
+        (
+            "double[(1,)](At(torch.zeros(2), 0), y, 2, BLOCK=2)",
+            "argument x of kernel double, a At, goes to .* is it on the host",
+        ),
+        (
+            "x = torch.zeros(2, device='cuda:1')\ndouble[(1,)](At(x, 0), y, 2, BLOCK=2)",
+            "argument x of kernel double lies on cuda:1, but the current device is cuda:0",
+        ),
+        (
+            "x = torch.zeros(2, device='cuda:1')\n"
+            "double_each[(1,)](torch.tensor([x.data_ptr()], device='cuda'), 2, BLOCK=2)",
+            r"tt.load at .* \(program \(0, 0, 0\)\), which lies on cuda:1, but the kernel runs on",
+        ),
+        (
+            "t = torch.tensor([torch.zeros(2, device='cuda').data_ptr()], device='cuda')\n"
+            "double_each[(1,)](t, 2, BLOCK=2)",
+            "belongs to no live tensor",
+        ),
+    ],
+)
+def test_an_address_of_no_live_tensor_is_refused(tmp_path: Path, source: str, words: str) -> None:
+    with pytest.raises(BadPointerError, match=words):
+        run(tmp_path, POINTERS + "y = torch.zeros(2, device='cuda')\n" + source)

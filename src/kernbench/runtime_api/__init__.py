@@ -11,6 +11,7 @@ from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
+from kernbench.runtime_api.lent_memory import LentMemory
 from kernbench.runtime_api.live_launch import LivePlan, Reach, Scratch, run_watched
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
 from kernbench.runtime_api.process_group import ProcessGroup
@@ -32,6 +33,7 @@ __all__ = [
     "KernelLauncher",
     "KernelPlan",
     "LaunchAttributes",
+    "LentMemory",
     "LivePlan",
     "Marker",
     "Part",

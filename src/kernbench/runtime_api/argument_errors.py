@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
-from kernbench.runtime_api.host_tensor import HostMemory, HostTensor, is_host_tensor
+from kernbench.runtime_api.addresses import buffer_at
+from kernbench.runtime_api.host_tensor import HostMemory, Place, is_host_tensor
 from kernbench.runtime_api.sharing import unreachable
 from kernbench.runtime_api.tensor import Tensor
 
@@ -26,7 +27,7 @@ _WORDS = {
 
 def pointer_argument(
     run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState, host: HostMemory
-) -> Tensor | HostTensor:
+) -> Tensor | Place:
     """Return the tensor behind a pointer argument that is not plainly one of this SIP.
 
     One of another library, in host memory, is taken where it is and joins ``host``.
@@ -34,17 +35,10 @@ def pointer_argument(
     Raises:
         BadPointerError: It is none of this run's on this SIP; names the argument.
     """
-    # triton.reinterpret wraps the tensor.
-    inner = getattr(given, "base", None)
-    tensor = inner if isinstance(inner, Tensor) or is_host_tensor(inner) else given
     what = f"argument {kernel.param_names[index]} of kernel {kernel.name}"
+    tensor = _wrapped(given)
     if not isinstance(tensor, Tensor):
-        if is_host_tensor(tensor):
-            return host.tensor(tensor, kernel.param_names[index], what)
-        raise BadPointerError(
-            f"{what} must be a tensor of this run, but got {type(given).__name__}; "
-            "make one with torch.from_numpy or torch.tensor"
-        )
+        return _place(run, kernel.param_names[index], what, tensor, state, host)
     if tensor.context is not run:
         raise BadPointerError(
             f"{what}: {tensor.label} belongs to another run; copy its numpy() into this one"
@@ -60,10 +54,49 @@ def pointer_argument(
     return tensor
 
 
+def _wrapped(given: Any) -> Any:
+    """Return the tensor that an argument is wrapped around, if it points where that does.
+
+    As triton.reinterpret wraps one. What errors say of a tensor is better than of an address.
+    """
+    inner: Any = getattr(given, "base", None)
+    is_tensor = isinstance(inner, Tensor) or is_host_tensor(inner)
+    return inner if is_tensor and inner.data_ptr() == given.data_ptr() else given
+
+
+def _place(run: Run, name: str, what: str, given: Any, state: RankState, host: HostMemory) -> Place:
+    """Return where an argument points that is no tensor of a run; Triton asks for no more.
+
+    Raises:
+        BadPointerError: That is no memory that the SIP reaches.
+    """
+    if not hasattr(given, "data_ptr"):
+        raise BadPointerError(
+            f"{what} must be a tensor of this run, but got {type(given).__name__}; "
+            "make one with torch.from_numpy or torch.tensor"
+        )
+    if hasattr(given, "untyped_storage"):
+        return host.tensor(given, name, what)
+    address = int(given.data_ptr())
+    lent = run.lent.find(address, state.sip_id)
+    if lent is not None:
+        host.join(lent)
+        return Place(address, lent, name)
+    try:
+        buffer = buffer_at(run, address, state.sip_id)
+    except BadPointerError as error:
+        if is_host_tensor(given):
+            return host.tensor(given, name, what)
+        raise BadPointerError(
+            f"{what}, a {type(given).__name__}, goes to address {address:#x}: {error}"
+        ) from None
+    return Place(address, buffer, name)
+
+
 def check_race(
     kernel: KernelEntry,
     index: int,
-    tensor: Tensor | HostTensor,
+    tensor: Tensor | Place,
     span: tuple[int, int],
     writes: bool,
 ) -> None:
@@ -84,7 +117,7 @@ def bounds_error(
     engine: KernelEngine,
     plan: KernelPlan,
     index: int,
-    tensor: Tensor | HostTensor,
+    tensor: Tensor | Place,
     state: RankState,
 ) -> OutOfBoundsError:
     """Return the error of a launch that would leave a tensor's memory, with the first offender."""

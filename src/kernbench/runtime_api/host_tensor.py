@@ -15,8 +15,8 @@ from kernbench.errors import BadPointerError
 from kernbench.memory import Buffer
 
 
-class HostTensor:
-    """One such argument during a launch: as much of a tensor as a launch asks for."""
+class Place:
+    """Where an argument points that is no tensor of the run: all that a launch asks for."""
 
     __slots__ = ("_address", "buffer", "dp", "label", "name")
 
@@ -29,7 +29,7 @@ class HostTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the storage: a view of it has no size of its own here."""
+        """Bytes of the memory behind it: what points there has no size of its own here."""
         return self.buffer.size_bytes
 
 
@@ -45,7 +45,11 @@ class HostMemory:
     def __bool__(self) -> bool:
         return bool(self._buffers)
 
-    def tensor(self, given: Any, name: str, what: str) -> HostTensor:
+    def join(self, buffer: Buffer) -> None:
+        """Take in memory of the host that was found in another way."""
+        self._buffers[buffer.address, buffer.size_bytes] = buffer
+
+    def tensor(self, given: Any, name: str, what: str) -> Place:
         """Return ``given`` as an argument; ``name`` is the parameter's, ``what`` begins an error.
 
         Raises:
@@ -68,7 +72,7 @@ class HostMemory:
                 memory = (ctypes.c_uint8 * size_bytes).from_address(start)
                 buffer.adopt(np.ndarray((size_bytes,), np.uint8, memoryview(memory)))
             self._buffers[start, size_bytes] = buffer
-        return HostTensor(address, buffer, name)
+        return Place(address, buffer, name)
 
 
 def is_host_tensor(given: Any) -> bool:

@@ -7,15 +7,16 @@ scheduled.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import BadPointerError, NeedsDataError, NoDataError, UnreachableError
+from kernbench.errors import NeedsDataError, NoDataError
 from kernbench.kernel_ir import ABSOLUTE, written_params
-from kernbench.memory import Buffer, sip_of
+from kernbench.memory import Buffer
 from kernbench.replay import Launched, PointerArg
+from kernbench.runtime_api.addresses import buffer_at
 from kernbench.runtime_api.kept_plans import LIVE_PLAN_BYTES
-from kernbench.runtime_api.sharing import unreachable
 from kernbench.sim_engine import (
     StreamCommand,
     cached_shares,
@@ -77,29 +78,23 @@ class Reach:
     def __init__(self, run: Run, plan: LivePlan, state: RankState, params: list[Any]) -> None:
         self._run = run
         self._sip_id = state.sip_id
-        self._known = [each.buffer for each in params if isinstance(each, PointerArg)]
         self.written: list[Buffer] = []
         if plan.writes_anywhere:
             # What the program frees before the launch starts is still there for it.
             self.written = run.memory(state.sip_id).live()
-            self._known += self.written
+        known = [each.buffer for each in params if isinstance(each, PointerArg)] + self.written
+        self._buffers = {buffer.address: buffer for buffer in known}
+        self._starts = sorted(self._buffers)
 
     def __call__(self, address: int) -> Buffer:
-        for buffer in self._known:
-            if buffer.address <= address < buffer.end:
+        position = bisect_right(self._starts, address) - 1
+        if position >= 0:
+            buffer = self._buffers[self._starts[position]]
+            if address < buffer.end:
                 return buffer
-        lent = self._run.lent.find(address, self._sip_id)
-        if lent is not None:
-            self._known.append(lent)
-            return lent
-        sip_id = sip_of(address)
-        if not 0 <= sip_id < self._run.machine.num_sips:
-            raise BadPointerError(f"address {address:#x} belongs to no SIP of this machine")
-        buffer = self._run.memory(sip_id).find(address)
-        if sip_id != self._sip_id:
-            why_not = unreachable(buffer, self._sip_id)
-            if why_not:
-                raise UnreachableError(f"lies in {buffer.label} of SIP {sip_id}; {why_not}")
+        buffer = buffer_at(self._run, address, self._sip_id)
+        insort(self._starts, buffer.address)
+        self._buffers[buffer.address] = buffer
         return buffer
 
 

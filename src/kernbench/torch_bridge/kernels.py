@@ -56,7 +56,8 @@ class TorchLauncher(KernelLauncher):
         process = current()
         state, run = process.state, self.run
         if process.capture is not None:
-            written = [_base_of(args[index]) for index, _, _, writes in plan.pointers if writes]
+            args = _with_tensors(plan, args)
+            written = [args[index] for index, _, _, writes in plan.pointers if writes]
             process.capture.take_kernel(self.launch, (binary, grid, args), written)
         params = self._params_of(plan, args, state)
         if isinstance(plan, LivePlan):
@@ -111,9 +112,10 @@ class TorchLauncher(KernelLauncher):
         """Check the tensors among the arguments, and put their memory in their place."""
         params, memory = list(args), HostMemory(state.sip_id)
         for index, low, high, writes in plan.pointers:
-            name = plan.kernel.param_names[index]
-            what = f"argument {name} of kernel {plan.kernel.name}"
-            tensor, residence = _on_device(what, params[index], state.sip_id)
+            what, tensor = _name(plan, index), params[index]
+            if not isinstance(tensor, Tensor):
+                tensor = _tensor_at(what, tensor)
+            residence = _on_device(what, tensor, state.sip_id)
             start = tensor.storage_offset() * tensor.element_size()
             size = tensor.untyped_storage().nbytes()
             if isinstance(plan, LivePlan):
@@ -132,7 +134,7 @@ class TorchLauncher(KernelLauncher):
                     forget([tensor])
                 continue
             with executing():
-                found = memory.tensor(tensor, name, what)
+                found = memory.tensor(tensor, plan.kernel.param_names[index], what)
             if first < 0 or end > size:
                 assert not isinstance(plan, LivePlan)
                 raise bounds_error(self.engine, plan, index, found, state)
@@ -142,21 +144,44 @@ class TorchLauncher(KernelLauncher):
         return params
 
 
-def _base_of(given: Any) -> Any:
-    """Return the tensor inside of what triton.reinterpret wraps around one."""
-    inner = getattr(given, "base", None)
-    return inner if isinstance(inner, Tensor) else given
+def _name(plan: KernelPlan | LivePlan, index: int) -> str:
+    return f"argument {plan.kernel.param_names[index]} of kernel {plan.kernel.name}"
 
 
-def _on_device(what: str, given: Any, sip_id: int) -> tuple[Tensor, Residence]:
-    """Return the tensor that a pointer argument is, and where it is.
+def _with_tensors(plan: KernelPlan | LivePlan, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a launch's arguments with the tensor in place of whatever else points into one."""
+    found = list(args)
+    for index, *_ in plan.pointers:
+        if not isinstance(args[index], Tensor):
+            found[index] = _tensor_at(_name(plan, index), args[index])
+    return tuple(found)
+
+
+def _tensor_at(what: str, given: Any) -> Tensor:
+    """Return a tensor of what an argument points to.
+
+    Triton takes everything for a pointer that has ``data_ptr()`` and ``dtype``.
 
     Raises:
-        BadPointerError: It is none on the device that the kernel is launched on.
+        BadPointerError: That is no tensor on a simulated device.
     """
-    tensor = _base_of(given)
-    if not isinstance(tensor, Tensor):
-        raise BadPointerError(f"{what} must be a tensor, but got {type(tensor).__name__}")
+    address = int(given.data_ptr())
+    # As triton.reinterpret wraps a tensor. What errors say of it is better than of its bytes.
+    base = getattr(given, "base", None)
+    if isinstance(base, Tensor) and base.data_ptr() == address:
+        return base
+    try:
+        return current().session.addresses.tensor_at(address)
+    except BadPointerError as error:
+        raise BadPointerError(f"{what}, a {type(given).__name__}, {error}") from None
+
+
+def _on_device(what: str, tensor: Tensor, sip_id: int) -> Residence:
+    """Return where a tensor is that is a pointer argument.
+
+    Raises:
+        BadPointerError: It is not on the device that the kernel is launched on.
+    """
     residence = residence_of(tensor)
     if residence is None:
         kind = type(tensor).__name__
@@ -171,4 +196,4 @@ def _on_device(what: str, given: Any, sip_id: int) -> tuple[Tensor, Residence]:
             f"{what} lies on {residence.device}, but the current device is "
             f"{DEVICE_TYPE}:{sip_id}; call torch.cuda.set_device first, or move it"
         )
-    return tensor, residence
+    return residence

@@ -17,6 +17,7 @@ import torch
 
 from kernbench.sim_engine import on_thread
 from kernbench.torch_bridge import (
+    addresses,
     attention_choice,
     attention_sharding,
     c10d,
@@ -107,6 +108,7 @@ class Programs:
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
             device.install(patches)
+            addresses.install(patches, self._session.addresses)
             graphs.install(patches)
             libraries.install(patches)
             without_compiler.install(patches)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernbench.torch_bridge.addresses import Addresses
 from kernbench.torch_bridge.call_order import CallOrder
 from kernbench.torch_bridge.costs import OperationCosts
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, META
@@ -38,6 +39,7 @@ class Session:
         """Calls of plain operations, by what decides their time."""
         self.shapes = None if run.has_data else Shapes()
         self.memories = Memories(run.machine)
+        self.addresses = run.lent = Addresses(run.has_data)
         self.devices = [
             torch.device(DEVICE_TYPE, each)
             for each in range(min(run.machine.num_sips, MOST_DEVICES))

@@ -10,7 +10,6 @@ import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users kn
 from torch import Tensor
 
 from kernbench.torch_bridge.device.autocast import cast_as_asked
-from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.device.tensors import cpp_device, device_of
 from kernbench.torch_bridge.patches import Patches
 
@@ -18,9 +17,6 @@ _aten = torch.ops.aten
 _attention = F.scaled_dot_product_attention
 _repr = Tensor.__repr__
 _data: Any = Tensor.data
-_data_ptr = Tensor.data_ptr
-_FIRST_ADDRESS = 1 << 44
-"""Of the first device; each has as many."""
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -31,7 +27,6 @@ def install(patches: Patches) -> None:
         patches.set(module, "_verify_param_shape_across_processes", _verify_parameters)
     patches.set(Tensor, "__repr__", _described)
     patches.set(Tensor, "data", property(_data.__get__, _set_data))
-    patches.set(Tensor, "data_ptr", _address)
     # Pickled objects travel as tensors, and a device would lose them.
     patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu")
 
@@ -68,15 +63,6 @@ def scaled_dot_product_attention(
     results = efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)
     made: Tensor = results[0]
     return made
-
-
-def _address(self: Tensor) -> int:
-    """``data_ptr`` of a tensor: programs ask whether two show the same memory."""
-    residence = residence_of(self)
-    if residence is None or residence.block is None:
-        return _data_ptr(self)
-    start = (residence.sip_id + 1) * _FIRST_ADDRESS + residence.block.address
-    return start + int(self.storage_offset()) * self.element_size()
 
 
 def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) -> None:

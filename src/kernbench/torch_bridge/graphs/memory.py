@@ -6,7 +6,6 @@ their simulated memory back to the graph's pool, as on a device.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -54,14 +53,6 @@ class Ref:
     offset: int
     is_conj: bool
     is_neg: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """An argument that is built around a tensor, such as a tensor descriptor."""
-
-    value: Any
-    base: Ref
 
 
 class GraphMemory:
@@ -139,8 +130,7 @@ class GraphMemory:
             if isinstance(value, Tensor):
                 baked = bake(value)
                 return self.ref(value, step) if baked is None else baked
-            base = getattr(value, "base", None)
-            return Around(value, self.ref(base, step)) if isinstance(base, Tensor) else value
+            return value
 
         return tree_map(replaced, values)
 
@@ -191,13 +181,7 @@ class GraphMemory:
         """Return nested arguments with tensors in place of references."""
 
         def replaced(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return self.tensor(value)
-            if isinstance(value, Around):
-                made = copy.copy(value.value)
-                made.base = self.tensor(value.base)
-                return made
-            return value
+            return self.tensor(value) if isinstance(value, Ref) else value
 
         return tree_map(replaced, values)
 

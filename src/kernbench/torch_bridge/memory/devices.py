@@ -104,6 +104,7 @@ def reallocate(storage: Any) -> None:
     if residence.block is not None:
         residence.block.free()
         residence.block = None
+    current().session.addresses.forget()
     residence.block = allocate(current(), residence.sip_id, storage.nbytes(), "resize_")
 
 
