@@ -210,3 +210,19 @@ def halves_of_words(out_ptr, STEP: tl.constexpr, BLOCK: tl.constexpr):
 def scatter(index_ptr, x_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + tl.load(index_ptr + at), tl.load(x_ptr + at))
+
+
+@triton.jit
+def lower_half(x_ptr, out_ptr, BUG: tl.constexpr, B: tl.constexpr):
+    """Sums of the rows of a lower triangle; what lies above it is loaded, and dropped."""
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    x = tl.load(x_ptr + i * B + j)
+    if not BUG:
+        x = tl.where(i >= j, x, 0.0)
+    tl.store(out_ptr + tl.arange(0, B), tl.sum(x, 1))
+
+
+@triton.jit
+def fill_lower_half(x_ptr, B: tl.constexpr):
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    tl.store(x_ptr + i * B + j, i + 1.0, mask=i >= j)

@@ -73,6 +73,25 @@ def test_a_read_of_memory_that_nothing_wrote_is_an_error(torch: Any) -> None:
     )
 
 
+@pytest.mark.adr("0107-D3")
+def test_what_nothing_wrote_may_be_loaded_but_not_used(torch: Any) -> None:
+    def run(bug: bool) -> None:
+        x, out = torch.empty(16, 16, name="x"), torch.zeros(16)
+        kernels.fill_lower_half[(1,)](x, B=16)
+        kernels.lower_half[(1,)](x, out, BUG=bug, B=16)
+        assert out.tolist() == [(i + 1) ** 2 for i in range(16)]
+
+    load, use = (line_of(kernels.lower_half, text) for text in ("tl.load(", "tl.store("))
+    twins(
+        run,
+        errors.UninitializedReadError,
+        f"tt.load at {load} (kernel lower_half, rank 0, program (0, 0, 0))",
+        "x (16, 16) float32+4 (element 1), which nothing has written",
+        f"tt.store at {use}",
+        "through tt.reduce",
+    )
+
+
 @pytest.mark.adr("0020-D2")
 def test_copies_fills_and_views_count_as_writes(torch: Any) -> None:
     x = torch.empty(4, 64, name="x")

@@ -33,6 +33,23 @@ def test_a_branch_on_masked_off_lanes_names_load_sum_and_branch(torch: Any) -> N
     )
 
 
+@pytest.mark.adr("0107-D3")
+def test_a_branch_on_what_nothing_wrote_names_the_place(torch: Any) -> None:
+    def run(bug: bool) -> None:
+        x = torch.empty(64, name="x")
+        x[: 40 if bug else 64].fill_(1)
+        out = torch.zeros(64)
+        kernels.branch_on_sum[(1,)](x, out, 64, BUG=False, BLOCK=64)
+        assert out.tolist() == list(range(64))
+
+    twins(
+        run,
+        errors.UninitializedReadError,
+        "x (64,) float32+160 (element 40), which nothing has written",
+        f"the branch at {line_of(kernels.branch_on_sum, 'if tl.sum')}",
+    )
+
+
 FINE = {"inside": [1, 3], "and": [5, 5], "select": [5, 5]}
 TURNS = ("for", "while", "inside")
 

@@ -15,11 +15,11 @@ from kernbench.errors import (
     UninitializedReadError,
 )
 from kernbench.replay.frame import Frame
-from kernbench.replay.sanitizer.lanes import LaneFinder, Lanes, first_unwritten, mark_written
+from kernbench.replay.sanitizer.lanes import LaneFinder, Lanes, mark_written, unwritten_lanes
 from kernbench.replay.sanitizer.launch import LaunchState, element, written_of
 from kernbench.replay.sanitizer.non_finite import check_stored, note_read
 from kernbench.replay.sanitizer.ordered_map import OrderedMap
-from kernbench.replay.sanitizer.origins import Origins
+from kernbench.replay.sanitizer.origins import Origin, Origins, undefined_use
 from kernbench.replay.sanitizer.places import Places
 from kernbench.replay.sanitizer.races import Touched
 from kernbench.replay.sanitizer.shadows import IDS, Shadow, clean
@@ -52,13 +52,16 @@ class AccessCheck:
         self._is_plain = not site.atomic and not is_volatile(command)
         self._only_writes = self._is_plain_store or is_blind(command)
         self._place = places.number(_name(site), site.verb)
-        self._origins = origins
+        self.origins = origins
         self._mask, self._gather, self._value = mask, gather, value
         """Slots of shadows; a slot that always holds None where there is nothing to look at."""
+        self.unwritten: Array | None = None
+        """Flat positions that the load to come takes from memory that nothing has written."""
 
     def __call__(self, frame: Frame) -> None:
         site, values = self.site, frame.values
         state: LaunchState = frame.state
+        self.unwritten = None
         buffer = self.lanes.buffer(frame)
         self._check_mask(frame, values[self._mask])
         touched = state.touched(buffer)
@@ -81,14 +84,26 @@ class AccessCheck:
         if self._only_writes:
             mark_written(written, lanes.where, site.itemsize)
             return
-        missing = first_unwritten(written, lanes.where, site.itemsize)
+        missing = unwritten_lanes(written, lanes.where, site.itemsize)
         if missing is not None:
-            place = element(buffer, int(lanes.where[missing]), site.itemsize)
-            here = self._here(frame, int(lanes.positions[missing]))
-            raise UninitializedReadError(
-                f"{here} {site.verb} {site.itemsize} bytes at {place}, which nothing "
-                "has written; initialise the tensor or mask the access"
-            )
+            self._note_unwritten(frame, lanes, missing)
+
+    def _note_unwritten(self, frame: Frame, lanes: Lanes, missing: Array) -> None:
+        """Let a load take lanes that nothing has written; refuse an atomic that would.
+
+        A load may be followed by a choice of other lanes; what an atomic finds stays.
+        """
+        state: LaunchState = frame.state
+        at = int(np.argmax(missing))
+        place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)
+        text = (
+            f"{self._here(frame, int(lanes.positions[at]))} {self.site.verb} "
+            f"{self.site.itemsize} bytes at {place}, which nothing has written"
+        )
+        if not self._is_plain:
+            raise UninitializedReadError(f"{text}; initialise the tensor or mask the access")
+        state.unwritten.setdefault(self.site.line, text)
+        self.unwritten = lanes.positions[missing]
 
     def _here(self, frame: Frame, position: int) -> str:
         state: LaunchState = frame.state
@@ -98,13 +113,11 @@ class AccessCheck:
     def _check_mask(self, frame: Frame, shadow: Shadow) -> None:
         if shadow is None:
             return
-        shadow = self._origins.undefined(np.broadcast_to(shadow, self._shape(frame)).reshape(-1))
+        shadow = self.origins.undefined(np.broadcast_to(shadow, self._shape(frame)).reshape(-1))
         if shadow.any():
             at = int(np.argmax(shadow != 0))
-            raise UndefinedValueError(
-                f"{self._here(frame, at)} is masked by an undefined value: it comes from "
-                f"{self._origins[int(shadow[at])]}; give that load an other= or combine the masks"
-            )
+            use = "is masked by an undefined value"
+            raise self._undefined(frame, at, int(shadow[at]), use, " or combine the masks")
 
     def _check_addresses(self, frame: Frame, shadow: Array) -> None:
         """Refuse an address that is undefined or overflowed, before anything follows it."""
@@ -113,28 +126,29 @@ class AccessCheck:
         if not bad.any():
             return
         at = int(np.argmax(bad != 0))
-        origin = self._origins[int(bad[at])]
+        origin = self.origins[int(bad[at])]
         if origin.overflowed:
             raise AddressOverflowError(
                 f"{self._here(frame, at)} uses an address whose 32-bit offset overflowed in "
                 f"{origin}; widen an operand with .to(tl.int64)"
             )
-        raise UndefinedValueError(
-            f"{self._here(frame, at)} uses an undefined address: it comes from {origin}; "
-            "give that load an other= or mask this access too"
-        )
+        use, instead = "uses an undefined address", " or mask this access too"
+        raise self._undefined(frame, at, int(bad[at]), use, instead)
 
     def _check_value(self, frame: Frame, lanes: Lanes, shadow: Array) -> None:
-        bad = self._origins.undefined(self.lanes.pick(shadow, frame, lanes.positions))
+        bad = self.origins.undefined(self.lanes.pick(shadow, frame, lanes.positions))
         if not bad.any():
             return
         at = int(np.argmax(bad != 0))
-        buffer = self.lanes.buffer(frame)
-        raise UndefinedValueError(
-            f"{self._here(frame, int(lanes.positions[at]))} stores an undefined value to "
-            f"{element(buffer, int(lanes.where[at]), self.site.itemsize)}: it comes from "
-            f"{self._origins[int(bad[at])]}; give that load an other= or mask this store too"
-        )
+        place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)
+        use, instead = f"stores an undefined value to {place}", " or mask this store too"
+        raise self._undefined(frame, int(lanes.positions[at]), int(bad[at]), use, instead)
+
+    def _undefined(
+        self, frame: Frame, position: int, number: int, use: str, instead: str
+    ) -> UndefinedValueError | UninitializedReadError:
+        here = self._here(frame, position)
+        return undefined_use(self.origins[number], frame.state, here, use, instead)
 
     def _check_race(self, frame: Frame, lanes: Lanes, touched: Touched | OrderedMap) -> None:
         state: LaunchState = frame.state
@@ -160,17 +174,25 @@ class LoadShadow:
     """The step after a load: which lanes are undefined, and whether NaN or Inf came in."""
 
     def __init__(
-        self, lanes: LaneFinder, slot: int, target: int, origin: int | None, other: int
+        self, check: AccessCheck, slot: int, target: int, origin: int | None, other: int
     ) -> None:
-        self._lanes, self._slot, self._target = lanes, slot, target
+        self._check, self._lanes = check, check.lanes
+        self._slot, self._target = slot, target
         self._origin, self._other = origin, other
         """The number of masked-off lanes, or None and the slot of the shadow of ``other=``."""
+        self._unwritten = check.origins.number(Origin(check.site.line, is_unwritten=True))
 
     def __call__(self, frame: Frame) -> None:
-        frame.values[self._target] = self._shadow(frame)
+        shadow = self._masked_off(frame)
+        if self._check.unwritten is not None:
+            shape = (frame.num_programs, *self._lanes.site.access.shape)
+            full: Array = np.zeros(shape, IDS)
+            full.reshape(-1)[self._check.unwritten] = self._unwritten
+            shadow = full if shadow is None else np.maximum(full, shadow)
+        frame.values[self._target] = shadow
         note_read(frame, frame.values[self._slot], self._lanes)
 
-    def _shadow(self, frame: Frame) -> Shadow:
+    def _masked_off(self, frame: Frame) -> Shadow:
         other = frame.values[self._other]
         if self._origin is None and other is None:
             return None

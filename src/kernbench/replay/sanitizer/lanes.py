@@ -144,8 +144,8 @@ def mark_written(written: Array, where: Array, itemsize: int) -> None:
         written[where + byte] = 255
 
 
-def first_unwritten(written: Array, where: Array, itemsize: int) -> int | None:
-    """Return the position of the first access to a byte that nobody wrote, or None."""
+def unwritten_lanes(written: Array, where: Array, itemsize: int) -> Array | None:
+    """Return which accesses touch a byte that nobody wrote, or None if none does."""
     words = _words(written, where, itemsize)
     if words is not None:
         missing = words[where // itemsize] != np.iinfo(words.dtype).max
@@ -153,7 +153,7 @@ def first_unwritten(written: Array, where: Array, itemsize: int) -> int | None:
         missing = np.zeros(len(where), np.bool_)
         for byte in range(itemsize):
             missing |= written[where + byte] == 0
-    return int(np.argmax(missing)) if missing.any() else None
+    return missing if missing.any() else None
 
 
 def _words(written: Array, where: Array, itemsize: int) -> Array | None:

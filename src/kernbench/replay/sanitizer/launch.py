@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.commands import SourceLine
 from kernbench.memory import Buffer
 from kernbench.replay.sanitizer.order import Clock
 
@@ -58,6 +59,8 @@ class LaunchState:
         """What accesses by data have touched."""
         self.order = order
         """What programs tell each other by atomics; None where nobody listens."""
+        self.unwritten: dict[SourceLine, str] = {}
+        """By the line of a load, the first place it read that nothing had written, in words."""
         self.issued: tuple[Array, Array] | None = None
         """Of a write that takes effect later: the programs, and their segments at the time."""
         self.on_non_finite = on_non_finite

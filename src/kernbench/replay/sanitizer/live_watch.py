@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import AddressOverflow, Atomic, Command, Math, Transfer
-from kernbench.errors import AddressOverflowError, UndefinedValueError
+from kernbench.errors import AddressOverflowError
 from kernbench.kernel_ir import ABSOLUTE, Module, address_arithmetic, written_params
 from kernbench.memory import Buffer
 from kernbench.replay.frame import Frame, PointerArg
@@ -17,6 +17,7 @@ from kernbench.replay.group_plan import GroupPlan
 from kernbench.replay.lifetimes import operands
 from kernbench.replay.sanitizer.launch import Launched, LaunchState
 from kernbench.replay.sanitizer.ordered_map import OrderedMap
+from kernbench.replay.sanitizer.origins import undefined_use
 from kernbench.replay.sanitizer.places import Places
 from kernbench.replay.sanitizer.programs import ProgramOrder
 from kernbench.replay.sanitizer.touches import Touch, record_touch
@@ -99,12 +100,10 @@ class LiveWatch(SanitizerWatch):
         """Raise for the use of a value whose shadow is ``number``.
 
         Raises:
-            UndefinedValueError: Always.
+            UndefinedValueError, UninitializedReadError: Always.
         """
-        raise UndefinedValueError(
-            f"{where} ({self._launched}, program {program}) {use}: it comes from "
-            f"{self._origins[number]}; give that load an other="
-        )
+        here = f"{where} ({self._launched}, program {program})"
+        raise undefined_use(self._origins[number], self._state, here, use)
 
     def end(self, pointers: Mapping[int, PointerArg]) -> None:
         """Tell the other operations of the run what the launch has touched.

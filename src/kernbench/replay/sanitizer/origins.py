@@ -1,4 +1,4 @@
-"""Why lanes must not be used, by the small numbers that shadows hold."""
+"""Why lanes must not be used, by the small numbers that shadows hold, and the error if they are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import SourceLine
+from kernbench.errors import UndefinedValueError, UninitializedReadError
+from kernbench.replay.sanitizer.launch import LaunchState
 from kernbench.replay.sanitizer.shadows import IDS, Shadow
 
 Array = npt.NDArray[Any]
@@ -18,19 +20,38 @@ _LONGEST_PATH = 3
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a lane was masked off, or where its number overflowed."""
+    """Where a lane was masked off or read what nobody wrote, or where its number overflowed."""
 
     line: SourceLine
     overflowed: str = ""
-    """The operation that overflowed; empty for a masked-off lane."""
+    """The operation that overflowed; empty for any other reason."""
     path: tuple[str, ...] = ()
     """Reductions and products that mixed the lane with others, as ``tt.reduce at x.py:3``."""
+    is_unwritten: bool = False
+    """Whether the lane was loaded from memory that nothing had written."""
 
     def __str__(self) -> str:
         path = "".join(f", through {each}" for each in self.path)
         if self.overflowed:
             return f"{self.overflowed} at {self.line}{path}"
+        if self.is_unwritten:
+            return f"there{path}"
         return f"the masked-off lanes of tt.load at {self.line}{path}"
+
+
+def undefined_use(
+    origin: Origin, state: LaunchState, here: str, use: str, instead: str = ""
+) -> UninitializedReadError | UndefinedValueError:
+    """Return the error of the operation ``here`` that has a ``use`` for an undefined value.
+
+    ``instead`` is what else than to give the load an ``other=`` may help.
+    """
+    text = f"{here} {use}: it comes from {origin}"
+    if origin.is_unwritten:
+        return UninitializedReadError(
+            f"{state.unwritten[origin.line]}; {text}; initialise the tensor or mask the load"
+        )
+    return UndefinedValueError(f"{text}; give that load an other={instead}")
 
 
 class Origins:

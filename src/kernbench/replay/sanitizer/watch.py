@@ -138,7 +138,7 @@ class SanitizerWatch:
             return [_defined(target)]
         origin = self._origins.number(Origin(command.line)) if command.other is None else None
         other = self._shadow(group, command.other)
-        steps: list[Step] = [LoadShadow(check.lanes, command.dst.slot, target, origin, other)]
+        steps: list[Step] = [LoadShadow(check, command.dst.slot, target, origin, other)]
         if command.volatile:
             steps.append(Signal(command, check.lanes, None))
         return steps
