@@ -54,9 +54,9 @@ test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUT
 	$(PIP) install --quiet matplotlib pandas tabulate llnl-hatchet
 	$(BIN)/python tools/run_tutorials.py $(TUTORIALS)
 
-test-libraries: $(VENV)/torch.stamp ## compare the kernels of published libraries with their definitions
+test-libraries: $(VENV)/torch.stamp ## compare the kernels of published libraries, checked, with their definitions
 	$(PIP) install --quiet --no-deps liger-kernel==0.8.5 flash-linear-attention==0.6.0 fla-core==0.6.0 einops
-	$(BIN)/kernbench torchrun --nproc-per-node 1 tests/libraries/program.py $(ARGS)
+	$(BIN)/kernbench torchrun --check --nproc-per-node 1 tests/libraries/program.py $(ARGS)
 
 test-models: $(VENV)/torch.stamp ## compare small models of Hugging Face's transformers with the CPU: ARGS="llama bert"
 	$(PIP) install --quiet transformers==5.23.0

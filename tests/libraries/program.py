@@ -1,6 +1,6 @@
 """Run the kernels of published libraries on a simulated device and compare.
 
-    kernbench torchrun tests/libraries/program.py [NAME ...]
+    kernbench torchrun --check tests/libraries/program.py [NAME ...]
 
 with ``liger-kernel`` and ``flash-linear-attention`` installed; ``make test-libraries`` does both.
 Names choose the cases that contain one of them.
