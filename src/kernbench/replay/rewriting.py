@@ -13,14 +13,18 @@ import numpy.typing as npt
 from kernbench.commands import (
     PROGRAM,
     Dims,
+    IndexTile,
+    MaskTile,
     Predicate,
     Separable,
     SourceLine,
+    Splat,
     Tile,
     conjunction,
+    constant,
     fold_terms,
 )
-from kernbench.dtypes import DType
+from kernbench.dtypes import DType, bool_
 
 Array = npt.NDArray[Any]
 Known = TypeVar("Known", Separable, Predicate)
@@ -49,6 +53,10 @@ def with_known(value: Part, change: Callable[[Any], Any]) -> Part:
     return dataclasses.replace(value, **changes) if changes else value  # type: ignore[type-var]
 
 
+class NotAlikeError(Exception):
+    """Groups that do the same differ in more than what phase 1 knows of it."""
+
+
 class Joining:
     """Puts what several groups of programs do together, as what one group does.
 
@@ -60,13 +68,26 @@ class Joining:
         self.counts, self.order = counts, order
 
     def values(self, parts: list[Any]) -> Any:
-        """Return commands (or parts of them) of all groups as one; tiles are those of the first."""
+        """Return commands (or parts of them) of all groups as one; tiles are those of the first.
+
+        Raises:
+            NotAlikeError: Their :func:`outline` differs.
+        """
         first = parts[0]
+        kind = type(first)
+        if isinstance(first, Splat) and all(part == first for part in parts[1:]):
+            return first
+        if isinstance(first, Splat | IndexTile | MaskTile):
+            return self._operand(parts)
+        if any(type(part) is not kind for part in parts):
+            raise NotAlikeError
         if isinstance(first, Separable):
             return self._numbers(parts)
         if isinstance(first, Predicate):
             return self._flags(parts)
         if isinstance(first, tuple):
+            if any(len(part) != len(first) for part in parts):
+                raise NotAlikeError
             return tuple(self.values(list(each)) for each in zip(*parts, strict=True))
         if isinstance(first, Tile | DType | SourceLine) or not dataclasses.is_dataclass(first):
             return first
@@ -75,6 +96,18 @@ class Joining:
             for field in dataclasses.fields(first)
         }
         return dataclasses.replace(first, **changes)  # type: ignore[type-var]
+
+    def _operand(self, parts: list[Any]) -> Splat | IndexTile | MaskTile:
+        """Return an operand that phase 1 knows in all groups, in some of them as a constant."""
+        first: Splat | IndexTile | MaskTile = parts[0]
+        kind, *others = {_known_kind(part) for part in parts}
+        if others:
+            raise NotAlikeError
+        if isinstance(first, MaskTile) or kind is bool:
+            return MaskTile(self._flags([_as_flags(part) for part in parts]))
+        if kind is int:
+            return IndexTile(self._numbers([_as_numbers(part) for part in parts]), first.dtype)
+        return first
 
     def _numbers(self, parts: list[Separable]) -> Separable:
         terms: dict[Dims, Array] = {}
@@ -115,3 +148,44 @@ class Joining:
             terms[target] = terms[target] & array
         else:
             terms[target] = terms[target] + array
+
+
+def outline(value: Any) -> Any:
+    """Return what groups must have in common to be joined: all but what phase 1 knows."""
+    if isinstance(value, Splat | IndexTile | MaskTile):
+        return _known_kind(value)
+    if isinstance(value, tuple):
+        return tuple(map(outline, value))
+    leaf = isinstance(value, Separable | Predicate | Tile | DType | SourceLine)
+    if leaf or not dataclasses.is_dataclass(value):
+        return type(value)
+    fields = (outline(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return (type(value), *fields)
+
+
+def _known_kind(operand: Any) -> Any:
+    """Return what operands that phase 1 knows have in common if one can stand for all programs.
+
+    A float is a constant of the kernel's text: no operand holds another one for other programs.
+    """
+    if isinstance(operand, MaskTile):
+        return bool
+    if isinstance(operand, IndexTile):
+        return int
+    if not isinstance(operand, Splat):
+        return type(operand)
+    if operand.dtype.is_floating_point:
+        return repr(operand.value)
+    return bool if operand.dtype is bool_ else int
+
+
+def _as_numbers(operand: Splat | IndexTile) -> Separable:
+    if isinstance(operand, IndexTile):
+        return operand.values
+    return Separable(operand.shape, int(operand.value))
+
+
+def _as_flags(operand: Splat | MaskTile) -> Predicate:
+    if isinstance(operand, MaskTile):
+        return operand.values
+    return constant(bool(operand.value), operand.shape)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.commands import ProgramGroup
 from kernbench.replay.interleaved.recording import look
-from kernbench.replay.rewriting import Joining
+from kernbench.replay.rewriting import Joining, NotAlikeError, outline
 
 
 def merge_groups(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup, ...]:
@@ -18,12 +18,26 @@ def merge_groups(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup, ...]:
     for group in groups:
         key = tuple(look(command, whole=True) for command in group.body)
         alike.setdefault(key, []).append(group)
-    merged = [_merge(same) if len(same) > 1 else same[0] for same in alike.values()]
+    merged = [group for same in alike.values() for group in _merged(same)]
     merged.sort(key=lambda group: int(group.program_ids[0]))
     return tuple(merged)
 
 
-def _merge(groups: list[ProgramGroup]) -> ProgramGroup:
+def _merged(groups: list[ProgramGroup]) -> list[ProgramGroup]:
+    """Return groups that look alike as one, or as few as can be joined."""
+    if len(groups) == 1:
+        return groups
+    try:
+        return [_joined(groups)]
+    except NotAlikeError:
+        # Seldom: what is data in one group was decided in another.
+        apart: dict[Any, list[ProgramGroup]] = {}
+        for group in groups:
+            apart.setdefault(outline(group.body), []).append(group)
+        return [_joined(each) for each in apart.values()]
+
+
+def _joined(groups: list[ProgramGroup]) -> ProgramGroup:
     ids = np.concatenate([group.program_ids for group in groups])
     joining = Joining([len(group.program_ids) for group in groups], np.argsort(ids))
     return ProgramGroup(np.sort(ids), joining.values([group.body for group in groups]))
