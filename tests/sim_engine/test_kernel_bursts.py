@@ -12,21 +12,17 @@ from kernbench.commands import (
     UNKNOWN_LINE,
     Access,
     DmaRead,
+    IndexTile,
     Math,
     MathClass,
     Predicate,
     Separable,
-    Splat,
     Tile,
     axis_dim,
 )
 from kernbench.dtypes import float16, int64
-from kernbench.sim_engine.kernel_bursts import (
-    Touched,
-    pattern_fingerprints,
-    program_fingerprints,
-    touched,
-)
+from kernbench.sim_engine.kernel_bursts import Touched, touched
+from kernbench.sim_engine.kernel_fingerprints import pattern_fingerprints, program_fingerprints
 from kernbench.sim_engine.kernel_plan import CommandSite, build_program_plan
 from tests.sim_engine.kernel_traces import COLUMN, ROW, access, trace_of
 
@@ -95,7 +91,7 @@ def test_programs_are_told_apart_exactly_where_their_addresses_differ(command: D
     everywhere = Predicate(command.source.shape)
     count = 5
     padded = [addresses(command.source, everywhere, program) for program in range(count)]
-    marks = program_fingerprints(command.source, count) if _programs(command) == count else None
+    marks = program_fingerprints(site_of(command), count) if _programs(command) == count else None
     if marks is None:
         return
     firsts = [source_order(command.source, program) for program in range(count)]
@@ -166,14 +162,24 @@ def test_a_gather_of_rows_moves_each_row_by_itself() -> None:
     column = Tile(2, (8, 1), int64)
     spread = Tile(3, (8, 100), int64)
     views = (
-        Math(column, "tt.expand_dims", (rows,), MathClass.FREE, UNKNOWN_LINE),
+        Math(column, "tt.expand_dims", (rows,), MathClass.FREE, UNKNOWN_LINE, {"axis": 1}),
         Math(spread, "tt.broadcast", (column,), MathClass.FREE, UNKNOWN_LINE),
     )
     offset = Separable((8, 100), 0, {(COLUMN,): 2 * np.arange(100)})
+    expected = ((), (Touched(1600, 8 * 256, 200),))
     command = load(Access(0, offset, float16, spread), Predicate((8, 100)))
-    assert touched(site_of(command, *views), 0, BURST) == ((), (Touched(1600, 8 * 256, 200),))
-    flat = Math(
-        spread, "arith.addi", (spread, Splat(0, (8, 100), int64)), MathClass.SIMPLE, UNKNOWN_LINE
-    )
-    assert touched(site_of(command, flat), 0, BURST) == ((), (Touched(1600, 800 * 64, 2),))
+    assert touched(site_of(command, *views), 0, BURST) == expected
+    # The same addresses, with the columns among what is data.
+    columns = IndexTile(offset, int64)
+    added = Tile(4, (8, 100), int64)
+    add = Math(added, "arith.addi", (spread, columns), MathClass.SIMPLE, UNKNOWN_LINE)
+    command = load(Access(0, Separable((8, 100)), float16, added), Predicate((8, 100)))
+    assert touched(site_of(command, *views, add), 0, BURST) == expected
     assert trace_of(([0], (*views, command))).num_programs == 1
+
+
+def test_elements_that_are_each_named_by_data_move_a_burst_each() -> None:
+    command = load(
+        Access(0, Separable((8, 100)), float16, Tile(1, (8, 100), int64)), Predicate((8, 100))
+    )
+    assert touched(site_of(command), 0, BURST) == ((), (Touched(1600, 800 * 64, 2),))

@@ -9,7 +9,7 @@ from kernbench.kernel_ir.footprints import (
     out_of_bounds,
     touched,
 )
-from kernbench.kernel_ir.integers import wrap
+from kernbench.kernel_ir.integers import BINARY, BOOLEAN_BINARY, compare_arrays, elementwise, wrap
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
 from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
 from kernbench.kernel_ir.overflow import address_arithmetic
@@ -22,6 +22,8 @@ from kernbench.kernel_ir.writes import makes_pointers, written_params
 
 __all__ = [
     "ABSOLUTE",
+    "BINARY",
+    "BOOLEAN_BINARY",
     "HANDLERS",
     "Block",
     "Descriptor",
@@ -43,7 +45,9 @@ __all__ = [
     "Value",
     "address_arithmetic",
     "choose_both_ways",
+    "compare_arrays",
     "decode",
+    "elementwise",
     "emit_load",
     "encode",
     "evaluate",

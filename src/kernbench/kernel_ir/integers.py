@@ -195,6 +195,35 @@ def binary(name: str, a: Separable, b: Separable, bits: int) -> Separable:
     return wrap(combine(_ELEMENTWISE[name], a, b), bits)
 
 
+def elementwise(name: str, a: Array, b: Array, bits: int) -> Array:
+    """Return ``name(a, b)`` of arrays, for one of :data:`BINARY`, with the wrap-around of ``bits``.
+
+    Both hold signed numbers of that width, or booleans; axes are broadcast as numpy does it.
+    """
+    result: Array
+    if bits == 1:
+        return (np.logical_and if name in _CONJUNCTIONS else _BOOLEAN[name])(a, b)
+    if name in _LINEAR:
+        result = {"addi": np.add, "subi": np.subtract, "muli": np.multiply}[name[6:]](a, b)
+        return wrapped(result, bits)
+    if name in _UNSIGNED and bits < 64:
+        mask = (1 << bits) - 1
+        a, b = a & mask, b & mask
+    if name != "tt.mulhiui":
+        result = _ELEMENTWISE[name](a, b)
+    elif bits == 64:
+        result = _unsigned(_high_product)(a, b)
+    else:
+        result = (a * b) >> bits
+    return wrapped(result, bits)
+
+
+def wrapped(array: Array, bits: int) -> Array:
+    """Return numbers reduced to the signed range of ``bits`` bits."""
+    narrow = _NARROW.get(bits)
+    return array if narrow is None else array.astype(narrow).astype(np.int64)
+
+
 _MOST = (1 << 63) - 1
 """Of 64 bits; one more is no number that arrays hold."""
 
@@ -253,6 +282,18 @@ def compare_integers(predicate: str, a: Separable, b: Separable, bits: int) -> P
     return compare(_SIGNED[predicate], a, b)
 
 
+def compare_arrays(predicate: str, a: Array, b: Array, bits: int) -> Array:
+    """Return ``arith.cmpi`` of arrays of signed numbers, or of booleans (``bits`` is 1)."""
+    if predicate in _AS_SIGNED:
+        unsigned = [np.asarray(each).astype(np.int64).view(np.uint64) for each in (a, b)]
+        a, b = (each & np.uint64((1 << bits) - 1) for each in unsigned)
+        predicate = _AS_SIGNED[predicate]
+    elif bits == 1:
+        # True is -1.
+        a, b = b, a
+    return _SIGNED[predicate](a, b)
+
+
 _BOOLEAN: dict[str, Elementwise] = {
     "arith.ori": np.logical_or,
     "arith.xori": np.logical_xor,
@@ -302,9 +343,12 @@ __all__ = [
     "binary",
     "binary_boolean",
     "boolean_to_integer",
+    "compare_arrays",
     "compare_integers",
     "divided",
+    "elementwise",
     "select",
     "split_by",
     "wrap",
+    "wrapped",
 ]

@@ -6,7 +6,7 @@ taken as the start of a burst, so that programs whose tiles have the same shape 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,18 +22,20 @@ from kernbench.commands import (
     DmaWrite,
     Mask,
     Predicate,
+    Separable,
     access_of,
     axis_dim,
     is_axis,
     loop_dim,
 )
+from kernbench.sim_engine.kernel_fingerprints import SPREAD, fold
+from kernbench.sim_engine.kernel_numbers import Numbers
+from kernbench.sim_engine.kernel_origins import leaves
 from kernbench.sim_engine.kernel_plan import ONE_PATH, CommandSite
 
 Array = npt.NDArray[Any]
 Dims = tuple[int, ...]
 
-# Odd, so that multiplying by it loses nothing modulo 2**64.
-_SPREAD = -7046029254386353131
 _AXIS = axis_dim(0)
 
 
@@ -49,65 +51,19 @@ class Touched:
     """How many of the useful bytes follow each other without a gap, on average."""
 
 
-def weights(dim: int, length: int) -> Array:
-    """Return the numbers that make a vector over ``dim`` into one fingerprint; they add up to 1.
-
-    A sum of terms has the same fingerprint however its numbers are split over the terms.
-    """
-    # The mixing steps of splitmix64.
-    mixed = np.arange(1, length + 1, dtype=np.uint64) + np.uint64(dim << 32)
-    mixed *= np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    found = (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
-    found[:1] += 1 - found.sum(dtype=np.int64, keepdims=True)
-    return found
-
-
-def fold(array: Array, dims: Dims, keep: Dims) -> Array:
-    """Return a fingerprint of ``array`` over the dims that are not in ``keep``."""
-    for where in reversed(range(len(dims))):
-        if dims[where] not in keep:
-            vector = weights(dims[where], array.shape[where])
-            array = np.tensordot(array.astype(np.int64, copy=False), vector, axes=(where, 0))
-    return array
-
-
-def program_fingerprints(access: Access, count: int) -> Array:
-    """Return a number per program, equal where programs touch the same addresses."""
-    total = np.zeros(count, dtype=np.int64)
-    for dims, array in access.offset.terms.items():
-        if dims and dims[0] == PROGRAM:
-            total = total + fold(array, dims, (PROGRAM,))
-    return total
-
-
-def pattern_fingerprints(site: CommandSite, count: int) -> Array:
-    """Return a number per program, equal where a DMA command has the same shape and mask.
-
-    Where the tile lies does not count, only how its elements lie to each other.
-    """
-    command = site.command
-    assert isinstance(command, DmaRead | DmaWrite | Atomic)
-    total = np.zeros(count, dtype=np.int64)
-    for dims, array in access_of(command).offset.terms.items():
-        if dims and dims[0] == PROGRAM and is_axis(dims[-1]):
-            total = total * _SPREAD + fold(array - array[..., :1], dims, (PROGRAM,))
-    if isinstance(command.mask, Predicate):
-        for dims, array in command.mask.terms.items():
-            if dims and dims[0] == PROGRAM:
-                total = total * _SPREAD + fold(array, dims, (PROGRAM,))
-    return total
-
-
 def touched(
-    site: CommandSite, program: int, burst_bytes: int, trips: Mapping[int, int] = ONE_PATH
+    site: CommandSite,
+    program: int,
+    burst_bytes: int,
+    trips: Mapping[int, int] = ONE_PATH,
+    alike: Sequence[int] = (),
 ) -> tuple[Dims, tuple[Touched, ...]]:
     """Return what a DMA command moves in every iteration, for the program at a position.
 
-    ``trips`` are its trip counts of loops that programs go around differently often. Gives the
-    loop dims that it varies over, outermost first, and one entry per combination of their
-    iterations, the innermost fastest.
+    Where its addresses or its mask are data, it is what the programs at the positions ``alike``
+    move on average; else they all move the same. ``trips`` are its trip counts of loops that
+    programs go around differently often. Gives the loop dims that it varies over, outermost first,
+    and one entry per combination of their iterations, the innermost fastest.
     """
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
@@ -122,8 +78,9 @@ def touched(
         _Terms(_first_iterations(_offsets_of(access, program), trips)),
         _Terms(_first_iterations(_mask_of(command.mask, program), trips)),
         burst_bytes,
-        _gather_rows(site),
     )
+    if site.gather is not None or site.mask is not None:
+        return _listed(site, tile, alike or (program,))
     # Programs of many launches have tiles of the same form.
     return _known(tile) if tile.size_bytes <= _MOST_KEPT_BYTES else _each_iteration(tile)
 
@@ -160,7 +117,6 @@ class _Tile:
     offsets: _Terms
     masks: _Terms
     burst_bytes: int
-    gather_rows: int | None
 
     @property
     def size_bytes(self) -> int:
@@ -200,16 +156,9 @@ def _first_iterations(terms: dict[Dims, Array], trips: Mapping[int, int]) -> dic
 
 def _each_iteration(tile: _Tile) -> tuple[Dims, tuple[Touched, ...]]:
     terms, masks = tile.offsets.by_dims, tile.masks.by_dims
-    varying = {d for dims in (*terms, *masks) for d in dims}
-    loops = [(dim, trip_count) for dim, trip_count in tile.loops if dim in varying]
-    dims = tuple(dim for dim, _ in loops)
-    shape = tuple(trip_count for _, trip_count in loops)
-    marks = np.zeros(shape or (1,), dtype=np.int64)
-    if loops:
-        for each_dims, array in (*terms.items(), *masks.items()):
-            kept = tuple(d for d in each_dims if d in dims)
-            marks = marks * _SPREAD + _spread_over(fold(array, each_dims, dims), kept, dims)
-    _, first, which = np.unique(marks, return_index=True, return_inverse=True)
+    dims, which = _alike([*terms.items(), *masks.items()], tile.loops)
+    shape = tuple(trip_count for dim, trip_count in tile.loops if dim in dims)
+    _, first = np.unique(which, return_index=True)
     found = []
     for flat in first.tolist():
         index = dict(zip(dims, np.unravel_index(flat, shape or (1,)), strict=False))
@@ -220,10 +169,28 @@ def _each_iteration(tile: _Tile) -> tuple[Dims, tuple[Touched, ...]]:
                 [(d[-1], _at(a, d, index)) for d, a in terms.items()],
                 [(d[-1] if d else -1, _at(a, d, index)) for d, a in masks.items()],
                 tile.burst_bytes,
-                tile.gather_rows,
             )
         )
-    return dims, tuple(found[index] for index in which.reshape(-1).tolist())
+    return dims, tuple(found[index] for index in which.tolist())
+
+
+def _alike(
+    terms: Sequence[tuple[Dims, Array]], loops: Sequence[tuple[int, int]]
+) -> tuple[Dims, Array]:
+    """Return the loops that terms vary over, and a number for each iteration: equal where they do.
+
+    The numbers count from 0; the innermost loop is the fastest.
+    """
+    varying = {dim for dims, _ in terms for dim in dims}
+    loops = [(dim, trip_count) for dim, trip_count in loops if dim in varying]
+    dims = tuple(dim for dim, _ in loops)
+    marks = np.zeros(tuple(count for _, count in loops) or (1,), dtype=np.int64)
+    if loops:
+        for each_dims, array in terms:
+            kept = tuple(d for d in each_dims if d in dims)
+            marks = marks * SPREAD + _spread_over(fold(array, each_dims, dims), kept, dims)
+    _, which = np.unique(marks, return_inverse=True)
+    return dims, which.reshape(-1)
 
 
 _known = lru_cache(maxsize=2048)(_each_iteration)
@@ -245,19 +212,12 @@ def _at(array: Array, dims: Dims, index: dict[int, Any]) -> Array:
     return picked
 
 
-def _gather_rows(site: CommandSite) -> int | None:
-    """Return how many addresses a gather has of its own, None for an access that is no gather."""
-    root = site.gather_root
-    return None if root is None else int(np.prod(root.shape, dtype=np.int64))
-
-
 def _bursts(
     shape: tuple[int, ...],
     itemsize: int,
     terms: list[tuple[int, Array]],
     masks: list[tuple[int, Array]],
     burst_bytes: int,
-    gather_rows: int | None,
 ) -> Touched:
     active = [np.ones(length, dtype=np.bool_) for length in shape]
     for dim, held in masks:
@@ -272,14 +232,6 @@ def _bursts(
     for dim, vector in terms:
         axes[dim - _AXIS] = axes[dim - _AXIS] + vector
     picked = [np.unique(axis[held]) for axis, held in zip(axes, active, strict=True)]
-    if gather_rows is not None:
-        # Rows lie anywhere: each pays its own bursts.
-        elements = int(np.prod([held.sum() for held in active], dtype=np.int64))
-        total = int(np.prod(shape, dtype=np.int64))
-        rows = max(1, min(gather_rows, elements)) if gather_rows < total else elements
-        row_bytes = -(-elements * itemsize // rows)
-        moved = rows * -(-row_bytes // burst_bytes) * burst_bytes
-        return Touched(elements * itemsize, moved, row_bytes)
     # An element that several positions name (a broadcast) is moved once.
     useful = int(np.prod([len(axis) for axis in picked], dtype=np.int64)) * itemsize
     bursts, runs = _count_bursts(picked, itemsize, burst_bytes)
@@ -297,7 +249,118 @@ def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> tuple[i
             length *= len(axis)
         else:
             starts = (axis[:, None] + starts[None, :]).reshape(-1)
-    starts = np.sort(starts - starts.min())
+    return spans(np.sort(starts - starts.min()), length, burst_bytes)
+
+
+# -- addresses one by one -------------------------------------------------------------------------
+
+_SAMPLES = 3
+
+
+def _listed(
+    site: CommandSite, tile: _Tile, programs: Sequence[int]
+) -> tuple[Dims, tuple[Touched, ...]]:
+    """As :func:`touched`, where addresses or masks are data."""
+    terms = [*tile.offsets.by_dims.items(), *tile.masks.by_dims.items()]
+    cuts = dict(tile.loops)
+    for part in (site.gather, site.mask):
+        for leaf in () if part is None else leaves(part):
+            for each, array in _pattern_of(leaf, programs[0]):
+                terms.append((each, array[tuple(slice(cuts.get(dim)) for dim in each)]))
+    dims, which = _alike(terms, tile.loops)
+    counts = np.array([count for _, count in tile.loops], dtype=np.int64)
+    lengths = [count if dim in dims else 1 for dim, count in tile.loops]
+    found = []
+    for number in range(int(which.max()) + 1):
+        alike = np.flatnonzero(which == number)
+        samples = []
+        for sample, program in enumerate(_spread(programs)):
+            # Other iterations move alike: each sample is of another one.
+            share = sample / (_SAMPLES - 1)
+            flat = alike[int(share * (len(alike) - 1))]
+            others = (share * (counts - 1)).astype(np.int64)
+            index = [
+                int(own if dim in dims else other)
+                for (dim, _), own, other in zip(
+                    tile.loops, np.unravel_index(flat, lengths or (1,)), others, strict=False
+                )
+            ]
+            iteration = dict(zip((dim for dim, _ in tile.loops), index, strict=True))
+            samples.append(_lanes(site, Numbers(program, iteration), tile.burst_bytes))
+        found.append(_mean(samples, tile))
+    return dims, tuple(found[index] for index in which.tolist())
+
+
+def _spread(programs: Sequence[int]) -> list[int]:
+    """Return a few of the programs, the first and the last among them."""
+    last = len(programs) - 1
+    return [programs[last * sample // (_SAMPLES - 1)] for sample in range(_SAMPLES)]
+
+
+def _pattern_of(leaf: Separable | Predicate, program: int) -> Iterator[tuple[Dims, Array]]:
+    """Yield one program's terms of a tensor, without where it begins."""
+    for dims, array in leaf.terms.items():
+        if dims and dims[0] == PROGRAM:
+            dims, array = dims[1:], array[min(program, len(array) - 1)]
+        if isinstance(leaf, Predicate):
+            yield dims, array
+        elif dims and is_axis(dims[-1]):
+            yield dims, array - array[..., :1]
+
+
+def _lanes(site: CommandSite, numbers: Numbers, burst_bytes: int) -> tuple[int, int, int]:
+    """Return how many elements, bursts and runs one program touches in one iteration."""
+    command = site.command
+    assert isinstance(command, DmaRead | DmaWrite | Atomic)
+    access = access_of(command)
+    rank = len(access.shape)
+    addresses = numbers.known(access.offset, rank)
+    if site.gather is not None:
+        addresses = addresses + numbers.of(site.gather).array
+    if isinstance(command.mask, Predicate):
+        held = numbers.known(command.mask, rank)
+    else:
+        held = numbers.of(site.mask).array if site.mask is not None else np.ones(())
+    return count_lanes(addresses, held, access.shape, access.dtype.itemsize, burst_bytes)
+
+
+def count_lanes(
+    addresses: Array, held: Array, shape: tuple[int, ...], itemsize: int, burst_bytes: int
+) -> tuple[int, int, int]:
+    """Return elements, bursts and runs under the addresses of a tile where a mask holds.
+
+    Arrays may have length 1 along an axis where nothing varies. Elements that are the same along
+    a whole axis (a broadcast) are one.
+    """
+    held = np.broadcast_to(held, np.broadcast_shapes(held.shape, addresses.shape))
+    if not held.any():
+        return 0, 0, 0
+    addresses = np.broadcast_to(addresses, held.shape)
+    lanes = np.where(held, addresses - addresses[held].min(), -1)
+    for axis in range(lanes.ndim):
+        if lanes.shape[axis] > 1:
+            marks = fold(lanes, tuple(range(lanes.ndim)), (axis,))
+            _, first = np.unique(marks, return_index=True)
+            if len(first) < len(marks):
+                lanes = lanes.take(first, axis=axis)
+    starts = np.sort(lanes[lanes >= 0])
+    elements = len(starts)
+    return elements, *spans(starts, itemsize, burst_bytes)
+
+
+def _mean(samples: Sequence[tuple[int, int, int]], tile: _Tile) -> Touched:
+    """Return what the samples move on average, in whole elements and bursts."""
+    elements, bursts, runs = (sum(each) for each in zip(*samples, strict=True))
+    useful = -(-elements // len(samples)) * tile.itemsize
+    moved = -(-bursts // len(samples)) * tile.burst_bytes
+    return Touched(useful, moved, elements * tile.itemsize // max(runs, 1))
+
+
+def spans(starts: Array, length: int, burst_bytes: int) -> tuple[int, int]:
+    """Return how many bursts lie under segments of a length, and how many runs without a gap.
+
+    ``starts`` are the segments' first bytes, in rising order.
+    """
     first, last = starts // burst_bytes, (starts + length - 1) // burst_bytes
     # A burst that the segment before already took is not moved again.
     taken = np.maximum.accumulate(np.concatenate(([-1], last[:-1])))

@@ -27,6 +27,8 @@ from kernbench.commands import (
     Reduce,
     Tile,
 )
+from kernbench.sim_engine.kernel_addressing import Addressing
+from kernbench.sim_engine.kernel_origins import Origins, Part, uses_tiles
 
 QUEUES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
 """The in-order queues of a PE, in the order of ``Step.queue``."""
@@ -47,8 +49,10 @@ class CommandSite:
     kind: str
     command: SiteCommand
     loops: tuple[Loop, ...]
-    gather_root: Tile | None = None
-    """Of a gather: the tile of indices before it was broadcast over the tile's shape."""
+    gather: Part | None = None
+    """What the part of its addresses that is data was made of."""
+    mask: Part | None = None
+    """What its mask was made of, where that is data."""
 
     @property
     def count(self) -> int:
@@ -102,6 +106,8 @@ class ProgramPlan:
 def build_program_plan(body: tuple[Command, ...], num_slots: int) -> ProgramPlan:
     """Return the plan of one program whose commands are ``body``."""
     builder = _Builder()
+    if uses_tiles(body):
+        builder.origins, builder.addressing = Origins(), Addressing(body)
     nodes = builder.nodes(body, ())
     return ProgramPlan(nodes, tuple(builder.sites), num_slots)
 
@@ -111,25 +117,31 @@ class _Builder:
     sites: list[CommandSite] = field(default_factory=list)
     roots: dict[int, Slots] = field(default_factory=dict)
     """Slots that a view stands for."""
-    viewed: dict[int, Tile] = field(default_factory=dict)
-    """Of a view of one tile: that tile."""
+    origins: Origins | None = None
+    """Where an access uses tiles: how they came to be."""
+    addressing: Addressing | None = None
 
     def nodes(self, body: tuple[Command, ...], loops: tuple[Loop, ...]) -> tuple[Node, ...]:
         found: list[Node] = []
         for command in body:
             if isinstance(command, Loop):
                 found.append(self._loop(command, loops))
-            elif isinstance(command, Math) and command.cost is MathClass.FREE:
-                self._view(command)
+            elif isinstance(command, Math) and self._is_free(command):
+                self.roots[command.dst.slot] = self._slots(command.inputs)
+                if self.origins is not None:
+                    self.origins.note(command)
             elif not isinstance(command, Print | Assert):
                 found.append(self._step(command, loops))
         return tuple(found)
 
-    def _view(self, command: Math) -> None:
-        self.roots[command.dst.slot] = self._slots(command.inputs)
-        tiles = [each for each in command.inputs if isinstance(each, Tile)]
-        if len(tiles) == 1:
-            self.viewed[command.dst.slot] = self.viewed.get(tiles[0].slot, tiles[0])
+    def _is_free(self, command: Math) -> bool:
+        if command.cost is MathClass.FREE:
+            return True
+        return self.addressing is not None and self.addressing.holds(command)
+
+    def _origin(self, operand: Tile | Predicate | None) -> Part | None:
+        is_tile = isinstance(operand, Tile) and self.origins is not None
+        return self.origins.of(operand) if is_tile else None  # type: ignore[union-attr, arg-type]
 
     def _slots(self, operands: Iterable[Operand | Predicate | None]) -> Slots:
         found: dict[int, None] = {}
@@ -164,15 +176,25 @@ class _Builder:
             queue, kind = 2, "math"
             reads, writes = self._slots(command.inputs), (command.dst.slot,)
         index = len(self.sites)
-        root = None if gather is None else self.viewed.get(gather.slot, gather)
-        self.sites.append(CommandSite(index, queue, kind, command, loops, root))
+        address = self._origin(gather)
+        mask = self._origin(getattr(command, "mask", None))
+        self.sites.append(CommandSite(index, queue, kind, command, loops, address, mask))
+        # A tile's slot may be that of an earlier one.
+        for slot in writes:
+            self.roots.pop(slot, None)
+        if self.origins is not None:
+            self.origins.note(command)
         return Step(index, queue, reads, writes)
 
     def _loop(self, loop: Loop, loops: tuple[Loop, ...]) -> LoopNode:
         first = len(self.sites)
         inits = tuple(self._slots((each.init,)) for each in loop.carried)
+        if self.origins is not None:
+            self.origins.enter(loop)
         body = self.nodes(loop.body, (*loops, loop))
         args = tuple(each.arg.slot for each in loop.carried)
+        if self.origins is not None:
+            self.origins.leave(loop)
         innermost = not any(isinstance(each, Loop) for each in loop.body)
         return LoopNode(
             loop_id=loop.loop_id,

@@ -17,27 +17,24 @@ import numpy.typing as npt
 
 from kernbench.commands import (
     PROGRAM,
-    Access,
     Atomic,
     DmaRead,
     DmaWrite,
     KernelTrace,
     Loop,
+    Predicate,
     ProgramGroup,
+    Separable,
     Tile,
     access_of,
     loop_dim,
     path_numbers,
     walk,
 )
-from kernbench.sim_engine.kernel_bursts import (
-    Dims,
-    Touched,
-    pattern_fingerprints,
-    program_fingerprints,
-    touched,
-)
+from kernbench.sim_engine.kernel_bursts import Dims, Touched, touched
 from kernbench.sim_engine.kernel_costs import Sharing, Traffic
+from kernbench.sim_engine.kernel_fingerprints import pattern_fingerprints, program_fingerprints
+from kernbench.sim_engine.kernel_origins import is_loaded, leaves
 from kernbench.sim_engine.kernel_plan import CommandSite, build_program_plan
 from kernbench.sim_engine.kernel_reads import ReadTogether
 
@@ -172,11 +169,13 @@ class GroupTraffic:
                 key = (site.index, int(pattern[position]), *self._trips_of(site, trips))
                 moved = known.get(key)
                 if moved is None:
-                    moved = known[key] = touched(site, position, self._burst_bytes, trips)
-                alike = (key, counts[site.index])
-                if alike not in repeated:
-                    repeated[alike] = self._traffic(site, moved, counts[site.index], trips)
-                traffic[site.index] = repeated[alike]
+                    alike = np.flatnonzero(class_of == class_of[position]).tolist()
+                    moved = touched(site, position, self._burst_bytes, trips, alike)
+                    known[key] = moved
+                as_often = (key, counts[site.index])
+                if as_often not in repeated:
+                    repeated[as_often] = self._traffic(site, moved, counts[site.index], trips)
+                traffic[site.index] = repeated[as_often]
             found.append(ProgramClass(trips, counts, tuple(traffic)))
         return class_of.reshape(-1), found
 
@@ -187,8 +186,12 @@ class GroupTraffic:
             return ()
         command = site.command
         assert isinstance(command, DmaRead | DmaWrite | Atomic)
-        tensors = [access_of(command).offset, command.mask]
-        dims = {d for each in tensors if not isinstance(each, Tile) for t in each.terms for d in t}
+        tensors: list[Separable | Predicate] = [access_of(command).offset]
+        if isinstance(command.mask, Predicate):
+            tensors.append(command.mask)
+        for part in (site.gather, site.mask):
+            tensors += () if part is None else leaves(part)
+        dims = {dim for each in tensors for term in each.terms for dim in term}
         return tuple(count for loop, count in trips.items() if loop_dim(loop) in dims)
 
     def _traffic(
@@ -259,11 +262,9 @@ class GroupTraffic:
         path_of_class[self.class_of] = self._path_of
         found = []
         for site in self._dma:
-            if not isinstance(site.command, DmaRead) or access_of(site.command).gather is not None:
+            if not isinstance(site.command, DmaRead) or site.command in known:
                 continue
-            if site.command in known:
-                continue
-            tiles, distinct = self._tiles(access_of(site.command), self._path_of)
+            tiles, distinct = self._tiles(site, self._path_of)
             moved = [0] * len(sizes)
             for path, number, each in zip(
                 path_of_class.tolist(), per_class.tolist(), self.classes, strict=True
@@ -284,22 +285,18 @@ class GroupTraffic:
 
         Addresses that depend on data are taken as distinct. Has no columns without atomics.
         """
-        atomics = {
-            site.index: site.command.access
-            for site in self.plan.sites
-            if isinstance(site.command, Atomic)
-        }
+        atomics = [site for site in self.plan.sites if isinstance(site.command, Atomic)]
         width = len(self.plan.sites) if atomics else 0
         conflicts = np.ones((len(self._members), width), dtype=np.int64)
-        for index, access in atomics.items():
-            if access.gather is None:
-                _, targets = self._tiles(access, self._cell_of)
-                conflicts[:, index] = -(-self._members // targets)
+        for site in atomics:
+            if site.gather is None or not is_loaded(site.gather):
+                _, targets = self._tiles(site, self._cell_of)
+                conflicts[:, site.index] = -(-self._members // targets)
         return conflicts
 
-    def _tiles(self, access: Access, parts: Array) -> tuple[Array, Array]:
+    def _tiles(self, site: CommandSite, parts: Array) -> tuple[Array, Array]:
         """Return the tile of each program, and how many different ones each part has."""
-        marks = program_fingerprints(access, len(self._ids))
+        marks = program_fingerprints(site, len(self._ids))
         _, tiles = np.unique(marks, return_inverse=True)
         tiles = tiles.reshape(-1)
         number = int(tiles.max()) + 1

@@ -57,8 +57,8 @@ class Lane:
     """Nothing that comes later in the program starts before."""
     ready: list[int]
     """When the value of each slot is there."""
-    viewed: dict[int, Tile]
-    """By the slot of a view of one tile: that tile."""
+    extents: dict[int, tuple[int, ...]]
+    """By the slot of a view of one tile: its shape, with 1 along axes where nothing varies."""
     stored_ps: int
     """When all that it has written is there."""
     fence_ps: int
@@ -79,7 +79,7 @@ class Lane:
             program_ids=self.program_ids[positions],
             pes=self.pes[positions],
             ready=list(self.ready),
-            viewed=dict(self.viewed),
+            extents=dict(self.extents),
         )
 
 
@@ -209,7 +209,7 @@ class Lanes:
 
     def issue(self, lane: Lane, command: Transfer, num_slots: int) -> Issue:
         """Return an access of a lane, ready to begin."""
-        command = _with_rows(command, lane.viewed)
+        command = _with_rows(command, lane.extents)
         plan = build_program_plan((command,), num_slots)
         _grow(lane.ready, num_slots)
         (node,) = plan.nodes
@@ -250,7 +250,7 @@ class Lanes:
         dst = None if isinstance(command, DmaWrite) else command.dst  # type: ignore[union-attr]
         if isinstance(dst, Tile):
             lane.ready[dst.slot] = outcome.done_ps
-            lane.viewed.pop(dst.slot, None)
+            lane.extents.pop(dst.slot, None)
         return outcome
 
     def _here(self, issue: Issue, free_ps: int) -> Outcome:
@@ -365,12 +365,12 @@ class Lanes:
             if not isinstance(command, Math):
                 continue
             slot = command.dst.slot
-            lane.viewed.pop(slot, None)
+            lane.extents.pop(slot, None)
             if command.cost is MathClass.FREE:
                 tiles = [each for each in command.inputs if isinstance(each, Tile)]
                 lane.ready[slot] = max((lane.ready[tile.slot] for tile in tiles), default=0)
                 if len(tiles) == 1:
-                    lane.viewed[slot] = lane.viewed.get(tiles[0].slot, tiles[0])
+                    lane.extents[slot] = _extent(command, tiles[0], lane.extents)
 
 
 def _grow(ready: list[int], num_slots: int) -> None:
@@ -378,12 +378,25 @@ def _grow(ready: list[int], num_slots: int) -> None:
         ready.extend([0] * (num_slots - len(ready)))
 
 
-def _with_rows(command: Transfer, viewed: dict[int, Tile]) -> Transfer:
+def _extent(command: Math, tile: Tile, extents: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the extent of a view of a tile."""
+    extent = extents.get(tile.slot, tile.shape)
+    if command.op == "tt.expand_dims":
+        axis = int(command.attrs["axis"])
+        return (*extent[:axis], 1, *extent[axis:])
+    if command.op == "tt.trans":
+        return tuple(extent[axis] for axis in command.attrs["order"])
+    if command.op == "tt.splat":
+        return (1,) * len(command.dst.shape)
+    return extent if command.op == "tt.broadcast" else command.dst.shape
+
+
+def _with_rows(command: Transfer, extents: dict[int, tuple[int, ...]]) -> Transfer:
     """Return a gather with as many addresses of its own as it has, before they were broadcast."""
     access = access_of(command)
-    if access.gather is None or access.gather.slot not in viewed:
+    if access.gather is None or access.gather.slot not in extents:
         return command
-    rows = Tile(access.gather.slot, viewed[access.gather.slot].shape, access.gather.dtype)
+    rows = Tile(access.gather.slot, extents[access.gather.slot], access.gather.dtype)
     access = replace(access, gather=rows)
     if isinstance(command, DmaRead):
         return replace(command, source=access)

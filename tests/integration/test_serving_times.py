@@ -1,0 +1,132 @@
+"""Kernels that serve models take a small multiple of what their bytes and operations take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernbench.hardware import load_machine
+from kernbench.runtime_api import RuntimeContext
+from tests.integration import serving_kernels as kernels
+
+SIP = load_machine("h100-sxm", 1).sip_at(0)
+
+
+def time_ps(name: str, kernel: Any, build: Any, grid: tuple[int, ...], **options: Any) -> int:
+    """Return how long a launch takes without data, after one that warms nothing but the host."""
+    with RuntimeContext(machine="h100-sxm", data=False) as torch:
+        handle = torch.launch(name, kernel, *build(torch), grid=grid, **options)
+        torch.wait(handle)
+        return int(handle.end_ps - handle.start_ps)
+
+
+def bound_ps(size_bytes: int, flops: int = 0) -> float:
+    """Return what the bytes take on the HBM at least, or the operations on all PEs."""
+    rate = SIP.gemm_flops_per_clock("float16") * SIP.num_pes * float(SIP.clock_ghz)
+    return max(size_bytes / float(SIP.hbm_gbps) * 1000, flops / rate * 1000)
+
+
+@pytest.mark.adr("0100-D1")
+def test_parentheses_around_the_offsets_of_a_gather_change_nothing() -> None:
+    n, rows, width = 1 << 16, 32, 128
+    times = [
+        time_ps(
+            "gather_rows",
+            kernels.gather_rows,
+            lambda torch: (
+                torch.empty(n, width, dtype="f16"),
+                torch.empty(n, dtype="i32"),
+                torch.empty(n // rows),
+                width,
+            ),
+            (n // rows,),
+            TOGETHER=together,
+            ROWS=rows,
+            D=width,
+        )
+        for together in (False, True)
+    ]
+    assert times[0] == times[1] <= 3 * bound_ps(n * width * 2)
+
+
+@pytest.mark.adr("0100-D1")
+def test_a_modulo_that_the_mask_makes_idle_costs_nothing() -> None:
+    n, rows, columns = 1_000_000, 123, 8180
+    times = [
+        time_ps(
+            "split_sums",
+            kernels.split_sums,
+            lambda torch: (torch.empty(n), torch.empty(rows), rows, columns, n),
+            (-(-rows // 4),),
+            MODULO=modulo,
+            XBLOCK=4,
+            RBLOCK=2048,
+        )
+        for modulo in (False, True)
+    ]
+    assert times[0] == times[1]
+
+
+HEADS, GROUP, D, PAGE = 8, 16, 128, 16
+
+
+def attention(torch: Any, tokens: int, queries: int) -> tuple[Any, ...]:
+    """Return the operands of attention over a paged cache of so many tokens."""
+    cache = [torch.empty(tokens // PAGE, PAGE, HEADS, D, dtype="f16") for _ in range(2)]
+    q, o = (torch.empty(queries, HEADS * GROUP, D, dtype="f16") for _ in range(2))
+    return q, *cache, torch.empty(tokens // PAGE, dtype="i32"), o
+
+
+@pytest.mark.adr("0100-D2")
+def test_decoding_over_pages_is_near_the_time_of_its_cache() -> None:
+    batch, length = 32, 1024
+    found = time_ps(
+        "paged_decode",
+        kernels.paged_decode,
+        lambda torch: (
+            *attention(torch, batch * length, batch), length, PAGE * HEADS * D, HEADS * D, 0.1,
+        ),
+        (batch, HEADS),
+        PAGE=PAGE, GROUP=GROUP, D=D, T=32,
+    )  # fmt: skip
+    assert found <= 3 * bound_ps(2 * batch * length * HEADS * D * 2)
+
+
+@pytest.mark.adr("0100-D2")
+def test_a_prefill_over_pages_is_near_the_time_of_its_products() -> None:
+    length, tokens_of_a_tile = 1024, 4
+    found = time_ps(
+        "paged_prefill",
+        kernels.paged_prefill,
+        lambda torch: (
+            *attention(torch, length, length), length, PAGE * HEADS * D, HEADS * D, 0.1,
+        ),
+        (length // tokens_of_a_tile, HEADS),
+        PAGE=PAGE, GROUP=GROUP, D=D, T=64, BQ=tokens_of_a_tile,
+    )  # fmt: skip
+    flops = 4 * HEADS * GROUP * D * length * (length + 64) // 2
+    assert found <= 3 * bound_ps(4 * length * HEADS * D * 2, flops)
+
+
+@pytest.mark.adr("0100-D2")
+@pytest.mark.parametrize(("tokens", "block"), [(1024, 128), (16, 16)])
+def test_a_mixture_of_experts_is_near_the_time_of_its_weights(tokens: int, block: int) -> None:
+    top, n, k, num_experts = 2, 1792, 1024, 8
+    blocks = tokens * top // block
+    found = time_ps(
+        "expert_rows",
+        kernels.expert_rows,
+        lambda torch: (
+            torch.empty(tokens, k, dtype="f16"),
+            torch.empty(num_experts, n, k, dtype="f16"),
+            torch.empty(tokens, top, n, dtype="f16"),
+            torch.empty(tokens * top, dtype="i32"),
+            torch.empty(blocks, dtype="i32"),
+            tokens * top, n, k, top,
+        ),
+        (n // 128, blocks),
+        BM=block, BN=128, BK=64, num_stages=4,
+    )  # fmt: skip
+    moved = min(blocks, num_experts) * n * k + tokens * k + tokens * top * n
+    assert found <= 3 * bound_ps(2 * moved, 2 * tokens * top * n * k)
