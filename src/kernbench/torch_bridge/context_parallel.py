@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.dispatcher.of_all import library_of_all
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, current
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
@@ -77,7 +78,7 @@ def install(patches: Patches) -> None:
     )
     patches.on_close(shared.close)
     patches.set(F, "scaled_dot_product_attention", _attention_like(F.scaled_dot_product_attention))
-    library = torch.library.Library("aten", "IMPL")
+    library = library_of_all("aten")
     patches.on_close(library._destroy)
     library.impl("_scaled_dot_product_flash_attention", _flash, "CPU")
     library.impl("_scaled_dot_product_flash_attention_backward", _flash_backward, "CPU")

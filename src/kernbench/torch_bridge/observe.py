@@ -20,10 +20,11 @@ from kernbench.torch_bridge.device.residence import (
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.direct import KnownCall, execute_first
+from kernbench.torch_bridge.dispatcher.registrations import KEYSET
 from kernbench.torch_bridge.known_values import follow
 from kernbench.torch_bridge.modes import Mode
-from kernbench.torch_bridge.operands import ends_of_copy, residence_among
-from kernbench.torch_bridge.operations import PLAIN, Operation, describe, written_in_python
+from kernbench.torch_bridge.operands import ends_of_copy, is_for_device, residence_among
+from kernbench.torch_bridge.operations import PLAIN, Operation, describe
 from kernbench.torch_bridge.process import Process, current
 from kernbench.torch_bridge.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.unwritten import begin_unwritten
@@ -57,7 +58,9 @@ class Observer(Mode):
         self._host = process.host
         self._costs = process.session.costs
         self._known = process.session.known_calls
-        self._quick: dict[int, Operation] = {}
+        self._registrations = process.registrations
+        self._registered = process.registrations.of_devices
+        self._quick = process.registrations.quick
         """Views and plain operations that were met, as in ``_OPERATIONS``."""
         self._shapes = process.session.shapes
         self._place = process.session.place
@@ -107,7 +110,14 @@ class Observer(Mode):
         if found is None:
             found = _OPERATIONS[id(func)] = describe(func), func
         operation = found[0]
-        if operation.is_view or (operation.is_plain and self._shapes is None):
+        kernel = self._registered.get(func._name) if self._registered else None
+        if kernel is None and operation.is_custom:
+            kernel = self._registrations.fallback_for(func)
+        if kernel is not None and self._is_for(func, operation, args, kwargs):
+            # Its operations and kernels are the program's, below autograd.
+            with self:
+                return kernel.call(KEYSET, args, kwargs)
+        if kernel is None and (operation.is_view or (operation.is_plain and self._shapes is None)):
             self._quick[id(func)] = operation
         if operation.is_view:
             return operation.call(*args, **kwargs)
@@ -116,13 +126,16 @@ class Observer(Mode):
                 return self._observe(func, operation, args, kwargs)
             with self:
                 return func.decompose(*args, **kwargs)
-        if operation.is_custom and _dispatch_mode(_FAKE) is None:
-            written = written_in_python(func)
-            if written is not None and residence_among(operation, args) is not None:
-                # Its operations and kernels are the program's, below autograd.
-                with self:
-                    return written(*args, **kwargs)
         return self._observe(func, operation, args, kwargs)
+
+    def _is_for(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Return whether a call is for what the program has registered for devices."""
+        if func in self._registrations.once:
+            self._registrations.once.discard(func)
+            return False
+        if MOVE.under_way or _dispatch_mode(_FAKE) is not None:
+            return False
+        return is_for_device(operation, args, kwargs)
 
     def _meet(
         self,

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.in_use import check_use
-from kernbench.torch_bridge.device.names import CPU
+from kernbench.torch_bridge.device.names import CPU, is_simulated
 from kernbench.torch_bridge.device.residence import Residence, residence_of, settle, storage_of
 from kernbench.torch_bridge.operations import PLAIN, Operation, holds_memory
 from kernbench.torch_bridge.refusals import MixedDevicesError
@@ -64,6 +64,21 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
         arg = None  # It would count as a reference to a tensor.
         _check_host(operation, found.device, args)
     return found
+
+
+def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a call is a device's, as PyTorch's dispatcher finds out on CUDA.
+
+    Raises:
+        UsageError: A tensor is in use by a collective that was not waited for.
+        RuntimeError: Tensors of host and device do not mix.
+    """
+    values = (*args, *kwargs.values())
+    if residence_among(operation, values) is not None:
+        return True
+    return not leaves(values) and any(
+        isinstance(each, torch.device) and is_simulated(each) for each in values
+    )
 
 
 def _check_host(operation: Operation, device: Any, args: Any) -> None:

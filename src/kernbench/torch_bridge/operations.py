@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._library.custom_ops import OPDEFS
 
 from kernbench.torch_bridge.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
@@ -69,15 +68,6 @@ _WRITTEN_UNSAID = {
     "fsdp.all_gather_copy_in.default": (1,),
 }
 """Running statistics and buffers of which the schema does not say that they are written."""
-
-
-def written_in_python(func: Any) -> Callable[..., Any] | None:
-    """Return the function, that for devices if there is one, which an overload was made of."""
-    found = OPDEFS.get(func._schema.name)
-    if found is None:
-        return None
-    functions: dict[str | None, Callable[..., Any]] = found._backend_fns
-    return functions.get("cuda") or functions.get(None)
 
 
 PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernbench.torch_bridge.dispatcher.registrations import SHARED, Registrations
 from kernbench.torch_bridge.host import Host
 from kernbench.torch_bridge.ranges import Ranges
 
@@ -61,6 +62,8 @@ class Process:
         """Its loggers, where some rank has changed one, while another rank runs."""
         self.logging_disable: int | None = None
         """The level that it has disabled logging to, likewise; None as all have it."""
+        self.registrations = Registrations(SHARED)
+        """What its devices run in place of PyTorch's kernels."""
         self.strands: list[Strand] = []
         """Threads that it has started."""
         self.rank_of_run: Rank | None = None

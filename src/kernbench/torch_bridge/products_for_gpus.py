@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernbench.torch_bridge.dispatcher.of_all import library_of_all
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
@@ -23,7 +24,7 @@ _ROW_WISE = 1
 
 def install(patches: Patches) -> None:
     """Let the CPU do them, and tell their shapes without data."""
-    library = torch.library.Library("aten", "IMPL")
+    library = library_of_all("aten")
     patches.on_close(library._destroy)
     for key in ("CPU", "Meta"):
         for name, function in {"mm": torch.mm, "bmm": torch.bmm}.items():

@@ -25,6 +25,7 @@ from kernbench.torch_bridge import (
     context_parallel,
     control_flow,
     device,
+    dispatcher,
     environ,
     flex_attention,
     graphs,
@@ -107,6 +108,7 @@ class Programs:
             queues.install(patches)
             Strands(inside, self._enter).install(patches)
             c10d.install(patches)
+            dispatcher.install(patches)
             device.install(patches)
             addresses.install(patches, self._session.addresses)
             graphs.install(patches)

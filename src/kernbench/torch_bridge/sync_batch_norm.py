@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules._functions import SyncBatchNorm
 
+from kernbench.torch_bridge.dispatcher.of_all import library_of_all
 from kernbench.torch_bridge.patches import Patches
 
 _Stats = tuple[Tensor, Tensor]
@@ -20,7 +21,7 @@ _Stats = tuple[Tensor, Tensor]
 
 def install(patches: Patches) -> None:
     """Let the CPU do them, and tell their shapes without data."""
-    library = torch.library.Library("aten", "IMPL")
+    library = library_of_all("aten")
     patches.on_close(library._destroy)
     for name, function in {
         "batch_norm_stats": _stats,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.dispatcher.of_all import library_of_all
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
@@ -112,7 +113,7 @@ class _Kernels:
             _include(_KEY, args[-1])
 
     def _replace(self) -> None:
-        self._library = torch.library.Library("aten", "IMPL")
+        self._library = library_of_all("aten")
         self._patches.on_close(self._library._destroy)
         with warnings.catch_warnings():
             # PyTorch says of the first one that it replaces another.

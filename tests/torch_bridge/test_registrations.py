@@ -1,0 +1,139 @@
+"""Kernels and operators that PyTorch programs register, and libraries for them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.errors import UsageError  # noqa: E402
+from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.refusals import UnsupportedTorchError  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+
+def run(folder: Path, source: str, **options: object) -> RuntimeContext:
+    path = folder / "program.py"
+    path.write_text(f"import os, torch\nrank = int(os.environ['RANK'])\n{source}")
+    return simulated(path, **options)  # type: ignore[arg-type]
+
+
+def names_of(context: RuntimeContext) -> list[str]:
+    return [each.template.name for each in context.op_log.instances for _ in each.ranks]
+
+
+@pytest.mark.adr("0116-D1")
+@pytest.mark.adr("0116-D2")
+@pytest.mark.adr("0116-D4")
+@pytest.mark.parametrize("data", [True, False])
+def test_each_rank_runs_the_kernels_that_it_has_registered(data: bool) -> None:
+    before = torch.library._impls
+    for _ in range(2):
+        # A second run finds nothing of the first.
+        context = simulated("registrations.py", "data" if data else "no data", nprocs=2, data=data)
+    assert names_of(context).count("double_kernel") > 20
+    assert torch.library._impls is before
+    assert "aten/abs/CUDA" not in before
+    assert not any(each.startswith("kernbench_own") for each in before)
+    assert not hasattr(torch.ops.kernbench_own, "one")
+    assert torch.abs(torch.tensor(-1.0)) == 1
+
+
+@pytest.mark.adr("0116-D3")
+def test_what_a_library_registers_when_it_is_imported_is_for_all_ranks_and_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "kernbench_gems.py").write_text(
+        """
+import torch
+owner = torch.library.Library("kernbench_gems", "DEF")
+owner.define("plus(Tensor x) -> Tensor")
+owner.impl("plus", lambda x: x + 100, "CUDA")
+for_aten = torch.library.Library("aten", "IMPL")
+
+class use_gems:
+    def __enter__(self):
+        self.library = torch.library.Library("aten", "IMPL")
+        self.library.impl("abs", lambda x: x * 3, "CUDA")
+    def __exit__(self, *error):
+        del self.library
+
+@torch.library.custom_op("kernbench_gems::custom", mutates_args=())
+def custom(x: torch.Tensor) -> torch.Tensor:
+    return x + 200
+"""
+    )
+    monkeypatch.syspath_prepend(str(place))
+    source = """
+import kernbench_gems as gems
+x = torch.full((2,), -1.0, device="cuda")
+assert torch.ops.kernbench_gems.plus(x).tolist() == [99, 99]
+assert gems.custom(x).tolist() == [199, 199]
+if rank == 0:
+    # Through the library's own object, and for this rank.
+    gems.for_aten.impl("neg", lambda x: x * 5, "CUDA")
+assert torch.neg(x)[0] == (1 if rank else -5)
+if rank == 1:
+    with gems.use_gems():
+        torch.cuda.synchronize()
+        assert torch.abs(x)[0] == -3
+assert torch.abs(x)[0] == 1
+"""
+    try:
+        for _ in range(2):
+            run(tmp_path, source, nprocs=2)
+    finally:
+        sys.modules.pop("kernbench_gems").owner._destroy()
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "text"),
+    [
+        (
+            "own = torch.library.Library('kernbench_own', 'FRAGMENT')\n"
+            "own.define('f(Tensor x) -> Tensor' if rank else 'f(Tensor x, int n) -> Tensor')",
+            UsageError,
+            "ranks share one dispatcher, so an operator must have one schema",
+        ),
+        (
+            "own = torch.library.Library('kernbench_own', 'FRAGMENT')\n"
+            "for _ in range(2): own.define('f(Tensor x) -> Tensor')",
+            RuntimeError,
+            "multiple times",
+        ),
+        (
+            "torch.library.Library('_', 'IMPL').fallback(lambda *args: None, 'AutogradCUDA')",
+            UnsupportedTorchError,
+            "register kernels of single operators",
+        ),
+        (
+            "torch.library.Library('aten', 'IMPL').impl('abs', torch.neg, 'CUBA')",
+            RuntimeError,
+            "CUBA",
+        ),
+        (
+            "torch.library.Library('aten', 'IMPL').impl('kernbench_own::f', torch.neg, 'CUDA')",
+            RuntimeError,
+            "namespace",
+        ),
+        (
+            "own = torch.library.Library('aten', 'IMPL')\n"
+            "for _ in range(2): own.impl('abs', torch.neg, 'CUDA', allow_override=False)",
+            RuntimeError,
+            "already a kernel registered",
+        ),
+    ],
+)
+def test_mistakes_are_errors_of_their_rank(
+    source: str, error: type[Exception], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        run(tmp_path, source, nprocs=2)
+    found = caught.value.exceptions[0]
+    assert isinstance(found, error)
+    assert text in str(found)
