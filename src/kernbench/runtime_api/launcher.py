@@ -21,7 +21,7 @@ from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttribut
 from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
 from kernbench.runtime_api.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.sim_engine import StreamCommand, cached_shares, touch_operands
+from kernbench.sim_engine import StreamCommand, cached_shares, meet_operands
 from kernbench.triton_backend import DeviceRates
 
 if TYPE_CHECKING:
@@ -67,16 +67,10 @@ class KernelLaunch(StreamCommand):
 
     def begin(self) -> int:
         plan, sip_id = self._plan, self._sip_id
+        held = meet_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
         template = self._launcher.template(
-            plan,
-            self._policies,
-            sip_id,
-            self.label,
-            self._attributes,
-            addresses=self._addresses,
-            queued=self.queued,
+            plan, self._policies, sip_id, self.label, self._attributes, held, self.queued
         )
-        touch_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
         self._template = template
         self.hbm_ps = template.hbm_ps
         return template.duration_ps
@@ -279,27 +273,26 @@ class KernelLauncher:
         sip_id: int,
         name: str,
         attributes: LaunchAttributes,
-        *,
-        addresses: Sequence[int] = (),
+        held: tuple[int, ...] = (),
         queued: bool = False,
     ) -> Template:
         """Return the schedule for the state that the machine is in now.
 
-        Without ``addresses``, the cache holds only what the attributes say.
+        ``held`` is what the cache holds of the operands (:func:`meet_operands`); without it, only
+        what the attributes say.
 
         Raises:
             UsageError: The attributes name a parameter that the kernel does not have.
         """
-        run = self.run
-        operands = plan.operands if addresses else ()
-        cached = cached_shares(run.cache(sip_id), operands, addresses)
         queued = queued or attributes.follows
-        if attributes.cached:
-            cached = plan.kernel.with_kept(cached, attributes.cached)
         # SIPs without a description of their own share one object.
-        key = (id(run.machine.sip_at(sip_id)), name, policies, queued, cached)
+        sip = self.run.machine.sip_at(sip_id)
+        key = (id(sip), name, policies, queued, held, attributes.cached)
         found = plan.templates.get(key)
         if found is None:
+            cached = cached_shares(plan.operands, held) if held else ()
+            if attributes.cached:
+                cached = plan.kernel.with_kept(cached, attributes.cached)
             conditions = self.engine.conditions(sip_id, policies, cached, queued)
             found = self.engine.schedule(plan.trace, sip_id, conditions, name)
             plan.keep(key, found)

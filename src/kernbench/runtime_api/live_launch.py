@@ -21,7 +21,7 @@ from kernbench.sim_engine import (
     StreamCommand,
     cached_shares,
     kernel_operands,
-    touch_operands,
+    meet_operands,
 )
 
 if TYPE_CHECKING:
@@ -179,11 +179,11 @@ class LiveLaunch(StreamCommand):
         launched = Launched(self.label, self._rank, self.clock)
         executed = run_watched(run, self._engine, self._plan, params, reach, launched)
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
-        cache, operands = run.cache(self._sip_id), kernel_operands(executed.trace)
-        cached = cached_shares(cache, operands, self._addresses)
+        operands = kernel_operands(executed.trace)
+        held = meet_operands(run.cache(self._sip_id), operands, self._addresses)
+        cached = cached_shares(operands, held)
         conditions = self._engine.conditions(self._sip_id, self._policies, cached, self.queued)
         self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
-        touch_operands(cache, operands, self._addresses)
         self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps
 

@@ -11,7 +11,7 @@ from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.live_launch import LivePlan, Reach
 from kernbench.runtime_api.paced_launch import PacedLaunch
-from kernbench.sim_engine import cached_shares, touch_operands
+from kernbench.sim_engine import cached_shares, meet_operands
 
 if TYPE_CHECKING:
     from kernbench.replay import Clock, InterleavedLaunch
@@ -62,9 +62,8 @@ def build_paced(
     ]
 
     def costs(queued: bool) -> LaneCosts:
-        cache = run.cache(sip_id)
-        cached = cached_shares(cache, operands, addresses)
-        touch_operands(cache, operands, addresses)
+        held = meet_operands(run.cache(sip_id), operands, addresses)
+        cached = cached_shares(operands, held)
         conditions = engine.conditions(sip_id, policies, cached, queued)
         return engine.lane_costs(sip_id, conditions)
 

@@ -11,7 +11,7 @@ from kernbench.sim_engine.kernel_operands import (
     KernelOperand,
     cached_shares,
     kernel_operands,
-    touch_operands,
+    meet_operands,
 )
 from kernbench.sim_engine.kernel_outline import (
     CommandSpan,
@@ -71,6 +71,7 @@ __all__ = [
     "kernel_operands",
     "listed",
     "math_ps",
+    "meet_operands",
     "microseconds",
     "on_greenlet",
     "on_thread",
@@ -78,7 +79,6 @@ __all__ = [
     "raised_at",
     "resident_programs",
     "schedule_kernel",
-    "touch_operands",
     "user_lines",
     "user_site",
     "wait_line",

@@ -2,79 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_left
 from fractions import Fraction
 
 from kernbench.hardware import CacheSpec
 
 _STEPS = 16
 """Shares are multiples of one over this, so that schedules are met again."""
-_SHARES = tuple(Fraction(step, _STEPS) for step in range(_STEPS + 1))
+SHARES = tuple(Fraction(step, _STEPS) for step in range(_STEPS + 1))
+"""Every share that there is, by its number of steps."""
 _MOST_RANGES = 32
 """How many ranges are remembered: what was used longer ago counts as gone."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """Bytes that were used together, in order: ``size`` of those from ``start`` to ``end``."""
-
-    start: int
-    end: int
-    size: int
-
-    def part(self, start: int, end: int) -> _Range:
-        length = self.end - self.start
-        return _Range(start, end, -(-self.size * (end - start) // length))
+Span = tuple[int, int]
 
 
 class CacheContents:
-    """Address ranges of one SIP, the latest used first.
+    """Address ranges of one SIP that do not overlap, and in which order they were used.
 
     A byte is still there if few enough were used since, itself included: ``CacheSpec.kept_share``
     of this reuse distance, in which the bytes of every range count once. A SIP without a cache
     holds nothing.
+
+    Every launch asks several times, mostly for a range as it was used before: that is one look-up,
+    however many others there are.
     """
 
     def __init__(self, cache: CacheSpec | None) -> None:
         self._cache = cache
-        self._ranges: list[_Range] = []
+        self._held_bytes = cache.held_bytes if cache is not None else 0
+        self._forgotten_bytes = cache.forgotten_bytes if cache is not None else 0
+        self._sizes: dict[Span, int] = {}
+        """How many bytes of a range were used together; the latest range last."""
+        self._num_bytes = 0
+        self._starts: list[int] = []
+        """Of all ranges, in address order."""
+        self._ends: list[int] = []
 
     def touch(self, start: int, end: int, size: int | None = None) -> None:
         """Take note that a command uses bytes of an address range, all of them or ``size``."""
-        cache = self._cache
-        if cache is None or start >= end:
+        if self._cache is None or start >= end:
             return
         whole = end - start
-        newest = _Range(start, end, whole if size is None else min(size, whole))
-        self._ranges = [newest, *self._others(start, end)][:_MOST_RANGES]
-        distance = 0
-        for number, each in enumerate(self._ranges):
-            distance += each.size
-            if distance >= cache.forgotten_bytes:
-                del self._ranges[number:]
-                break
-
-    def _others(self, start: int, end: int) -> Iterator[_Range]:
-        """Yield what there is outside of an address range."""
-        for each in self._ranges:
-            if each.end <= start or each.start >= end:
-                yield each
-                continue
-            if each.start < start:
-                yield each.part(each.start, start)
-            if each.end > end:
-                yield each.part(end, each.end)
+        if size is None or size > whole:
+            size = whole
+        span = (start, end)
+        sizes = self._sizes
+        before = sizes.pop(span, None)
+        sizes[span] = size
+        if before is not None:
+            self._num_bytes += size - before
+        else:
+            self._num_bytes += size
+            place = bisect_left(self._starts, end)
+            if place and self._ends[place - 1] > start:
+                self._cut_out(start, end)
+                place = bisect_left(self._starts, end)
+            self._starts.insert(place, start)
+            self._ends.insert(place, end)
+            while len(sizes) > _MOST_RANGES:
+                self._forget_oldest()
+        while self._num_bytes >= self._forgotten_bytes:
+            self._forget_oldest()
 
     def share(self, start: int, end: int) -> Fraction:
         """Return which share of an address range is there, rounded down to a step."""
+        return SHARES[self.share_steps(start, end)]
+
+    def share_steps(self, start: int, end: int) -> int:
+        """Return the same as a number of steps, which is the place in :data:`SHARES`."""
+        if (start, end) in self._sizes and self._num_bytes <= self._held_bytes:
+            return _STEPS
+        place = bisect_left(self._starts, end)
+        if not place or self._ends[place - 1] <= start or start >= end:
+            return 0
+        assert self._cache is not None
         held: int | Fraction = 0
         distance = 0
-        for each in self._ranges:
-            distance += each.size
-            if each.start < end and start < each.end:
-                assert self._cache is not None
-                overlap = min(end, each.end) - max(start, each.start)
+        for (low, high), size in reversed(self._sizes.items()):
+            distance += size
+            if low < end and start < high:
                 kept = self._cache.kept_share(distance)
+                overlap = min(end, high) - max(start, low)
                 held += overlap if kept == 1 else overlap * kept
-        return _SHARES[int(_STEPS * held // (end - start))] if held else _SHARES[0]
+        return int(_STEPS * held // (end - start))
+
+    def _cut_out(self, start: int, end: int) -> None:
+        """Forget what there is of an address range, but for the range itself."""
+        newest = (start, end)
+        found: dict[Span, int] = {}
+        for (low, high), size in self._sizes.items():
+            if high <= start or low >= end or (low, high) == newest:
+                found[low, high] = size
+                continue
+            # Of a range that is cut in two, what lies lower counts as used later.
+            for part in ((end, high), (low, start)):
+                if part[0] < part[1]:
+                    found[part] = -(-size * (part[1] - part[0]) // (high - low))
+        self._sizes = found
+        self._num_bytes = sum(found.values())
+        others = sorted(span for span in found if span != newest)
+        self._starts = [span[0] for span in others]
+        self._ends = [span[1] for span in others]
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._sizes))
+        self._num_bytes -= self._sizes.pop(oldest)
+        place = bisect_left(self._starts, oldest[0])
+        del self._starts[place], self._ends[place]

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
 from kernbench.kernel_ir import footprints
-from kernbench.sim_engine.cache_contents import CacheContents
+from kernbench.sim_engine.cache_contents import SHARES, CacheContents
 from kernbench.sim_engine.kernel_plan import build_program_plan
 
 
@@ -68,22 +68,27 @@ def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
     return tuple(sorted(found, key=lambda each: (each.param in changed, each.param)))
 
 
-def cached_shares(
+def meet_operands(
     contents: CacheContents, operands: Iterable[KernelOperand], addresses: Sequence[int]
-) -> tuple[tuple[int, Fraction], ...]:
-    """Return which share of each operand that is loaded the cache holds, where it holds any."""
-    found = []
-    for each in operands:
-        if each.is_loaded and each.is_known:
-            share = contents.share(*each.span(addresses))
-            if share:
-                found.append((each.param, share))
+) -> tuple[int, ...]:
+    """Let a launch use its operands, its results last; return what the cache held of them before.
+
+    That is a number of steps (``SHARES``) for each operand that is loaded; of others it is 0.
+    """
+    used = [(*each.span(addresses), each) for each in operands]
+    found = [
+        contents.share_steps(start, end) if each.is_loaded and each.is_known else 0
+        for start, end, each in used
+    ]
+    for start, end, each in used:
+        contents.touch(start, end, each.size)
     return tuple(found)
 
 
-def touch_operands(
-    contents: CacheContents, operands: Iterable[KernelOperand], addresses: Sequence[int]
-) -> None:
-    """Take note that a launch uses its operands, its results last."""
-    for each in operands:
-        contents.touch(*each.span(addresses), each.size)
+def cached_shares(
+    operands: Iterable[KernelOperand], steps: Iterable[int]
+) -> tuple[tuple[int, Fraction], ...]:
+    """Return by parameter which share the cache held of it, where it held any."""
+    return tuple(
+        (each.param, SHARES[held]) for each, held in zip(operands, steps, strict=True) if held
+    )
