@@ -30,8 +30,7 @@ def test_plain_values_and_objects_are_read_in_the_order_in_which_they_came() -> 
 def test_plain_values_may_be_those_of_several_ranks() -> None:
     log, made = OpLog(), template("x")
     log.plain_instances.extend((1, (0,), (2,), "sip2", [made], [5], [15]))
-    both = [made], [(20, 21)], [(30, 31)]
-    log.plain_instances.extend((2, (0, 1), (2, 3), "collective", *both))
+    log.plain_commands.extend((2, made, (0, 1), (2, 3), (20, 21), (30, 31), "collective", ()))
     assert [(each.starts_ps, each.ends_ps) for each in log.instances] == [
         ((5,), (15,)),
         ((20, 21), (30, 31)),
@@ -40,13 +39,19 @@ def test_plain_values_may_be_those_of_several_ranks() -> None:
 
 
 @pytest.mark.adr("0089-D3")
-def test_a_collective_leaves_plain_values_plain() -> None:
+def test_commands_and_collectives_stay_plain_values_until_they_are_read() -> None:
     with RuntimeContext(machine="ahbm:2", ranks=2) as context:
         log, made = context.op_log, template("x")
         context.log_in_a_row((0,), (0,), "sip0", [made], [5], [15])
         context.log(made, (0, 1), (0, 1), (20, 21), (30, 31), "collective")
-        assert len(log.plain_instances) == 14
-        assert [each.launch_id for each in log.instances] == [1, 2]
+        context.log(made, 1, 1, 22, 23, "sip1", (64, 0))
+        context.log_in_a_row((0,), (0,), "sip0", [made], [40], [50])
+        assert (len(log.plain_instances), len(log.plain_commands)) == (2 * 7, 2 * 8)
+        assert [each.launch_id for each in log.instances] == [1, 2, 3, 4]
+        third = log.instances[2]
+        assert (third.ranks, third.sips, third.starts_ps, third.ends_ps, third.addresses) == (
+            (1,), (1,), (22,), (23,), (64, 0)
+        )  # fmt: skip
 
 
 @pytest.mark.adr("0084-D1")

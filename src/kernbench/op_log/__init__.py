@@ -4,6 +4,7 @@ from kernbench.op_log.intervals import covered_ps, exposed_ps
 from kernbench.op_log.log import (
     ROW_COLUMNS,
     Column,
+    Each,
     HostRange,
     HostSpan,
     Instance,
@@ -18,6 +19,7 @@ from kernbench.op_log.spans import Spans, build_spans
 __all__ = [
     "ROW_COLUMNS",
     "Column",
+    "Each",
     "HostRange",
     "HostSpan",
     "Instance",

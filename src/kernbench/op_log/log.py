@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Column = npt.NDArray[Any]
 Kind = Literal["kernel", "collective", "copy", "fill"]
+Each = int | tuple[int, ...]
+"""Something of a command's only rank, or of every one of its ranks."""
 
 
 class Limit(StrEnum):
@@ -180,8 +182,10 @@ class OpLog:
     def __init__(self) -> None:
         self.plain_instances: list[Any] = []
         """Seven values for commands in a row: lists of templates, starts and ends behind the number
-        of the first, ranks, SIPs and stream that they have in common. Starts and ends are numbers,
-        or of several ranks a tuple of one number for each."""
+        of the first, ranks, SIPs and stream that they have in common."""
+        self.plain_commands: list[Any] = []
+        """Eight values for one command: its number, then the fields of an :class:`Instance` but for
+        that. What is a tuple there may be a number here, of a single rank."""
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
@@ -192,23 +196,17 @@ class OpLog:
 
     @property
     def instances(self) -> list[Instance]:
-        plain = self.plain_instances
-        if plain:
-            values = iter(plain)
-            self._instances += [
-                Instance(
-                    template,
-                    number,
-                    ranks,
-                    sips,
-                    start if type(start) is tuple else (start,),
-                    end if type(end) is tuple else (end,),
-                    stream,
-                )
-                for first, ranks, sips, stream, *columns in zip(*[values] * 7, strict=True)
+        in_rows, commands = self.plain_instances, self.plain_commands
+        if in_rows or commands:
+            found = [
+                _placed(number, template, ranks, sips, start, end, stream)
+                for first, ranks, sips, stream, *columns in zip(*[iter(in_rows)] * 7, strict=True)
                 for number, (template, start, end) in enumerate(zip(*columns, strict=True), first)
             ]
-            plain.clear()
+            found += [_placed(*values) for values in zip(*[iter(commands)] * 8, strict=True)]
+            self._instances += sorted(found, key=_number)
+            in_rows.clear()
+            commands.clear()
         return self._instances
 
     @property
@@ -247,3 +245,24 @@ class OpLog:
         from kernbench.op_log.arrow import write_parquet
 
         return write_parquet(self, Path(path), machine=machine, ranks=ranks)
+
+
+def _placed(
+    number: int,
+    template: Template,
+    ranks: Each,
+    sips: Each,
+    starts_ps: Each,
+    ends_ps: Each,
+    stream: str,
+    addresses: tuple[int, ...] = (),
+) -> Instance:
+    each = [
+        values if type(values) is tuple else (values,)
+        for values in (ranks, sips, starts_ps, ends_ps)
+    ]
+    return Instance(template, number, *each, stream, addresses)  # type: ignore[call-arg, arg-type]
+
+
+def _number(instance: Instance) -> int:
+    return instance.launch_id

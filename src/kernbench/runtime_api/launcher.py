@@ -79,10 +79,10 @@ class KernelLaunch(StreamCommand):
         run = self._launcher.run
         run.log(
             self._template,
-            (self._rank,),
-            (self._sip_id,),
-            (self.start_ps,),
-            (self.end_ps,),
+            self._rank,
+            self._sip_id,
+            self.start_ps,
+            self.end_ps,
             self._stream,
             self._addresses,
         )

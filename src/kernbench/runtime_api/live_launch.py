@@ -190,10 +190,10 @@ class LiveLaunch(StreamCommand):
     def finish(self) -> None:
         self._run.log(
             self._template,
-            (self._rank,),
-            (self._sip_id,),
-            (self.start_ps,),
-            (self.end_ps,),
+            self._rank,
+            self._sip_id,
+            self.start_ps,
+            self.end_ps,
             self._stream,
             tuple(self._addresses),
         )

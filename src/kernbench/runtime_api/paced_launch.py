@@ -116,10 +116,10 @@ class PacedLaunch(StreamCommand):
         self._addresses += [pointer.buffer.address for pointer in reached]
         run.log(
             self._template,
-            (self._rank,),
-            (self._sip_id,),
-            (self.start_ps,),
-            (self.end_ps,),
+            self._rank,
+            self._sip_id,
+            self.start_ps,
+            self.end_ps,
             self._stream,
             tuple(self._addresses),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.memory import BytePool, DeviceMemory
-from kernbench.op_log import HostSpan, Instance, OpLog, Template
+from kernbench.op_log import Each, OpLog, Template
 from kernbench.replay import Kind, as_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
@@ -75,6 +75,8 @@ class Run:
         """Asked for lines to end the report with."""
         self.simulation = Simulation()
         self.op_log = OpLog()
+        self._put_command = self.op_log.plain_commands.extend
+        self._put_span = self.op_log.plain_spans.extend
         self.replay_queue = ReplayQueue(data)
         self.signals = Signals(self.simulation, self.replay_queue)
         self.replay_queue.on_push = self.signals.recorded
@@ -225,9 +227,7 @@ class Run:
         delay_ps = self.machine.sip_at(state.sip_id).host_launch_ps
         start_ps = self.simulation.now_ps
         self.simulation.sleep(delay_ps)
-        self.op_log.host_spans.append(
-            HostSpan(state.rank, "launch", label, start_ps, start_ps + delay_ps)
-        )
+        self._put_span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
 
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
@@ -257,7 +257,7 @@ class Run:
         if now_ps > since_ps:
             running = simulation.running
             rank = 0 if running is None else running.rank_id
-            self.op_log.host_spans.append(HostSpan(rank, "wait", handle.label, since_ps, now_ps))
+            self._put_span((rank, "wait", handle.label, since_ps, now_ps))
 
     def has_ended(self, handle: Handle) -> bool:
         """Return whether ``handle`` has ended; a rank that sees so comes after it."""
@@ -297,22 +297,16 @@ class Run:
     def log(
         self,
         template: Any,
-        ranks: tuple[int, ...],
-        sips: tuple[int, ...],
-        starts_ps: tuple[int, ...],
-        ends_ps: tuple[int, ...],
+        ranks: Each,
+        sips: Each,
+        starts_ps: Each,
+        ends_ps: Each,
         stream: str,
         addresses: tuple[int, ...] = (),
     ) -> None:
-        """Put a completed command into the op log."""
+        """Put a completed command into the op log: of one rank numbers, of several tuples."""
         number = self._num_logged = self._num_logged + 1
-        if addresses:
-            self.op_log.append(
-                Instance(template, number, ranks, sips, starts_ps, ends_ps, stream, addresses)
-            )
-        else:
-            columns = ([template], [starts_ps], [ends_ps])
-            self.op_log.plain_instances.extend((number, ranks, sips, stream, *columns))
+        self._put_command((number, template, ranks, sips, starts_ps, ends_ps, stream, addresses))
 
     def log_in_a_row(
         self,

@@ -59,10 +59,10 @@ class DeviceCommand(StreamCommand):
     def finish(self) -> None:
         self.context.log(
             self.template,
-            (self.rank,),
-            (self.sip_id,),
-            (self.start_ps,),
-            (self.end_ps,),
+            self.rank,
+            self.sip_id,
+            self.start_ps,
+            self.end_ps,
             self._stream,
             self.addresses,
         )

@@ -93,12 +93,21 @@ class HbmSharing:
         self._loads: dict[int, int] = {}
         self._flows: dict[int, dict[Flow, int]] = {}
         """By SIP, and how many shares they have there."""
+        self._alone: dict[int, _Alone] = {}
+        """By SIP, what began last while nothing else was under way, until something joins it."""
         self._unsettled: dict[Flow, None] = {}
         self._planners: dict[int, Planner] = {}
 
     def is_idle(self, sip_id: int) -> bool:
         """Return whether nothing is under way on a SIP that asks for its HBM."""
-        return not self._flows.get(sip_id)
+        return not self._flows.get(sip_id) and self._is_free(sip_id)
+
+    def _is_free(self, sip_id: int) -> bool:
+        alone = self._alone.get(sip_id)
+        if alone is None:
+            return True
+        handle, hbm_ps, duration_ps, _ = alone
+        return handle.callbacks is None or not demand_of(hbm_ps, duration_ps)
 
     def plan(self, sip_id: int, planner: Planner | None) -> None:
         """Take note of who has planned ahead on a SIP, until something else begins there."""
@@ -113,6 +122,8 @@ class HbmSharing:
             planner = self._planners.pop(share.sip_id, None)
             if planner is not None:
                 planner.cut()
+            if share.sip_id in self._alone:
+                self._join(share.sip_id)
             here = self._flows.setdefault(share.sip_id, {})
             here[flow] = here.get(flow, 0) + 1
             self._change(flow, share.sip_id, share.demand)
@@ -120,11 +131,22 @@ class HbmSharing:
 
     def begin_alone(self, handle: Handle, sip_id: int, hbm_ps: int, duration_ps: int) -> None:
         """Let something on one SIP begin now, which is to end in ``duration_ps``."""
-        demand = demand_of(hbm_ps, duration_ps)
-        if demand:
-            now_ps = self._simulation.now_ps
-            share = Share(sip_id, demand, handle, duration_ps, now_ps + duration_ps)
-            self.begin(Flow([share], now_ps))
+        now_ps = self._simulation.now_ps
+        if sip_id not in self._planners and self.is_idle(sip_id):
+            # Mostly nothing joins it. Then this is all there is to do.
+            self._alone[sip_id] = handle, hbm_ps, duration_ps, now_ps
+            return
+        flow = _flow_of(handle, sip_id, hbm_ps, duration_ps, now_ps)
+        if flow is not None:
+            self.begin(flow)
+
+    def _join(self, sip_id: int) -> None:
+        """Turn what was alone on a SIP so far into a flow like others."""
+        handle, *rest = self._alone.pop(sip_id)
+        if handle.callbacks is not None:
+            flow = _flow_of(handle, sip_id, *rest)
+            if flow is not None:
+                self.begin(flow)
 
     def end(self, flow: Flow, share: Share) -> None:
         """Take a share out that has ended."""
@@ -153,6 +175,21 @@ class HbmSharing:
             loads = [self._loads[share.sip_id] for share in flow.running]
             moved |= flow.go_on(max(loads, default=WHOLE), now_ps)
         self._simulation.move(moved)
+
+
+_Alone = tuple[Handle, int, int, int]
+"""Its handle, its HBM time, how long it takes, and when it began."""
+
+
+def _flow_of(
+    handle: Handle, sip_id: int, hbm_ps: int, duration_ps: int, start_ps: int
+) -> Flow | None:
+    """Return the flow of something on one SIP, None if it asks for no share of HBM."""
+    demand = demand_of(hbm_ps, duration_ps)
+    if not demand:
+        return None
+    share = Share(sip_id, demand, handle, duration_ps, start_ps + duration_ps)
+    return Flow([share], start_ps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

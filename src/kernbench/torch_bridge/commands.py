@@ -30,10 +30,10 @@ class HostCopy(StreamCommand):
     def finish(self) -> None:
         self._run.log(
             self.template,
-            (self._rank,),
-            (self._sip_id,),
-            (self.start_ps,),
-            (self.end_ps,),
+            self._rank,
+            self._sip_id,
+            self.start_ps,
+            self.end_ps,
             self._stream,
         )
 
