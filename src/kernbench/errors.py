@@ -75,6 +75,10 @@ class NonFiniteWarning(RuntimeWarning):
     """A kernel made NaN or Inf out of finite numbers; said once per run with ``check=True``."""
 
 
+class ConversionWarning(RuntimeWarning):
+    """A kernel stored what a float out of an integer's range became; said once per run."""
+
+
 class OutOfMemoryError(KernbenchError, MemoryError):
     """HBM or TCM is exhausted; gives requested, free and capacity, and the largest live tensors."""
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from kernbench.commands import Math
 from kernbench.replay.halves import narrow, widen
 from kernbench.replay.operand_types import as_unsigned, dtype_of, is_narrow
+from kernbench.replay.to_integers import to_integers
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
@@ -80,16 +81,10 @@ def _truncate_int(command: Math) -> Function:
     return lambda x: x.astype(result)
 
 
-def _float_to_signed(command: Math) -> Function:
+def _float_to_int(command: Math) -> Function:
     result = command.dst.dtype.numpy
-    return lambda x: widen(x).astype(result)
-
-
-def _float_to_unsigned(command: Math) -> Function:
-    result = command.dst.dtype.numpy
-    if result.itemsize == 8:
-        return lambda x: widen(x).astype(np.uint64).view(result)
-    return lambda x: widen(x).astype(np.int64).astype(result)
+    is_signed = command.op == "arith.fptosi"
+    return lambda x: to_integers(widen(x), result, is_signed=is_signed)
 
 
 def _bitcast(command: Math) -> Function:
@@ -103,8 +98,8 @@ CONVERSIONS: dict[str, Callable[[Math], Function]] = {
     "tt.fp_to_fp": _between_floats,
     "arith.sitofp": _convert,
     "arith.uitofp": _from_unsigned,
-    "arith.fptosi": _float_to_signed,
-    "arith.fptoui": _float_to_unsigned,
+    "arith.fptosi": _float_to_int,
+    "arith.fptoui": _float_to_int,
     "arith.extsi": _sign_extend,
     "arith.extui": _from_unsigned,
     "arith.trunci": _truncate_int,

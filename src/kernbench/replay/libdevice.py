@@ -19,6 +19,7 @@ import numpy.typing as npt
 from kernbench.errors import UnsupportedOpError, nearest
 from kernbench.replay.floats import FLOAT
 from kernbench.replay.integers import UNSIGNED
+from kernbench.replay.to_integers import to_integers
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
@@ -225,12 +226,8 @@ def _conversion(source: str, target: str, mode: str) -> Function:
 
 
 def _to_integer(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return whole numbers as integers; what is too large becomes the largest, NaN zero."""
-    limits = np.iinfo(dtype)
-    # Above the largest a float can be equal to only 2**n, which does not fit.
-    over, under = x >= float(limits.max), x <= float(limits.min)
-    safe = np.where(over | under | np.isnan(x), 0, x).astype(dtype)
-    return np.asarray(np.where(over, limits.max, np.where(under, limits.min, safe)).astype(dtype))
+    """Return whole numbers as integers, as a conversion does."""
+    return to_integers(x, dtype, is_signed=dtype.kind == "i")
 
 
 def _to_float(x: Array, dtype: np.dtype[Any], mode: str) -> Array:

@@ -15,6 +15,7 @@ from kernbench.errors import (
     UninitializedReadError,
 )
 from kernbench.replay.frame import Frame
+from kernbench.replay.sanitizer.conversions import report_conversions
 from kernbench.replay.sanitizer.lanes import LaneFinder, Lanes, mark_written, unwritten_lanes
 from kernbench.replay.sanitizer.launch import LaunchState, element, written_of
 from kernbench.replay.sanitizer.non_finite import check_stored, note_read
@@ -126,6 +127,11 @@ class AccessCheck:
         if not bad.any():
             return
         at = int(np.argmax(bad != 0))
+        report_conversions(frame.state, bad, self.origins, self._here(frame, at))
+        bad = np.where(self.origins.of_conversions(bad), 0, bad)
+        if not bad.any():
+            return
+        at = int(np.argmax(bad != 0))
         origin = self.origins[int(bad[at])]
         if origin.overflowed:
             raise AddressOverflowError(
@@ -136,8 +142,13 @@ class AccessCheck:
         raise self._undefined(frame, at, int(bad[at]), use, instead)
 
     def _check_value(self, frame: Frame, lanes: Lanes, shadow: Array) -> None:
-        bad = self.origins.undefined(self.lanes.pick(shadow, frame, lanes.positions))
+        marked = self.lanes.pick(shadow, frame, lanes.positions)
+        bad = self.origins.undefined(marked)
         if not bad.any():
+            if marked.any():
+                at = int(np.argmax(marked != 0))
+                here = self._here(frame, int(lanes.positions[at]))
+                report_conversions(frame.state, marked, self.origins, here)
             return
         at = int(np.argmax(bad != 0))
         place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)

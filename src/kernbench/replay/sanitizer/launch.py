@@ -51,6 +51,7 @@ class LaunchState:
         seen: Seen,
         on_non_finite: Callable[[str], None] | None,
         order: ProgramOrder | None = None,
+        on_conversion: Callable[[str], None] | None = None,
     ) -> None:
         self.launched = launched
         self.touched = touched
@@ -65,6 +66,10 @@ class LaunchState:
         """Of a write that takes effect later: the programs, and their segments at the time."""
         self.on_non_finite = on_non_finite
         """Who hears of the first NaN; None once somebody has, or if nobody wants to."""
+        self.on_conversion = on_conversion
+        """Who hears of the first float that no integer holds; None as above."""
+        self.converted: dict[SourceLine, str] = {}
+        """By the line of a conversion, the first such number and what became of it, in words."""
         self.has_read_non_finite: Array = np.zeros(1, np.bool_)
         """Per program of the chunk: whether it has read NaN or Inf."""
         self.first_site: Array = np.zeros(1, np.int64)

@@ -57,7 +57,7 @@ class LiveWatch(SanitizerWatch):
         count = len(order.current)
         self._has_read: Array = np.zeros(count, np.bool_)
         self._first_site: Array = np.zeros(count, np.int64)
-        self._state = LaunchState(launched, self._touched, Seen(), on_non_finite, self._order)
+        self.state = LaunchState(launched, self._touched, Seen(), on_non_finite, self._order)
 
     def issue(self, program_ids: Array, commands: Collection[Command]) -> Issued:
         """Return where programs are that issue writes which take effect later."""
@@ -70,7 +70,7 @@ class LiveWatch(SanitizerWatch):
 
     def enter(self, frame: Frame, program_ids: Array, issued: Issued | None) -> None:
         """Let the commands of some programs be checked in a frame."""
-        state = self._state
+        state = self.state
         state.issued = issued
         state.has_read_non_finite = self._has_read[program_ids]
         state.first_site = self._first_site[program_ids]
@@ -78,8 +78,8 @@ class LiveWatch(SanitizerWatch):
 
     def leave(self, program_ids: Array) -> None:
         """Keep what was found out about the programs."""
-        self._has_read[program_ids] = self._state.has_read_non_finite
-        self._first_site[program_ids] = self._state.first_site
+        self._has_read[program_ids] = self.state.has_read_non_finite
+        self._first_site[program_ids] = self.state.first_site
 
     def refuse(self, overflows: Collection[AddressOverflow]) -> None:
         """Raise the first of the overflows that have become part of an address.
@@ -103,7 +103,7 @@ class LiveWatch(SanitizerWatch):
             UndefinedValueError, UninitializedReadError: Always.
         """
         here = f"{where} ({self._launched}, program {program})"
-        raise undefined_use(self._origins[number], self._state, here, use)
+        raise undefined_use(self._origins[number], self.state, here, use)
 
     def end(self, pointers: Mapping[int, PointerArg]) -> None:
         """Tell the other operations of the run what the launch has touched.
@@ -115,7 +115,7 @@ class LiveWatch(SanitizerWatch):
         clock, who = self._launched.clock, self._launched.who
         if clock is None:
             return
-        for param, kind, part in self._state.seen.parts():
+        for param, kind, part in self.state.seen.parts():
             record_touch(pointers[param].buffer, Touch(kind, clock, who, (part,)))
 
     # -- kernbench.replay.plan.Watch ----------------------------------------------------------

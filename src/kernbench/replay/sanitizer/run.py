@@ -6,12 +6,18 @@ import math
 import os
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from kernbench.commands import KernelTrace, by_path
-from kernbench.errors import AddressOverflowError, NonFiniteError, NonFiniteWarning, UsageError
+from kernbench.errors import (
+    AddressOverflowError,
+    ConversionWarning,
+    NonFiniteError,
+    NonFiniteWarning,
+    UsageError,
+)
 from kernbench.kernel_ir import Module
 from kernbench.memory import Buffer
 from kernbench.replay.composite import composite_groups
@@ -58,6 +64,7 @@ class Sanitizer:
     def __init__(self, *, non_finite_is_error: bool = False) -> None:
         self._non_finite_is_error = non_finite_is_error
         self._has_reported = False
+        self._has_reported_conversion = False
         self._segments = Segments()
         self._places = Places()
 
@@ -107,6 +114,7 @@ class Sanitizer:
             ProgramOrder(segments, trace.grid, launched.clock, launched.who)
             if checked.watch.orders_itself
             else None,
+            on_conversion=self._on_conversion(),
         )
         checked.plan.run_frame(frame, params)
         if checked.is_composite:
@@ -137,7 +145,16 @@ class Sanitizer:
         if begun is not None:
             segments, places = self._segments, self._places
         order = ProgramOrder(segments, grid, launched.clock, launched.who, begun)
-        return LiveWatch(module, params, launched, report, order, places)
+        found = LiveWatch(module, params, launched, report, order, places)
+        found.state.on_conversion = self._on_conversion()
+        return found
+
+    def _on_conversion(self) -> Callable[[str], None] | None:
+        return None if self._has_reported_conversion else self._report_conversion
+
+    def _report_conversion(self, text: str) -> None:
+        self._has_reported_conversion = True
+        warnings.warn(f"{text} (said once per run)", ConversionWarning, stacklevel=2)
 
     def _report_non_finite(self, text: str) -> None:
         self._has_reported = True

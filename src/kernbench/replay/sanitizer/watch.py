@@ -30,6 +30,7 @@ from kernbench.replay.group_plan import GroupPlan
 from kernbench.replay.lifetimes import results
 from kernbench.replay.sanitizer.accesses import AccessCheck, LoadShadow, StoreNonFinite
 from kernbench.replay.sanitizer.collisions import CollisionCheck
+from kernbench.replay.sanitizer.conversions import ConversionCheck
 from kernbench.replay.sanitizer.launch import LaunchState
 from kernbench.replay.sanitizer.non_finite import is_float, note_made
 from kernbench.replay.sanitizer.origins import Origin, Origins
@@ -182,6 +183,8 @@ class SanitizerWatch:
         if self.is_in_address(command):
             number = self._origins.number(Origin(command.line, command.op))
             steps.append(Overflow(command, slots, target, number))
+        if command.op in ("arith.fptosi", "arith.fptoui"):
+            steps.append(ConversionCheck(command, slots[0], target, self._origins))
         return steps
 
     def _after_gemm(self, group: GroupPlan, command: Gemm) -> list[Step]:
