@@ -15,7 +15,7 @@ BACKEND_NAME = "kernbench"
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """One target for every machine: TTIR does not depend on the device it will run on."""
 
-PIPELINE_REVISION = 3
+PIPELINE_REVISION = 4
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 
@@ -154,6 +154,7 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
 
         from kernbench.kernel_ir import tcm_use
         from kernbench.triton_backend.binary import describe_largest, read_module
+        from kernbench.triton_backend.places import files_of
 
         manager = ir.pass_manager(module.context)
         for group, name in _PASSES:
@@ -168,6 +169,7 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         tcm = tcm_use(read_module(ttir, metadata["hash"]), metadata["num_stages"])
         metadata["shared"] = tcm.total_bytes
         metadata["tcm_tiles"] = describe_largest(tcm)
+        metadata["files"] = files_of(ttir)
         return ttir
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from triton.compiler.compiler import max_shared_mem
@@ -14,6 +15,7 @@ from triton.runtime import driver as triton_driver
 from kernbench.errors import InternalError, UsageError
 from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
 from kernbench.triton_backend.driver import KernbenchDriver
+from kernbench.triton_backend.places import moved_files, with_files
 from kernbench.triton_backend.proton import PROTON
 
 MAX_PROGRAMS = 2**31
@@ -84,6 +86,7 @@ class CompiledLauncher:
         self._hash: str = metadata.hash
         self._pick = build_argument_picker(src.signature)
         self._binary: KernelBinary | None = None
+        self._moved = moved_files(getattr(metadata, "files", {}), getattr(src, "fn", None))
         capacity_bytes = active_launcher().tcm_capacity_bytes()
         # Triton keeps what the first machine of the process had, and refuses by that for good.
         max_shared_mem.cache_clear()
@@ -94,7 +97,7 @@ class CompiledLauncher:
                 capacity_bytes,
                 self._name,
                 self._num_stages,
-                tuple(metadata.tcm_tiles),
+                tuple(self._in_their_files(metadata.tcm_tiles)),
             )
 
     def __call__(
@@ -133,6 +136,7 @@ class CompiledLauncher:
 
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
+        text = with_files(text, self._moved)
         binary = build_binary(
             text, self._name, self._num_warps, self._num_stages, self._constants, self._hash
         )
@@ -143,6 +147,14 @@ class CompiledLauncher:
             )
         self._binary = binary
         return binary
+
+    def _in_their_files(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield lines of a message that end with a place in a file."""
+        names = {Path(old).name: Path(new).name for old, new in self._moved.items()}
+        for line in lines:
+            what, _, place = line.rpartition(" at ")
+            file, _, number = place.rpartition(":")
+            yield f"{what} at {names.get(file, file)}:{number}"
 
 
 def named_constants(src: Any) -> tuple[tuple[str, str], ...]:
