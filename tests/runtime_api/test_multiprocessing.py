@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
 import inspect
 import sys
@@ -375,3 +377,40 @@ def test_a_rank_knows_its_run() -> None:
     assert seen == [True, True]
     with pytest.raises(UsageError, match="there is no run here"):
         current_context()
+
+
+@pytest.mark.adr("0089-D2")
+@pytest.mark.parametrize("ends_by", ["a join", "an error", "the end of the run"])
+@pytest.mark.parametrize("young", [500, 0])
+def test_garbage_is_looked_for_as_often_as_in_processes_of_their_own(
+    young: int, ends_by: str
+) -> None:
+    seen = []
+
+    def worker(rank: int) -> None:
+        seen.append(gc.get_threshold())
+        if ends_by == "an error":
+            raise ValueError("stop")
+
+    before = gc.get_threshold()
+    gc.set_threshold(young, 11, 12)
+    try:
+        with contextlib.suppress(Exception), RuntimeContext("ahbm:3", ranks=3) as torch:
+            torch.multiprocessing.spawn(worker, nprocs=3, join=ends_by != "the end of the run")
+            assert gc.get_threshold() == (
+                (young * 3, 11, 12) if ends_by == "the end of the run" else (young, 11, 12)
+            )
+        assert gc.get_threshold() == (young, 11, 12)
+    finally:
+        gc.set_threshold(*before)
+    assert set(seen) == {(young * 3, 11, 12)}
+
+
+def test_a_threshold_that_a_rank_sets_stays() -> None:
+    before = gc.get_threshold()
+    try:
+        with RuntimeContext("ahbm:2", ranks=2) as torch:
+            torch.multiprocessing.spawn(lambda rank: gc.set_threshold(300 + rank), nprocs=2)
+        assert gc.get_threshold()[0] == 301
+    finally:
+        gc.set_threshold(*before)

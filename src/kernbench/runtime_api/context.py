@@ -123,6 +123,7 @@ class RuntimeContext(Factories):
                 self.replay_queue.let_speak()
         finally:
             self.ended = True
+            self.multiprocessing.end()
             for rank in self.simulation.ranks:
                 if rank.alive:
                     rank.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -55,12 +56,15 @@ class SpawnContext:
         self._abort_is_due = False
         self._waited: list[str] = []
         self._joined = False
+        self._thresholds: tuple[int, int, int] | None = None
+        """Of Python's search for garbage, before the ranks started."""
 
     def start(
         self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, carrier_of: CarrierOf
     ) -> None:
         """Start ``fn(rank, *args)`` for each rank, bound to the SIP of its number."""
         self._num_alive = nprocs
+        self._let_garbage_wait(nprocs)
         for rank in range(nprocs):
             state = RankState(rank, nprocs, sip_id=rank, spawn_id=self._spawn_id)
             if self._run.ordering is not None:
@@ -97,15 +101,31 @@ class SpawnContext:
                             error.add_note(wait_line(rank).strip())
                     raise
         finally:
-            for rank in self._ranks:
-                if rank.alive:
-                    rank.kill()
+            self.end()
             simulation.ranks = [rank for rank in simulation.ranks if rank not in self._ranks]
             if self._run.ordering is not None:
                 for rank in self._ranks:
                     self._run.ordering.joins(self._run.rank_state, rank.local)
         self._raise_outcome(deadlock)
         return True
+
+    def end(self) -> None:
+        """End the ranks that have not come to their end; what they share of Python is as before."""
+        for rank in self._ranks:
+            if rank.alive:
+                rank.kill()
+        thresholds, self._thresholds = self._thresholds, None
+        if thresholds is not None and gc.get_threshold() == _scaled(thresholds, len(self._ranks)):
+            gc.set_threshold(*thresholds)
+
+    def _let_garbage_wait(self, nprocs: int) -> None:
+        """Let Python look for garbage when so many processes would have done so on average.
+
+        What a rank holds between two of its turns would else be looked at again and again for
+        what the others make meanwhile.
+        """
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(*_scaled(self._thresholds, nprocs))
 
     def _end_after_deadlock(self) -> None:
         self._run.simulation.abandon()
@@ -195,6 +215,11 @@ class Multiprocessing:
         if self._latest is not None:
             self._latest.join()
 
+    def end(self) -> None:
+        """End the ranks that nobody has joined."""
+        if self._latest is not None:
+            self._latest.end()
+
     def spawn(
         self,
         fn: Callable[..., Any],
@@ -256,6 +281,10 @@ class Multiprocessing:
         self._latest = context
         context.start(fn, tuple(args), nprocs, carrier_of)
         return context
+
+
+def _scaled(thresholds: tuple[int, int, int], nprocs: int) -> tuple[int, int, int]:
+    return (thresholds[0] * nprocs, *thresholds[1:])
 
 
 def _body(fn: Callable[..., Any], rank: int, args: tuple[Any, ...]) -> Callable[[], object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import gc
 import importlib
 import sys
 import threading
@@ -81,8 +80,6 @@ class Programs:
         self._path = path
         self._code = code
         self._output = (shown, with_rank)
-        self._thresholds = gc.get_threshold()
-        """Of Python's search for garbage."""
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
         self._states = LibraryStates(self._base)
@@ -96,7 +93,6 @@ class Programs:
         try:
             self._globals.start(self._base)
             patches.on_close(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
-            patches.on_close(gc.set_threshold, *self._thresholds)
             # For this thread, and for those that somebody else starts.
             patches.set(HERE, "process", self._base)
             patches.set(_Here, "process", self._base)
@@ -166,7 +162,6 @@ class Programs:
         """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
         run: RuntimeContext = self._session.run
         run.world_size = max(run.world_size, nprocs)
-        self._let_garbage_wait(nprocs)
         processes: dict[int, Process] = {}
 
         def carrier_of(rank: int) -> Carrier:
@@ -194,16 +189,6 @@ class Programs:
 
         with starting():
             return run.multiprocessing.start(body, (), nprocs, carrier_of)
-
-    def _let_garbage_wait(self, nprocs: int) -> None:
-        """Let Python look for garbage when so many processes would have done so on average.
-
-        What a rank holds between two of its turns would else be looked at again and again for
-        what the others make meanwhile.
-        """
-        young, *others = gc.get_threshold()
-        if young:
-            gc.set_threshold(max(young, self._thresholds[0] * nprocs), *others)
 
     def _enter(self, process: Process) -> None:
         """Show what is a process's own before it goes on."""
