@@ -57,6 +57,29 @@ def test_unchecked(module_run):
     race()
 
 
+@triton.jit
+def move(x_ptr, out_ptr, n):
+    at = tl.arange(0, 16)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n))
+
+
+def copy_masked():
+    with kernbench.RuntimeContext(ranks=1) as torch:
+        out = torch.ones(16)
+        move[(1,)](torch.ones(16), out, 15)
+        assert out.tolist() == [1] * 15 + [0]
+
+
+@pytest.mark.kernbench_allow("masked-lanes")
+def test_allowed():
+    copy_masked()
+
+
+def test_not_allowed():
+    with pytest.raises(kernbench.KernbenchError, match="--allow masked-lanes"):
+        copy_masked()
+
+
 def test_checked_again():
     with pytest.raises(kernbench.KernbenchError):
         race()
@@ -91,7 +114,7 @@ def test_kernels_of_tests_are_checked_unless_the_test_says_otherwise(tmp_path: P
     done = session(tmp_path)
     assert done.returncode == 0, done.stdout
     assert "kernbench: sanitizer on (KERNBENCH_CHECK=0 turns it off)" in done.stdout
-    assert "4 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 @pytest.mark.slow
@@ -99,7 +122,16 @@ def test_kernels_of_tests_are_checked_unless_the_test_says_otherwise(tmp_path: P
 def test_the_environment_has_the_last_word(tmp_path: Path) -> None:
     done = session(tmp_path, KERNBENCH_CHECK="0")
     assert "kernbench: sanitizer off" in done.stdout
-    assert "3 failed, 1 passed" in done.stdout
+    assert "4 failed, 2 passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_mark_that_allows_what_there_is_not_is_refused(tmp_path: Path) -> None:
+    source = 'import pytest\n@pytest.mark.kernbench_allow("masks")\ndef test_it(): pass\n'
+    (tmp_path / "test_other.py").write_text(source)
+    done = session(tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "kernbench_allow of test_other.py::test_it: there is no 'masks' to allow" in done.stderr
 
 
 def test_pytest_finds_it_where_kernbench_is_installed() -> None:

@@ -51,6 +51,10 @@ class OutOfBoundsError(KernbenchError, IndexError):
     """A kernel touched memory outside its tensors; names tensor, byte, program and source line."""
 
 
+class OutOfBoundsWarning(RuntimeWarning):
+    """A read outside of a tensor in a run that allows them; said once per line of a kernel."""
+
+
 class UninitializedReadError(KernbenchError, ValueError):
     """A command read bytes that nothing had written; found with ``check=True``."""
 

@@ -2,7 +2,8 @@
 
 It sets ``KERNBENCH_CHECK=1`` for the session unless the environment says otherwise, so programs
 that a test starts are checked too. A test marked ``unchecked`` runs as without the plug-in:
-one of speed, say, or of code that races on purpose.
+one of speed, say, or of code that races on purpose. One marked ``kernbench_allow("masked-lanes")``
+lets such mistakes pass (ADR-0108).
 """
 
 from __future__ import annotations
@@ -13,13 +14,22 @@ from unittest import mock
 
 import pytest
 
+from kernbench.checks import as_allowed
+from kernbench.errors import UsageError
+
 VARIABLE = "KERNBENCH_CHECK"
+ALLOW_VARIABLE = "KERNBENCH_ALLOW"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Turn the sanitizer on for the session."""
     config.addinivalue_line(
         "markers", "unchecked(reason): kernels of the test run without kernbench's sanitizer"
+    )
+    config.addinivalue_line(
+        "markers",
+        "kernbench_allow(*mistakes): kernels of the test may make these (masked-lanes, "
+        "out-of-bounds-reads)",
     )
     if VARIABLE not in os.environ:
         os.environ[VARIABLE] = "1"
@@ -37,10 +47,24 @@ def pytest_report_header() -> str:
     return f"kernbench: sanitizer {state}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse marks that allow what there is not, before any test runs."""
+    for item in items:
+        for mark in item.iter_markers("kernbench_allow"):
+            try:
+                as_allowed(mark.args, f"kernbench_allow of {item.nodeid}")
+            except UsageError as error:
+                raise pytest.UsageError(str(error)) from None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Leave a marked test alone, and the fixtures that it is the first to use."""
-    if item.get_closest_marker("unchecked") is None:
-        return (yield)
-    with mock.patch.dict(os.environ, {VARIABLE: "0"}):
+    variables = {}
+    if item.get_closest_marker("unchecked") is not None:
+        variables[VARIABLE] = "0"
+    names = {name for mark in item.iter_markers("kernbench_allow") for name in mark.args}
+    if names:
+        variables[ALLOW_VARIABLE] = ",".join(sorted(names))
+    with mock.patch.dict(os.environ, variables):
         return (yield)

@@ -54,6 +54,63 @@ def test_a_race_that_nobody_reads_is_found_with_check_only(tmp_path: Path) -> No
     assert kernbench_run(tmp_path, "--check", "-p", "programs=1").returncode == 0
 
 
+MASKED = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def move(x_ptr, out_ptr, n):
+    at = tl.arange(0, 16)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n))
+
+
+def run(torch):
+    out = torch.ones(16)
+    move[(1,)](torch.ones(16), out, 15)
+    print(sum(out.tolist()))
+"""
+AS_SCRIPT = """
+import torch
+
+out = torch.ones(16)
+move[(1,)](torch.ones(16), out, 15)
+print(out.sum().item())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0108-D1")
+def test_every_command_that_checks_takes_what_to_allow(tmp_path: Path) -> None:
+    (tmp_path / "masked.py").write_text(MASKED)
+    (tmp_path / "script.py").write_text(MASKED.partition("def run")[0] + AS_SCRIPT)
+    to_cuda = AS_SCRIPT.replace("ones(16)", 'ones(16, device="cuda")')
+    (tmp_path / "program.py").write_text(MASKED.partition("def run")[0] + to_cuda)
+
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "kernbench", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    for name, file in (("run", "masked.py"), ("script", "script.py"), ("torchrun", "program.py")):
+        if name != "run":
+            pytest.importorskip("torch")
+        refused = command(name, "--check", file)
+        assert refused.returncode == 1
+        assert "(--allow masked-lanes)" in refused.stderr, refused.stderr
+        allowed = command(name, "--check", "--allow", "masked-lanes,out-of-bounds-reads", file)
+        assert allowed.returncode == 0, allowed.stderr
+        assert allowed.stdout.startswith("15.0")
+    wrong = command("run", "--allow", "masked", "masked.py")
+    assert wrong.returncode == 2
+    assert "there is no 'masked' to allow; did you mean masked-lanes?" in wrong.stderr
+
+
 def test_the_first_nan_is_a_warning_or_an_error(tmp_path: Path) -> None:
     arguments = ("-p", "programs=1", "-p", "value=0")
     warned = kernbench_run(tmp_path, "--check", *arguments)

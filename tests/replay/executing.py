@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from kernbench.checks import Checks
 from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory
-from kernbench.replay import Launched, PointerArg, as_sanitizer, run_kernel
+from kernbench.replay import Launched, PointerArg, build_sanitizer, run_kernel
 from kernbench.triton_backend import DeviceRates, KernelBinary
 
 
@@ -38,7 +39,7 @@ class Tensor:
 
 class ExecutingLauncher:
     def __init__(self) -> None:
-        self.sanitizer = as_sanitizer(None)
+        self.sanitizer = build_sanitizer(Checks.of())
         self.memory = DeviceMemory(0, 1 << 36, has_data=True)
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Tensor:

@@ -8,9 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kernbench.checks import Check  # noqa: E402
 from kernbench.errors import (  # noqa: E402
     DataRaceError,
     NonFiniteWarning,
+    OutOfBoundsError,
+    OutOfBoundsWarning,
+    UndefinedValueError,
     UninitializedReadError,
 )
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
@@ -48,10 +52,10 @@ index = torch.tensor([1, 0], device="cuda")
 """
 
 
-def run(folder: Path, source: str, check: object = True) -> None:
+def run(folder: Path, source: str, check: Check = True, allow: str = "") -> None:
     path = folder / "program.py"
     path.write_text(START + source)
-    with RuntimeContext(machine="ahbm:4", ranks=1, check=check) as context:
+    with RuntimeContext(machine="ahbm:4", ranks=1, check=check, allow=allow) as context:
         run_torchrun(context, path, compile(path.read_text(), str(path), "exec"), (), 1)
 
 
@@ -104,3 +108,54 @@ def test_the_first_nan_is_a_warning_with_its_line(tmp_path: Path) -> None:
     with pytest.warns(NonFiniteWarning, match="program.py:17"):
         run(tmp_path, "x.fill_(-1.0)\nlogarithm[(1,)](x, y, BLOCK=256)")
     run(tmp_path, "x.fill_(1.0)\nlogarithm[(1,)](x, y, BLOCK=256)", check="nan")
+
+
+COLLIDE = """
+@triton.jit
+def scatter(index, x, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x + tl.load(index + at), at)
+
+scatter[(1,)](torch.arange(8, device="cuda") // {share}, y, BLOCK=8)
+"""
+
+
+@pytest.mark.adr("0107-D1")
+def test_lanes_of_a_store_do_not_write_different_values_to_one_element(tmp_path: Path) -> None:
+    with pytest.raises(DataRaceError, match=r"writes 0.0 and 1.0 .* lanes \(0,\) and \(1,\)"):
+        run(tmp_path, COLLIDE.format(share=2))
+    run(tmp_path, COLLIDE.format(share=1))
+
+
+BRANCH = """
+@triton.jit
+def branch(x, y, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    if tl.sum(tl.load(x + at, mask=at < n)) > 3:
+        tl.store(y + at, at)
+
+x.fill_(1)
+branch[(1,)](x, y, {n}, BLOCK=256)
+assert y[:4].tolist() == [0, 1, 2, 3]
+"""
+
+
+@pytest.mark.adr("0107-D2")
+def test_masked_off_lanes_do_not_decide_a_branch(tmp_path: Path) -> None:
+    with pytest.raises(
+        UndefinedValueError, match=r"the branch at program.py:\d+ .*tt.load at prog"
+    ):
+        run(tmp_path, BRANCH.format(n=100))
+    run(tmp_path, BRANCH.format(n=256))
+    run(tmp_path, BRANCH.format(n=100), allow="masked-lanes")
+
+
+@pytest.mark.adr("0108-D2")
+def test_a_read_outside_of_a_storage_may_be_allowed(tmp_path: Path) -> None:
+    source = "x.fill_(1)\ncopy[(1,)](x[200:], y, 100, BLOCK=128)\n"
+    source += "assert y[:100].sum().item() == 56"
+    with pytest.raises(OutOfBoundsError, match="--allow out-of-bounds-reads"):
+        run(tmp_path, source)
+    for check in (False, True):
+        with pytest.warns(OutOfBoundsWarning, match=r"tt.load at program.py:7"):
+            run(tmp_path, source, check=check, allow="out-of-bounds-reads")

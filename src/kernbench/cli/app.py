@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from kernbench.checks import as_allowed
 from kernbench.cli.bench_file import known_benches
 from kernbench.cli.leaving import leave
 from kernbench.cli.measured import add_commands
+from kernbench.errors import UsageError
 
 app = typer.Typer(
     name="kernbench",
@@ -37,6 +39,25 @@ CheckOption = Annotated[
     typer.Option(
         "--check/--no-check",
         help="Look for races, unwritten memory and the like [default: KERNBENCH_CHECK].",
+    ),
+]
+
+
+def _allowed(given: list[str] | None) -> list[str] | None:
+    """Refuse what cannot be allowed, as any wrong value of an option."""
+    try:
+        return sorted(as_allowed(",".join(given), "allow")) if given else None
+    except UsageError as error:
+        raise typer.BadParameter(str(error).removeprefix("allow: ")) from None
+
+
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MISTAKE,...",
+        callback=_allowed,
+        help="Let pass: masked-lanes (without other= they are zeros), out-of-bounds-reads (zeros, "
+        "and a warning) [default: KERNBENCH_ALLOW].",
     ),
 ]
 
@@ -115,6 +136,7 @@ def _run(
     check_nan: Annotated[
         bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
     ] = False,
+    allow: AllowOption = None,
     debug: Annotated[
         bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
     ] = False,
@@ -142,6 +164,7 @@ def _run(
         seed=seed,
         tf32=tf32,
         check="nan" if check_nan else check,
+        allow=tuple(allow) if allow else None,
         log=log,
         trace=trace,
         json=json,
@@ -186,6 +209,7 @@ def _script(
     check_nan: Annotated[
         bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
     ] = False,
+    allow: AllowOption = None,
     debug: Annotated[
         bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
     ] = False,
@@ -206,6 +230,7 @@ def _script(
         seed=seed,
         tf32=tf32,
         check="nan" if check_nan else check,
+        allow=tuple(allow) if allow else None,
         log=log,
         trace=trace,
         json=json,
@@ -272,6 +297,7 @@ def _torchrun(
     check_nan: Annotated[
         bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
     ] = False,
+    allow: AllowOption = None,
     ranks_print: Annotated[
         str, typer.Option(metavar="all|0,1,...", help="The ranks whose output is shown.")
     ] = "all",
@@ -305,6 +331,7 @@ def _torchrun(
         machine=machine,
         data=data,
         check="nan" if check_nan else check,
+        allow=tuple(allow) if allow else None,
         log=log,
         trace=trace,
         json=json,

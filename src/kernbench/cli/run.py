@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernbench.checks import Check
 from kernbench.cli.bench_file import Bench, load_bench
 from kernbench.cli.failures import (
     describe_failure,
@@ -48,7 +49,8 @@ class Outputs:
     log: str | None = None
     trace: str | None = None
     json: str | None = None
-    check: bool | str | None = None
+    check: Check = None
+    allow: tuple[str, ...] | None = None
     """As ``RuntimeContext`` takes it."""
     debug: bool = False
 
@@ -200,6 +202,7 @@ def _run(plan: _Plan, options: RunOptions) -> int:
         data=options.data,
         seed=options.seed,
         check=options.check,
+        allow=options.allow,
         tf32=options.tf32,
     )
 

@@ -49,6 +49,7 @@ def run_script(options: ScriptOptions) -> int:
             data=options.data,
             seed=options.seed,
             check=options.check,
+            allow=options.allow,
             tf32=options.tf32,
         )
 

@@ -63,7 +63,9 @@ def torchrun(options: TorchrunOptions) -> int:
         code = compile_program(path)
         from kernbench.runtime_api import RuntimeContext
 
-        context = RuntimeContext(machine=machine, data=options.data, check=options.check)
+        context = RuntimeContext(
+            machine=machine, data=options.data, check=options.check, allow=options.allow
+        )
 
         def work() -> int:
             try:

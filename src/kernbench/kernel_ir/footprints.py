@@ -241,9 +241,11 @@ def _sum(views: list[Array]) -> Array:
 
 
 def out_of_bounds(
-    trace: KernelTrace, param: int, size_before: int, size_after: int
+    trace: KernelTrace, param: int, size_before: int, size_after: int, *, reads: bool = True
 ) -> OutOfBounds | None:
     """Return the first access of a parameter outside its tensor, or None.
+
+    Without ``reads`` loads may leave it.
 
     The tensor has ``size_before`` bytes before the address that the parameter points to, and
     ``size_after`` from it on. First is: by group, then by order in the kernel's text, then by
@@ -256,7 +258,7 @@ def out_of_bounds(
         for command, access, mask in accesses(group):
             if access.param != param or access.gather is not None:
                 continue
-            if not isinstance(mask, Predicate):
+            if not isinstance(mask, Predicate) or not (reads or not isinstance(command, DmaRead)):
                 continue
             extent = touched(access, mask)
             if extent is None or (-size_before <= extent[0] and extent[1] <= size_after):

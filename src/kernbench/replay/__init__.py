@@ -17,6 +17,7 @@ from kernbench.replay.interleaved import (
     run_interleaved,
     spans_of,
 )
+from kernbench.replay.outside import OutsideReads
 from kernbench.replay.run import run_kernel
 from kernbench.replay.sanitizer import (
     Clock,
@@ -26,7 +27,7 @@ from kernbench.replay.sanitizer import (
     Part,
     Sanitizer,
     Touch,
-    as_sanitizer,
+    build_sanitizer,
     record_touch,
     strided_spans,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Kind",
     "Launched",
     "LiveWatch",
+    "OutsideReads",
     "Part",
     "PointerArg",
     "Resolve",
@@ -47,7 +49,7 @@ __all__ = [
     "Strand",
     "Touch",
     "Watched",
-    "as_sanitizer",
+    "build_sanitizer",
     "capture",
     "of_programs",
     "pace_interleaved",

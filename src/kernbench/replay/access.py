@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,16 +35,23 @@ class Load:
 
     def __call__(self, frame: Frame) -> None:
         site = self.site
-        if self.dynamic:
-            value = None if self.rows is None else self._gathered_rows(frame, self.rows)
-            frame.values[self.slot] = self._gathered(frame) if value is None else value
+        try:
+            if self.dynamic:
+                value = None if self.rows is None else self._gathered_rows(frame, self.rows)
+                frame.values[self.slot] = self._gathered(frame) if value is None else value
+                return
+            geometry = site.geometry(frame)
+            box = geometry.whole
+            if box is None or self.data_mask is not None:
+                frame.values[self.slot] = self._collected(frame, geometry)
+                return
+            value = site.box_view(frame, box, site.origin(frame))
+        except OutOfBoundsError:
+            if frame.outside is None:
+                raise
+            frame.outside.warn(site.line, partial(site.leaves_memory, frame))
+            frame.values[self.slot] = self._inside(frame)
             return
-        geometry = site.geometry(frame)
-        box = geometry.whole
-        if box is None or self.data_mask is not None:
-            frame.values[self.slot] = self._collected(frame, geometry)
-            return
-        value = site.box_view(frame, box, site.origin(frame))
         for param in self.hazards:
             if frame.memory[param] is frame.memory[site.param]:
                 value = value.copy()
@@ -105,6 +113,18 @@ class Load:
         value.fill(self.fill)
         value[..., : rows.length][active] = windows[index]
         return value
+
+    def _inside(self, frame: Frame) -> Array:
+        """Return what is inside of the buffer, zeros outside, and what masked-off lanes hold."""
+        site = self.site
+        offsets, active = site.dense(frame)
+        where, active = np.broadcast_arrays(offsets + site.origin(frame), active)
+        memory = frame.memory[site.param]
+        inside = active & (where >= 0) & (where + site.itemsize <= len(memory))
+        value: Array = np.zeros(where.shape, site.dtype)
+        value[inside] = _read_bytes(memory, where[inside], site)
+        other = self.fill if self.other is None else frame.values[self.other]
+        return select(active, value, np.asarray(other, dtype=site.dtype))
 
     def _gathered(self, frame: Frame) -> Array:
         site = self.site

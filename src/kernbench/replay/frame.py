@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Print
 from kernbench.memory import Buffer
+
+if TYPE_CHECKING:
+    from kernbench.replay.outside import OutsideReads
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +39,7 @@ class Frame:
         "memory",
         "num_programs",
         "origin",
+        "outside",
         "pointers",
         "printed",
         "state",
@@ -58,6 +62,8 @@ class Frame:
         """Whether an atomic has changed a byte, for whoever set it to False before."""
         self.printed: list[tuple[Print, tuple[int, int, int], Array, list[Array]]] = []
         """What ``tl.device_print`` was given so far: command, grid, program ids, values."""
+        self.outside: OutsideReads | None = None
+        """Who hears of loads outside of a buffer, which are zeros then; None makes them errors."""
         self.chunk = 0
         self.num_programs = 1
         self.state: Any = None

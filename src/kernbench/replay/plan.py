@@ -25,6 +25,7 @@ from kernbench.replay.coverage import only_stored, stored_ranges
 from kernbench.replay.diagnostics import show_printed
 from kernbench.replay.frame import Frame, PointerArg
 from kernbench.replay.group_plan import GroupPlan, Watch
+from kernbench.replay.outside import OutsideReads
 from kernbench.replay.persistent import iterations_as_programs, stored_params
 
 Array = npt.NDArray[Any]
@@ -54,11 +55,18 @@ class Plan:
         self._only_stored = frozenset[int]() if watch is not None else only_stored(trace)
         self._stored: dict[int, tuple[int, int]] | None = None
 
-    def run(self, params: Sequence[PointerArg | float | int | None]) -> None:
-        """Execute the kernel on the buffers that ``params`` point into."""
+    def run(
+        self,
+        params: Sequence[PointerArg | float | int | None],
+        outside: OutsideReads | None = None,
+    ) -> None:
+        """Execute the kernel on the buffers that ``params`` point into.
+
+        With ``outside`` a load outside of them is told there, and no error.
+        """
         pointers = self.pointers(params)
         if self._in_order is not None and self._meets_itself(pointers):
-            self._in_order().run(params)
+            self._in_order().run(params, outside)
             return
         memory: dict[int, Array] = {}
         origin: dict[int, int] = {}
@@ -68,7 +76,9 @@ class Plan:
                 memory[index] = buffer.bytes_to_overwrite()
             else:
                 memory[index] = buffer.bytes
-        self.run_frame(Frame(pointers, memory, origin), params)
+        frame = Frame(pointers, memory, origin)
+        frame.outside = outside
+        self.run_frame(frame, params)
 
     def pointers(self, params: Sequence[PointerArg | float | int | None]) -> dict[int, PointerArg]:
         """Return the pointers that the kernel reads or writes through, by parameter index.

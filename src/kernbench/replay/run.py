@@ -7,19 +7,25 @@ from collections.abc import Sequence
 
 from kernbench.commands import KernelTrace
 from kernbench.replay.frame import PointerArg
+from kernbench.replay.outside import OutsideReads
 from kernbench.replay.plan import Plan
 
 # A memo, not state: a plan is a function of its trace alone and dies with it.
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, Plan] = weakref.WeakKeyDictionary()
 
 
-def run_kernel(trace: KernelTrace, params: Sequence[PointerArg | float | int | None]) -> None:
+def run_kernel(
+    trace: KernelTrace,
+    params: Sequence[PointerArg | float | int | None],
+    outside: OutsideReads | None = None,
+) -> None:
     """Execute a trace on data: reads and writes the buffers that ``params`` point into.
 
     Args:
         trace: What the launch does. Its plan is compiled once and kept as long as the trace lives.
         params: One per parameter of the kernel: a :class:`PointerArg` for a pointer, the number
             for a floating-point parameter; integers are already in the trace and are not read.
+        outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
 
     Raises:
         OutOfBoundsError: An address that depends on data lies outside its tensor.
@@ -28,4 +34,4 @@ def run_kernel(trace: KernelTrace, params: Sequence[PointerArg | float | int | N
     plan = _PLANS.get(trace)
     if plan is None:
         plan = _PLANS[trace] = Plan(trace)
-    plan.run(params)
+    plan.run(params, outside)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.checks import Allowed, remedy
 from kernbench.commands import (
     PROGRAM,
     Access,
@@ -183,6 +184,11 @@ class Site:
 
     def out_of_bounds(self, frame: Frame) -> OutOfBoundsError:
         """Return the error that names the first element outside the buffer, in program order."""
+        instead = "" if self.is_store else f", {remedy(Allowed.OUT_OF_BOUNDS_READS)}"
+        return OutOfBoundsError(f"{self.leaves_memory(frame)}; mask the {self.op}{instead}")
+
+    def leaves_memory(self, frame: Frame) -> str:
+        """Return in words what the first element outside the buffer is, in program order."""
         buffer = frame.pointers[self.param].buffer
         offsets, active = self.dense(frame)
         shape = (frame.num_programs, *self.access.shape)
@@ -194,10 +200,9 @@ class Site:
         program = self.chunks.program(self.chunks.bounds[frame.chunk] + position)
         byte = int(where.reshape(-1)[flat])
         name = buffer.label.partition(" ")[0]
-        return OutOfBoundsError(
+        return (
             f"tt.{self.op} at {self.line} {self.verb} {self.itemsize} bytes at {name}{byte:+d} "
-            f"(program {program}), but {buffer.label} is {buffer.size_bytes} bytes; mask the "
-            f"{self.op}"
+            f"(program {program}), but {buffer.label} is {buffer.size_bytes} bytes"
         )
 
     def misaligned(self) -> UnsupportedOpError:

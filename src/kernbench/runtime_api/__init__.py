@@ -1,6 +1,6 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
-from kernbench.runtime_api.argument_errors import bounds_error
+from kernbench.runtime_api.argument_errors import refuse_out_of_bounds
 from kernbench.runtime_api.collective import Collective
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.current import current_context
@@ -51,7 +51,7 @@ __all__ = [
     "Tensor",
     "WaitFor",
     "Work",
-    "bounds_error",
     "current_context",
+    "refuse_out_of_bounds",
     "run_watched",
 ]

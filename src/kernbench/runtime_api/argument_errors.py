@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernbench.commands import Atomic, DmaRead, DmaWrite
+from kernbench.checks import Allowed, remedy
+from kernbench.commands import Atomic, DmaRead, DmaWrite, Transfer
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
 from kernbench.runtime_api.addresses import buffer_at
 from kernbench.runtime_api.host_tensor import HostMemory, Place, is_host_tensor
@@ -12,6 +14,7 @@ from kernbench.runtime_api.sharing import unreachable
 from kernbench.runtime_api.tensor import Tensor
 
 if TYPE_CHECKING:
+    from kernbench.kernel_ir import OutOfBounds
     from kernbench.runtime_api.kernel_engine import KernelEngine
     from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
     from kernbench.runtime_api.rank_state import RankState
@@ -113,22 +116,45 @@ def check_race(
             )
 
 
-def bounds_error(
+def refuse_out_of_bounds(
     engine: KernelEngine,
     plan: KernelPlan,
     index: int,
     tensor: Tensor | Place,
     state: RankState,
-) -> OutOfBoundsError:
-    """Return the error of a launch that would leave a tensor's memory, with the first offender."""
+) -> None:
+    """Refuse a launch that would leave a tensor's memory, and name the first offender.
+
+    Raises:
+        OutOfBoundsError: Unless it only reads there, which may be allowed and is a warning then.
+    """
     before = tensor._address - tensor.buffer.address
     after = tensor.buffer.size_bytes - before
-    found = engine.out_of_bounds(plan.trace, index, before, after)
+    found = engine.out_of_bounds(plan.trace, index, before, after, reads=engine.outside is None)
+    if found is None and engine.outside is not None:
+        found = engine.out_of_bounds(plan.trace, index, before, after)
+        if found is not None:
+            say = partial(_leaves_memory, plan, tensor, state, found, before, after)
+            engine.outside.warn(found.line, say)
+            return
     if found is None:
-        return OutOfBoundsError(
+        raise OutOfBoundsError(
             f"kernel {plan.kernel.name} touches memory outside of {tensor.label} (rank "
             f"{state.rank}); mask the access"
         )
+    text = _leaves_memory(plan, tensor, state, found, before, after)
+    raise OutOfBoundsError(f"{text}; {_advice(plan, found.command)}")
+
+
+def _leaves_memory(
+    plan: KernelPlan,
+    tensor: Tensor | Place,
+    state: RankState,
+    found: OutOfBounds,
+    before: int,
+    after: int,
+) -> str:
+    """Return in words how a launch leaves the bytes before and after where a tensor begins."""
     access, verb = _WORDS[type(found.command)]
     offset = f"{'+' if found.byte_offset >= 0 else '-'}{abs(found.byte_offset)}"
     if before == 0 and after == tensor.nbytes:
@@ -136,14 +162,15 @@ def bounds_error(
     else:
         # What counts is the memory: a kernel may walk from a view into the tensor around it.
         held = f"the memory of {tensor.label}, a view, is bytes {-before} to {after} from there"
-    return OutOfBoundsError(
+    return (
         f"{access} at {found.line} {verb} {found.access_bytes} bytes at {tensor.name}{offset} "
         f"(rank {state.rank}, kernel {plan.kernel.name}, program {tuple(found.program)}), but "
-        f"{held}; {_advice(plan, access)}"
+        f"{held}"
     )
 
 
-def _advice(plan: KernelPlan, access: str) -> str:
+def _advice(plan: KernelPlan, command: Transfer) -> str:
     if plan.trace.overflows:
         return str(plan.trace.overflows[0])
-    return f"mask the {access[3:]}"
+    instead = f", {remedy(Allowed.OUT_OF_BOUNDS_READS)}" if isinstance(command, DmaRead) else ""
+    return f"mask the {_WORDS[type(command)][0][3:]}{instead}"

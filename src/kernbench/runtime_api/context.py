@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from kernbench import dtypes
+from kernbench.checks import Check
 from kernbench.commands import Tf32
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
@@ -43,10 +44,13 @@ class RuntimeContext(Factories):
     unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
     NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
     addresses are checked. None leaves it to the variable ``KERNBENCH_CHECK`` (0, 1 or nan), which
-    is 1 inside pytest unless something else was said. ``tf32`` is what becomes of float32 products
-    whose kernel asks for less (``input_precision``, Triton's default is tf32), on a machine with an
-    engine for that: ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``, which computes all in
-    float32.
+    is 1 inside pytest unless something else was said. ``allow`` names mistakes to let pass:
+    ``"masked-lanes"`` (lanes masked off without ``other=`` are zeros, as on NVIDIA's GPUs) and
+    ``"out-of-bounds-reads"`` (they read zeros and are a warning, with and without ``check``);
+    None leaves it to ``KERNBENCH_ALLOW`` (names with commas between them). ``tf32`` is what
+    becomes of float32 products whose kernel asks for less (``input_precision``, Triton's default is
+    tf32), on a machine with an engine for that: ``"round"`` to nearest, ``"truncate"``, or
+    ``"ieee"``, which computes all in float32.
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -82,11 +86,12 @@ class RuntimeContext(Factories):
         data: Any = True,
         seed: Any = 0,
         *,
-        check: Any = None,
+        check: Check = None,
+        allow: str | Iterable[str] | None = None,
         tf32: Any = "round",
         kernel_engine: KernelEngine | None = None,
     ) -> None:
-        super().__init__(machine, ranks, data, seed, check)
+        super().__init__(machine, ranks, data, seed, check, allow)
         self.ahbm = Ahbm(self)
         self.distributed = Distributed(self)
         memory = SymmetricMemory(self)
@@ -94,7 +99,7 @@ class RuntimeContext(Factories):
         self.multiprocessing = Multiprocessing(self)
         self.testing = Testing()
         self.launcher = KernelLauncher(
-            self, kernel_engine or KernelEngine(self.machine, _as_tf32(tf32))
+            self, kernel_engine or KernelEngine(self.machine, _as_tf32(tf32), self.outside)
         )
         self._exit = ExitStack()
         self._token: Token[RuntimeContext | None] | None = None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         InterleavedLaunch,
         Launched,
         LiveWatch,
+        OutsideReads,
         Resolve,
         Sanitizer,
     )
@@ -45,8 +46,15 @@ CachedShares = tuple[tuple[int, Fraction], ...]
 class KernelEngine:
     """Plans, times and executes kernels on one machine. Tests put a fake in its place."""
 
-    def __init__(self, machine: Machine, tf32: Tf32 = Tf32.ROUND) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        tf32: Tf32 = Tf32.ROUND,
+        outside: OutsideReads | None = None,
+    ) -> None:
         self._machine = machine
+        self.outside = outside
+        """Who hears of loads outside of a tensor, which are zeros then; None makes them errors."""
         passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
         supported = [each for each, name in passes.items() if name != "float32"]
         self._roundings = build_roundings(tf32, supported)
@@ -70,10 +78,16 @@ class KernelEngine:
         return footprints(trace)
 
     def out_of_bounds(
-        self, trace: KernelTrace, param: int, size_before: int, size_after: int
+        self,
+        trace: KernelTrace,
+        param: int,
+        size_before: int,
+        size_after: int,
+        *,
+        reads: bool = True,
     ) -> OutOfBounds | None:
         """Return the first access outside of the bytes around a pointer, for the error's text."""
-        return out_of_bounds(trace, param, size_before, size_after)
+        return out_of_bounds(trace, param, size_before, size_after, reads=reads)
 
     def check(self, trace: KernelTrace, sip_id: int) -> None:
         """Refuse a kernel that a SIP cannot run.
@@ -140,6 +154,7 @@ class KernelEngine:
             num_stages=binary.num_stages,
             roundings=self._roundings,
             watch=watch,
+            outside=self.outside,
         )
         if binary.name not in self.rounded:
             self._note_rounded(executed.trace)
@@ -164,11 +179,12 @@ class KernelEngine:
             num_stages=binary.num_stages,
             roundings=self._roundings,
             watch=watch,
+            outside=self.outside,
         )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
         """Execute the kernel on data."""
-        run_kernel(trace, params)
+        run_kernel(trace, params, self.outside)
 
     def run_checked(
         self, trace: KernelTrace, params: Sequence[Any], sanitizer: Sanitizer, launched: Launched

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import UsageError
 from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.argument_errors import (
-    bounds_error,
     check_race,
     pointer_argument,
+    refuse_out_of_bounds,
 )
 from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kept_plans import KeptPlans
@@ -369,7 +369,7 @@ class KernelLauncher:
                 check_race(plan.kernel, index, tensor, span, writes)
             if start + low < 0 or start + high > buffer.size_bytes:
                 assert isinstance(plan, KernelPlan)
-                raise bounds_error(self.engine, plan, index, tensor, state)
+                refuse_out_of_bounds(self.engine, plan, index, tensor, state)
             addresses[index] = tensor._address
             params[index] = PointerArg(buffer, start)
             if writes:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from kernbench.checks import Allowed, Check, Checks
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
 from kernbench.memory import BytePool, DeviceMemory
 from kernbench.op_log import Each, OpLog, Template
-from kernbench.replay import Kind, as_sanitizer
+from kernbench.replay import Kind, OutsideReads, build_sanitizer
 from kernbench.runtime_api.device_costs import TransferTemplates
 from kernbench.runtime_api.in_flight import find_in_flight
 from kernbench.runtime_api.lent_memory import LentMemory
@@ -49,7 +50,8 @@ class Run:
         ranks: int | None,
         data: bool,
         seed: int,
-        check: object = None,
+        check: Check = None,
+        allow: str | Iterable[str] | None = None,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
@@ -67,7 +69,11 @@ class Run:
         """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
         self.has_data = data
         self.seed = seed
-        self.sanitizer = as_sanitizer(check)
+        checks = Checks.of(check, allow)
+        may_read_outside = Allowed.OUT_OF_BOUNDS_READS in checks.allowed
+        self.outside = OutsideReads() if may_read_outside else None
+        """Who hears of loads outside of a tensor; None where they are errors."""
+        self.sanitizer = build_sanitizer(checks, self.outside)
         """What looks for mistakes during replay, or None."""
         self.ordering = Ordering() if self.sanitizer is not None and data else None
         """What the sanitizer knows of who waited for whom."""

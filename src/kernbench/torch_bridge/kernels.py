@@ -15,7 +15,7 @@ from kernbench.runtime_api import (
     LivePlan,
     Reach,
     Scratch,
-    bounds_error,
+    refuse_out_of_bounds,
     run_watched,
 )
 from kernbench.torch_bridge.costs import OperationTiming
@@ -137,7 +137,7 @@ class TorchLauncher(KernelLauncher):
                 found = memory.tensor(tensor, plan.kernel.param_names[index], what)
             if first < 0 or end > size:
                 assert not isinstance(plan, LivePlan)
-                raise bounds_error(self.engine, plan, index, found, state)
+                refuse_out_of_bounds(self.engine, plan, index, found, state)
             if self.run.sanitizer is not None:
                 count_writes(tensor, residence, found.buffer)
             params[index] = PointerArg(found.buffer, start)

@@ -22,6 +22,7 @@ from kernbench.replay.interleaved.memory import LaunchMemory, Params, Resolve
 from kernbench.replay.interleaved.merging import merge_groups
 from kernbench.replay.interleaved.pacing import signalling_loops
 from kernbench.replay.interleaved.strand import Strand
+from kernbench.replay.outside import OutsideReads
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +54,7 @@ def run_interleaved(
     num_stages: int,
     roundings: Roundings = IN_FLOAT32,
     watch: StrandWatch | None = None,
+    outside: OutsideReads | None = None,
 ) -> Executed:
     """Run a kernel on data, programs taking turns where they wait for each other (ADR-0031).
 
@@ -66,6 +68,7 @@ def run_interleaved(
         num_stages: As the launch says.
         roundings: What becomes of float32 operands of products.
         watch: Looks on; the sanitizer's checks.
+        outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
 
     Raises:
         DeadlockError: Programs wait for something that no program does.
@@ -74,7 +77,7 @@ def run_interleaved(
         UnsupportedOpError: The kernel has an operation that is not supported.
     """
     launch = InterleavedLaunch(
-        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch, outside
     )
     try:
         launch.run()
@@ -94,10 +97,11 @@ def pace_interleaved(
     num_stages: int,
     roundings: Roundings = IN_FLOAT32,
     watch: StrandWatch | None = None,
+    outside: OutsideReads | None = None,
 ) -> InterleavedLaunch:
     """Return a kernel on data whose strands hand out what they do; arguments as above."""
     launch = InterleavedLaunch(
-        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch, outside
     )
     launch.is_paced = True
     # Each signal of a loop has a time of its own.
@@ -119,6 +123,7 @@ class InterleavedLaunch:
         num_stages: int,
         roundings: Roundings,
         watch: StrandWatch | None = None,
+        outside: OutsideReads | None = None,
     ) -> None:
         self.module = module
         self.grid = grid
@@ -128,7 +133,7 @@ class InterleavedLaunch:
         self.roundings = roundings
         self.watch = watch
         """What looks on while commands run, or None."""
-        self.memory = LaunchMemory(module.kernel.name, params, resolve)
+        self.memory = LaunchMemory(module.kernel.name, params, resolve, outside)
         self.liveness = Liveness(module)
         self.stepped: set[Op] = set()
         """Loops that cannot run as one command."""

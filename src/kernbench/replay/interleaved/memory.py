@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kernbench.errors import BadPointerError, UnreachableError, UsageError
 from kernbench.memory import Buffer
 from kernbench.replay.frame import Frame, PointerArg
+from kernbench.replay.outside import OutsideReads
 
 Array = npt.NDArray[Any]
 Resolve = Callable[[int], Buffer]
@@ -22,11 +23,14 @@ Params = Sequence[PointerArg | float | int | None]
 class LaunchMemory:
     """The frame of a launch, and a parameter index for every buffer that it meets on its way."""
 
-    def __init__(self, name: str, params: Params, resolve: Resolve) -> None:
+    def __init__(
+        self, name: str, params: Params, resolve: Resolve, outside: OutsideReads | None = None
+    ) -> None:
         self.params = params
         pointers = {i: p for i, p in enumerate(params) if isinstance(p, PointerArg)}
         self.frame = Frame.on(pointers)
         self.frame.changed = False
+        self.frame.outside = outside
         self.version = 0
         """Counts the steps that changed memory."""
         self._name = name

@@ -3,7 +3,7 @@
 from kernbench.replay.sanitizer.launch import Launched
 from kernbench.replay.sanitizer.live_watch import LiveWatch
 from kernbench.replay.sanitizer.order import Clock
-from kernbench.replay.sanitizer.run import Sanitizer, as_sanitizer
+from kernbench.replay.sanitizer.run import Sanitizer, build_sanitizer
 from kernbench.replay.sanitizer.spans import strided_spans
 from kernbench.replay.sanitizer.touches import Kind, Part, Touch, record_touch
 
@@ -15,7 +15,7 @@ __all__ = [
     "Part",
     "Sanitizer",
     "Touch",
-    "as_sanitizer",
+    "build_sanitizer",
     "record_touch",
     "strided_spans",
 ]

@@ -46,14 +46,17 @@ class LaneFinder:
         """Return the active lanes, which are inside the buffer.
 
         Raises:
-            OutOfBoundsError: They are not.
+            OutOfBoundsError: They are not, and that is not allowed.
         """
         site = self.site
         relative = self._relative(frame)
         where = relative.where + frame.origin[site.param]
         size = len(frame.memory[site.param])
         if len(where) and (where.min() < 0 or where.max() + site.itemsize > size):
-            raise site.out_of_bounds(frame)
+            if site.is_store or frame.outside is None:
+                raise site.out_of_bounds(frame)
+            inside = (where >= 0) & (where + site.itemsize <= size)
+            return Lanes(where[inside], relative.positions[inside], relative.programs[inside])
         return Lanes(where, relative.positions, relative.programs)
 
     def _relative(self, frame: Frame) -> Lanes:

@@ -40,8 +40,10 @@ class LiveWatch(SanitizerWatch):
         on_non_finite: Callable[[str], None] | None,
         order: ProgramOrder,
         places: Places,
+        *,
+        masked_is_zero: bool,
     ) -> None:
-        super().__init__(nan_only=False)
+        super().__init__(nan_only=False, masked_is_zero=masked_is_zero)
         self._places = places
         self._launched = launched
         self._in_addresses = address_arithmetic(module)

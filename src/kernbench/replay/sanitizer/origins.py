@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.checks import Allowed, remedy
 from kernbench.commands import SourceLine
 from kernbench.errors import UndefinedValueError, UninitializedReadError
 from kernbench.replay.sanitizer.launch import LaunchState
@@ -60,7 +61,8 @@ def undefined_use(
         return UninitializedReadError(
             f"{state.unwritten[origin.line]}; {text}; initialise the tensor or mask the load"
         )
-    return UndefinedValueError(f"{text}; give that load an other={instead}")
+    zeros = remedy(Allowed.MASKED_LANES)
+    return UndefinedValueError(f"{text}; give that load an other={instead}, {zeros}")
 
 
 class Origins:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from kernbench.checks import Allowed, Checks
 from kernbench.commands import KernelTrace, by_path
 from kernbench.errors import (
     AddressOverflowError,
     ConversionWarning,
     NonFiniteError,
     NonFiniteWarning,
-    UsageError,
 )
 from kernbench.kernel_ir import Module
 from kernbench.memory import Buffer
 from kernbench.replay.composite import composite_groups
 from kernbench.replay.frame import Frame, PointerArg
+from kernbench.replay.outside import OutsideReads
 from kernbench.replay.persistent import iterations_as_programs
 from kernbench.replay.plan import Plan
 from kernbench.replay.run import run_kernel
@@ -36,17 +36,15 @@ from kernbench.replay.sanitizer.trace_touches import Seen, TraceTouches
 from kernbench.replay.sanitizer.trace_watch import TraceWatch
 
 # A memo, not state: a function of the trace alone that dies with it.
-_PLANS: weakref.WeakKeyDictionary[KernelTrace, _Checked] = weakref.WeakKeyDictionary()
-
-
-_BY_VARIABLE: Mapping[str, bool] = {"": False, "0": False, "1": True}
+_PLANS: weakref.WeakKeyDictionary[KernelTrace, dict[bool, _Checked]] = weakref.WeakKeyDictionary()
+"""By whether masked-off lanes are zeros."""
 
 
 class _Checked:
     """A trace's plan with the sanitizer's steps in it."""
 
-    def __init__(self, trace: KernelTrace) -> None:
-        self.watch = TraceWatch(trace)
+    def __init__(self, trace: KernelTrace, *, masked_is_zero: bool) -> None:
+        self.watch = TraceWatch(trace, masked_is_zero=masked_is_zero)
         self.plan = Plan(trace, composite=False, watch=self.watch)
         self.touches = TraceTouches(trace)
         groups = iterations_as_programs(trace.groups) or trace.groups
@@ -57,12 +55,14 @@ class _Checked:
 class Sanitizer:
     """Executes launches with every check; one per run.
 
-    NaN and Inf that first appear are a warning, or with ``non_finite_is_error`` an error; they
-    are reported once.
+    NaN and Inf that first appear are reported once. ``outside`` hears of loads outside of a tensor
+    where they are allowed.
     """
 
-    def __init__(self, *, non_finite_is_error: bool = False) -> None:
-        self._non_finite_is_error = non_finite_is_error
+    def __init__(self, checks: Checks, outside: OutsideReads | None = None) -> None:
+        self._non_finite_is_error = checks.nan_is_error
+        self._masked_is_zero = Allowed.MASKED_LANES in checks.allowed
+        self._outside = outside
         self._has_reported = False
         self._has_reported_conversion = False
         self._segments = Segments()
@@ -89,9 +89,12 @@ class Sanitizer:
             OutOfBoundsError, UninitializedReadError, DataRaceError, UndefinedValueError,
             AddressOverflowError, NonFiniteError: What the kernel does wrong, with its line.
         """
-        checked = _PLANS.get(trace)
+        plans = _PLANS.setdefault(trace, {})
+        masked_is_zero = self._masked_is_zero
+        checked = plans.get(masked_is_zero)
         if checked is None:
-            checked = _PLANS[trace] = _Checked(by_path(trace))
+            checked = _Checked(by_path(trace), masked_is_zero=masked_is_zero)
+            plans[masked_is_zero] = checked
         pointers = checked.plan.pointers(params)
         # A product of merged programs sums in another order. So that a check never changes a
         # number, the checked execution is undone there and the usual one follows.
@@ -100,6 +103,7 @@ class Sanitizer:
             buffers = {id(b): b for b in (pointers[p].buffer for p in checked.watch.written)}
             undo = [(buffer, buffer.bytes.copy()) for buffer in buffers.values()]
         frame = Frame.on(pointers)
+        frame.outside = self._outside
         wants_non_finite = not self._has_reported and all(
             not isinstance(param, float) or math.isfinite(param) for param in params
         )
@@ -120,7 +124,7 @@ class Sanitizer:
         if checked.is_composite:
             for buffer, before in undo:
                 np.copyto(buffer.bytes, before)
-            run_kernel(trace, params)
+            run_kernel(trace, params, self._outside)
         if launched.clock is not None:
             checked.touches.record(pointers, seen, launched.clock, launched.who)
 
@@ -145,7 +149,10 @@ class Sanitizer:
         if begun is not None:
             segments, places = self._segments, self._places
         order = ProgramOrder(segments, grid, launched.clock, launched.who, begun)
-        found = LiveWatch(module, params, launched, report, order, places)
+        masked_is_zero = self._masked_is_zero
+        found = LiveWatch(
+            module, params, launched, report, order, places, masked_is_zero=masked_is_zero
+        )
         found.state.on_conversion = self._on_conversion()
         return found
 
@@ -163,21 +170,6 @@ class Sanitizer:
         warnings.warn(f"{text} (said once per run)", NonFiniteWarning, stacklevel=2)
 
 
-def as_sanitizer(check: object) -> Sanitizer | None:
-    """Return what ``check=`` asks for: False nothing, True all checks, "nan" NaN as an error too.
-
-    None leaves it to the environment: ``KERNBENCH_CHECK`` is 0 (as if it were not there), 1 or nan.
-
-    Raises:
-        UsageError: It is none of these.
-    """
-    if check is None:
-        given = os.environ.get("KERNBENCH_CHECK", "")
-        check = _BY_VARIABLE.get(given, given)
-        if isinstance(check, str) and check != "nan":
-            raise UsageError(f"KERNBENCH_CHECK must be 0, 1 or nan, but is {given!r}")
-    if check is False:
-        return None
-    if check is True or check == "nan":
-        return Sanitizer(non_finite_is_error=check == "nan")
-    raise UsageError(f'check must be True, False, "nan" or None, but got {check!r}')
+def build_sanitizer(checks: Checks, outside: OutsideReads | None = None) -> Sanitizer | None:
+    """Return what executes the launches of a run that is checked, None for any other."""
+    return Sanitizer(checks, outside) if checks.enabled else None

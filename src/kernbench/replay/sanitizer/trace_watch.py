@@ -33,13 +33,14 @@ Array = npt.NDArray[Any]
 class TraceWatch(SanitizerWatch):
     """Puts checks around the commands of one trace; holds nothing of a launch."""
 
-    def __init__(self, trace: KernelTrace) -> None:
+    def __init__(self, trace: KernelTrace, *, masked_is_zero: bool) -> None:
         super().__init__(
             nan_only=any(
                 is_infinite(operand)
                 for command in trace.commands()
                 for operand in operands(command)
-            )
+            ),
+            masked_is_zero=masked_is_zero,
         )
         self._in_addresses = address_arithmetic(trace)
         self._written: set[int] = set()

@@ -52,7 +52,8 @@ _NOBODY = -1
 class SanitizerWatch:
     """Puts checks around the commands of plans; holds nothing that a command does to data."""
 
-    def __init__(self, *, nan_only: bool) -> None:
+    def __init__(self, *, nan_only: bool, masked_is_zero: bool) -> None:
+        self._masked_is_zero = masked_is_zero
         self._origins = Origins()
         self._places = Places()
         self._names: list[str] = []
@@ -137,7 +138,9 @@ class SanitizerWatch:
         check = self._checks.pop(command, None)
         if check is None:
             return [_defined(target)]
-        origin = self._origins.number(Origin(command.line)) if command.other is None else None
+        origin = None
+        if command.other is None and not self._masked_is_zero:
+            origin = self._origins.number(Origin(command.line))
         other = self._shadow(group, command.other)
         steps: list[Step] = [LoadShadow(check, command.dst.slot, target, origin, other)]
         if command.volatile:
