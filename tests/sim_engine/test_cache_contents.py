@@ -46,6 +46,19 @@ def test_shares_lie_between_those_of_the_least_and_the_most_reuse_distance_of_ev
     assert low / length - Fraction(1, 16) < contents.share(*asked) <= high / length
 
 
+def test_the_latest_of_many_ranges_are_remembered_where_one_covers_others() -> None:
+    contents = CacheContents(cache_of(1 << 20))
+    for number in range(40):
+        contents.touch(number * 100, number * 100 + 50)
+    contents.touch(3800, 3950)
+    assert contents.share(3800, 3950) == 1
+    assert contents.share(3700, 3750) == 1
+    assert contents.share(0, 50) == 0
+    for number in range(40):
+        contents.touch(number * 100 + 20, number * 100 + 60)
+    assert contents.share(3920, 3960) == 1
+
+
 def test_a_share_is_whole_up_to_what_the_cache_keeps_and_nothing_from_twice_that_on() -> None:
     cache = cache_of(1000)
     shares = [cache.kept_share(size) for size in (1, 1000, 1500, 2000, 10**9)]

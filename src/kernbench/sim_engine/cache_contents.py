@@ -60,7 +60,8 @@ class CacheContents:
                 place = bisect_left(self._starts, end)
             self._starts.insert(place, start)
             self._ends.insert(place, end)
-            while len(sizes) > _MOST_RANGES:
+            # Not `sizes`: cutting makes another dict.
+            while len(self._sizes) > _MOST_RANGES:
                 self._forget_oldest()
         while self._num_bytes >= self._forgotten_bytes:
             self._forget_oldest()
