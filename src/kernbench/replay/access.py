@@ -14,7 +14,7 @@ from kernbench.errors import OutOfBoundsError
 from kernbench.replay.elementwise import select
 from kernbench.replay.frame import Frame
 from kernbench.replay.geometry import Box, Geometry, Indices
-from kernbench.replay.rows import Rows
+from kernbench.replay.rows import Rows, rows_along
 from kernbench.replay.sites import Site
 
 Array = npt.NDArray[Any]
@@ -129,9 +129,12 @@ class Load:
     def _gathered(self, frame: Frame) -> Array:
         site = self.site
         offsets, active = site.dense(frame)
-        where, low, high = checked_bytes(site, frame, offsets, active)
         other = self.fill if self.other is None else frame.values[self.other]
         shape = np.broadcast_shapes(offsets.shape, active.shape, np.shape(other))
+        found = self._rows_in(frame, offsets, active, np.asarray(other, dtype=site.dtype), shape)
+        if found is not None:
+            return found
+        where, low, high = checked_bytes(site, frame, offsets, active)
         value: Array = np.empty(shape, site.dtype)
         if high == low:
             value[...] = other
@@ -147,6 +150,27 @@ class Load:
         if everywhere:
             return loaded
         return select(active, loaded, np.asarray(other, dtype=site.dtype))
+
+    def _rows_in(
+        self, frame: Frame, offsets: Array, active: Array, other: Array, shape: tuple[int, ...]
+    ) -> Array | None:
+        """Return the tile if its addresses make whole rows along an axis."""
+        for axis in reversed(range(1, len(shape))):
+            located = rows_along(axis, self.site, frame, offsets, active)
+            if located is None:
+                continue
+            windows, index, held = located
+            rows = (*shape[:axis], *shape[axis + 1 :])
+            if held.shape != rows:
+                return None
+            if len(index) == held.size:
+                value: Array = windows[index].reshape(*rows, shape[axis])
+            else:
+                value = np.empty((*rows, shape[axis]), self.site.dtype)
+                value[...] = np.moveaxis(np.broadcast_to(other, shape), axis, -1)
+                value[held] = windows[index]
+            return np.moveaxis(value, -1, axis)
+        return None
 
 
 class Store:
@@ -198,8 +222,9 @@ class Store:
             view = site.elements_view(frame, origin + part.low, origin + part.high)
             view[part.elements] = flat
 
-    def _scatter_rows(self, frame: Frame, value: Array, rows: Rows) -> bool:
-        located = rows.locate(frame)
+    def _scatter_rows(
+        self, frame: Frame, value: Array, located: tuple[Array, Array, Array] | None
+    ) -> bool:
         if located is None:
             return False
         windows, index, active = located
@@ -207,14 +232,19 @@ class Store:
         if active.shape != shape[:-1]:
             return False
         if len(index):
-            windows[index] = np.broadcast_to(value, shape)[..., : rows.length][active]
+            windows[index] = np.broadcast_to(value, shape)[..., : windows.shape[-1]][active]
         return True
 
     def _scatter(self, frame: Frame, value: Array) -> None:
         site = self.site
-        if self.rows is not None and self._scatter_rows(frame, value, self.rows):
+        if self.rows is not None and self._scatter_rows(frame, value, self.rows.locate(frame)):
             return
         offsets, active = site.dense(frame)
+        if offsets.ndim > 1:
+            # Along other axes, lanes that meet would not write in their order.
+            located = rows_along(offsets.ndim - 1, site, frame, offsets, active)
+            if self._scatter_rows(frame, value, located):
+                return
         where, low, high = checked_bytes(site, frame, offsets, active)
         if high == low:
             return

@@ -1,7 +1,8 @@
-"""Gathers whose last axis is contiguous: whole rows are copied, not elements.
+"""Gathers of which an axis is contiguous: whole rows are copied, not elements.
 
 An embedding or a paged cache names rows by data and reads each from end to end. All windows of a
-row's length over the buffer are one overlapping view, and a row is one index into it.
+row's length over the buffer are one overlapping view, and a row is one index into it. That rows
+are contiguous is known beforehand, or seen in the addresses (:func:`rows_along`).
 """
 
 from __future__ import annotations
@@ -81,20 +82,62 @@ class Rows:
         shape = np.broadcast_shapes(starts.shape, active.shape)
         starts = np.broadcast_to(starts, shape)[..., 0]
         active = np.broadcast_to(active, shape)[..., 0]
-        inside = starts[active]
-        memory = frame.memory[site.param]
-        item, span = site.itemsize, self.length * site.itemsize
-        if not inside.size or not self.length:
-            return np.empty((1, self.length), site.dtype), inside, active
-        low, high = int(inside.min()), int(inside.max()) + span
-        if low < 0 or high > len(memory):
-            raise site.out_of_bounds(frame)
-        index, rest = np.divmod(inside - low, item)
-        if rest.any():
-            return None
-        count = (high - low - span) // item + 1
-        windows: Array = np.ndarray((count, self.length), site.dtype, memory, low, (item, item))
-        return windows, index, active
+        found = _windows(site, frame, starts[active], self.length)
+        return None if found is None else (*found, active)
+
+
+def _windows(site: Site, frame: Frame, starts: Array, length: int) -> tuple[Array, Array] | None:
+    """Return a view of every window of a length, and which of them begin at the bytes ``starts``.
+
+    None if they are not aligned with each other.
+
+    Raises:
+        OutOfBoundsError: A row is not inside the buffer.
+    """
+    memory = frame.memory[site.param]
+    item, span = site.itemsize, length * site.itemsize
+    if not starts.size or not length:
+        return np.empty((1, length), site.dtype), starts
+    low, high = int(starts.min()), int(starts.max()) + span
+    if low < 0 or high > len(memory):
+        raise site.out_of_bounds(frame)
+    index, rest = np.divmod(starts - low, item)
+    if rest.any():
+        return None
+    count = (high - low - span) // item + 1
+    windows: Array = np.ndarray((count, length), site.dtype, memory, low, (item, item))
+    return windows, index
+
+
+_SHORTEST = 8
+"""Elements of a row below which it is no quicker than by itself."""
+
+
+def rows_along(
+    axis: int, site: Site, frame: Frame, offsets: Array, active: Array
+) -> tuple[Array, Array, Array] | None:
+    """Return what :meth:`Rows.locate` does, for the rows that addresses make along an axis.
+
+    None if they make none there, or if rows are active in part. The rows have the axes of the
+    addresses without that one.
+
+    Raises:
+        OutOfBoundsError: An active row is not inside the buffer.
+    """
+    length = offsets.shape[axis]
+    if length < _SHORTEST:
+        return None
+    moved, held = np.moveaxis(offsets, axis, -1), np.moveaxis(active, axis, -1)
+    # The first rows alone refute most candidates.
+    if not all(
+        (part[..., 1:] - part[..., :-1] == site.itemsize).all() for part in (moved[:1, :1], moved)
+    ):
+        return None
+    if held.shape[-1] != 1 and (held != held[..., :1]).any():
+        return None
+    starts, held = np.broadcast_arrays(moved[..., 0], held[..., 0])
+    found = _windows(site, frame, starts[held] + frame.origin[site.param], length)
+    return None if found is None else (*found, held)
 
 
 def _rows_of_mask(
