@@ -23,6 +23,10 @@ class UsageError(KernbenchError, ValueError):
     """An argument has a value that cannot be used; says what was asked and what is possible."""
 
 
+class OutputError(UsageError, OSError):
+    """A file that cannot be written, or must not be: names who asked for it and the reason."""
+
+
 class UnknownNameError(KernbenchError, LookupError):
     """A name (machine, bench, parameter, key, op) that does not exist; names the nearest known."""
 
@@ -124,11 +128,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     >>> nearest("ahmb", ["ahbm", "h100"])
     'did you mean ahbm?'
+    >>> nearest("H100", ["ahbm", "h100-sxm"])
+    'did you mean h100-sxm?'
     >>> nearest("zzz", ["ahbm", "h100"])
     'known: ahbm, h100'
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3)
+    folded = {each.casefold(): each for each in known}
+    asked = name.casefold()
+    close = [each for each in folded if len(asked) > 1 and each.startswith(asked)]
+    close += [each for each in difflib.get_close_matches(asked, folded) if each not in close]
     if close:
-        return f"did you mean {' or '.join(close)}?"
+        return f"did you mean {' or '.join(folded[each] for each in close[:3])}?"
     return f"known: {', '.join(known)}" if known else "none are known"

@@ -1,18 +1,35 @@
-"""Where an interrupt (Ctrl-C) would be lost, and how soon to try again."""
+"""Where an interrupt (Ctrl-C) would be lost or do harm, and how soon to try again."""
 
 from __future__ import annotations
 
-from types import FrameType
+from collections.abc import Callable
+from importlib.machinery import ExtensionFileLoader
+from types import CodeType, FrameType
+from typing import ParamSpec, TypeVar
 
 RETRY_S = 0.001
 _SWALLOWING = frozenset({"__del__", "remove", "_remove"})
 """Where Python only prints exceptions: finalizers, and the callbacks of weak references."""
+_UNBROKEN: set[CodeType] = {
+    # C++ that Python calls back has no place for an exception: the process would be aborted.
+    ExtensionFileLoader.create_module.__code__,
+    ExtensionFileLoader.exec_module.__code__,
+}
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def is_swallowed(frame: FrameType | None) -> bool:
-    """Return whether an interrupt that is raised in a frame would get no further than printed."""
+def unbroken(function: Callable[P, R]) -> Callable[P, R]:
+    """Let interrupts wait until a function has returned; it must do so soon."""
+    _UNBROKEN.add(function.__code__)
+    return function
+
+
+def is_untimely(frame: FrameType | None) -> bool:
+    """Return whether an interrupt that is raised in a frame would be lost, or do harm."""
     while frame is not None:
-        if frame.f_code.co_name in _SWALLOWING:
+        if frame.f_code.co_name in _SWALLOWING or frame.f_code in _UNBROKEN:
             return True
         frame = frame.f_back
     return False

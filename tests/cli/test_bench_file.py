@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from kernbench.cli.bench_file import find_bench, known_benches, load_bench, shipped_folder
+from kernbench.cli.bench_file import (
+    find_bench,
+    is_bench,
+    known_benches,
+    load_bench,
+    shipped_folder,
+)
 from kernbench.errors import UnknownNameError, UsageError
 
 
@@ -59,12 +66,46 @@ def test_a_bench_that_is_not_there_names_the_nearest(here: Path, given: str, wor
         ("def run(): ...", "must take torch"),
         ("RANKS = 0\ndef run(torch): ...", "RANKS must be a positive integer, but got 0"),
         ("RANKS = '4'\ndef run(torch): ...", "but got '4'"),
+        ("async def run(torch): ...", r"run\(\) is a coroutine function; calling it runs none"),
+        ("def run(torch): yield", r"run\(\) is a generator function; .* without async and yield"),
+        ("async def run(torch): yield", r"run\(\) is a generator function"),
     ],
 )
 def test_a_file_that_is_no_bench_says_what_is_missing(here: Path, source: str, words: str) -> None:
     (here / "mine.py").write_text(source)
     with pytest.raises(UsageError, match=words):
         load_bench("mine.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("async def slow(torch): ...\ndef run(torch): return slow(torch)", "a coroutine"),
+        ("def run(torch): return (each for each in [1 / 0])", "a generator"),
+    ],
+)
+def test_a_run_that_leaves_its_work_undone_is_refused(here: Path, source: str, kind: str) -> None:
+    (here / "mine.py").write_text(source.replace("[1 / 0]", "[torch]"))
+    with pytest.raises(UsageError, match=rf"mine\.py: run\(\) returned {kind}"):
+        load_bench("mine.py").start(None, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("'about'\nimport os\nRANKS = 2\ndef run(torch, n: int = 3): ...", True),
+        ("async def run(ctx): ...", True),
+        ("try:\n    import x\nexcept ImportError:\n    x = None\ndef run(torch): ...", True),
+        ("import y\nsizes = y.sizes()\ndef run(torch): ...", True),
+        ("def run(torch): ...\nif __name__ == '__main__':\n    run(None)", False),
+        ("def run(torch): ...\nrun(None)", False),
+        ("def main(): ...", False),
+        ("def run(args): ...\nout = run(3)", False),
+        ("run = 3", False),
+    ],
+)
+def test_a_bench_does_nothing_but_define(source: str, expected: bool) -> None:
+    assert is_bench(ast.parse(source)) == expected
 
 
 def test_a_folder_is_no_bench(here: Path) -> None:

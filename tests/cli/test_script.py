@@ -133,6 +133,8 @@ def test_the_command_line_chooses_how_tf32_is_computed(
         (["progam.py"], 2, "error: no script progam.py: did you mean program.py"),
         (["elsewhere/program.py"], 2, "there is no folder elsewhere"),
         (["."], 2, "error: . is a folder; name a Python file in it"),
+        (["bench.py"], 2, "use kernbench run bench.py, not kernbench script"),
+        (["program.py", "--json", "x", "--status", "0"], 0, ""),
         (["--target", "cdua", "program.py"], 2, "unknown target 'cdua': did you mean cuda"),
         (["--machine", "ahmb", "program.py"], 2, "did you mean ahbm"),
         (["--json", "-", "program.py", "--status", "0"], 0, "fill"),
@@ -141,6 +143,7 @@ def test_the_command_line_chooses_how_tf32_is_computed(
 def test_the_exit_status_says_how_a_program_ended(
     run: Run, arguments: list[str], expected: int, said: str
 ) -> None:
+    Path("bench.py").write_text("def run(torch): ...\n")
     status, _, err = run(*arguments)
     assert status == expected, err
     assert said in err

@@ -9,17 +9,21 @@ run to run and are compared as ``N s``. After a change of a modeled number,
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
 
 from kernbench.cli.app import app
+from kernbench.cli.streams import readers_may_leave
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ("conformance.md", "validation.md")
@@ -74,24 +78,55 @@ def output_of(body: str, folder: Path) -> str:
     for command in (line[2:] for line in body.splitlines() if line.startswith("$ ")):
         done = MAKE_DEMO if command.partition("#")[0].strip() == "make demo" else command
         plain = PLAIN.fullmatch(done)
-        printed = run_shell(done, folder) if plain is None else run_here(plain["kernbench"], folder)
+        if plain is None:
+            printed = run_shell(done, folder)
+        elif plain["end"]:
+            printed = run_piped(plain["kernbench"], [plain["end"], f"-{plain['count']}"], folder)
+        else:
+            printed = run_here(plain["kernbench"], folder)
         shown = [line.rstrip() for line in printed.splitlines()]
-        if plain is not None and plain["end"]:
-            count = int(plain["count"])
-            shown = shown[:count] if plain["end"] == "head" else shown[-count:]
         if shown and not shown[0]:
             del shown[0]
         lines += [f"$ {command}", *shown]
     return "\n".join([*lines, ""])
 
 
-def run_here(arguments: str, folder: Path) -> str:
-    """Return what kernbench prints, without the second that a new process costs."""
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
     path = list(sys.path)
     with contextlib.chdir(folder):
-        result = CliRunner().invoke(app, shlex.split(arguments), env=QUIETLY)
+        yield
     sys.path[:] = path
+
+
+def run_here(arguments: str, folder: Path) -> str:
+    """Return what kernbench prints, without the second that a new process costs."""
+    with inside(folder):
+        result = CliRunner().invoke(app, shlex.split(arguments), env=QUIETLY)
     return result.output
+
+
+def run_piped(arguments: str, end: list[str], folder: Path) -> str:
+    """Return what the other end of a pipe prints, and then what went to stderr."""
+    err = io.StringIO()
+    with (
+        inside(folder),
+        mock.patch.dict(os.environ, QUIETLY),
+        mock.patch.multiple(sys, stderr=err, __stderr__=None),
+        subprocess.Popen(end, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # As a new process has it: text that is kept until there is enough of it.
+        with io.TextIOWrapper(process.stdin, encoding="utf-8") as out:
+            with (
+                mock.patch.multiple(sys, stdout=out, __stdout__=out),
+                readers_may_leave(),
+                pytest.raises(SystemExit) as status,
+            ):
+                app(shlex.split(arguments))
+            assert not status.value.code, err.getvalue()
+        return process.stdout.read().decode() + err.getvalue()
 
 
 def run_shell(command: str, folder: Path) -> str:

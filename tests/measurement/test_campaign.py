@@ -233,10 +233,23 @@ def test_an_interrupted_campaign_keeps_what_it_has(tmp_path: Path) -> None:
         yield from measure(ModeledDevice(H100), [RowShape("add", 64, 64)], float32)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    earlier = tmp_path / "membound.csv"
+    earlier.write_text("a campaign that came to its end")
+    partial = tmp_path / "membound.partial.csv"
+    with pytest.raises(KeyboardInterrupt) as error:
         write_rows(tmp_path, "mine", interrupted())
-    (row,) = read_rows([tmp_path / "membound.csv"])
+    assert error.value.__notes__ == [f"what was measured is in {partial}"]
+    (row,) = read_rows([partial])
     assert row.device == "mine"
+    assert earlier.read_text() == "a campaign that came to its end"
+    assert sorted(tmp_path.iterdir()) == [earlier, partial]
+
+
+def test_shapes_are_not_overwritten_by_their_times(tmp_path: Path) -> None:
+    (tmp_path / "gemm.csv").write_text("m,n,k\n64,64,64\n")
+    rows = measure(ModeledDevice(H100), [SMALL], bfloat16)
+    with pytest.raises(UsageError, match=r"gemm\.csv is .*, which this command reads"):
+        write_rows(tmp_path, "mine", rows, [tmp_path / "gemm.csv"])
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:

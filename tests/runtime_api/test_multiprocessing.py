@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -414,3 +415,20 @@ def test_a_threshold_that_a_rank_sets_stays() -> None:
         assert gc.get_threshold()[0] == 301
     finally:
         gc.set_threshold(*before)
+
+
+def test_a_rank_whose_function_runs_nothing_is_refused() -> None:
+    async def waits(rank: int) -> None:
+        raise AssertionError
+
+    def yields(rank: int) -> Iterator[None]:
+        raise AssertionError
+        yield
+
+    with RuntimeContext(machine="ahbm", ranks=2) as torch:
+        for fn, kind in ((waits, "coroutine"), (yields, "generator")):
+            with pytest.raises(UsageError, match=f"{fn.__name__}, a {kind} function; calling it"):
+                torch.multiprocessing.spawn(fn, nprocs=2)
+            with pytest.raises(SpawnException) as failed:
+                torch.multiprocessing.spawn(lambda rank, fn=fn: fn(rank), nprocs=2)
+            assert f"returned a {kind}" in str(failed.value.errors[1])

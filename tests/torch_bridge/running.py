@@ -28,7 +28,7 @@ def simulated(
     # Programs may use what PyTorch deprecates.
     with context, warnings.catch_warnings():
         warnings.simplefilter("default")
-        run_torchrun(context, path, code, tuple(map(str, args)), nprocs)
+        run_torchrun(context, path, code, [str(path), *map(str, args)], nprocs)
     return context
 
 

@@ -56,7 +56,7 @@ def run(folder: Path, source: str, check: Check = True, allow: str = "") -> None
     path = folder / "program.py"
     path.write_text(START + source)
     with RuntimeContext(machine="ahbm:4", ranks=1, check=check, allow=allow) as context:
-        run_torchrun(context, path, compile(path.read_text(), str(path), "exec"), (), 1)
+        run_torchrun(context, path, compile(path.read_text(), str(path), "exec"), [str(path)], 1)
 
 
 UNWRITTEN = {

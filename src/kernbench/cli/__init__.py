@@ -10,8 +10,12 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line and exit; also where Ctrl-C comes while it is still imported."""
     try:
-        from kernbench.cli.app import main as run
+        from kernbench.cli.interrupt import interruptible
+
+        with interruptible():
+            from kernbench.cli.app import main as run
+
+            run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    run()

@@ -10,12 +10,15 @@ import typer
 
 from kernbench.checks import as_allowed
 from kernbench.cli.bench_file import known_benches
+from kernbench.cli.commands import Commands, option_names
 from kernbench.cli.leaving import leave
 from kernbench.cli.measured import add_commands
+from kernbench.cli.streams import readers_may_leave
 from kernbench.errors import UsageError
 
 app = typer.Typer(
     name="kernbench",
+    cls=Commands,
     help="Run Triton kernels and tensor-parallel programs on accelerators that you do not have.",
     no_args_is_help=True,
     add_completion=False,
@@ -64,15 +67,16 @@ AllowOption = Annotated[
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 the bench failed, 2 wrong usage, 130 Ctrl-C."""
-    try:
-        app()
-    except SystemExit as end:
-        if "torch" in sys.modules and isinstance(end.code, int):
-            leave(end.code)
-        raise
-    except OSError as error:  # of a disk that is full, say; typer takes closed pipes
-        print(f"error: {error.strerror or error}", file=sys.stderr)
-        sys.exit(1)
+    with readers_may_leave():
+        try:
+            app()
+        except SystemExit as end:
+            if "torch" in sys.modules and isinstance(end.code, int):
+                leave(end.code)
+            raise
+        except OSError as error:  # of a disk that is full, say
+            print(f"error: {error.strerror or error}", file=sys.stderr)
+            sys.exit(1)
 
 
 def _print_version(asked: bool) -> None:
@@ -175,6 +179,7 @@ def _run(
 
 @app.command("script", context_settings={"allow_interspersed_args": False})
 def _script(
+    context: typer.Context,
     script: Annotated[
         str, typer.Argument(metavar="FILE", help="A Python program that launches Triton kernels.")
     ],
@@ -235,12 +240,14 @@ def _script(
         trace=trace,
         json=json,
         debug=debug,
+        own_options=option_names(context),
     )
     raise typer.Exit(run_script(options))
 
 
 @app.command("torchrun", context_settings={"allow_interspersed_args": False})
 def _torchrun(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A PyTorch program.")],
     args: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
@@ -338,6 +345,7 @@ def _torchrun(
         ranks_print=ranks_print,
         prefix=prefix,
         debug=debug,
+        own_options=option_names(context),
     )
     raise typer.Exit(torchrun(options))
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import kernbench
 from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext
 
 _MOST_SHOWN = 80
 """Characters of a name that is far too long for a file's."""
@@ -30,6 +36,14 @@ class Bench:
     """What it is about with ``MACHINE = "..."``; ahbm without."""
     about: str
     """Its documentation."""
+
+    def start(self, torch: RuntimeContext, params: Mapping[str, Any]) -> None:
+        """Call ``run``.
+
+        Raises:
+            UsageError: It returned what has yet to be run: a coroutine, say.
+        """
+        refuse_lazy_result(self.run(torch, **params), f"{self.path.name}: run()")
 
 
 def shipped_folder() -> Path:
@@ -75,6 +89,33 @@ def find_bench(given: str) -> Path:
     raise UnknownNameError(f"unknown bench {given!r}: {nearest(given, names)}")
 
 
+def is_bench(tree: ast.Module) -> bool:
+    """Return whether a file defines ``run`` and does nothing itself, so that running it is idle.
+
+    What it assigns may be made by calls if ``run`` takes ``torch``, as a bench's does.
+    """
+    runs = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "run"
+    ]
+    takes_torch = any([each.arg for each in node.args.args][:1] == ["torch"] for node in runs)
+    return bool(runs) and all(_is_idle(node, takes_torch) for node in tree.body)
+
+
+def _is_idle(node: ast.stmt, may_call: bool) -> bool:
+    if isinstance(node, ast.If | ast.Try):
+        # As around an import that may fail; `if __name__ == "__main__"` calls something.
+        parts = (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt))
+        return all(_is_idle(each, may_call) for each in parts)
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return may_call or not any(isinstance(each, ast.Call) for each in ast.walk(node))
+    idle = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return isinstance(node, idle | ast.Pass)
+
+
 def load_bench(given: str) -> Bench:
     """Import a bench's file and return the bench.
 
@@ -90,6 +131,8 @@ def load_bench(given: str) -> Bench:
     run = getattr(module, "run", None)
     if not callable(run):
         raise UsageError(f"{path.name} is no bench: it has no function run(torch, ...)")
+    if (kind := lazy_kind(run)) is not None:
+        raise UsageError(f"{path.name}: run() is {kind}; {LAZY_HELP}")
     if not inspect.signature(run).parameters:
         raise UsageError(f"{path.name}: run() must take torch as its first parameter")
     ranks = getattr(module, "RANKS", 1)

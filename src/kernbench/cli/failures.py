@@ -21,6 +21,7 @@ MOST_CAUSES = 4
 
 # A note that the runtime adds for tracebacks; here the rank is in the headline.
 _RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 _NUMBER = re.compile(r"\d+")
 
 
@@ -185,6 +186,9 @@ def is_users(filename: str) -> bool:
     path = path.resolve()
     if path.is_relative_to(shipped_folder().resolve()):
         return True
+    # Of whichever environment: one may show the packages of another.
+    if not _PACKAGES.isdisjoint(path.parts):
+        return False
     package = Path(kernbench.__file__).resolve().parent
     library = [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib", "platlib")]
     return not any(path.is_relative_to(each.resolve()) for each in (package, *library))

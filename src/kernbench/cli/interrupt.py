@@ -1,48 +1,77 @@
-"""Ctrl-C that is not lost."""
+"""Ctrl-C that is not lost, and processes that leave nothing behind when they are ended."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from kernbench.interrupts import RETRY_S, is_swallowed
+from kernbench.interrupts import RETRY_S, is_untimely
+from kernbench.outputs import take_away
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_DEFAULTS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGINT inside the block, but never where it would be swallowed.
+    """Raise KeyboardInterrupt on SIGINT inside the block, but never where it would be lost.
 
     A program that makes and drops tensors spends much of its time in finalizers; an interrupt that
-    comes just then is raised a moment later. SIGINT that the parent process ignores stays ignored.
+    comes just then is raised a moment later. SIGTERM and SIGHUP end the process as ever, but take
+    away files that are half written. Signals that the parent process ignores stay ignored.
     """
-    on_main = threading.current_thread() is threading.main_thread()
-    if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    ours = [each for each, usual in _DEFAULTS.items() if signal.getsignal(each) is usual]
+    if not ours or threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def interrupt(_: int, frame: FrameType | None) -> None:
-        if not is_swallowed(frame):
-            raise KeyboardInterrupt
-        signal.setitimer(signal.ITIMER_REAL, RETRY_S)
-
-    alarm = signal.signal(signal.SIGALRM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
+    handler = _Handler()
+    before: dict[int, Any] = {signal.SIGALRM: signal.signal(signal.SIGALRM, handler)}
+    for number in reversed(ours):  # from SIGINT on, an interrupt may come
+        before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
-        _restore(alarm)
+        _restore(handler, before)
 
 
-def _restore(alarm: Any) -> None:
+class _Handler:
+    """Acts on signals, in a moment where it must not at once."""
+
+    def __init__(self) -> None:
+        self._waiting: set[int] = set()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGALRM:
+            self._waiting.add(number)
+        if is_untimely(frame):
+            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+            return
+        waiting, self._waiting = self._waiting, set()
+        for ending in _ENDING:
+            if ending in waiting:
+                take_away()
+                signal.signal(ending, signal.SIG_DFL)
+                os.kill(os.getpid(), ending)
+        if signal.SIGINT in waiting:
+            raise KeyboardInterrupt
+
+
+def _restore(handler: _Handler, before: dict[int, Any]) -> None:
     """Put the handlers back, also where another interrupt comes just then."""
     try:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGALRM, alarm)
+        for number, each in before.items():
+            if number == signal.SIGINT or signal.getsignal(number) is handler:
+                signal.signal(number, each)
     except KeyboardInterrupt:
-        _restore(alarm)
+        _restore(handler, before)
         raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.cli.bench_file import find_bench, load_bench
+from kernbench.cli.bench_file import find_bench, is_bench, load_bench
 from kernbench.cli.parameters import parameters_of, parse_parameters
 from kernbench.cli.script import compile_program, run_program
 from kernbench.commands import KernelTrace
@@ -185,21 +185,21 @@ class _Program:
 def _load(
     path: Path, tree: ast.Module, arguments: Sequence[str], machine: str, ranks: int | None
 ) -> _Program:
-    is_bench = any(
+    takes_torch = any(
         isinstance(node, ast.FunctionDef) and node.name == "run" and node.args.args
         for node in tree.body
     )
-    if is_bench:
+    if takes_torch or is_bench(tree):
         bench = load_bench(str(path))
         params = parse_parameters(tuple(arguments), parameters_of(bench.run), bench.name)
         ranks = bench.ranks if ranks is None else ranks
         loaded = load_machine(machine, ranks)
-        return _Program(loaded, ranks, lambda context: bench.run(context, **params))
+        return _Program(loaded, ranks, lambda context: bench.start(context, params))
     ranks = 1 if ranks is None else ranks
     loaded = load_machine(machine, ranks)
-    code = compile_program(path)
+    code = compile_program(path, "kernel show")
     return _Program(
-        loaded, ranks, lambda context: run_program(path, code, tuple(arguments), loaded)
+        loaded, ranks, lambda context: run_program(path, code, [str(path), *arguments], loaded)
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import UsageError
+from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
-    from kernbench.calibration import Fitted
+    from kernbench.calibration import Calibration, Fitted
     from kernbench.measurement import Device, Shape
     from kernbench.validation import Errors
 
@@ -84,7 +84,7 @@ def _calibrate(
         rows=rows,
         parts=parts,
     )
-    raise typer.Exit(_status(lambda: calibrate(options)))
+    calibrate(options)
 
 
 def _measure(
@@ -116,32 +116,29 @@ def _measure(
         gemm=tuple(gemm or ()),
         shapes=tuple(shapes or ()),
     )
-    raise typer.Exit(_status(lambda: measure(options)))
-
-
-def _status(run: Callable[[], None]) -> int:
-    """Run a command and return its exit status: 2 for a mistake, said in one line."""
-    try:
-        run()
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+    measure(options)
 
 
 def calibrate(options: CalibrateOptions) -> None:
-    """Fit, print the constants and the errors, and write the machine."""
-    from kernbench.calibration import calibrate
-    from kernbench.hardware import load_machine
-    from kernbench.validation import read_rows
+    """Fit, write the machine, and print the constants and the errors."""
+    from kernbench.hardware import file_of, load_machine
 
     name = load_machine(options.machine, 1).name
-    path = Path(options.out or f"{name}-calibrated.yaml")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: cannot be written: there is no folder {path.parent}")
+    asked = {"--out": options.out or f"{name}-calibrated.yaml"}
+    with Outputs(asked, [*options.data, file_of(options.machine)]) as outputs:
+        found = _calibrated(options)
+        with outputs.writing("--out") as file:
+            file.write(found.text.encode())
+        outputs.publish()
+    for fitted in found.fits:
+        _print_fit(fitted)
+    print(f"wrote {asked['--out']}")
+
+
+def _calibrated(options: CalibrateOptions) -> Calibration:
+    from kernbench.calibration import calibrate
+    from kernbench.validation import read_rows
+
     rows = read_rows(options.data)
     if options.sources:
         known = {row.source for row in rows}
@@ -151,7 +148,7 @@ def calibrate(options: CalibrateOptions) -> None:
                 f"no row is of source {unknown[0]!r}; the rows are of {', '.join(sorted(known))}"
             )
         rows = [row for row in rows if row.source in options.sources]
-    found = calibrate(
+    return calibrate(
         options.machine,
         rows,
         parts=options.parts,
@@ -159,13 +156,6 @@ def calibrate(options: CalibrateOptions) -> None:
         only=options.only,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
-    for fitted in found.fits:
-        _print_fit(fitted)
-    try:
-        path.write_text(found.text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
-    print(f"wrote {path}")
 
 
 def _print_fit(fitted: Fitted) -> None:
@@ -210,5 +200,5 @@ def measure(options: MeasureOptions, make_device: Callable[[], Device] | None = 
         shapes += read_shapes(file)
     device = make_device() if make_device is not None else CudaDevice(options.device)
     rows = measured(device, shapes or default_shapes(), dtypes[options.dtype])
-    for path in write_rows(options.out, device.name, rows):
+    for path in write_rows(options.out, device.name, rows, options.shapes):
         print(f"wrote {path}")

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,15 +22,17 @@ from kernbench.cli.failures import (
 from kernbench.cli.interrupt import interruptible
 from kernbench.cli.parameters import parameters_of, parse_parameters
 from kernbench.cli.progress import is_terminal, progress
-from kernbench.errors import MachineError, UnknownNameError, UsageError
-from kernbench.hardware import Machine, load_machine
+from kernbench.cli.streams import ends_without_reader
+from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
+from kernbench.hardware import Machine, file_of, load_machine
+from kernbench.outputs import Outputs
 from kernbench.report import (
     Report,
+    dump_trace,
     format_ns,
     idle_parts,
     peaks_of,
     print_report,
-    write_trace,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ COLUMNS_OF_FILES = 160
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs:
+class OutputOptions:
     """What is written about a run, and how much about a failure."""
 
     log: str | None = None
@@ -56,7 +58,7 @@ class Outputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Outputs):
+class RunOptions(OutputOptions):
     """What ``kernbench run`` was given; see ``kernbench run --help``."""
 
     bench: str
@@ -83,7 +85,8 @@ def run_bench(options: RunOptions) -> int:
 
     def start() -> int:
         plan = _plan(options)
-        return guarded(lambda: _run(plan, options), options.debug)
+        with make_room(options, options.machine, [plan.bench.path, *imported()]) as outputs:
+            return guarded(lambda: _run(plan, options, outputs), options.debug)
 
     return guarded(start, options.debug, usage=True)
 
@@ -153,47 +156,32 @@ def _plan(options: RunOptions) -> _Plan:
     bench = load_bench(options.bench)
     params = parse_parameters(options.params, parameters_of(bench.run), bench.name)
     ranks = bench.ranks if options.ranks is None else options.ranks
-    machine = load_machine(options.machine or bench.machine, ranks)
-    make_room(options)
+    machine = load_machine(bench.machine if options.machine is None else options.machine, ranks)
     return _Plan(bench, machine, ranks, params)
 
 
-def make_room(options: Outputs) -> None:
-    """Make the folders of the files that a run will write.
+def make_room(options: OutputOptions, machine: str | None, inputs: Iterable[str | Path]) -> Outputs:
+    """Take the files that a run will write; it reads the ``machine``'s and the ``inputs``.
 
     Raises:
-        UsageError: There is no place for one of them.
+        OutputError: There is no place for one of them, or another command is writing it.
     """
-    taken: dict[Path, str] = {}
-    for name in ("log", "trace", "json"):
-        given = getattr(options, name)
-        if given is not None and given != STDOUT:
-            check_writable(name, Path(given))
-            other = taken.setdefault(Path(given).resolve(), name)
-            if other != name:
-                raise UsageError(f"--{other} and --{name} both name {given}; take two files")
-        elif given == STDOUT and name != "json":
-            raise UsageError(f"--{name} takes a file; only --json can go to stdout")
+    asked = {f"--{name}": getattr(options, name) for name in ("log", "trace", "json")}
+    for option, given in asked.items():
+        if given == STDOUT and option != "--json":
+            raise UsageError(f"{option} takes a file; only --json can go to stdout")
+    if asked["--json"] == STDOUT:
+        del asked["--json"]
+    return Outputs(asked, [*inputs, *([] if machine is None else [file_of(machine)])])
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Find out before the run, not after it, that there is no place for its results."""
-    if path.is_dir():
-        raise UsageError(f"--{option} {path} is a folder; name a file in it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--{option} {path}: cannot make the folder: {error.strerror}") from None
-    is_new = not path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        raise UsageError(f"--{option} {path}: cannot be written: {error.strerror}") from None
-    if is_new:
-        path.unlink()
+def imported() -> list[str]:
+    """Return the files of the modules that are imported."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    return [file for file in files if isinstance(file, str)]
 
 
-def _run(plan: _Plan, options: RunOptions) -> int:
+def _run(plan: _Plan, options: RunOptions, outputs: Outputs) -> int:
     from kernbench.runtime_api import RuntimeContext
 
     context = RuntimeContext(
@@ -207,16 +195,19 @@ def _run(plan: _Plan, options: RunOptions) -> int:
     )
 
     def work() -> int:
-        plan.bench.run(context, **plan.params)
+        plan.bench.start(context, plan.params)
         return DONE
 
-    return run_and_report(context, options, work)
+    return run_and_report(context, options, outputs, work)
 
 
-def run_and_report(context: RuntimeContext, options: Outputs, work: Callable[[], int]) -> int:
-    """Do ``work`` inside a run, then print and write what is to be reported about the run.
+def run_and_report(
+    context: RuntimeContext, options: OutputOptions, outputs: Outputs, work: Callable[[], int]
+) -> int:
+    """Do ``work`` inside a run, then write and print what is to be reported about the run.
 
-    Returns the exit status that ``work`` gives.
+    Returns the exit status that ``work`` gives. Without files to write there is nothing to go on
+    for when nobody reads what the program prints.
     """
     from rich.console import Console
 
@@ -227,43 +218,55 @@ def run_and_report(context: RuntimeContext, options: Outputs, work: Callable[[],
         return f"{format_ns(context.simulation.now_ps / 1000)} simulated, {len(log)} launches"
 
     with contextlib.redirect_stdout(sys.stderr if json_only else sys.stdout):
-        with progress(describe), context:
+        goes_on = json_only or len(outputs)
+        with (
+            contextlib.nullcontext() if goes_on else ends_without_reader(),
+            progress(describe),
+            context,
+        ):
             status = work()
         report: Report = context.report()
+        remarks = [line for ask in context.remarks for line in ask()]
+        text = json.dumps({**report, "remarks": remarks} if remarks else report, indent=2)
+        said: list[str] = []
+        failure = None
+        try:
+            said = _write(context, outputs, text)
+        except OutputError as error:
+            failure = error  # the report is all the more welcome
         # Files and pipes have room for the longest name.
         is_given = is_terminal(sys.stdout) or "COLUMNS" in os.environ
         console = Console(
             file=sys.stdout, highlight=False, width=None if is_given else COLUMNS_OF_FILES
         )
         print_report(report, peaks_of(machine), console, idle_parts(log))
-        remarks = [line for ask in context.remarks for line in ask()]
         if remarks:
             print("", *remarks, sep="\n")
-    with _writing("log", options.log) as path:
-        if path is not None:
-            num_rows = log.write_parquet(path, machine=machine.name, ranks=context.world_size)
-            print(f"op log: {path} ({num_rows} rows)", file=sys.stderr)
-    with _writing("trace", options.trace) as path:
-        if path is not None:
-            write_trace(log, machine, path)
-            print(f"timeline: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
-    text = json.dumps({**report, "remarks": remarks} if remarks else report, indent=2)
     if json_only:
         print(text)
-    else:
-        with _writing("json", options.json) as path:
-            if path is not None:
-                Path(path).write_text(text + "\n", encoding="utf-8")
+    for line in said:
+        print(line, file=sys.stderr)
+    if failure is not None:
+        raise failure
     return status
 
 
-@contextlib.contextmanager
-def _writing(option: str, path: str | None) -> Iterator[str | None]:
-    """Name the option in the error of a disk that filled up meanwhile, say."""
-    try:
-        yield path
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        reason = error.strerror or error
-        raise UsageError(f"--{option} {path}: cannot be written: {reason}") from None
+def _write(context: RuntimeContext, outputs: Outputs, report: str) -> list[str]:
+    """Write the files of a run, and return what there is to say about them."""
+    said = []
+    log, machine = context.op_log, context.machine
+    outputs.refuse(imported())
+    if "--log" in outputs:
+        with outputs.writing("--log") as file:
+            rows = log.dump_parquet(file, machine=machine.name, ranks=context.world_size)
+        said.append(f"op log: {outputs.path_of('--log')} ({rows} rows)")
+    if "--trace" in outputs:
+        with outputs.writing("--trace") as file:
+            dump_trace(log, machine, file)
+        path = outputs.path_of("--trace")
+        said.append(f"timeline: {path} (open it in https://ui.perfetto.dev)")
+    if "--json" in outputs:
+        with outputs.writing("--json") as file:
+            file.write(f"{report}\n".encode())
+    outputs.publish()
+    return said

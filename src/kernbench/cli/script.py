@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import sys
 from collections.abc import Iterator
@@ -11,14 +12,16 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from kernbench.cli.run import DONE, FAILED, Outputs, guarded, make_room, run_and_report
+from kernbench.cli.arguments import ProgramArguments, unseen_options
+from kernbench.cli.bench_file import is_bench
+from kernbench.cli.run import DONE, FAILED, OutputOptions, guarded, make_room, run_and_report
 from kernbench.cli.torch_stand_in import torch_stands_in
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine, load_machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptOptions(Outputs):
+class ScriptOptions(OutputOptions):
     """What ``kernbench script`` was given; see ``kernbench script --help``."""
 
     script: str
@@ -28,6 +31,8 @@ class ScriptOptions(Outputs):
     data: bool
     seed: int
     tf32: str
+    own_options: frozenset[str] = frozenset()
+    """The names that options of the command have."""
 
 
 def run_script(options: ScriptOptions) -> int:
@@ -36,11 +41,10 @@ def run_script(options: ScriptOptions) -> int:
     def start() -> int:
         path = find_script(options.script)
         machine = load_machine(options.machine, 1)
-        make_room(options)
         from kernbench.triton_backend import check_announced
 
         check_announced(options.target)
-        code = compile_program(path)
+        code = compile_program(path, "script")
         from kernbench.runtime_api import RuntimeContext
 
         context = RuntimeContext(
@@ -53,10 +57,16 @@ def run_script(options: ScriptOptions) -> int:
             tf32=options.tf32,
         )
 
-        def work() -> int:
-            return run_program(path, code, options.args, machine, options.target)
+        argv = ProgramArguments([str(path), *options.args])
+        context.remarks.append(
+            lambda: unseen_options(argv, options.script, "script", options.own_options)
+        )
 
-        return guarded(lambda: run_and_report(context, options, work), options.debug)
+        def work() -> int:
+            return run_program(path, code, argv, machine, options.target)
+
+        with make_room(options, options.machine, [path]) as outputs:
+            return guarded(lambda: run_and_report(context, options, outputs, work), options.debug)
 
     return guarded(start, options.debug, usage=True)
 
@@ -92,20 +102,26 @@ def properties_of(machine: Machine) -> dict[str, Any]:
     }
 
 
-def compile_program(path: Path) -> CodeType:
+def compile_program(path: Path, command: str) -> CodeType:
     """Return a program's code.
 
     Raises:
-        UsageError: The file is no Python file.
+        UsageError: The file is no Python file, or is a bench, of which ``command`` runs nothing.
     """
     try:
-        return compile(path.read_bytes(), str(path), "exec")
+        tree = ast.parse(path.read_bytes(), str(path))
     except ValueError as error:
         raise UsageError(f"{path.name} is no Python file: {error}") from None
+    if is_bench(tree):
+        raise UsageError(
+            f"{path.name} is a bench: it defines run() and does nothing itself; "
+            f"use kernbench run {path.name}, not kernbench {command}"
+        )
+    return compile(tree, str(path), "exec")
 
 
 def run_program(
-    path: Path, code: CodeType, args: tuple[str, ...], machine: Machine, target: str | None = None
+    path: Path, code: CodeType, argv: list[str], machine: Machine, target: str | None = None
 ) -> int:
     """Run a program inside the active run and return its exit status.
 
@@ -118,7 +134,7 @@ def run_program(
     with (
         torch_stands_in(properties_of(machine), context.lent.lend, context.has_data),
         announced_target(target),
-        as_main(path, args) as module,
+        as_main(path, argv) as module,
     ):
         try:
             exec(code, module.__dict__)
@@ -131,13 +147,13 @@ def run_program(
 
 
 @contextmanager
-def as_main(path: Path, args: tuple[str, ...] = ()) -> Iterator[ModuleType]:
+def as_main(path: Path, argv: list[str]) -> Iterator[ModuleType]:
     """Give a program the surroundings of ``python FILE ARGS``: module, arguments, import path."""
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(path), __builtins__=builtins)
     before = sys.modules["__main__"], sys.argv, sys.path[:]
     sys.modules["__main__"] = module
-    sys.argv = [str(path), *args]
+    sys.argv = argv
     sys.path.insert(0, str(path.parent))
     try:
         yield module

@@ -11,14 +11,16 @@ from importlib.machinery import ModuleSpec
 from itertools import accumulate
 from pathlib import Path
 
-from kernbench.cli.run import DONE, FAILED, Outputs, guarded, make_room, run_and_report
+from kernbench.cli.arguments import ProgramArguments, unseen_options
+from kernbench.cli.run import DONE, FAILED, OutputOptions, guarded, make_room, run_and_report
 from kernbench.cli.script import compile_program, find_script
 from kernbench.errors import UsageError
-from kernbench.hardware import load_machine
+from kernbench.hardware import Machine, load_machine
+from kernbench.outputs import Outputs
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchrunOptions(Outputs):
+class TorchrunOptions(OutputOptions):
     """What ``kernbench torchrun`` was given; see ``kernbench torchrun --help``."""
 
     script: str
@@ -37,6 +39,8 @@ class TorchrunOptions(Outputs):
     ranks_print: str
     """The ranks whose output is shown: numbers, or ``all``."""
     prefix: bool
+    own_options: frozenset[str] = frozenset()
+    """The names that options of the command have."""
 
 
 def torchrun(options: TorchrunOptions) -> int:
@@ -49,54 +53,69 @@ def torchrun(options: TorchrunOptions) -> int:
                 f"{options.node_rank}; all ranks run here: give their number with "
                 "--nproc-per-node, and nodes in the machine's description"
             )
-        from kernbench.torch_bridge import check_ranks, check_torch, run_torchrun
+        from kernbench.torch_bridge import check_ranks, check_torch
 
         path = _find_module(options.script) if options.module else find_script(options.script)
         nprocs = _num_processes(options)
         check_ranks(nprocs, f"--nproc-per-node {options.nproc_per_node}")
         # A program in one process may start ranks itself, as many as there are devices.
         machine = load_machine(options.machine, None if nprocs == 1 else nprocs)
-        make_room(options)
         check_torch()
-        _import_bridge()
-        shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
-        code = compile_program(path)
-        from kernbench.runtime_api import RuntimeContext
-
-        context = RuntimeContext(
-            machine=machine, data=options.data, check=options.check, allow=options.allow
-        )
-
-        def work() -> int:
-            try:
-                run_torchrun(
-                    context,
-                    path,
-                    code,
-                    options.args,
-                    nprocs,
-                    shown=shown,
-                    with_rank=options.prefix,
-                    module=options.script if options.module else None,
-                    variables={
-                        "MASTER_ADDR": options.master_addr,
-                        "MASTER_PORT": str(options.master_port),
-                        "TORCHELASTIC_RUN_ID": options.run_id,
-                    },
-                )
-            except SystemExit as end:
-                if end.code is None or isinstance(end.code, int):
-                    return end.code or DONE
-                print(end.code, file=sys.stderr)
-                return FAILED
-            return DONE
-
-        return guarded(lambda: run_and_report(context, options, work), options.debug)
+        with make_room(options, options.machine, [path]) as outputs:
+            return _run(options, path, machine, nprocs, outputs)
 
     try:
         return guarded(start, options.debug, usage=True)
     finally:
         gc.unfreeze()
+
+
+def _run(
+    options: TorchrunOptions, path: Path, machine: Machine, nprocs: int, outputs: Outputs
+) -> int:
+    from kernbench.torch_bridge import run_torchrun
+
+    shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
+    code = compile_program(path, "torchrun")
+    _import_bridge()
+    from kernbench.runtime_api import RuntimeContext
+
+    context = RuntimeContext(
+        machine=machine, data=options.data, check=options.check, allow=options.allow
+    )
+
+    # As torchrun does: a `--` behind the program only says that options end there.
+    args = options.args[1:] if options.args[:1] == ("--",) else options.args
+    argv = ProgramArguments([str(path), *args])
+    context.remarks.append(
+        lambda: unseen_options(argv, options.script, "torchrun", options.own_options)
+    )
+
+    def work() -> int:
+        try:
+            run_torchrun(
+                context,
+                path,
+                code,
+                argv,
+                nprocs,
+                shown=shown,
+                with_rank=options.prefix,
+                module=options.script if options.module else None,
+                variables={
+                    "MASTER_ADDR": options.master_addr,
+                    "MASTER_PORT": str(options.master_port),
+                    "TORCHELASTIC_RUN_ID": options.run_id,
+                },
+            )
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                return end.code or DONE
+            print(end.code, file=sys.stderr)
+            return FAILED
+        return DONE
+
+    return guarded(lambda: run_and_report(context, options, outputs, work), options.debug)
 
 
 def _import_bridge() -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.cli.progress import is_terminal
-from kernbench.errors import KernbenchError, UsageError, nearest
+from kernbench.errors import UsageError, nearest
+from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
-    from kernbench.validation import Category, Row
+    from kernbench.validation import Category, Machines, Row, Scored
 
 _ABOUT = """\
 # How far off the model is
@@ -53,35 +54,38 @@ class ValidateOptions:
 
 
 def validate(options: ValidateOptions) -> int:
-    """Score the model, print the table, and return the exit status."""
-    try:
-        _validate(options)
-    except KernbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    """Score the model, write and print the table, and return the exit status.
+
+    Raises:
+        KernbenchError: The rows or the options are wrong, or a file cannot be written.
+    """
+    from kernbench.validation import dump_plot, format_of_plot, render_page, render_text, to_json
+
+    asked = {f"--{name}": getattr(options, name) for name in ("json", "page", "plot")}
+    with Outputs(asked, [*options.data, *options.machines]) as outputs:
+        if options.plot is not None:
+            format_of_plot(Path(options.plot))
+        scored, machines = _scored(options)
+        text = render_text(scored, options.worst, machines)
+        if "--json" in outputs:
+            with outputs.writing("--json") as file:
+                found = json.dumps(to_json(scored, machines), indent=2)
+                file.write(f"{found}\n".encode())
+        if "--page" in outputs:
+            with outputs.writing("--page") as file:
+                file.write(render_page(scored, _ABOUT + _command(options), machines).encode())
+        if "--plot" in outputs:
+            with outputs.writing("--plot") as file:
+                dump_plot(scored, file, format_of_plot(Path(outputs.path_of("--plot"))))
+        outputs.publish()
+    print(text)
     return 0
 
 
-def _validate(options: ValidateOptions) -> None:
-    from kernbench.cli.run import check_writable
+def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
     from kernbench.hardware import machine_text
-    from kernbench.validation import (
-        Machines,
-        answer_rows,
-        read_rows,
-        render_page,
-        render_text,
-        sampled,
-        to_json,
-        write_plot,
-    )
+    from kernbench.validation import Machines, answer_rows, read_rows, sampled
 
-    for name in ("json", "page", "plot"):
-        if (given := getattr(options, name)) is not None:
-            check_writable(name, Path(given))
     rows = read_rows(options.data)
     added = [machine_text(name) for name in options.machines]
     if options.borrow is not None:
@@ -96,18 +100,7 @@ def _validate(options: ValidateOptions) -> None:
         )
     machines = Machines(added)
     with _bar(len(rows)) as advance:
-        scored = answer_rows(rows, options.jobs or os.cpu_count() or 1, advance, machines)
-    print(render_text(scored, options.worst, machines))
-    try:
-        if options.json is not None:
-            Path(options.json).write_text(json.dumps(to_json(scored, machines), indent=2) + "\n")
-        if options.page is not None:
-            about = _ABOUT + _command(options)
-            Path(options.page).write_text(render_page(scored, about, machines))
-        if options.plot is not None:
-            write_plot(scored, Path(options.plot))
-    except OSError as error:
-        raise KernbenchError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        return answer_rows(rows, options.jobs or os.cpu_count() or 1, advance, machines), machines
 
 
 def _every(asked: Sequence[str]) -> dict[Category, int]:

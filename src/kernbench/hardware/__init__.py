@@ -10,6 +10,7 @@ from kernbench.hardware.collective_specs import (
 from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
 from kernbench.hardware.loading import (
     changed_machine,
+    file_of,
     known_machines,
     load_machine,
     machine_text,
@@ -65,6 +66,7 @@ __all__ = [
     "ceil_ps",
     "changed_machine",
     "cycles_ps",
+    "file_of",
     "fitted_constants",
     "known_machines",
     "leaves",

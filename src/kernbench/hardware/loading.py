@@ -117,6 +117,16 @@ def _split(spec: str) -> tuple[str, int | None, Shape | None]:
     return name, prod(shape), shape if len(shape) > 1 else None
 
 
+def file_of(spec: str) -> str:
+    """Return the path of the file that ``spec`` names, if it names one.
+
+    >>> file_of("mine.yaml:4x8")
+    'mine.yaml'
+    """
+    name, colon, size = spec.rpartition(":")
+    return name if colon and _SIZE.fullmatch(size) else spec
+
+
 def _presets() -> Any:
     return resources.files("kernbench.hardware") / "presets"
 

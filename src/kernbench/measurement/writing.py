@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
-from kernbench.errors import UsageError
 from kernbench.measurement.campaign import Measured
 from kernbench.measurement.shapes import GemmShape, RowShape
+from kernbench.outputs import Outputs, whole_file
 
 _HEAD = ("device", "op", "dtype")
 _TAIL = ("n_ranks", "bytes", "time_us", "tflops", "gbps", "impl", "n_runs", "spread_pct",
@@ -18,35 +20,54 @@ _STREAMS = {"add": 3, "mul": 3, "silu_mul": 3, "add_rmsnorm": 4}
 """Tensors that an operation reads and writes; two where nothing is said."""
 
 
-def write_rows(folder: str | Path, device: str, measured: Iterable[Measured]) -> list[Path]:
+def write_rows(
+    folder: str | Path,
+    device: str,
+    measured: Iterable[Measured],
+    inputs: Iterable[str | Path] = (),
+) -> list[Path]:
     """Write ``gemm.csv`` and ``membound.csv`` and return those that have rows.
 
-    A row is written as soon as it is there, so that an interrupted campaign keeps what it has.
+    A campaign that is interrupted, or fails, keeps what it has in ``gemm.partial.csv`` and
+    ``membound.partial.csv``; a note of its error names them. ``inputs`` are files that it reads.
 
     Raises:
-        UsageError: A file cannot be written.
+        OutputError: A file cannot be written, or is an input.
     """
-    folder = Path(folder)
-    files = {}
-    written: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in measured:
-            gemm = isinstance(each.shape, GemmShape)
-            path = folder / ("gemm.csv" if gemm else "membound.csv")
-            if path not in files:
-                files[path] = path.open("w", newline="", encoding="utf-8")
-                written.append(path)
-                shape = ("m", "n", "k") if gemm else ("rows", "cols")
-                csv.writer(files[path]).writerow((*_HEAD, *shape, *_TAIL))
-            csv.writer(files[path]).writerow(_cells(device, each))
-            files[path].flush()
-    except OSError as error:
-        raise UsageError(f"{error.filename}: cannot be written: {error.strerror}") from None
-    finally:
-        for file in files.values():
-            file.close()
-    return written
+    paths = [Path(folder) / name for name in ("gemm.csv", "membound.csv")]
+    files: dict[Path, BinaryIO] = {}
+    with Outputs({str(path): path for path in paths}, inputs) as outputs:
+        try:
+            for each in measured:
+                is_gemm = isinstance(each.shape, GemmShape)
+                path = paths[0 if is_gemm else 1]
+                if path not in files:
+                    with outputs.writing(str(path)) as file:
+                        files[path] = file
+                        shape = ("m", "n", "k") if is_gemm else ("rows", "cols")
+                        file.write(_line((*_HEAD, *shape, *_TAIL)))
+                with outputs.writing(str(path)) as file:
+                    file.write(_line(_cells(device, each)))
+            outputs.publish()
+        except BaseException as error:
+            _keep(files, error)
+            raise
+    return list(files)
+
+
+def _line(cells: Iterable[object]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().encode()
+
+
+def _keep(files: dict[Path, BinaryIO], error: BaseException) -> None:
+    for path, file in files.items():
+        partial = path.with_suffix(".partial.csv")
+        file.seek(0)
+        with whole_file(partial) as kept:
+            kept.write(file.read())
+        error.add_note(f"what was measured is in {partial}")
 
 
 def _cells(device: str, each: Measured) -> list[object]:

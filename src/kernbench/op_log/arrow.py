@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +28,11 @@ def to_table(log: OpLog) -> pa.Table:
     return pa.Table.from_batches(list(batches(log)), SCHEMA).unify_dictionaries()
 
 
-def write_parquet(log: OpLog, path: Path, *, machine: str, ranks: int) -> int:
-    """Write the log to ``path`` batch by batch and return the number of rows."""
+def dump_parquet(log: OpLog, out: BinaryIO, *, machine: str, ranks: int) -> int:
+    """Write the log to an open file batch by batch and return the number of rows."""
     num_rows = 0
     schema = run_schema(machine, ranks)
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+    with pq.ParquetWriter(out, schema, compression="zstd", compression_level=1) as writer:
         for batch in batches(log):
             writer.write_batch(batch.cast(schema))
             num_rows += batch.num_rows

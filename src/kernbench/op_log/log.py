@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Engine
+from kernbench.outputs import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -241,10 +242,18 @@ class OpLog:
 
         Rows are made and written in batches, so memory does not grow with the log. The same
         program, machine and seed give the same bytes.
-        """
-        from kernbench.op_log.arrow import write_parquet
 
-        return write_parquet(self, Path(path), machine=machine, ranks=ranks)
+        Raises:
+            OutputError: The file cannot be written; then what was there is still there.
+        """
+        with whole_file(path) as out:
+            return self.dump_parquet(out, machine=machine, ranks=ranks)
+
+    def dump_parquet(self, out: BinaryIO, *, machine: str, ranks: int) -> int:
+        """Write what :meth:`write_parquet` does to a file that is open."""
+        from kernbench.op_log.arrow import dump_parquet
+
+        return dump_parquet(self, out, machine=machine, ranks=ranks)
 
 
 def _placed(

@@ -2,7 +2,7 @@
 
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
-from kernbench.report.perfetto import write_trace
+from kernbench.report.perfetto import dump_trace, write_trace
 from kernbench.report.summary import (
     CollectiveReport,
     KernelReport,
@@ -21,6 +21,7 @@ __all__ = [
     "RankReport",
     "Report",
     "build_report",
+    "dump_trace",
     "format_amount",
     "format_ns",
     "format_share",

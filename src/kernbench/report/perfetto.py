@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from kernbench.hardware import Machine
 from kernbench.op_log import Column, HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
+from kernbench.outputs import as_text, whole_file
 from kernbench.report.events import EventFile, Track
 from kernbench.report.nesting import nested_tracks
 from kernbench.report.slices import merged_slices
@@ -33,9 +34,20 @@ def write_trace(
     from launches to kernels and from senders to receivers. Rows of an engine that overlap are drawn
     as one slice; a run with more than about ``most_slices`` slices is thinned by joining
     neighbours, and ``args.merged`` of a slice says of how many it is made.
+
+    Raises:
+        OutputError: The file cannot be written; then what was there is still there.
     """
-    with Path(path).open("w", encoding="utf-8", newline="\n") as out:
-        _TraceWriter(log, machine, most_slices).write(out)
+    with whole_file(path) as out:
+        dump_trace(log, machine, out, most_slices=most_slices)
+
+
+def dump_trace(
+    log: OpLog, machine: Machine, out: BinaryIO, *, most_slices: int = MOST_SLICES
+) -> None:
+    """Write what :func:`write_trace` does to a file that is open."""
+    with as_text(out) as text:
+        _TraceWriter(log, machine, most_slices).write(text)
 
 
 class _TraceWriter:

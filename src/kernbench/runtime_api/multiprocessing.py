@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import DeadlockError, RankFailedError, UsageError
+from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.sim_engine import Carrier, Rank, on_greenlet, raised_at, wait_line
 
@@ -276,6 +277,8 @@ class Multiprocessing:
             )
         if not callable(fn):
             raise UsageError(f"spawn needs a function to run, but got {fn!r}")
+        if (kind := lazy_kind(fn)) is not None:
+            raise UsageError(f"spawn was given {fn.__qualname__}, {kind}; {LAZY_HELP}")
         context = SpawnContext(run, self._num_spawns)
         self._num_spawns += 1
         self._latest = context
@@ -288,4 +291,7 @@ def _scaled(thresholds: tuple[int, int, int], nprocs: int) -> tuple[int, int, in
 
 
 def _body(fn: Callable[..., Any], rank: int, args: tuple[Any, ...]) -> Callable[[], object]:
-    return lambda: fn(rank, *args)
+    def run() -> None:
+        refuse_lazy_result(fn(rank, *args), f"the function of rank {rank}")
+
+    return run

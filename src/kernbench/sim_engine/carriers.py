@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent, greenlet
 
 from kernbench.errors import InternalError
-from kernbench.interrupts import RETRY_S, is_swallowed
+from kernbench.interrupts import RETRY_S, is_untimely
 
 
 class Worker(Protocol):
@@ -229,7 +229,7 @@ class _Interrupt:
 
     def send(self, thread: threading.Thread) -> None:
         """Raise it in a thread, unless it would be swallowed just now."""
-        if is_swallowed(sys._current_frames().get(thread.ident or 0)):
+        if is_untimely(sys._current_frames().get(thread.ident or 0)):
             return
         self.was_sent = True
         _raise_in(thread, ctypes.py_object(self._kind))

@@ -20,7 +20,7 @@ def run_torchrun(
     context: RuntimeContext,
     path: Path,
     code: CodeType,
-    args: tuple[str, ...],
+    argv: list[str],
     nprocs: int,
     *,
     shown: Collection[int] | None = None,
@@ -30,9 +30,9 @@ def run_torchrun(
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
-    What ranks print is shown of ``shown``, None for all, after the rank's number ``with_rank``.
-    ``module`` is the program's name where it is run as ``-m`` does; ``variables`` are set over
-    those of the launcher.
+    ``argv`` is what it finds in ``sys.argv``: its file and its arguments. What ranks print is shown
+    of ``shown``, None for all, after the rank's number ``with_rank``. ``module`` is the program's
+    name where it is run as ``-m`` does; ``variables`` are set over those of the launcher.
 
     Raises:
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
@@ -46,7 +46,7 @@ def run_torchrun(
         context,
         path,
         code,
-        args,
+        argv,
         nprocs,
         shown=shown,
         with_rank=with_rank,

@@ -63,7 +63,7 @@ class _Shown:
 
     def copy(self, shown: tuple[Any, ...]) -> tuple[Any, ...]:
         argv, *rest, handlers, is_shut = shown
-        return (list(argv), *rest, dict(handlers), is_shut)
+        return (argv.copy(), *rest, dict(handlers), is_shut)
 
 
 def known_globals() -> tuple[Global, ...]:

@@ -13,6 +13,7 @@ from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.profiler import ProfilerActivity
 
 from kernbench.op_log import HostSpan, Instance
+from kernbench.outputs import name_of, whole_file
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import Process, current
@@ -132,10 +133,12 @@ class SimulatedProfile:
         return self.function_events.self_cpu_time_total
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        self.function_events.export_chrome_trace(path)
+        with whole_file(path) as file:
+            self.function_events.export_chrome_trace(name_of(file))
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        self.function_events.export_stacks(path, metric)
+        with whole_file(path) as file:
+            self.function_events.export_stacks(name_of(file), metric)
 
     def toggle_collection_dynamic(self, enabled: bool, activities: Any) -> None:
         """Accept it: what was recorded is there in any case."""

@@ -221,7 +221,7 @@ def run_torchrun(
     context: RuntimeContext,
     path: Path,
     code: CodeType,
-    args: tuple[str, ...],
+    argv: list[str],
     nprocs: int,
     *,
     shown: Collection[int] | None,
@@ -254,7 +254,7 @@ def run_torchrun(
         **variables,
     }
     with programs.surroundings():
-        sys.argv = [str(path), *args]
+        sys.argv = argv
         if nprocs == 1:
             context.world_size = 1  # Until the program spawns more.
             programs.on_main(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.multiprocessing
 from torch import Tensor
 
+from kernbench.lazy import refuse_lazy_result
 from kernbench.torch_bridge.device_limit import check_ranks
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.queues import is_shared
@@ -59,7 +60,7 @@ def _in_new_main(
             for name in fn.__qualname__.split("."):
                 found = getattr(found, name)
             function = found
-        function(rank, *arguments)
+        refuse_lazy_result(function(rank, *arguments), f"the function of rank {rank}")
 
     return work
 

@@ -14,6 +14,7 @@ import triton.testing as triton_testing
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import UsageError
+from kernbench.outputs import as_text, whole_file
 from kernbench.triton_backend.driver import KernbenchDriver
 
 _RETURN_MODES = ("min", "max", "mean", "median", "all")
@@ -144,8 +145,9 @@ class ModeledMark(_MARK):  # type: ignore[misc]  # Triton ships no types
         if save_path:
             folder = Path(save_path)
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / f"{bench.plot_name}.csv").open("w", newline="") as file:
-                writer = csv.writer(file)
+            path = folder / f"{bench.plot_name}.csv"
+            with whole_file(path) as file, as_text(file) as text:
+                writer = csv.writer(text)
                 writer.writerow(header)
                 writer.writerows([_cell(value, save_precision) for value in row] for row in rows)
         return [dict(zip(header, row, strict=True)) for row in rows]

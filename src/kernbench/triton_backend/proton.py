@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -13,7 +12,8 @@ from typing import Any
 
 from triton.runtime import driver as triton_driver
 
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import UsageError
+from kernbench.outputs import write_text
 from kernbench.triton_backend.driver import DEVICE_KEY, KernbenchDriver
 
 Path = tuple[str, ...]
@@ -229,11 +229,7 @@ def _write(session: _Session, output_format: str) -> None:
                 "device_type": _DEVICE_TYPE,
             }
     text = json.dumps([root, {_DEVICE_TYPE: {"0": _device()}}])
-    file = f"{session.name}.hatchet"
-    try:
-        pathlib.Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise KernbenchError(f"{file}: cannot be written: {error.strerror}") from None
+    write_text(f"{session.name}.hatchet", text)
 
 
 _DEVICE_TYPE = _NAME.upper()

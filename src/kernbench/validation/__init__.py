@@ -10,7 +10,13 @@ from kernbench.validation.problem import Problem
 from kernbench.validation.reference import Category, Row, category_of, read_rows, sampled
 from kernbench.validation.registry import make_predictor
 from kernbench.validation.repeated import repeated_kernels
-from kernbench.validation.report import render_page, render_text, to_json, write_plot
+from kernbench.validation.report import (
+    dump_plot,
+    format_of_plot,
+    render_page,
+    render_text,
+    to_json,
+)
 from kernbench.validation.score import Errors, Scored, answer_rows, errors_of, measure
 
 __all__ = [
@@ -27,7 +33,9 @@ __all__ = [
     "Timed",
     "answer_rows",
     "category_of",
+    "dump_plot",
     "errors_of",
+    "format_of_plot",
     "gemm_harness",
     "make_predictor",
     "measure",
@@ -39,5 +47,4 @@ __all__ = [
     "repeated_kernels",
     "sampled",
     "to_json",
-    "write_plot",
 ]

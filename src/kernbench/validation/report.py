@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from kernbench.errors import UsageError
+from kernbench.errors import UsageError, nearest
 from kernbench.validation.baselines import Baselines, baselines
 from kernbench.validation.devices import Machines, presets
 from kernbench.validation.goals import goals_of
@@ -209,19 +209,30 @@ def _marked_down(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
     return [cells[0], "| " + " | ".join(align) + " |", *cells[1:]]
 
 
-def write_plot(scored: Sequence[Scored], path: Path) -> None:
-    """Write modeled against measured times, a colour per category and device.
+def format_of_plot(path: Path) -> str:
+    """Return the format that a plot's name asks for.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        UsageError: matplotlib is not installed, or does not know the format.
     """
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
         raise UsageError(
             "a plot needs matplotlib; install kernbench with its plots extra: "
             "pip install 'kernbench[plots]'"
         ) from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    found = path.suffix.removeprefix(".").lower() or "png"
+    if found not in known:
+        raise UsageError(f"--plot {path}: no plot is a .{found}: {nearest(found, known)}")
+    return found
+
+
+def dump_plot(scored: Sequence[Scored], out: BinaryIO, format: str) -> None:
+    """Write modeled against measured times to an open file, a colour per category and device."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 7), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log")
     answered = [each for each in scored if each.answer.time_us is not None]
@@ -236,7 +247,7 @@ def write_plot(scored: Sequence[Scored], path: Path) -> None:
     axes.plot([min(times), max(times)], [min(times), max(times)], color="black", linewidth=0.8)
     axes.set(xlabel="measured time, us", ylabel="modeled time, us")
     axes.legend(fontsize=6, loc="upper left")
-    figure.savefig(path)
+    figure.savefig(out, format=format)
 
 
-__all__ = ["Group", "render_page", "render_text", "to_json", "write_plot"]
+__all__ = ["Group", "dump_plot", "format_of_plot", "render_page", "render_text", "to_json"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.cuda.graphs
 
+from kernbench.outputs import write_text
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.graphs.capture import Capture, end_all
 from kernbench.torch_bridge.graphs.graph import Graph
@@ -132,7 +132,7 @@ class CUDAGraph:
         names = self._captured("debug_dump").names()
         nodes = [f'  {number} [label="{name}"];' for number, name in enumerate(names)]
         edges = [f"  {number} -> {number + 1};" for number in range(len(names) - 1)]
-        Path(debug_path).write_text("\n".join(["digraph operations {", *nodes, *edges, "}", ""]))
+        write_text(debug_path, "\n".join(["digraph operations {", *nodes, *edges, "}", ""]))
 
     def register_generator_state(self, generator: Any) -> None:
         """Accept it: every generator draws anew when its operation is replayed."""

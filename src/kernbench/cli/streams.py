@@ -1,0 +1,85 @@
+"""Output whose reader goes away, `head` say: that is no failure (ADR-0110 D5)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+
+class _Pipe(io.FileIO):
+    """A pipe that takes everything when nobody reads it any more."""
+
+    needs_reader = False
+    """Whether a program is to hear of it, as under Python: by a BrokenPipeError."""
+
+    def write(self, data: Any) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            if self.needs_reader:
+                raise
+            # The descriptor, so that flushes at the end and other writers are served, too.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes
+
+
+@contextlib.contextmanager
+def readers_may_leave() -> Iterator[None]:
+    """Let nothing fail because nobody reads stdout or stderr any more, if they are pipes."""
+    before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
+    sys.stdout = sys.__stdout__ = _patient(sys.stdout, sys.__stdout__)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _patient(sys.stderr, sys.__stderr__)  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                if stream is not None:
+                    stream.flush()
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = before  # type: ignore[misc]
+
+
+def _patient(stream: TextIO | None, original: TextIO | None) -> Any:
+    if stream is None or stream is not original or not isinstance(stream, io.TextIOWrapper):
+        return stream
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+        stream.flush()
+    except (OSError, ValueError):
+        return stream
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return stream
+    raw: Any = _Pipe(stream.fileno(), "w", closefd=False)
+    raw.name = stream.name
+    is_buffered = isinstance(stream.buffer, io.BufferedWriter)
+    made: Any = io.TextIOWrapper(
+        io.BufferedWriter(raw) if is_buffered else raw,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+    made.mode = "w"
+    return made
+
+
+@contextlib.contextmanager
+def ends_without_reader() -> Iterator[None]:
+    """Let a program that prints to nobody end: what it would do besides, nobody has asked for."""
+    buffer = getattr(sys.stdout, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)
+    if not isinstance(raw, _Pipe):
+        yield
+        return
+    raw.needs_reader = True
+    try:
+        yield
+    finally:
+        raw.needs_reader = False
