@@ -21,6 +21,7 @@ from kernbench.torch_bridge.device.names import unobserved
 from kernbench.torch_bridge.device.residence import residence_of, settle
 from kernbench.torch_bridge.device.tensors import cpp_device
 from kernbench.torch_bridge.flex_pieces import Definition
+from kernbench.torch_bridge.known_values import values_of
 from kernbench.torch_bridge.operations import PLAIN
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import current
@@ -140,7 +141,7 @@ class _Learned(TorchFunctionMode):
 
 def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors with gradients that a score depends on beside query and key."""
-    with unobserved(), torch.no_grad():
+    with unobserved(), torch._C._EnableTorchFunction(), torch.no_grad():
         score = torch.zeros((), device=cpp_device(query))
         place = torch.zeros((), dtype=torch.int, device=score.device)
         with _Learned() as seen:
@@ -168,9 +169,10 @@ def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward
 def _num_keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
     """Return how many keys the mask leaves a query on average; blocks are whole."""
     partial, indices, full = block_mask[2], block_mask[3], block_mask[4]
-    if is_meta(partial):
-        return key.size(2)
     with unobserved():
-        blocks = int(partial.sum()) + (0 if full is None else int(full.sum()))
+        counts = [values_of(each) for each in (partial, full) if each is not None]
+        if any(each is None for each in counts):
+            return key.size(2)
+        blocks = sum(int(each.sum()) for each in counts if each is not None)
         share = blocks / (partial.numel() * indices.size(-1))
     return max(ceil(share * key.size(2)), 1)

@@ -16,6 +16,7 @@ import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
 import torch.serialization
 import torch.utils.data
 
+from kernbench.torch_bridge.compiled import NOTHING_COMPILED, compile_nothing
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, META, is_simulated, with_index
 from kernbench.torch_bridge.device.residence import Residence, reside
 from kernbench.torch_bridge.patches import Patches
@@ -24,10 +25,6 @@ from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
 _BEFORE_CPU = 5
 """PyTorch asks its own tagger of CPU storages at 10."""
-_NOTHING_COMPILED = (
-    "torch.compile compiles nothing for simulated devices: the program runs, and is timed, "
-    "operation by operation"
-)
 _init_loader = torch.utils.data.DataLoader.__init__
 _get_fsdp_device = fsdp_init._get_compute_device
 _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
@@ -44,7 +41,7 @@ def install(patches: Patches) -> None:
     patches.set(torch.utils.data.DataLoader, "__init__", _loader_without_workers)
     patches.set(torch.Tensor, "pin_memory", lambda self, device=None: self)
     patches.set(signal, "signal", _signal_on_main)
-    patches.set(torch, "compile", _compile_nothing)
+    patches.set(torch, "compile", compile_nothing)
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
     patches.set(os, "fork", _fork)
     patches.set(os, "_exit", _exit_at_once)
@@ -118,18 +115,10 @@ def _init_fsdp_handle(state: Any, module: Any, ignored: Any, asked: Any) -> Any:
     return _init_handle(state, module, ignored, _named(asked))
 
 
-def _compile_nothing(model: Any = None, **options: Any) -> Any:
-    """``torch.compile``, which leaves everything as it is; one rank says so for all."""
-    if model is None:
-        return lambda given: _compile_nothing(given, **options)
-    warn_once("compile", _NOTHING_COMPILED)
-    return model
-
-
 def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
     """What PyTorch's compiled autograd asks C++ for, which would trace the backward pass."""
     if compiler is not None:
-        warn_once("compile", _NOTHING_COMPILED)
+        warn_once("compile", NOTHING_COMPILED)
     return None, False
 
 

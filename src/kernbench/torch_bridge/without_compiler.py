@@ -8,14 +8,18 @@ here nothing is compiled.
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import sys
 import weakref
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
 
+from kernbench.torch_bridge.compiled import OptimizedModule
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
@@ -31,15 +35,56 @@ def refuse_to_explain(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
+def _nothing() -> None:
+    """Do what there is to do where nothing was compiled."""
+
+
+_REPLACED: dict[str, dict[str, Any]] = {
+    _NAME: {
+        "explain": refuse_to_explain,
+        "reset": _nothing,
+        "reset_code_caches": _nothing,
+        "OptimizedModule": OptimizedModule,
+    },
+    f"{_NAME}.eval_frame": {"OptimizedModule": OptimizedModule},
+}
+"""What is otherwise in the compiler's modules."""
+
+
 def install(patches: Patches) -> None:
     """Take the compiler's place, if it was not imported yet."""
+    patches.set(torch.compiler, "cudagraph_mark_step_begin", _nothing)
     if _NAME in sys.modules:
-        patches.set(sys.modules[_NAME], "explain", refuse_to_explain)
+        for name, values in _REPLACED.items():
+            patches.set_all(sys.modules[name], values)
         return
     stand_in = sys.modules[_NAME] = _Compiler()
     patches.on_close(stand_in.leave)
+    patches.set(sys, "meta_path", [_ThereAlready(), *sys.meta_path])
     stand_in.import_settings()
     patches.set(torch, "_dynamo", stand_in)
+
+
+class _ThereAlready(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the parts of the compiler that came with it.
+
+    Who imports a part asks for the package's path first. With that the package comes, and the part
+    with it, which Python would then import once more.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        is_there = fullname.startswith(f"{_NAME}.") and fullname in sys.modules
+        return ModuleSpec(fullname, self) if is_there and target is None else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        found = sys.modules[spec.name]
+        self._spec = found.__spec__
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
 
 
 class _Compiler(ModuleType):
@@ -47,11 +92,14 @@ class _Compiler(ModuleType):
 
     def __init__(self) -> None:
         super().__init__(_NAME)
-        self._explained: list[Any] = []
-        """What is in the place of the real one's ``explain`` else."""
+        self._patches: Patches | None = None
+        """What is replaced in the real one."""
         self._given: weakref.WeakSet[FunctionType] = weakref.WeakSet()
         # Process groups have its caches cleared.
-        self.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
+        self.trace_rules = SimpleNamespace(clear_lru_cache=_nothing)
+        self.reset = self.reset_code_caches = _nothing
+        self.OptimizedModule = OptimizedModule
+        self.eval_frame = _Part(self, "eval_frame", OptimizedModule=OptimizedModule)
 
     def disable(
         self,
@@ -93,17 +141,32 @@ class _Compiler(ModuleType):
             del sys.modules[_NAME]
         found = importlib.import_module(_NAME)
         # It is not there while the import is under way.
-        if not self._explained and hasattr(found, "explain"):
-            self._explained.append(found.explain)
-            vars(found)["explain"] = refuse_to_explain
+        if self._patches is None and hasattr(found, "explain"):
+            self._patches = Patches()
+            for name, values in _REPLACED.items():
+                self._patches.set_all(sys.modules[name], values)
         return found
 
     def leave(self) -> None:
         """Let functions that PyTorch has asked for ask the real one when it is there."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
-        if self._explained:
-            vars(importlib.import_module(_NAME))["explain"] = self._explained.pop()
+        if self._patches is not None:
+            self._patches.close()
         for each in self._given:
             if getattr(each, _MARK, None) is each:
                 delattr(each, _MARK)
+
+
+class _Part(SimpleNamespace):
+    """A module of the compiler of which programs ask for something that is here."""
+
+    def __init__(self, compiler: _Compiler, name: str, **known: Any) -> None:
+        super().__init__(**known)
+        self._compiler = compiler
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(getattr(self._compiler._import(), self._name), name)

@@ -17,6 +17,7 @@ from kernbench.torch_bridge.process import current
 DEVICE_TYPE = "cuda"
 CPU = torch.device("cpu")
 META = torch.device("meta")
+_without_functions = torch._C.DisableTorchFunction
 
 
 class _Executing(threading.local):
@@ -39,8 +40,11 @@ def executing() -> Iterator[None]:
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Let PyTorch compute with tensors as they are in C++, at no cost."""
-    with executing(), _disable_current_modes():
+    """Let PyTorch compute with tensors as they are in C++, at no cost.
+
+    Nor does the program's default device hold for what is made meanwhile.
+    """
+    with executing(), _without_functions(), _disable_current_modes():
         yield
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.device.names import (
+    CPU,
     DEVICE_TYPE,
     EXECUTING,
     check_index,
@@ -67,7 +68,7 @@ def _seed(state: RandomState, seed: int) -> None:
 
 
 def _seed_by_host(state: RandomState) -> int:
-    made = int(torch.randint(2**63 - 1, ()).item())
+    made = int(torch.randint(2**63 - 1, (), device=CPU).item())
     _seed(state, made)
     return made
 

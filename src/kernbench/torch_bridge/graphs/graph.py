@@ -36,7 +36,8 @@ class Graph:
         self._sip_id = capture.sip_id
         self._commands = capture.branches.commands
         memory = capture.memory
-        with torch.no_grad(), unobserved():
+        # What the steps write is written in replays, inside of an inference mode or outside.
+        with torch.inference_mode(False), torch.no_grad(), unobserved():
             self._steps = [_with_tensors(step, memory) for step in capture.steps]
         count = capture.branches.num_branches() - 1
         self._others = [self._run.new_stream(self._sip_id) for _ in range(count)]
