@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernbench.errors import KernbenchError  # noqa: E402
+from kernbench.errors import BadPointerError, KernbenchError, NoDataError  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -260,3 +260,115 @@ dist.broadcast(x if rank else torch.randn(2, device="cuda"), 0)
 assert x.tolist() == ([0.0, 0.0] if rank else [1.0, 1.0])
 """
     run(tmp_path, source, nprocs=2)
+
+
+KERNELS = """
+import triton, triton.language as tl
+
+@triton.jit
+def sum_rows(x, lengths, y, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    n = tl.load(lengths + row)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(x + row * stride + at, mask=at < n, other=0)
+    tl.store(y + row, tl.sum(total))
+
+@triton.jit
+def find_offsets(lengths, offsets, n):
+    total = 0
+    i = 0
+    while i < n:
+        tl.store(offsets + i, total)
+        total += tl.load(lengths + i)
+        if total > 1 << 20:
+            i = n
+        i += 1
+
+@triton.jit
+def double_each(table, n, BLOCK: tl.constexpr):
+    x = tl.load(table + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+lengths = torch.tensor([5, 100, 1000, 0, 300], dtype=torch.int32).cuda()
+x = torch.randn(5, 1000, device="cuda")
+y = torch.zeros(5, device="cuda")
+"""
+LIVE = """
+offsets = torch.zeros(5, dtype=torch.int32, device="cuda")
+kept = torch.arange(4.0, device="cuda")
+sum_rows[(4,)](x, lengths[1:], y, 1000, BLOCK=128)
+find_offsets[(1,)](lengths, offsets, 5)
+sum_rows[(5,)](x, offsets // 4, y, 1000, BLOCK=128)
+table = torch.tensor([each.data_ptr() for each in x], device="cuda")
+double_each[(5,)](table, 1000, BLOCK=1024)
+double_each[(2,)](torch.tensor([kept.data_ptr(), kept[2:].data_ptr()]).cuda(), 2, BLOCK=2)
+assert lengths.tolist() == [5, 100, 1000, 0, 300]
+assert offsets.tolist() == [0, 5, 105, 1105, 1105]
+assert kept.tolist() == [0, 2, 4, 6]
+"""
+
+
+@pytest.mark.adr("0104-D1")
+def test_kernels_decide_by_known_numbers_and_take_the_time_that_data_takes(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("import torch\n" + KERNELS + LIVE)
+    names = ("sum_rows", "find_offsets", "double_each")
+    found = []
+    for data in (True, False):
+        context = simulated(path, machine="h100-sxm", data=data)
+        found.append(
+            [
+                (each.template.name, each.ends_ps[0] - each.starts_ps[0])
+                for each in context.op_log.instances
+                if each.template.name in names
+            ]
+        )
+    assert len(found[0]) == 5
+    assert found[0] == found[1]
+
+
+@pytest.mark.adr("0104-D1")
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("sum_rows[(5,)](x, x.argmax(1).int(), y, 1000, BLOCK=128)", "scf.for .* needs data"),
+        (
+            "double_each[(5,)](torch.randint(0, 9, (5,), device='cuda'), 2, BLOCK=2)",
+            "program.py:.* needs data: .* run has none",
+        ),
+        (
+            "find_offsets[(1,)](x.argmax(1).int(), lengths, 5)\n"
+            "sum_rows[(5,)](x, lengths, y, 1000, BLOCK=128)",
+            "scf.* in kernel find_offsets at program.py:.* needs data",
+        ),
+        (
+            "double_each[(1,)](torch.tensor([lengths.data_ptr()], device='cuda'), 2, BLOCK=2)\n"
+            "lengths.random_(0, 9)\nsum_rows[(5,)](x, lengths, y, 1000, BLOCK=128)",
+            "scf.for .* needs data",
+        ),
+        (
+            "t = torch.tensor([torch.zeros(1 << 20, device='cuda').data_ptr()], device='cuda')\n"
+            "double_each[(1,)](t, 2, BLOCK=2)",
+            "belongs to no live tensor",
+        ),
+    ],
+)
+def test_what_nobody_knows_stays_an_error(tmp_path: Path, source: str, words: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("import torch\n" + KERNELS + source)
+    with pytest.raises((NoDataError, BadPointerError), match=words):
+        simulated(path, machine="h100-sxm", data=False)
+
+
+def test_what_a_kernel_writes_of_unknown_numbers_is_unknown(tmp_path: Path) -> None:
+    source = """
+sums = torch.full((5,), 7.0, device="cuda")
+sum_rows[(5,)](x, lengths, sums, 1000, BLOCK=128)
+assert sums.tolist() == [0.0] * 5
+"""
+    path = tmp_path / "program.py"
+    path.write_text("import torch\n" + KERNELS + source)
+    simulated(path, machine="h100-sxm", data=False)

@@ -59,6 +59,7 @@ class Buffer:
     _bytes: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
     _written: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
     _is_poisoned: bool = field(default=False, repr=False)
+    _known: tuple[Any, npt.NDArray[np.uint8]] | None = field(default=None, repr=False)
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
@@ -69,6 +70,17 @@ class Buffer:
             else:
                 self._bytes = self.pool.take(self.size_bytes)
         return self._bytes
+
+    @property
+    def known(self) -> npt.NDArray[np.uint8] | None:
+        """In a run without data, what the program has put here; None once a command wrote it."""
+        if self._known is None or self._known[0] is not self.last_writer:
+            return None
+        return self._known[1]
+
+    def know(self, elements: npt.NDArray[Any], writer: Any) -> None:
+        """Take note of the contents as they are behind a command, in a run without data."""
+        self._known = writer, np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
 
     @property
     def written(self) -> npt.NDArray[np.uint8] | None:

@@ -12,7 +12,7 @@ from kernbench.runtime_api.kernel_plan import KernelPlan
 from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.lent_memory import LentMemory
-from kernbench.runtime_api.live_launch import LivePlan, Reach, Scratch, run_watched
+from kernbench.runtime_api.live_launch import LivePlan, Reach, run_on_copies, run_watched
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.rank_state import RankState
@@ -44,7 +44,6 @@ __all__ = [
     "ReduceOp",
     "Run",
     "RuntimeContext",
-    "Scratch",
     "Signature",
     "SpawnContext",
     "SpawnException",
@@ -53,5 +52,6 @@ __all__ = [
     "Work",
     "current_context",
     "refuse_out_of_bounds",
+    "run_on_copies",
     "run_watched",
 ]

@@ -14,6 +14,7 @@ from kernbench.errors import UsageError
 from kernbench.policy import DPPolicy
 from kernbench.runtime_api.device import sip_of_device
 from kernbench.runtime_api.generators import rank_generator
+from kernbench.runtime_api.known_memory import MOST_ELEMENTS
 from kernbench.runtime_api.run import Run
 from kernbench.runtime_api.storage import Array, Storage, as_elements
 from kernbench.runtime_api.tensor import Tensor
@@ -161,6 +162,7 @@ class Factories(Run):
         tensor = self._allocate(array.shape, as_dtype(array.dtype), **options)
         self._set(tensor, array)
         self.submit(HostToDevice(self, tensor.buffer, tensor.nbytes), writes=tensor)
+        self._know(tensor, array)
         return tensor
 
     def cat(self, tensors: Any, dim: int = 0, **options: Any) -> Tensor:
@@ -210,11 +212,13 @@ class Factories(Run):
         )
         return Tensor(self, storage, element, 0, shape, strides, dp, name)  # type: ignore[arg-type]
 
-    def _filled(self, tensor: Tensor, values: Any) -> Tensor:
+    def _filled(self, tensor: Tensor, values: Any, *, is_random: bool = False) -> Tensor:
         if values is not None:
             self._set(tensor, values)
         if tensor.nbytes:
             self.submit(Fill(self, tensor.buffer, tensor.nbytes), writes=tensor)
+        if not is_random:
+            self._know(tensor, 0 if values is None else values)
         return tensor
 
     def _random(self, tensor: Tensor, draw: Any) -> Tensor:
@@ -223,13 +227,19 @@ class Factories(Run):
         seed = self.seed if state.seed is None else state.seed
         if self.has_data:
             self._set(tensor, draw(rank_generator(seed, state.rank, state.random_calls)))
-        return self._filled(tensor, None)
+        return self._filled(tensor, None, is_random=True)
 
     def _set(self, tensor: Tensor, values: Any) -> None:
         """Write a fresh tensor's bytes; no command can refer to them yet."""
         if self.has_data:
             elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
             tensor.buffer.adopt(elements)
+
+    def _know(self, tensor: Tensor, values: Any) -> None:
+        """Keep the numbers that the program gives a fresh tensor, in a run without data."""
+        if not self.has_data and tensor.numel() <= MOST_ELEMENTS:
+            elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
+            tensor.buffer.know(elements, tensor.buffer.last_writer)
 
 
 @lru_cache(maxsize=4096)

@@ -17,8 +17,15 @@ from kernbench.runtime_api.host_tensor import HostMemory
 from kernbench.runtime_api.kept_plans import KeptPlans
 from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.known_memory import KnownMemory
 from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
-from kernbench.runtime_api.live_launch import LiveLaunch, LivePlan, Reach, Scratch
+from kernbench.runtime_api.live_launch import (
+    LiveLaunch,
+    LivePlan,
+    Reach,
+    run_on_copies,
+    run_watched,
+)
 from kernbench.runtime_api.paced_plan import build_paced, paced_plan
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine import StreamCommand, cached_shares, meet_operands
@@ -169,21 +176,33 @@ class KernelLauncher:
             NoDataError: The run has none.
         """
         run = self.run
-        plan.check_data(run.has_data)
         addresses, params = [0] * len(args), list(args)
         host = HostMemory(state.sip_id)
         written, policies = self._bind(plan, state, addresses, params, host)
         name = state.launch_label or plan.kernel.name
+        known = KnownMemory()
+        if not run.has_data:
+            params = known.params(params)
+            if run.has_symmetric or not known.knows_something:
+                raise plan.no_data_error()
         if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
             return
         reach = Reach(run, plan, state, params)
         if run.probed_ps is not None:
             run.probed_ps += self._probed_ps(plan, policies, params, reach, state, name)
             return
-        launch = LiveLaunch(run, self.engine, plan, policies, addresses, params, reach, state, name)
+        executed = None
+        if not run.has_data:
+            # Nothing that other launches compute decides what it does.
+            launched = Launched(name, state.rank)
+            executed = run_watched(run, self.engine, plan, params, reach, launched)
+        launch = LiveLaunch(
+            run, self.engine, plan, policies, addresses, params, reach, state, name, executed
+        )
         run.pass_launch_time(name)
         for buffer in (*written, *reach.written):
             buffer.last_writer = launch
+        known.keep(written, launch)
         state.last_launch = launch
         run.enqueue(run.queue_for(state.sip_id), launch)
         if host:
@@ -242,8 +261,7 @@ class KernelLauncher:
         run = self.run
         run.synchronize(state.sip_id)
         run.replay_queue.drain()
-        scratch = Scratch(reach)
-        executed = self.engine.run_live(plan, scratch.params(params), scratch)
+        executed = run_on_copies(run, self.engine, plan, params, reach)
         conditions = self.engine.conditions(state.sip_id, policies)
         return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
 

@@ -59,17 +59,15 @@ class LivePlan:
         )
         """As ``KernelPlan.pointers``; which bytes are touched is not known."""
 
-    def check_data(self, has_data: bool) -> None:
-        """Refuse to run without data.
-
-        Raises:
-            NoDataError: There is none; names the operation and the line that need it.
-        """
-        if not has_data:
-            raise NoDataError(
-                f"{self.reason}; but this run has none (data=False, --no-data): run it with data, "
-                "or guard the launch with `if torch.has_data:`"
-            ) from self.reason
+    def no_data_error(self, reason: NeedsDataError | None = None) -> NoDataError:
+        """Return the error of a launch without data: the operation and the line that need it."""
+        reason = reason or self.reason
+        error = NoDataError(
+            f"{reason}; but this run has none (data=False, --no-data): run it with data, "
+            "or guard the launch with `if torch.has_data:`"
+        )
+        error.__cause__ = reason
+        return error
 
 
 class Reach:
@@ -82,7 +80,8 @@ class Reach:
         if plan.writes_anywhere:
             # What the program frees before the launch starts is still there for it.
             self.written = run.memory(state.sip_id).live()
-        known = [each.buffer for each in params if isinstance(each, PointerArg)] + self.written
+        given = [each.buffer for each in params if isinstance(each, PointerArg)]
+        known = [*self.written, *given]
         self._buffers = {buffer.address: buffer for buffer in known}
         self._starts = sorted(self._buffers)
 
@@ -111,8 +110,11 @@ class Scratch:
     def copy(self, buffer: Buffer) -> Buffer:
         found = self._copies.get(buffer.address)
         if found is None:
-            found = Buffer(buffer.address, buffer.size_bytes, buffer.sip_id, buffer.label, True)
-            found.bytes[:] = buffer.bytes
+            found = Buffer(
+                buffer.address, buffer.size_bytes, buffer.sip_id, buffer.label, buffer.has_data
+            )
+            if buffer.has_data:
+                found.bytes[:] = buffer.bytes
             self._copies[buffer.address] = found
         return found
 
@@ -134,7 +136,16 @@ def run_watched(
     reach: Reach,
     launched: Launched,
 ) -> Executed:
-    """Run a launch on data, seen by the run's sanitizer if it has one."""
+    """Run a launch on data, seen by the run's sanitizer if it has one.
+
+    Raises:
+        NoDataError: The run has none, and what the program has put into memory is not enough.
+    """
+    if not run.has_data:
+        try:
+            return engine.run_live(plan, params, reach)
+        except NeedsDataError as reason:
+            raise plan.no_data_error(reason.with_traceback(None)) from None
     watch = None
     if run.sanitizer is not None:
         watch = run.sanitizer.watch(plan.kernel.binary.module, plan.grid, params, launched)
@@ -142,6 +153,21 @@ def run_watched(
     if watch is not None:
         watch.end(executed.pointers)
     return executed
+
+
+def run_on_copies(
+    run: Run, engine: KernelEngine, plan: LivePlan, params: list[Any], reach: Reach
+) -> Executed:
+    """Run a launch that must leave no trace: a benchmark's.
+
+    Raises:
+        NoDataError: As :func:`run_watched`.
+    """
+    scratch = Scratch(reach)
+    try:
+        return engine.run_live(plan, scratch.params(params), scratch)
+    except NeedsDataError as reason:
+        raise plan.no_data_error(reason.with_traceback(None)) from None
 
 
 class LiveLaunch(StreamCommand):
@@ -158,13 +184,16 @@ class LiveLaunch(StreamCommand):
         reach: Reach,
         state: RankState,
         name: str,
+        executed: Executed | None = None,
     ) -> None:
+        """Prepare a launch; without data, what is known of it has been ``executed`` already."""
         super().__init__(run.simulation.env, name)
         self._run, self._engine, self._plan = run, engine, plan
         self._policies = policies
         self._addresses = addresses
         self._params = params
         self._reach: Reach | None = reach
+        self._executed = executed
         self._rank = state.rank
         self._sip_id = state.sip_id
         self._template: Template | None = None
@@ -172,12 +201,8 @@ class LiveLaunch(StreamCommand):
         self._stream = run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
-        run, params = self._run, self._params
-        assert self._reach is not None
-        reach, self._reach, self._params = self._reach, None, []
-        run.replay_queue.drain()
-        launched = Launched(self.label, self._rank, self.clock)
-        executed = run_watched(run, self._engine, self._plan, params, reach, launched)
+        run = self._run
+        executed, self._executed = self._executed or self._execute(), None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         operands = kernel_operands(executed.trace)
         held = meet_operands(run.cache(self._sip_id), operands, self._addresses)
@@ -186,6 +211,14 @@ class LiveLaunch(StreamCommand):
         self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
         self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps
+
+    def _execute(self) -> Executed:
+        run, params = self._run, self._params
+        assert self._reach is not None
+        reach, self._reach, self._params = self._reach, None, []
+        run.replay_queue.drain()
+        launched = Launched(self.label, self._rank, self.clock)
+        return run_watched(run, self._engine, self._plan, params, reach, launched)
 
     def finish(self) -> None:
         self._run.log(

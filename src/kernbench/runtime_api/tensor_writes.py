@@ -12,6 +12,7 @@ from kernbench.errors import UnknownNameError, UsageError
 from kernbench.runtime_api.device import Device, sip_of_device
 from kernbench.runtime_api.host_read import read
 from kernbench.runtime_api.in_flight import check_not_in_flight
+from kernbench.runtime_api.known_memory import MOST_ELEMENTS
 from kernbench.runtime_api.storage import Array, BufferView, as_elements
 from kernbench.runtime_api.tensor_reads import TensorReads
 from kernbench.runtime_api.transfers import DeviceCopy, DeviceToHost, Fill, HostToDevice
@@ -43,11 +44,13 @@ class TensorWrites(TensorReads):
         if source.is_contiguous() and self.is_contiguous():
             self._check_writable("copy_")
             record = _copy_record(self, source)
+            known = _known_with(self, _known_of(source))
             self.context.submit(
                 DeviceCopy(self.context, self.buffer, source.buffer, self.nbytes, record),
                 writes=self,
                 reads=source,
             )
+            _know(self, known)
         else:
             self.context.copy_strided(source, self)
         return self
@@ -62,9 +65,11 @@ class TensorWrites(TensorReads):
                 DeviceToHost(self.context, source.sip_id, source.nbytes), reads=source
             )
         )
-        return self._copy_from_host(np.broadcast_to(np.zeros((), self.dtype.numpy), self.shape))
+        known = _known_of(source)
+        zeros = np.broadcast_to(np.zeros((), self.dtype.numpy), self.shape)
+        return self._copy_from_host(zeros if known is None else known, known is not None)
 
-    def _copy_from_host(self, values: Array) -> Self:
+    def _copy_from_host(self, values: Array, is_known: bool = True) -> Self:
         self._check_writable("copy_")
         expanded_strides(values.shape, (0,) * values.ndim, self.shape)
         record = None
@@ -72,9 +77,11 @@ class TensorWrites(TensorReads):
             # The program may change its array before the copy is replayed.
             snapshot = as_elements(values, self.dtype)
             record = _write_record(self, snapshot)
+        known = _known_with(self, values if is_known else None)
         self.context.submit(
             HostToDevice(self.context, self.buffer, self.nbytes, record), writes=self
         )
+        _know(self, known)
         return self
 
     def fill_(self, value: Any) -> Self:
@@ -84,7 +91,9 @@ class TensorWrites(TensorReads):
         if number.shape:
             raise UsageError(f"fill_ takes a number, but got an array of shape {number.shape}")
         record = _write_record(self, number) if self.context.has_data else None
+        known = _known_with(self, number)
         self.context.submit(Fill(self.context, self.buffer, self.nbytes, record), writes=self)
+        _know(self, known)
         return self
 
     def zero_(self) -> Self:
@@ -156,6 +165,37 @@ class TensorWrites(TensorReads):
                 "write to a clone()"
             )
         check_not_in_flight(self, entry, writes=True)
+
+
+def _known_of(tensor: TensorWrites) -> Array | None:
+    """Return the elements of a tensor if they are known in a run without data."""
+    known = tensor.buffer.known
+    return None if known is None else _shown(tensor, known)
+
+
+def _known_with(tensor: TensorWrites, values: Array | None) -> Array | None:
+    """Return what a tensor's memory is known to hold once ``values`` were written to it."""
+    buffer = tensor.buffer
+    if tensor.context.has_data or values is None or buffer.size_bytes > 8 * MOST_ELEMENTS:
+        return None
+    whole = tensor.nbytes == buffer.size_bytes
+    known = np.zeros(buffer.size_bytes, np.uint8) if whole else buffer.known
+    if known is None:
+        return None
+    known = known.copy()
+    _shown(tensor, known)[...] = as_elements(values, tensor.dtype)
+    return known
+
+
+def _know(tensor: TensorWrites, known: Array | None) -> None:
+    if known is not None:
+        tensor.buffer.know(known, tensor.buffer.last_writer)
+
+
+def _shown(tensor: TensorWrites, memory: Array) -> Array:
+    size = tensor.dtype.itemsize
+    strides = tuple(stride * size for stride in tensor.stride())
+    return np.ndarray(tensor.shape, tensor.dtype.numpy, memory, tensor.offset * size, strides)
 
 
 def _write_record(target: TensorWrites, values: Array) -> Callable[[], None]:

@@ -64,6 +64,17 @@ class Addresses(LentMemory):
             return address
         return start + int(tensor.storage_offset()) * tensor.element_size()
 
+    def known_buffer(self, tensor: Tensor, sip_id: int) -> Buffer:
+        """Return the memory of a tensor in a run without data, with its bytes if they are known."""
+        start = self.of(tensor) - int(tensor.storage_offset()) * tensor.element_size()
+        return _known_buffer(start, storage_of(tensor), sip_id)
+
+    def forget_numbers(self, buffer: Buffer) -> None:
+        """Take note that nobody knows any more what a buffer of the above holds."""
+        found = self._find(buffer.address)
+        if found is not None:
+            found[1]._known = None
+
     def forget(self) -> None:
         """Take note that some storage has other memory now, and others may get what it had."""
         self._asked.clear()
@@ -99,7 +110,7 @@ class Addresses(LentMemory):
                 f"lies on {residence.device}, but the kernel runs on {DEVICE_TYPE}:{sip_id}"
             )
         if not self._has_data:
-            return Buffer(start, storage.nbytes(), sip_id, f"memory at {start:#x}", False)
+            return _known_buffer(start, storage, sip_id)
         whole = _bytes_of(storage, 0)
         with unobserved():
             buffer = HostMemory(sip_id).tensor(whole, "memory", "an address in memory").buffer
@@ -135,6 +146,19 @@ class Addresses(LentMemory):
                 size_bytes = storage.nbytes()
                 return (start, storage) if address < start + size_bytes else None
         return None
+
+
+def _known_buffer(start: int, storage: Any, sip_id: int) -> Buffer:
+    known = getattr(storage, "_known", None)
+    if known is not None and known.nbytes() != storage.nbytes():
+        known = None
+    label = f"memory at {start:#x}"
+    buffer = Buffer(max(start, 0), storage.nbytes(), sip_id, label, known is not None)
+    if known is not None:
+        with unobserved():
+            # What a kernel writes there is known from then on.
+            buffer.adopt(_bytes_of(known, 0).numpy())
+    return buffer
 
 
 def _bytes_of(storage: Any, offset: int) -> Tensor:

@@ -14,8 +14,8 @@ from kernbench.runtime_api import (
     KernelLauncher,
     LivePlan,
     Reach,
-    Scratch,
     refuse_out_of_bounds,
+    run_on_copies,
     run_watched,
 )
 from kernbench.torch_bridge.costs import OperationTiming
@@ -27,7 +27,9 @@ from kernbench.torch_bridge.process import current
 from kernbench.torch_bridge.unwritten import count_writes
 
 if TYPE_CHECKING:
+    from kernbench.memory import Buffer
     from kernbench.op_log import Template
+    from kernbench.replay import Executed
     from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
     from kernbench.triton_backend import KernelBinary
 
@@ -92,13 +94,17 @@ class TorchLauncher(KernelLauncher):
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
         """Compute a kernel that decides by data, and return the schedules of what it did."""
         run, engine, name = self.run, self.engine, plan.kernel.name
-        plan.check_data(run.has_data)
+        if not run.has_data and not any(
+            each.buffer.has_data for each in params if isinstance(each, PointerArg)
+        ):
+            raise plan.no_data_error()
         reach = Reach(run, plan, state, params)
         if run.probed_ps is None:
             executed = run_watched(run, engine, plan, params, reach, Launched(name, state.rank))
+            if not run.has_data:
+                _forget_written(executed)
         else:
-            scratch = Scratch(reach)
-            executed = engine.run_live(plan, scratch.params(params), scratch)
+            executed = run_on_copies(run, engine, plan, params, reach)
 
         def make(queued: bool) -> Template:
             conditions = engine.conditions(state.sip_id, (), queued=queued)
@@ -111,6 +117,7 @@ class TorchLauncher(KernelLauncher):
     ) -> list[Any]:
         """Check the tensors among the arguments, and put their memory in their place."""
         params, memory = list(args), HostMemory(state.sip_id)
+        known: dict[int, Buffer] = {}
         for index, low, high, writes in plan.pointers:
             what, tensor = _name(plan, index), params[index]
             if not isinstance(tensor, Tensor):
@@ -130,7 +137,11 @@ class TorchLauncher(KernelLauncher):
                     f"{use.part.site}; call wait() on its Work first"
                 )
             if not self.run.has_data:
-                if writes:
+                if isinstance(plan, LivePlan):
+                    made = current().session.addresses.known_buffer(tensor, state.sip_id)
+                    # One for all tensors in the same memory.
+                    params[index] = PointerArg(known.setdefault(made.address, made), start)
+                elif writes:
                     forget([tensor])
                 continue
             with executing():
@@ -146,6 +157,14 @@ class TorchLauncher(KernelLauncher):
 
 def _name(plan: KernelPlan | LivePlan, index: int) -> str:
     return f"argument {plan.kernel.param_names[index]} of kernel {plan.kernel.name}"
+
+
+def _forget_written(executed: Executed) -> None:
+    """Take note of the memory that a launch without data has written with nobody knows what."""
+    process = current()
+    for pointer in executed.pointers.values():
+        if not pointer.buffer.has_data or process.capture is not None:
+            process.session.addresses.forget_numbers(pointer.buffer)
 
 
 def _with_tensors(plan: KernelPlan | LivePlan, args: tuple[Any, ...]) -> tuple[Any, ...]:

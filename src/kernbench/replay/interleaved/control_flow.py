@@ -299,7 +299,7 @@ def _begin_turn(strand: Strand, frame: Frame, op: Op, held: tuple[Held, ...]) ->
     in_vain = (
         op.name != "scf.for"
         and memory.version == strand.turn_began_at
-        and same(before, held, strand.array)
+        and same(before, held, strand.bytes_of)
     )
     strand.stuck_at = memory.version if in_vain else None
     strand.is_waiting = in_vain

@@ -33,6 +33,7 @@ from kernbench.dtypes import bool_
 from kernbench.errors import BadPointerError
 from kernbench.kernel_ir import ABSOLUTE, Op, SplitPrograms
 from kernbench.replay.group_plan import GroupPlan, Watch
+from kernbench.replay.interleaved.partial import known_part
 from kernbench.replay.interleaved.values import Rows
 from kernbench.replay.lifetimes import reads, results
 
@@ -92,9 +93,13 @@ def execute(strand: Strand, commands: tuple[Command, ...]) -> None:
         OutOfBoundsError: An access leaves its tensor.
     """
     frame, transfers = strand.launch.memory.frame, transfers_of(commands)
+    strand.polled |= any(not isinstance(each, DmaWrite) for each in transfers)
+    if strand.launch.memory.is_partial:
+        commands = known_part(strand, commands)
+        if not commands:
+            return
     kept = frozenset(tile.slot for command in commands for tile in results(command))
     capture(strand, commands, kept)()
-    strand.polled |= any(not isinstance(each, DmaWrite) for each in transfers)
     copies = any(isinstance(each, DmaRead) for each in transfers)
     for slot in kept:
         value = frame.values[slot]

@@ -28,7 +28,10 @@ class LaunchMemory:
     ) -> None:
         self.params = params
         pointers = {i: p for i, p in enumerate(params) if isinstance(p, PointerArg)}
-        self.frame = Frame.on(pointers)
+        self.is_partial = any(not pointer.buffer.has_data for pointer in pointers.values())
+        """Whether there is memory of which nobody knows what it holds: the run has no data."""
+        self.frame = Frame.on({i: p for i, p in pointers.items() if p.buffer.has_data})
+        self.frame.pointers = pointers
         self.frame.changed = False
         self.frame.outside = outside
         self.version = 0
@@ -85,9 +88,24 @@ class LaunchMemory:
             index = self._met[id(buffer)] = len(self.params) + len(self._met)
             frame, pointer = self.frame, PointerArg(buffer)
             frame.pointers[index] = pointer
-            frame.memory[index] = buffer.bytes
-            frame.origin[index] = 0
+            if buffer.has_data:
+                frame.memory[index] = buffer.bytes
+                frame.origin[index] = 0
+            else:
+                self.is_partial = True
         return index
+
+    def knows(self, param: int) -> bool:
+        """Return whether anybody knows what the memory behind a parameter holds."""
+        return param in self.frame.memory
+
+    def forget(self, param: int) -> None:
+        """Take note that memory was written with what nobody knows."""
+        buffer = self.buffer(param)
+        buffer.has_data = False
+        for index, pointer in self.frame.pointers.items():
+            if pointer.buffer is buffer:
+                self.frame.memory.pop(index, None)
 
     def any_param(self) -> int:
         """Return a parameter index for an access that touches nothing."""

@@ -201,8 +201,20 @@ class Strand(Evaluator):
         return Pointer(index, pointer.offset - base)
 
     def array(self, tile: Tile) -> Array:
-        """Return the data of a tile, ``[programs, *tile]``."""
-        return self.data[tile.slot].array
+        """Return the data of a tile, ``[programs, *tile]``.
+
+        Raises:
+            NeedsDataError: Nobody knows it: the run has no data.
+        """
+        rows = self.data.get(tile.slot)
+        if rows is None:
+            frame = self.frames[-1]
+            raise self.needs_data(frame.block.ops[frame.position], "where it goes depends on data")
+        return rows.array
+
+    def bytes_of(self, tile: Tile) -> bytes | None:
+        """Return the data of a tile as bytes; None: nobody knows it."""
+        return self.array(tile).tobytes() if tile.slot in self.data else None
 
     def keep_shadow(self, slot: int, shadow: Array | None) -> None:
         """Take what a watch knows about the data of a slot; None is nothing."""
@@ -359,7 +371,7 @@ class Strand(Evaluator):
         if not isinstance(held, Tile | Pointer) or held.shape:
             return False
         if isinstance(held, Pointer):
-            if held.param != ABSOLUTE or held.gather is None:
+            if held.param != ABSOLUTE or held.gather is None or held.gather.slot not in self.data:
                 return False
             known = as_known(self.array(held.gather))
             assert isinstance(known, Separable)

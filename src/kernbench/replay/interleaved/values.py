@@ -84,12 +84,12 @@ def as_known(array: Array) -> Separable | Predicate:
     return Separable((), 0, {(PROGRAM,): numbers})
 
 
-def same(a: tuple[Held, ...], b: tuple[Held, ...], data_of: Callable[[Tile], Array]) -> bool:
+def same(a: tuple[Held, ...], b: tuple[Held, ...], data_of: Callable[[Tile], bytes | None]) -> bool:
     """Whether two lists of values are certainly the same."""
     return len(a) == len(b) and all(_same(x, y, data_of) for x, y in zip(a, b, strict=True))
 
 
-def _same(a: Held, b: Held, data_of: Callable[[Tile], Array]) -> bool:
+def _same(a: Held, b: Held, data_of: Callable[[Tile], bytes | None]) -> bool:
     if a is b:
         return True
     if isinstance(a, Separable) and isinstance(b, Separable):
@@ -99,5 +99,6 @@ def _same(a: Held, b: Held, data_of: Callable[[Tile], Array]) -> bool:
     if isinstance(a, Pointer) and isinstance(b, Pointer):
         return a.param == b.param and a.gather is b.gather and a.offset.equals(b.offset)
     if isinstance(a, Tile) and isinstance(b, Tile):
-        return data_of(a).tobytes() == data_of(b).tobytes()
+        data = data_of(a)
+        return data is not None and data == data_of(b)
     return False
