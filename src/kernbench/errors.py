@@ -111,6 +111,10 @@ class DeadlockError(KernbenchError, RuntimeError):
     """Nothing can make progress; lists every rank, what it waits for, since when and where."""
 
 
+class CollectiveTimeoutError(KernbenchError, RuntimeError):
+    """Ranks did not come to a collective in time; lists every rank and what it is at."""
+
+
 class RankFailedError(KernbenchError, RuntimeError):
     """Another rank ended while this one waited for it."""
 

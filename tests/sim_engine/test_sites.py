@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernbench.sim_engine import Rank, Simulation, raised_at, wait_line
+from kernbench.sim_engine import Rank, Simulation, raised_at, user_site, wait_line
 
 
 class Unserializable:
@@ -35,3 +36,14 @@ def test_a_rank_that_has_not_had_its_first_turn_says_so() -> None:
     rank = Simulation().start_rank(3, lambda: None, lambda rank: None)
     assert isinstance(rank, Rank)
     assert wait_line(rank) == "  rank 3  has not begun"
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_what_another_environment_has_installed_is_a_library(tmp_path: Path, folder: str) -> None:
+    found: dict[str, Any] = {"user_site": user_site}
+    path = tmp_path / "lib" / folder / "library.py"
+    exec(compile("def asked(): return user_site()", str(path), "exec"), found)
+    assert found["asked"]().file == __file__
+    own: dict[str, Any] = {"user_site": user_site}
+    exec(compile("def asked(): return user_site()", str(tmp_path / "own.py"), "exec"), own)
+    assert str(own["asked"]()) == "own.py:1"

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernbench.torch_bridge.clocks import READING_PS  # noqa: E402
+from kernbench.torch_bridge.host import READING_PS  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.errors import CollectiveMismatchError, KernbenchError
-from kernbench.sim_engine import Asked, Flow, Handle, Share, demand_of, listed
+from kernbench.errors import CollectiveMismatchError, CollectiveTimeoutError, KernbenchError
+from kernbench.sim_engine import Asked, Flow, Handle, Share, demand_of, listed, rank_lines
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
     from kernbench.runtime_api.work import Part
+
+_PS_PER_S = 10**12
 
 
 class Collective:
@@ -19,7 +21,9 @@ class Collective:
     the same group has ended.
     """
 
-    def __init__(self, run: Run, title: str, ranks: tuple[int, ...], call: int = 0) -> None:
+    def __init__(
+        self, run: Run, title: str, ranks: tuple[int, ...], timeout_ps: int, call: int = 0
+    ) -> None:
         self._run = run
         self.title = title
         """How errors name it, e.g. ``all_reduce #7 on group world``."""
@@ -29,6 +33,13 @@ class Collective:
         self._works: list[Part | None] = [None] * len(ranks)
         self._num_absent = len(ranks)
         self._num_not_ready = len(ranks)
+        self._error: KernbenchError | None = None
+        """Why it does not take place, though ranks may still come."""
+        self._timeout_ps = timeout_ps
+        self.deadline_ps = run.simulation.now_ps + timeout_ps
+        """Counted from when the first rank came."""
+        if len(ranks) > 1:
+            run.simulation.idling.limit(self)
 
     def arrive(self, position: int, work: Part, after: list[Handle]) -> None:
         """Take a rank's part; its inputs are there once all of ``after`` have ended."""
@@ -36,6 +47,14 @@ class Collective:
         self._works[position] = work
         work.collective = self
         self._num_absent -= 1
+        if self._num_absent == 0:
+            self._run.simulation.idling.met(self)
+        if self._error is not None:
+            work.end_with(self._error)
+            return
+        if self._run.simulation.now_ps > self.deadline_ps:
+            self.give_up(f"before rank {work.rank} came")
+            return
         waiting = [handle for handle in after if not handle.done]
         left = len(waiting)
 
@@ -107,11 +126,19 @@ class Collective:
 
     def fail(self, error: KernbenchError) -> None:
         """End every rank's part with an error."""
+        self._error = error
+        self._run.simulation.idling.met(self)
         for work in self.parts():
-            # One object each: an exception belongs to the rank that raises it.
-            work.error = type(error)(*error.args)
-            work.waited_for()
-            work.end_after(0)
+            work.end_with(error)
+
+    def give_up(self, reason: str = "", timeout_ps: int = 0) -> None:
+        """End it with an error that says who has not come within a time, the group's timeout."""
+        if self._error is not None:
+            return
+        timeout = f"{(timeout_ps or self._timeout_ps) / _PS_PER_S:g} s"
+        reason = reason or f"without {listed(list(self.missing()))}"
+        head = f"{self.title} is given up after a timeout of {timeout}, {reason}:"
+        self.fail(CollectiveTimeoutError("\n".join([head, *rank_lines(self._run.simulation)])))
 
     def _counts(self) -> tuple[int, ...]:
         """Return the elements from every rank to every rank of an all_to_all of uneven parts."""

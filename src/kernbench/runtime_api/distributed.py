@@ -404,7 +404,9 @@ class Distributed(Groups):
         meeting = members.pending.get(call)
         if meeting is None:
             title = f"{signature.op} #{call} on group {members.name}"
-            meeting = members.pending[call] = Collective(self._run, title, members.ranks)
+            meeting = members.pending[call] = Collective(
+                self._run, title, members.ranks, members.timeout_ps
+            )
         self._arrive(meeting, position, work, members)
         if meeting.is_complete:
             del members.pending[call]
@@ -431,7 +433,7 @@ class Distributed(Groups):
         if meeting is None:
             call = self._pair_calls[key] = self._pair_calls.get(key, 0) + 1
             title = f"send #{call} from rank {ends[0]} to rank {ends[1]}"
-            meeting = Collective(self._run, title, ends, call)
+            meeting = Collective(self._run, title, ends, members.timeout_ps, call)
             waiting.append(meeting)
         work.called = f"{what} #{meeting.call} {'to' if is_sender else 'from'} rank {peer}"
         if tag:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
-from kernbench.runtime_api.process_group import ProcessGroup
+from kernbench.runtime_api.process_group import DEFAULT_TIMEOUT_PS, ProcessGroup
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
@@ -43,6 +44,9 @@ class Groups:
         ``blocking_wait=False`` the host goes on at once and what it launches later on the current
         stream waits, as with torch's NCCL backend; ``synchronize()`` and reading a tensor block.
 
+        ``timeout``, a ``timedelta`` (ten minutes where left out), is how long the first rank at a
+        collective waits for the last, in simulated time.
+
         Raises:
             UsageError: Joined already, or a number is not the true one.
         """
@@ -57,8 +61,10 @@ class Groups:
                 f"{state.world_size} ranks"
             )
         key = (state.spawn_id, 0)
+        timeout_ps = _timeout_ps("init_process_group", timeout, DEFAULT_TIMEOUT_PS)
         if key not in self._groups:
-            self._groups[key] = ProcessGroup("world", tuple(range(state.world_size)))
+            ranks = tuple(range(state.world_size))
+            self._groups[key] = ProcessGroup("world", ranks, timeout_ps)
         state.world = self._groups[key]
         state.blocking_wait = blocking_wait
 
@@ -97,7 +103,8 @@ class Groups:
         found = self._groups.get(key)
         if found is None:
             name = f"{state.new_group_calls} of ranks {_short(members)}"
-            found = self._groups[key] = ProcessGroup(name, members)
+            timeout_ps = _timeout_ps("new_group", timeout, world.timeout_ps)
+            found = self._groups[key] = ProcessGroup(name, members, timeout_ps)
         elif found.ranks != members:
             raise UsageError(
                 f"new_group: rank {state.rank} asks for ranks {list(members)} where another rank "
@@ -139,6 +146,19 @@ class Groups:
         if not isinstance(group, ProcessGroup):
             raise UsageError(f"group must be a ProcessGroup of new_group(), but got {group!r}")
         return group
+
+
+def _timeout_ps(what: str, timeout: Any, default_ps: int) -> int:
+    """Return a group's timeout, which is given as torch takes it.
+
+    Raises:
+        UsageError: It is no ``timedelta``, or no time at all.
+    """
+    if timeout is None:
+        return default_ps
+    if not isinstance(timeout, timedelta) or timeout <= timedelta():
+        raise UsageError(f"{what}: timeout must be a positive timedelta, but got {timeout!r}")
+    return int(timeout / timedelta(microseconds=1)) * 10**6
 
 
 def _short(members: tuple[int, ...]) -> str:

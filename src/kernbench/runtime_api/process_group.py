@@ -10,12 +10,20 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.collective import Collective
 
 
+DEFAULT_TIMEOUT_PS = 600 * 10**12
+"""Ten minutes, as NCCL's groups have."""
+
+
 class ProcessGroup:
     """The ranks of a group, in group order, and the collectives not all of them have called yet."""
 
-    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+    def __init__(
+        self, name: str, ranks: tuple[int, ...], timeout_ps: int = DEFAULT_TIMEOUT_PS
+    ) -> None:
         self.name = name
         self.ranks = ranks
+        self.timeout_ps = timeout_ps
+        """How long the first rank at a collective waits for the last, in simulated time."""
         self.positions = {rank: position for position, rank in enumerate(ranks)}
         self.pending: dict[int, Collective] = {}
         """By the number of the call, counted from 1."""

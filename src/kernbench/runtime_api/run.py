@@ -271,6 +271,13 @@ class Run:
             self._comes_after(handle)
         return handle.done
 
+    def poll(self, handle: Handle) -> bool:
+        """Return whether ``handle`` has ended; a look too early costs the host a launch's time."""
+        if not handle.done:
+            sip = self.machine.sip_at(self.rank_state.sip_id)
+            self.simulation.idle(sip.host_launch_ps, f"a look whether {handle.label} has ended")
+        return self.has_ended(handle)
+
     def _comes_after(self, handle: Handle) -> None:
         """Order what the current rank does from now on behind ``handle``."""
         if self.ordering is not None:

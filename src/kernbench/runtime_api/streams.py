@@ -69,8 +69,8 @@ class DeviceStream:
             self._run.wait(self.queue.tail)
 
     def query(self) -> bool:
-        """Return whether everything on the stream has ended; does not block."""
-        return self.queue.tail is None or self._run.has_ended(self.queue.tail)
+        """Return whether everything on the stream has ended; does not wait for it."""
+        return self.queue.tail is None or self._run.poll(self.queue.tail)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Return an event (a new one, or ``event``) that stands for all that is on it by now."""
@@ -121,7 +121,7 @@ class Event:
 
     def query(self) -> bool:
         """Return whether it has happened, True for one that was never recorded."""
-        return self.handle is None or self._run.has_ended(self.handle)
+        return self.handle is None or self._run.poll(self.handle)
 
     def synchronize(self) -> None:
         """Block the calling rank until it has happened."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from kernbench.errors import CollectiveTimeoutError, KernbenchError
 from kernbench.runtime_api.collective_data import build_record
 from kernbench.runtime_api.in_flight import Span, byte_span
 from kernbench.runtime_api.storage import BufferView
@@ -94,6 +95,12 @@ class Part(Handle):
         """Return what computes the data of the collective in its place in the replay, if any."""
         return None
 
+    def end_with(self, error: KernbenchError) -> None:
+        """End it with an error; one object each, as an exception belongs to who raises it."""
+        self.error = type(error)(*error.args)
+        self.waited_for()
+        self.end_after(0)
+
     def asked(self) -> str:
         """Return the rank's call in words, for an error that compares it with the others'."""
         side = self.called.partition(" ")[0]
@@ -158,9 +165,15 @@ class Work(Part):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether the rank's part is done; does not block."""
-        if self._run.has_ended(self):
+        """Return whether the rank's part is done; a look too early takes the host's time.
+
+        Raises:
+            CollectiveTimeoutError: Some rank did not come to it within the group's timeout.
+        """
+        if self._run.poll(self):
             self.waited_for()
+        if isinstance(self.error, CollectiveTimeoutError):
+            self._run.simulation.wait(self)
         return self.done
 
     def is_success(self) -> bool:

@@ -3,7 +3,7 @@
 from kernbench.sim_engine.cache_contents import CacheContents
 from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
-from kernbench.sim_engine.deadlock import listed, microseconds, wait_line
+from kernbench.sim_engine.deadlock import listed, microseconds, rank_lines, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
 from kernbench.sim_engine.hbm_sharing import Flow, HbmSharing, Share, demand_of
 from kernbench.sim_engine.kernel_costs import dot_ps, math_ps
@@ -77,6 +77,7 @@ __all__ = [
     "on_thread",
     "outline_kernel",
     "raised_at",
+    "rank_lines",
     "resident_programs",
     "schedule_kernel",
     "user_lines",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.errors import DeadlockError
+from kernbench.sim_engine.sites import user_site
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.handles import Handle
@@ -47,17 +48,41 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
     if not waiting:
         text = wanted.describe() if wanted is not None else "main"
         return DeadlockError(f"nothing can end {text} at {now}; no rank and no command is left")
+    lines = [f"nothing can wake {listed([rank.rank_id for rank in waiting])} at {now}"]
+    lines += rank_lines(simulation)
+    described = {id(rank.waiting_for) for rank in waiting}
+    lines += [f"  {each.describe()}" for each in simulation.open_ended if id(each) not in described]
+    return DeadlockError("\n".join(lines))
+
+
+def idle_error(simulation: Simulation, label: str) -> DeadlockError:
+    """Return the error for a rank that waits again and again while nothing else happens."""
+    running = simulation.running
+    who = "main" if running is None else f"rank {running.rank_id}"
+    lines = [
+        f"nothing happens any more at {microseconds(simulation.now_ps)}: {who} is at {label} at "
+        f"{user_site()}, as it was very often before, and nobody else can do anything"
+    ]
+    others = [line for rank, line in _lines_of(simulation) if rank is not running]
+    return DeadlockError("\n".join([*lines, *others]))
+
+
+def rank_lines(simulation: Simulation) -> list[str]:
+    """Return a line about each rank: what it waits for, or how it ended."""
+    return [line for _, line in _lines_of(simulation)]
+
+
+def _lines_of(simulation: Simulation) -> list[tuple[Rank, str]]:
+    waiting = [rank for rank in simulation.ranks if rank.alive]
     ended = [rank for rank in simulation.ranks if not rank.alive]
     missing = {other for rank in waiting for other in _waits_for(rank)}
     causes = [rank for rank in ended if rank.rank_id in missing]
     others = [rank for rank in ended if rank.rank_id not in missing]
-    lines = [f"nothing can wake {listed([rank.rank_id for rank in waiting])} at {now}"]
-    lines += [_ended_line(rank) for rank in causes]
-    lines += [wait_line(rank) for rank in waiting]
-    lines += [_ended_line(rank) for rank in others]
-    described = {id(rank.waiting_for) for rank in waiting}
-    lines += [f"  {each.describe()}" for each in simulation.open_ended if id(each) not in described]
-    return DeadlockError("\n".join(lines))
+    return [
+        *((rank, _ended_line(rank)) for rank in causes),
+        *((rank, wait_line(rank)) for rank in waiting),
+        *((rank, _ended_line(rank)) for rank in others),
+    ]
 
 
 def wait_line(rank: Rank) -> str:
@@ -65,6 +90,8 @@ def wait_line(rank: Rank) -> str:
     handle = rank.waiting_for
     if handle is None:
         return f"  rank {rank.rank_id}  has not begun"
+    if handle.done:
+        return f"  rank {rank.rank_id}  runs    {rank.site()}"
     since = microseconds(rank.since_ps)
     return f"  rank {rank.rank_id}  {handle.describe()}, since {since}    {rank.site()}"
 

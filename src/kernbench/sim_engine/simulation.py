@@ -18,6 +18,7 @@ from kernbench.sim_engine.carriers import (
 )
 from kernbench.sim_engine.deadlock import deadlock_error
 from kernbench.sim_engine.handles import Handle, Timer
+from kernbench.sim_engine.idling import Bounded, Idling
 from kernbench.sim_engine.ranks import Rank
 from kernbench.sim_engine.sites import user_site
 from kernbench.sim_engine.tasks import Task
@@ -47,6 +48,7 @@ class Simulation:
         """The rank whose code executes now; None on main."""
         self.open_ended: dict[OpenEnded, None] = {}
         """In the order in which they began."""
+        self.idling = Idling(self)
         self._main = current_greenlet()
 
     @property
@@ -82,6 +84,21 @@ class Simulation:
     def sleep(self, delay_ps: int) -> None:
         """Let ``delay_ps`` of host time pass for the caller, a rank or main."""
         self.wait(Timer(self.env, delay_ps, "host time"))
+
+    def idle(self, delay_ps: int, label: str) -> None:
+        """Sleep in a wait that a program may repeat for ever, and that errors call ``label``.
+
+        Raises:
+            DeadlockError: It has, and nothing else happens.
+        """
+        self.wait(self.idling.timer(delay_ps, label))
+
+    def wait_at_most(self, handle: Handle, delay_ps: int) -> bool:
+        """Block the caller until ``handle`` has ended or ``delay_ps`` are over; whether it has."""
+        if handle.done:
+            return True
+        self.wait(Bounded(self.idling, handle, delay_ps))
+        return handle.done
 
     def run_until(self, handle: Handle) -> None:
         """Advance the clock until ``handle`` has ended. Only main may do this.

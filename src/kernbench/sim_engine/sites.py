@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ _LIBRARIES = tuple(
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
     }
 )
+# Of other environments, too: one may be stacked on another by a .pth file.
+_INSTALLED = re.compile(r"/(site|dist)-packages/")
 # Benches ship inside the installed package, but they are programs like the user's own.
 _BENCHES = _PACKAGE + "benches/"
 
@@ -40,7 +43,8 @@ class _Owners(dict[str, str]):
             owner = "ours"
         else:
             # Code without a file, and Python's own frozen modules, name themselves in brackets.
-            owner = "library" if file.startswith((*_LIBRARIES, "<")) else ""
+            is_library = file.startswith((*_LIBRARIES, "<")) or _INSTALLED.search(file)
+            owner = "library" if is_library else ""
         self[file] = owner
         return owner
 

@@ -22,8 +22,6 @@ from kernbench.torch_bridge.host import Host
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE
 
-READING_PS = 100_000
-"""What looking at a clock takes, with the little Python around it: time never stands still."""
 _PS_PER_NS = 1000
 _PS_PER_S = 10**12
 _NS_PER_S = 10**9
@@ -42,7 +40,7 @@ class SimulatedClock:
         self,
         real_ns: Callable[[], int],
         start_ns: int,
-        look: Callable[[Host, int], int] = Host.look_at_clock,
+        look: Callable[[Host], int] = Host.look_at_clock,
     ) -> None:
         self._real_ns = real_ns
         self._start_ns = start_ns
@@ -53,7 +51,7 @@ class SimulatedClock:
         process = HERE.process
         if process is None or HERE.is_foreign:
             return self._real_ns()
-        return self._start_ns + self._look(process.host, READING_PS) // _PS_PER_NS
+        return self._start_ns + self._look(process.host) // _PS_PER_NS
 
     def seconds(self) -> float:
         """Return what ``time.time`` does for the real one."""

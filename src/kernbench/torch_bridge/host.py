@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from kernbench.torch_bridge.bursts import Burst
@@ -12,6 +13,21 @@ if TYPE_CHECKING:
     from kernbench.runtime_api import Run
     from kernbench.sim_engine import Handle, Stream, StreamCommand
     from kernbench.torch_bridge.costs import OperationTiming
+
+
+READING_PS = 100_000
+"""What looking at a clock takes, with the little Python around it: time never stands still."""
+_LOOKING_PS = 10**9
+"""A host that has done nothing for so long but look at clocks is taken to wait for a time."""
+_TURNS_SHIFT = 10
+"""It gives way after each 1/1024 of the time that it has waited."""
+_LOOKS_SHIFT = 19
+"""A look takes 1/524288 of that time, once that is more than looks take: after half a million."""
+
+
+def to_ps(time: timedelta) -> int:
+    """Return a time in picoseconds."""
+    return int(time / timedelta(microseconds=1)) * 10**6
 
 
 class Host:
@@ -33,6 +49,9 @@ class Host:
         self._streams: dict[int, Stream] = {}
         """The default ones, by SIP."""
         self._ahead_ps = 0
+        self._looked_ps = -1
+        self._looks_since_ps = 0
+        """When it began to do nothing but to look at a clock."""
         self._slept_ps = 0
         """How long some thread has slept."""
         self._slept_until_ps = 0
@@ -44,18 +63,30 @@ class Host:
     def now_ps(self) -> int:
         return max(self._ahead_ps, self._run.simulation.now_ps)
 
-    def look_at_clock(self, reading_ps: int) -> int:
-        """Return the host's time, after the time that reading it takes."""
-        self._ahead_ps = self.now_ps + reading_ps
+    def look_at_clock(self) -> int:
+        """Return the host's time, after the time that reading it takes.
+
+        A host that does nothing but read gives way, and sees ever later times: it waits for one.
+        """
+        now_ps = self.now_ps
+        if now_ps != self._looked_ps:
+            self._looks_since_ps = now_ps
+        waited_ps = now_ps - self._looks_since_ps
+        self._looked_ps = self._ahead_ps = now_ps + max(READING_PS, waited_ps >> _LOOKS_SHIFT)
+        if waited_ps > _LOOKING_PS:
+            simulation = self._run.simulation
+            lead_ps = self._ahead_ps - simulation.now_ps
+            if lead_ps > waited_ps >> _TURNS_SHIFT:
+                simulation.idle(lead_ps, "a look at the clock")
         return self._ahead_ps
 
-    def look_at_work(self, reading_ps: int) -> int:
+    def look_at_work(self) -> int:
         """Return for how long the host has not slept, after the time that reading it takes.
 
         To wait for a device or for another rank is work: the driver and NCCL spin meanwhile.
         """
         # Sleep is counted at its end, when other threads may have seen a later time.
-        self._worked_ps = max(self._worked_ps, self.look_at_clock(reading_ps) - self._slept_ps)
+        self._worked_ps = max(self._worked_ps, self.look_at_clock() - self._slept_ps)
         return self._worked_ps
 
     def spend(self, label: str) -> int:
@@ -109,10 +140,17 @@ class Host:
         simulation = self._run.simulation
         return simulation.timer(self.now_ps - simulation.now_ps, "the host's launch")
 
-    def poll(self) -> None:
+    def poll(self, label: str = "a look at the device") -> None:
         """Come to this host's time to look at the device, which costs it as much as a launch."""
+        simulation = self._run.simulation
         self._ahead_ps = self.now_ps + self._launch_ps()
-        self.catch_up()
+        simulation.idle(self._ahead_ps - simulation.now_ps, label)
+
+    def glance(self, label: str) -> None:
+        """Give way to others, as a program may look again and again for what they do."""
+        simulation = self._run.simulation
+        self._ahead_ps = self.now_ps + READING_PS
+        simulation.idle(self._ahead_ps - simulation.now_ps, label)
 
     def sleep(self, delay_ps: int) -> None:
         """Let time pass for the calling thread, and the simulation come to it.
@@ -121,8 +159,8 @@ class Host:
         """
         simulation = self._run.simulation
         since_ps = self.now_ps
-        simulation.sleep(since_ps - simulation.now_ps + delay_ps)
-        end_ps = since_ps + delay_ps
+        simulation.idle(since_ps - simulation.now_ps + delay_ps, "time.sleep")
+        end_ps = simulation.now_ps
         self._slept_ps += max(end_ps - max(since_ps, self._slept_until_ps), 0)
         self._slept_until_ps = max(end_ps, self._slept_until_ps)
 

@@ -34,7 +34,7 @@ class _LockWait(Handle):
         self._simulation = simulation
         self._timer: Timer | None = None
         if timeout_s >= 0:
-            self._timer = simulation.timer(int(timeout_s * _PS_PER_S), "a timeout")
+            self._timer = simulation.idling.timer(int(timeout_s * _PS_PER_S), self.label)
             self._timer.when_done(lambda _: self.wake())
         self.is_over = False
 
@@ -47,7 +47,7 @@ class _LockWait(Handle):
     def forget(self) -> None:
         """Let the clock not go to the timeout any more."""
         if self._timer is not None and not self._timer.done:
-            self._simulation.cancel(self._timer)
+            self._simulation.idling.cancel(self._timer)
 
 
 class _Lock:
@@ -160,6 +160,15 @@ def _reentrant_lock() -> Any:
     return _LockOfEach(_PyRLock) if HERE.is_importing else _PyRLock()
 
 
+def _is_set(event: threading.Event) -> bool:
+    """``threading.Event.is_set``: whoever looks too early lets others run."""
+    if not event._flag:  # type: ignore[attr-defined]
+        process = HERE.process
+        if process is not None and not HERE.is_foreign:
+            process.host.glance("Event.is_set")
+    return bool(event._flag)  # type: ignore[attr-defined]
+
+
 def install(patches: Patches) -> None:
     """Let what programs build of locks give way to the other ranks."""
     patches.set_all(
@@ -171,4 +180,5 @@ def install(patches: Patches) -> None:
             "RLock": _reentrant_lock,
         },
     )
+    patches.set_all(threading.Event, {"is_set": _is_set, "isSet": _is_set})
     patches.set(queue, "SimpleQueue", queue._PySimpleQueue)  # type: ignore[attr-defined]

@@ -161,7 +161,11 @@ def _strand_join(thread: threading.Thread, timeout: float | None = None) -> None
 
 def _strand_is_alive(thread: threading.Thread) -> bool:
     strand = _strand_of(thread)
-    return _is_alive(thread) if strand is None else not strand.end.done
+    if strand is None:
+        return _is_alive(thread)
+    if not strand.end.done and HERE.process is not None and not HERE.is_foreign:
+        HERE.process.host.glance("Thread.is_alive")
+    return not strand.end.done
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,12 @@ from torch import Tensor
 from torch._C._distributed_c10d import Work
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernbench.errors import KernbenchError, RankFailedError, UsageError
+from kernbench.errors import (
+    CollectiveTimeoutError,
+    KernbenchError,
+    RankFailedError,
+    UsageError,
+)
 from kernbench.runtime_api import Collective, Part, Signature, WaitFor
 from kernbench.sim_engine import Handle, user_site
 from kernbench.torch_bridge.c10d.data import Compute
@@ -24,6 +30,7 @@ from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.names import EXECUTING
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.dtypes import element_type
+from kernbench.torch_bridge.host import to_ps
 from kernbench.torch_bridge.known_values import follow_collective
 from kernbench.torch_bridge.process import Process, current
 
@@ -140,6 +147,11 @@ class TorchPart(Part):
         self.call = None
         self.data.end()
 
+    def end_with(self, error: KernbenchError) -> None:
+        super().end_with(error)
+        if self.call is not None:
+            self.has_data()
+
     def waited_for(self) -> None:
         """Let the program have its tensors back."""
         end_use(self, self._used)
@@ -158,10 +170,16 @@ class CollectiveWork(Work):
         process.kept.add(self)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Block until the outputs may be used; of device tensors, by what is launched later."""
+        """Block until the outputs may be used; of device tensors, by what is launched later.
+
+        With a timeout the host itself waits, but no longer.
+        """
+        is_limited = timeout is not None and timeout > timedelta()
+        if is_limited:
+            self._wait_at_most(to_ps(timeout))
         self.wait_for_data()
         host = self._process.host
-        if not self._part.on_device:
+        if is_limited or not self._part.on_device:
             host.wait(self._part)
         elif not self._part.done:
             run = self._process.session.run
@@ -169,6 +187,14 @@ class CollectiveWork(Work):
             host.enqueue(WaitFor(run, self._part), queue)
         self._process.kept.discard(self)
         return True
+
+    def _wait_at_most(self, timeout_ps: int) -> None:
+        part, host = self._part, self._process.host
+        simulation = self._process.session.run.simulation
+        lead_ps = host.now_ps - simulation.now_ps
+        if not simulation.wait_at_most(part, lead_ps + timeout_ps) and part.collective is not None:
+            reason = "" if part.waits_for() else "before it had ended"
+            part.collective.give_up(reason, timeout_ps)
 
     def wait_for_data(self) -> None:
         """Block until the outputs hold their values, however long that takes in simulated time."""
@@ -192,9 +218,16 @@ class CollectiveWork(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether it is over at the host's time; asking costs the host a launch's time."""
-        self._process.host.poll()
-        return self._part.done
+        """Return whether it is over at the host's time; asking costs the host a launch's time.
+
+        Raises:
+            CollectiveTimeoutError: Some rank did not come to it within the group's timeout.
+        """
+        part = self._part
+        self._process.host.poll(f"a look whether {part.name} has ended")
+        if isinstance(part.error, CollectiveTimeoutError):
+            self.wait_for_data()
+        return part.done
 
     def is_success(self) -> bool:
         return self._part.done and self._part.error is None
@@ -254,7 +287,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     meeting = members.pending.get(number)
     if meeting is None:
         title = f"{call.signature.op} #{number} on group {members.name}"
-        meeting = Collective(process.session.run, title, members.ranks)
+        meeting = Collective(process.session.run, title, members.ranks, members.timeout_ps)
         members.pending[number] = meeting
     _arrive(process, meeting, members.position(state.rank), part, members)
     if meeting.is_complete:
@@ -280,7 +313,7 @@ def post_pair(
         number = process.session.pair_calls.get(channel, 0) + 1
         process.session.pair_calls[channel] = number
         title = f"send #{number} from rank {ends[0]} to rank {ends[1]}"
-        meeting = Collective(process.session.run, title, ends, number)
+        meeting = Collective(process.session.run, title, ends, members.timeout_ps, number)
         pairs.append(meeting)
     part.called = f"{call.called.replace(' ', f' #{meeting.call} ', 1)}"
     _arrive(process, meeting, ends.index(rank), part, channel)
@@ -355,7 +388,8 @@ def _arrive(
         if part.error is None and not _meet_on_a_device(meeting, parts):
             _compute(meeting, parts)
         for each in parts:
-            each.has_data()
+            if each.call is not None:
+                each.has_data()
 
 
 def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:

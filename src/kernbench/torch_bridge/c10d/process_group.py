@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from kernbench.torch_bridge.c10d.calls import (
     signature,
 )
 from kernbench.torch_bridge.c10d.reductions import name_of
+from kernbench.torch_bridge.host import to_ps
 from kernbench.torch_bridge.process import current
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
 
@@ -48,6 +50,7 @@ class SimulatedGroup(dist.ProcessGroup):
     """
 
     backend_name = "simulated"
+    default_timeout = timedelta(minutes=30)
     device_types: Sequence[str] = ("cpu", "cuda")
     supports_splitting = False
     supports_coalescing = True
@@ -117,8 +120,11 @@ class SimulatedGroup(dist.ProcessGroup):
         state = self._owner.state
         return state.call_counts.get(self.members(), 0)
 
-    def _set_default_timeout(self, timeout: Any) -> None:
-        """Accept it: what never comes is found at once."""
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        """Wait so long for the last rank at a collective, in simulated time."""
+        self.options._timeout = timeout
+        if self._members is not None:
+            self._members.timeout_ps = to_ps(timeout)
 
     set_timeout = _set_default_timeout
 
@@ -149,7 +155,8 @@ class SimulatedGroup(dist.ProcessGroup):
             session, name = self._owner.session, self.group_name
             shown = "world" if self is c10d._world.default_pg else name
             known = session.groups.setdefault(
-                (self._owner.state.spawn_id, name), ProcessGroup(shown, ranks)
+                (self._owner.state.spawn_id, name),
+                ProcessGroup(shown, ranks, to_ps(self.options._timeout or self.default_timeout)),
             )
             if known.ranks != ranks:
                 raise UsageError(
@@ -305,8 +312,8 @@ class SimulatedGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None, *rest: Any) -> CollectiveWork:
         return self._post(Call(signature("barrier", [], 0), [], [], data.nothing))
 
-    def monitored_barrier(self, *args: Any, **kwargs: Any) -> None:
-        self.barrier().wait()
+    def monitored_barrier(self, timeout: timedelta | None = None, *_: Any, **__: Any) -> None:
+        self.barrier().wait(timeout or self.options._timeout)
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> CollectiveWork:
         return self._pair("send", list(tensors), destination, tag)
@@ -373,14 +380,18 @@ class GlooGroup(SimulatedGroup):
 
     backend_name = "gloo"
 
-    def __init__(self, store: Any, rank: int, size: int, **_: Any) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta | None = None, **_: Any
+    ) -> None:
         super().__init__(store, rank, size)
+        self.options._timeout = timeout
 
 
 class NcclGroup(SimulatedGroup):
     """``ProcessGroupNCCL``."""
 
     backend_name = "nccl"
+    default_timeout = timedelta(minutes=10)
     device_types = ("cuda",)
     Options = Options
 

@@ -8,8 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from torch._C._distributed_c10d import Store
+from torch.distributed import DistStoreError
 
-from kernbench.sim_engine import Handle
+from kernbench.errors import KernbenchError
+from kernbench.sim_engine import Handle, rank_lines
+from kernbench.torch_bridge.host import to_ps
 from kernbench.torch_bridge.process import current
 
 if TYPE_CHECKING:
@@ -18,12 +21,36 @@ if TYPE_CHECKING:
 _TIMEOUT = timedelta(minutes=30)
 
 
-class _KeyWait(Handle):
-    """Ends when all of some keys are there."""
+class StoreTimeoutError(KernbenchError, DistStoreError):
+    """Nobody set a key in time."""
 
-    def __init__(self, simulation: Simulation, keys: Sequence[str]) -> None:
+
+class _KeyWait(Handle):
+    """Ends when all of some keys are there, or are given up."""
+
+    def __init__(self, simulation: Simulation, keys: Sequence[str], timeout_ps: int) -> None:
         super().__init__(simulation.env, f"store.wait({', '.join(map(repr, keys))})")
         self.keys = keys
+        self.deadline_ps = simulation.now_ps + timeout_ps
+        self._simulation = simulation
+        self._timeout_ps = timeout_ps
+        self.is_over = False
+
+    def give_up(self) -> None:
+        """End it with an error."""
+        if not self.is_over:
+            lines = rank_lines(self._simulation)
+            timeout = f"{self._timeout_ps / 10**12:g} s"
+            head = f"{self.label} is given up after a timeout of {timeout}; nobody has set"
+            missing = ", ".join(map(repr, self.keys))
+            self.error = StoreTimeoutError("\n".join([f"{head} {missing}:", *lines]))
+            self.end()
+
+    def end(self) -> None:
+        """Let whoever waits go on."""
+        self.is_over = True
+        self._simulation.idling.met(self)
+        self.end_after(0)
 
 
 class SharedValues:
@@ -38,8 +65,10 @@ class SharedValues:
         self.values[key] = value
         waits, self._waits = self._waits, []
         for wait in waits:
+            if wait.is_over:
+                continue
             if self.has(wait.keys):
-                wait.end_after(0)
+                wait.end()
             else:
                 self._waits.append(wait)
 
@@ -47,13 +76,26 @@ class SharedValues:
         """Return whether all keys are there."""
         return all(key in self.values for key in keys)
 
-    def wait(self, keys: Sequence[str]) -> None:
-        """Block the calling rank until all keys are there."""
-        if not self.has(keys):
-            simulation = current().session.run.simulation
-            wait = _KeyWait(simulation, keys)
-            self._waits.append(wait)
-            simulation.wait(wait)
+    def wait(self, keys: Sequence[str], timeout: timedelta, is_asked: bool) -> None:
+        """Block the calling rank until all keys are there.
+
+        A timeout that the program has asked for is raised; one that each store has is not waited
+        for where nothing can happen any more: that is a deadlock at once.
+
+        Raises:
+            StoreTimeoutError: They are not there in time.
+        """
+        if self.has(keys):
+            return
+        process = current()
+        simulation = process.session.run.simulation
+        process.host.catch_up()
+        wait = _KeyWait(simulation, keys, to_ps(timeout))
+        self._waits.append(wait)
+        simulation.idling.limit(wait)
+        if is_asked and not simulation.wait_at_most(wait, to_ps(timeout)):
+            wait.give_up()
+        simulation.wait(wait)
 
 
 class ProcessStore(Store):
@@ -77,7 +119,7 @@ class ProcessStore(Store):
         self._shared.put(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
-        self._shared.wait([key])
+        self._shared.wait([key], self._timeout, is_asked=False)
         return self._shared.values[key]
 
     def add(self, key: str, amount: int) -> int:
@@ -96,10 +138,14 @@ class ProcessStore(Store):
         return _bytes(expected) if found is None else found
 
     def check(self, keys: Sequence[str]) -> bool:
+        if not self._shared.has(keys):
+            current().host.glance("store.check")
         return self._shared.has(keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self._shared.wait(list(keys))
+        # PyTorch hands the store's own on where it was told none.
+        is_asked = timeout not in (None, self._timeout)
+        self._shared.wait(list(keys), timeout or self._timeout, is_asked)
 
     def delete_key(self, key: str) -> bool:
         return self._shared.values.pop(key, None) is not None

@@ -88,7 +88,8 @@ class Stream:
         if self.is_capturing():
             refuse_in_capture("torch.cuda.Stream.query")
         current().host.poll()
-        return self.queue.query()
+        tail = self.queue.queue.tail
+        return tail is None or tail.done
 
     def is_capturing(self) -> bool:
         """Return whether what comes to it is taken down for a graph."""
