@@ -10,6 +10,7 @@ from torch._prims.rng_prims import run_dtensor_rng_op
 
 from kernbench.torch_bridge.call_keys import look_at
 from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.device.in_use import check_named
 from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.device.residence import (
@@ -167,6 +168,8 @@ class Observer(Mode):
         if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
             return self._make(func, operation, args, kwargs)
         source = residence_among(operation, args)
+        if kwargs:
+            check_named(operation, kwargs)
         if MOVE.under_way:
             return self._move(func, operation, args, kwargs, source, MOVE.target)
         if source is None:

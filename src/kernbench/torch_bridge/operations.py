@@ -123,6 +123,8 @@ class Operation:
     """Positions of the arguments that it writes, by its schema."""
     changed: tuple[int, ...]
     """Those that it writes in truth, in order."""
+    written_names: frozenset[str]
+    """Names of the arguments that it writes, by its schema."""
 
 
 @cache
@@ -178,4 +180,5 @@ def describe(func: Any) -> Operation:
         and full_name not in _HOST_RESULTS,
         written=written,
         changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
+        written_names=frozenset(schema.arguments[position].name for position in written),
     )

@@ -131,12 +131,6 @@ class TorchPart(Part):
         self.follows_stream = call.follows_stream
         self.data = _DataThere(self)
         self._used = begin_use(self, call.inputs, call.outputs)
-        self._versions = [_version(tensor) for tensor in call.inputs]
-
-    def is_changed(self) -> bool:
-        """Return whether an input was written since the call."""
-        call = self.call
-        return call is not None and self._versions != [_version(each) for each in call.inputs]
 
     def has_data(self) -> None:
         """Wake whoever waits for the outputs, and let go of the tensors.
@@ -410,16 +404,6 @@ def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
 
 
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
-    changed = [part for part in parts if part.is_changed()]
-    if changed:
-        part = changed[0]
-        meeting.fail(
-            UsageError(
-                f"rank {part.rank} changed an input of {meeting.title}, called at {part.site}, "
-                "before it had waited for it"
-            )
-        )
-        return
     calls = [part.call for part in parts if part.call is not None]
     inputs, outputs = [call.inputs for call in calls], [call.outputs for call in calls]
     compute = calls[0].compute
@@ -430,7 +414,3 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
             compute(inputs, outputs)
         except KernbenchError as error:
             meeting.fail(error)
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
