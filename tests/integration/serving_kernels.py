@@ -112,3 +112,11 @@ def expert_rows(
         b_ptrs += BK
     out = c + (token[:, None] * n + (column * BN + tl.arange(0, BN))[None, :])
     tl.store(out, total.to(c.dtype.element_ty), mask=valid[:, None])
+
+
+@triton.jit
+def decode_4bits(codes, table, y, B: tl.constexpr):
+    """Numbers by their 4-bit codes, as in quantized weights."""
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    code = tl.load(codes + at)
+    tl.store(y + at, tl.load(table + code))

@@ -130,3 +130,26 @@ def test_a_mixture_of_experts_is_near_the_time_of_its_weights(tokens: int, block
     )  # fmt: skip
     moved = min(blocks, num_experts) * n * k + tokens * k + tokens * top * n
     assert found <= 3 * bound_ps(2 * moved, 2 * tokens * top * n * k)
+
+
+@pytest.mark.adr("0100-D4")
+def test_what_is_looked_up_in_a_small_table_costs_no_more_than_the_table() -> None:
+    n, b = 1 << 22, 1024
+
+    def decode_ps(entries: int) -> int:
+        return time_ps(
+            "decode_4bits",
+            kernels.decode_4bits,
+            lambda torch: (
+                torch.empty(n, dtype="i32"),
+                torch.empty(entries, dtype="f16"),
+                torch.empty(n, dtype="f16"),
+            ),
+            (n // b,),
+            B=b,
+        )
+
+    # The codes and the numbers; a burst for each element of a table that no cache holds.
+    assert decode_ps(16) <= 3 * bound_ps(6 * n)
+    assert decode_ps(16) < decode_ps(1 << 20) < decode_ps(1 << 30)
+    assert decode_ps(1 << 30) >= bound_ps(6 * n + n * SIP.cube.hbm_burst_bytes)

@@ -13,6 +13,7 @@ from kernbench.replay import pace_interleaved, run_interleaved, run_kernel
 from kernbench.sim_engine import (
     Conditions,
     LaneCosts,
+    Tables,
     check_kernel,
     resident_programs,
     schedule_kernel,
@@ -114,11 +115,12 @@ class KernelEngine:
         policies: Policies,
         cached: CachedShares = (),
         queued: bool = False,
+        tables: Tables = (),
     ) -> Conditions:
         """Return the state of a SIP that a launch with these placements meets."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        return Conditions(placements, cached, queued)
+        return Conditions(placements, cached, queued, tables)
 
     def lane_costs(self, sip_id: int, conditions: Conditions) -> LaneCosts:
         """Return the costs of commands on a SIP, which launches under like conditions share."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from kernbench.errors import NeedsDataError, UsageError, nearest
 from kernbench.kernel_ir import makes_pointers
 from kernbench.runtime_api.kept_plans import trace_bytes
 from kernbench.runtime_api.live_launch import LivePlan
-from kernbench.sim_engine import kernel_operands
+from kernbench.runtime_api.tables import tables_of
+from kernbench.sim_engine import Tables, gathered_params, kernel_operands
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -63,7 +64,13 @@ class KernelPlan:
             for index in kernel.pointer_params
         )
         """Index, lowest byte, byte after the highest, and whether it is written, per pointer."""
+        self.gathered = gathered_params(trace)
+        """The pointers whose tensors have to be of known size for the time to be known."""
         self.has_atomics = any(isinstance(command, Atomic) for command in trace.commands())
+
+    def tables(self, params: Sequence[Any]) -> Tables:
+        """Return the sizes of the tensors that a launch goes to by loaded indices."""
+        return tables_of(self.gathered, params) if self.gathered else ()
 
     def keep(self, key: Any, template: Template) -> None:
         """Keep a schedule for a state of the machine."""

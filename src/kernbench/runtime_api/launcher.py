@@ -27,8 +27,15 @@ from kernbench.runtime_api.live_launch import (
     run_watched,
 )
 from kernbench.runtime_api.paced_plan import build_paced, paced_plan
+from kernbench.runtime_api.tables import tables_of
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.sim_engine import StreamCommand, cached_shares, meet_operands
+from kernbench.sim_engine import (
+    StreamCommand,
+    Tables,
+    cached_shares,
+    gathered_params,
+    meet_operands,
+)
 from kernbench.triton_backend import DeviceRates
 
 if TYPE_CHECKING:
@@ -56,6 +63,7 @@ class KernelLaunch(StreamCommand):
         state: RankState,
         name: str,
         attributes: LaunchAttributes,
+        tables: Tables,
     ) -> None:
         self.env = launcher.run.simulation.env
         self.callbacks = []
@@ -65,6 +73,7 @@ class KernelLaunch(StreamCommand):
         self._policies = policies
         self._attributes = attributes
         self._addresses = addresses
+        self._tables = tables
         self._params = params
         self._rank = state.rank
         self._sip_id = state.sip_id
@@ -76,8 +85,9 @@ class KernelLaunch(StreamCommand):
         plan, sip_id = self._plan, self._sip_id
         held = meet_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
         template = self._launcher.template(
-            plan, self._policies, sip_id, self.label, self._attributes, held, self.queued
-        )
+            plan, self._policies, sip_id, self.label, self._attributes, held, self.queued,
+            self._tables,
+        )  # fmt: skip
         self._template = template
         self.hbm_ps = template.hbm_ps
         return template.duration_ps
@@ -147,17 +157,20 @@ class KernelLauncher:
             return
         if run.probed_ps is not None:
             # As benchmarks measure: with cold caches.
-            found = self.template(plan, policies, state.sip_id, name, attributes)
+            found = self.template(
+                plan, policies, state.sip_id, name, attributes, tables=plan.tables(params)
+            )
             run.probed_ps += found.duration_ps
             return
         if not plan.templates:
             # What cannot be scheduled at all is an error of the launch, not of whoever waits.
             self.engine.check(plan.trace, state.sip_id)
             plan.kernel.with_kept((), attributes.cached)
+        tables = plan.tables(params) if plan.gathered else ()
         if not run.has_data:
             params = []
         launch = KernelLaunch(
-            self, plan, policies, tuple(addresses), params, state, name, attributes
+            self, plan, policies, tuple(addresses), params, state, name, attributes, tables
         )
         run.pass_launch_time(name)
         for buffer in written:
@@ -262,7 +275,8 @@ class KernelLauncher:
         run.synchronize(state.sip_id)
         run.replay_queue.drain()
         executed = run_on_copies(run, self.engine, plan, params, reach)
-        conditions = self.engine.conditions(state.sip_id, policies)
+        tables = tables_of(gathered_params(executed.trace), executed.pointers)
+        conditions = self.engine.conditions(state.sip_id, policies, tables=tables)
         return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
 
     def planned(
@@ -293,11 +307,12 @@ class KernelLauncher:
         attributes: LaunchAttributes,
         held: tuple[int, ...] = (),
         queued: bool = False,
+        tables: Tables = (),
     ) -> Template:
         """Return the schedule for the state that the machine is in now.
 
         ``held`` is what the cache holds of the operands (:func:`meet_operands`); without it, only
-        what the attributes say.
+        what the attributes say. ``tables`` are the sizes of what is read by loaded indices.
 
         Raises:
             UsageError: The attributes name a parameter that the kernel does not have.
@@ -305,13 +320,13 @@ class KernelLauncher:
         queued = queued or attributes.follows
         # SIPs without a description of their own share one object.
         sip = self.run.machine.sip_at(sip_id)
-        key = (id(sip), name, policies, queued, held, attributes.cached)
+        key = (id(sip), name, policies, queued, held, attributes.cached, tables)
         found = plan.templates.get(key)
         if found is None:
             cached = cached_shares(plan.operands, held) if held else ()
             if attributes.cached:
                 cached = plan.kernel.with_kept(cached, attributes.cached)
-            conditions = self.engine.conditions(sip_id, policies, cached, queued)
+            conditions = self.engine.conditions(sip_id, policies, cached, queued, tables)
             found = self.engine.schedule(plan.trace, sip_id, conditions, name)
             plan.keep(key, found)
             self.kept_plans.grow(found.size_bytes)

@@ -17,9 +17,11 @@ from kernbench.memory import Buffer
 from kernbench.replay import Launched, PointerArg
 from kernbench.runtime_api.addresses import buffer_at
 from kernbench.runtime_api.kept_plans import LIVE_PLAN_BYTES
+from kernbench.runtime_api.tables import tables_of
 from kernbench.sim_engine import (
     StreamCommand,
     cached_shares,
+    gathered_params,
     kernel_operands,
     meet_operands,
 )
@@ -207,7 +209,10 @@ class LiveLaunch(StreamCommand):
         operands = kernel_operands(executed.trace)
         held = meet_operands(run.cache(self._sip_id), operands, self._addresses)
         cached = cached_shares(operands, held)
-        conditions = self._engine.conditions(self._sip_id, self._policies, cached, self.queued)
+        tables = tables_of(gathered_params(executed.trace), executed.pointers)
+        conditions = self._engine.conditions(
+            self._sip_id, self._policies, cached, self.queued, tables
+        )
         self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
         self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps

@@ -24,6 +24,7 @@ from kernbench.sim_engine.kernel_schedule import (
     kernel_duration_ps,
     schedule_kernel,
 )
+from kernbench.sim_engine.kernel_tables import Tables, gathered_params
 from kernbench.sim_engine.kernel_waves import resident_programs
 from kernbench.sim_engine.lane_costs import LaneCosts
 from kernbench.sim_engine.lanes import Lane, Lanes
@@ -60,6 +61,7 @@ __all__ = [
     "Site",
     "Stream",
     "StreamCommand",
+    "Tables",
     "Task",
     "Timer",
     "Transferred",
@@ -67,6 +69,7 @@ __all__ = [
     "check_kernel",
     "demand_of",
     "dot_ps",
+    "gathered_params",
     "kernel_duration_ps",
     "kernel_operands",
     "listed",

@@ -19,11 +19,13 @@ class Conditions:
         cached: (parameter index, share) of the pointer parameters of which the cache holds a
             part when the kernel starts; machines without a cache do not care.
         queued: Whether the kernel waited in the device's queue behind another one.
+        tables: (parameter index, bytes) of the tensors that the kernel goes to by loaded indices.
     """
 
     placements: tuple[tuple[int, Placement], ...] = ()
     cached: tuple[tuple[int, Fraction], ...] = ()
     queued: bool = False
+    tables: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for param, share in self.cached:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,10 +39,12 @@ from kernbench.sim_engine.kernel_fingerprints import pattern_fingerprints, progr
 from kernbench.sim_engine.kernel_origins import is_loaded, leaves
 from kernbench.sim_engine.kernel_plan import CommandSite, build_program_plan
 from kernbench.sim_engine.kernel_reads import ReadTogether
+from kernbench.sim_engine.kernel_tables import Lookups, capped
 
 Array = npt.NDArray[Any]
 
 _MIX = -7046029254386353131
+NO_TABLES: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,8 +92,10 @@ class GroupTraffic:
         room: int | None,
         copies: Mapping[int, int],
         together: ReadTogether | None = None,
+        tables: Mapping[int, int] = NO_TABLES,
     ) -> None:
         self.plan = build_program_plan(group.body, trace.num_slots)
+        self._lookups = Lookups.of(self.plan.sites, tables)
         self._burst_bytes = burst_bytes
         self._copies = copies
         self._ids = group.program_ids
@@ -108,9 +114,13 @@ class GroupTraffic:
         self._members = np.bincount(self._cell_of)
         active = np.minimum(num_pes, trace.num_programs - waves * num_pes)
         self.class_of, self.classes = self._classes()
+        looked_up: Mapping[int, Fraction] = {}
+        if room is not None and self._lookups.sizes:
+            part = Fraction(len(self._ids), trace.num_programs)
+            looked_up, room = self._lookups.shares(self._moved(), part, room)
         missed, read = self._missed(room, together), self._members[:, None]
-        if together is not None:
-            missed, read = self._with_shares(missed, together)
+        if together is not None or looked_up:
+            missed, read = self._with_shares(missed, together, looked_up)
         conflicts = self._conflicts()
 
         pairs = self._cell_of * len(self.classes) + self.class_of
@@ -171,6 +181,9 @@ class GroupTraffic:
                 if moved is None:
                     alike = np.flatnonzero(class_of == class_of[position]).tolist()
                     moved = touched(site, position, self._burst_bytes, trips, alike)
+                    if site.index in self._lookups.sizes:
+                        size_bytes = self._lookups.sizes[site.index]
+                        moved = moved[0], capped(moved[1], size_bytes, self._burst_bytes)
                     known[key] = moved
                 as_often = (key, counts[site.index])
                 if as_often not in repeated:
@@ -240,12 +253,30 @@ class GroupTraffic:
             missed[mine, site] = np.bincount(cells, minlength=len(self._members))[mine]
         return missed
 
-    def _with_shares(self, missed: Array, together: ReadTogether) -> tuple[Array, Array]:
+    def _moved(self) -> dict[int, int]:
+        """Return what all programs move at the sites that look something up."""
+        found = dict.fromkeys(self._lookups.sizes, 0)
+        for number, each in zip(np.bincount(self.class_of).tolist(), self.classes, strict=True):
+            for site in found:
+                traffic = each.traffic[site]
+                assert traffic is not None
+                found[site] += number * traffic.burst_bytes
+        return found
+
+    def _with_shares(
+        self, missed: Array, together: ReadTogether | None, looked_up: Mapping[int, Fraction]
+    ) -> tuple[Array, Array]:
         """Return, by cell and site, how much comes from HBM, and of how much, in lowest terms."""
         read = np.repeat(self._members[:, None], missed.shape[1], axis=1)
+        shares = {} if together is None else together.shares
         for site in self._dma:
-            if site.command in together.shares:
-                missed[:, site.index], read[:, site.index] = together.shares[site.command]
+            share = shares.get(site.command)  # type: ignore[arg-type]
+            of_table = looked_up.get(site.index, Fraction(1))
+            # Programs that share rows may need less than the table.
+            if share is None and of_table * int(self._members.sum()) < missed[:, site.index].sum():
+                share = _in_few_digits(of_table)
+            if share is not None:
+                missed[:, site.index], read[:, site.index] = share
         divisor = np.gcd(missed, read)
         return missed // divisor, read // divisor
 
@@ -302,6 +333,16 @@ class GroupTraffic:
         number = int(tiles.max()) + 1
         distinct = np.bincount(np.unique(parts * number + tiles) // number)
         return tiles, distinct
+
+
+_MOST_PARTS = 1 << 20
+
+
+def _in_few_digits(share: Fraction) -> tuple[int, int]:
+    """Return a share as two numbers of a few digits, rounded up."""
+    if share.denominator <= _MOST_PARTS:
+        return share.numerator, share.denominator
+    return -(-share.numerator * _MOST_PARTS // share.denominator), _MOST_PARTS
 
 
 def _joined(a: Array, b: Array) -> Array:

@@ -140,16 +140,16 @@ def _traffic(
     copies = tuple(
         (param, place.copies) for param, place in conditions.placements if place.copies > 1
     )
-    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies)
+    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables)
     known = _TRAFFIC.setdefault(trace, {})
     found = known.get(key)
     if found is None:
         if any(varies_by_program(group) for group in trace.groups):
             trace = by_path(trace)
         together = read_together(trace, num_pes, room)
-        burst_bytes = sip.cube.hbm_burst_bytes
+        burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)
         found = known[key] = [
-            GroupTraffic(trace, group, num_pes, burst_bytes, room, dict(copies), together)
+            GroupTraffic(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables)
             for group in trace.groups
             if len(group.program_ids)
         ]
