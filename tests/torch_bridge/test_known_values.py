@@ -372,3 +372,37 @@ assert sums.tolist() == [0.0] * 5
     path = tmp_path / "program.py"
     path.write_text("import torch\n" + KERNELS + source)
     simulated(path, machine="h100-sxm", data=False)
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_numbers_of_a_device_among_others_are_read_by_the_host(tmp_path: Path, data: bool) -> None:
+    source = """
+known, norm = torch.tensor(3, device="cuda").int(), torch.ones(4, device="cuda").norm()
+unknown = torch.rand(1, device="cuda").norm() * 0
+x = torch.ones(2, 2, device="cuda", dtype=torch.float64)
+for made in (torch.tensor([known, 4]), torch.as_tensor((known, 4)), torch.asarray([known, 4])):
+    assert made.tolist() == [3, 4] and not made.is_cuda and made.dtype is torch.int64
+assert torch.tensor([known]).dtype is torch.int32
+assert torch.tensor([[known, 1.5], [unknown, norm]]).tolist() == [[3, 1.5], [0, 2]]
+assert torch.tensor([known > 2, False]).tolist() == [True, False]
+assert torch.Tensor([norm, unknown]).tolist() == [2, 0]
+weight = torch.nn.Parameter(norm.clone())
+for made in (x.new_tensor([norm, weight]), torch.cuda.DoubleTensor([norm, weight])):
+    assert made.is_cuda and made.dtype is torch.float64 and made.tolist() == [2, 2]
+assert torch.tensor([1, 2.5]).tolist() == [1, 2.5] and torch.tensor([]).shape == (0,)
+# The host waits for each of them.
+x = torch.ones(1024, 1024, device="cuda")
+norms = [(x @ x).norm() for _ in range(2)]
+assert not torch.cuda.current_stream().query()
+torch.tensor(norms)
+assert torch.cuda.current_stream().query()
+try:
+    torch.tensor([x[0], x[1]])
+except ValueError as error:
+    assert "only one element" in str(error)
+else:
+    assert False
+"""
+    context = run(tmp_path, source, data=data)
+    copies = [each for each in context.op_log.instances if each.template.name == "copy_to_host"]
+    assert len(copies) >= 12

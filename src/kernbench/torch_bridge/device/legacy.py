@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, unobserved
-from kernbench.torch_bridge.device.tensors import device_of, is_plain
+from kernbench.torch_bridge.device.tensors import device_of, is_plain, read_by_host
 from kernbench.torch_bridge.patches import Patches
 
 _make = torch._C.TensorBase.__new__
@@ -90,7 +90,7 @@ def _make_new(self: Tensor, *given: Any, device: Any = None) -> Tensor:
 def _make_tensor(*given: Any, **kwargs: Any) -> Tensor:
     """``Tensor.__new__``: C++ makes tensors of a class only of what no mode has seen."""
     if given[0] is Tensor:
-        return _make(*given, **kwargs)
+        return _make(*map(read_by_host, given), **kwargs)
     with unobserved():
         return _make(*given, **kwargs)
 

@@ -195,11 +195,31 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     return _numpy(self, *args, **kwargs)
 
 
+def read_by_host(data: Any) -> Any:
+    """Return nested sequences of numbers with tensors of the host in place of a device's.
+
+    C++ reads such numbers past the observer: nobody would wait for them, and without data it could
+    not.
+    """
+    if type(data) is not list and type(data) is not tuple:
+        return data
+    kinds = set(map(type, data))
+    if not any(issubclass(each, (Tensor, list, tuple)) for each in kinds):
+        return data
+    return [
+        to(each.detach(), CPU)
+        if isinstance(each, Tensor) and _on_device(each)
+        else read_by_host(each)
+        for each in data
+    ]
+
+
 def new_tensor(
     self: Tensor, data: Any, *, device: Any = None, requires_grad: bool = False, **kwargs: Any
 ) -> Tensor:
     """``Tensor.new_tensor``: by default the numbers go to where the tensor is."""
     kwargs.pop("pin_memory", None)
+    data = read_by_host(data)
     target = device_of(self) if device is None else device
     if not is_simulated(target):
         device = {} if device is None else {"device": device}
@@ -223,6 +243,7 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
 def _factory(original: Any) -> Any:
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
         kwargs.pop("pin_memory", None)  # C++ has nothing to pin it with.
+        data = read_by_host(data)
         if device is None and _num_modes():
             # `with torch.device(...)`, which would tell C++.
             device = _default_device()
