@@ -52,6 +52,8 @@ class Process:
         """What it has set of context parallel attention, once it has."""
         self.random_state = RandomState()
         """Of the generator of its devices."""
+        self.streams: dict[int, Any] = {}
+        """The current ones of devices that it has left for another, by SIP."""
         self.allocators: dict[int, CachingAllocator] = {}
         """Of the devices that it has used, by SIP."""
         self.modules: dict[str, ModuleType] = {}

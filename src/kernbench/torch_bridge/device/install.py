@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernbench.torch_bridge.device import (
+    accelerator,
     autocast,
     buckets,
     cuda_builds,
@@ -20,6 +21,7 @@ def install(patches: Patches) -> None:
     """Let programs that say ``cuda`` use the machine's SIPs."""
     cuda_builds.install(patches)
     module.install(patches)
+    accelerator.install(patches)
     tensors.install(patches)
     legacy.install(patches)
     autocast.install(patches)

@@ -28,10 +28,12 @@ def set_device(device: Any) -> None:
     """Choose the calling rank's device."""
     index = with_index(device).index
     check_index(index)
-    state = current().state
+    process = current()
+    state = process.state
     if index != state.sip_id:
-        state.sip_id = index
-        state.stream = None
+        # Each device has a current stream.
+        process.streams[state.sip_id] = state.stream
+        state.sip_id, state.stream = index, process.streams.get(index)
 
 
 class DeviceContext:
@@ -134,18 +136,3 @@ def install(patches: Patches) -> None:
     patches.set(torch, "Generator", rng.Generator)
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
     patches.set(torch.version, "cuda", torch.version.cuda or "12.8")
-    patches.set_all(
-        torch.accelerator,
-        {
-            "is_available": lambda: True,
-            "current_accelerator": lambda check_available=False: torch.device(DEVICE_TYPE),
-            "device_count": device_count,
-            "current_device_index": current_index,
-            "current_device_idx": current_index,
-            "set_device_index": set_device,
-            "set_device_idx": set_device,
-            "synchronize": streams.synchronize,
-            "current_stream": streams.current_stream,
-            "set_stream": streams.set_stream,
-        },
-    )

@@ -257,7 +257,10 @@ def default_stream(device: Any = None) -> Stream:
 def set_stream(stream: Stream | None) -> None:
     """Choose the stream for the calling rank's operations."""
     if stream is not None:
-        state = current().state
+        process = current()
+        state = process.state
+        # The device that is left keeps its own.
+        process.streams[state.sip_id] = state.stream
         state.sip_id = stream.queue.sip_id
         state.stream = stream.queue
 

@@ -152,6 +152,41 @@ class CUDAGraph:
             pool.num_users -= 1
 
 
+class AcceleratorGraph(CUDAGraph):
+    """``torch.accelerator.Graph``: captures what is launched inside of it."""
+
+    def __init__(
+        self,
+        keep_graph: bool = False,
+        *,
+        pool: Any = None,
+        capture_error_mode: str = "default",
+    ) -> None:
+        super().__init__(keep_graph)
+        self.graph_pool = pool
+        self.capture_error_mode = capture_error_mode
+
+    def capture_begin(self, *unused: Any) -> None:
+        """Take down from now on what is launched on the current stream.
+
+        Raises:
+            CaptureError: The stream is the default one, or a capture is under way.
+        """
+        mode = self.capture_error_mode
+        super().capture_begin(self.graph_pool, "global" if mode == "default" else mode)
+
+    def __enter__(self) -> None:
+        streams.synchronize()
+        torch.cuda.empty_cache()
+        self.capture_begin()
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is None:
+            self.capture_end()
+        else:
+            self.abandon()
+
+
 class CaptureContext:
     """``torch.cuda.graph``: captures what is inside, on a stream beside the others."""
 
@@ -238,3 +273,6 @@ def install(patches: Patches) -> None:
     }
     for owner in (torch.cuda, torch.cuda.graphs):
         patches.set_all(owner, parts)
+    if hasattr(torch.accelerator, "Graph"):
+        # Since PyTorch 2.13.
+        patches.set(torch.accelerator, "Graph", AcceleratorGraph)

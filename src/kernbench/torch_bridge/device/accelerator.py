@@ -1,0 +1,67 @@
+"""What ``torch.accelerator`` asks C++: the simulated devices are the accelerator.
+
+The functions are PyTorch's own, so they take what they take on CUDA.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.device import streams
+from kernbench.torch_bridge.device.module import device_count, set_device
+from kernbench.torch_bridge.device.names import DEVICE_TYPE, current_index
+from kernbench.torch_bridge.patches import Patches
+
+_NO_DEVICE = -1
+_DTYPES = frozenset(
+    each
+    for each in vars(torch).values()
+    if isinstance(each, torch.dtype) and "q" not in str(each).partition(".")[2]
+)
+"""All but the quantized ones."""
+
+
+def _set_index(index: int) -> None:
+    """Choose the calling rank's device; a negative number is none."""
+    if index >= 0:
+        set_device(index)
+
+
+def _exchange(index: int) -> int:
+    """Do so, and return which it was."""
+    before = current_index() if index >= 0 else _NO_DEVICE
+    _set_index(index)
+    return before
+
+
+def install(patches: Patches) -> None:
+    """Let it answer for the simulated machine."""
+    patches.set_all(
+        torch._C,
+        {
+            "_accelerator_getAccelerator": lambda: torch.device(DEVICE_TYPE),
+            "_accelerator_getDeviceIndex": lambda: current_index(),
+            "_accelerator_setDeviceIndex": _set_index,
+            "_accelerator_exchangeDevice": _exchange,
+            "_accelerator_maybeExchangeDevice": _exchange,
+            "_accelerator_getStream": streams.current_stream,
+            "_accelerator_setStream": streams.set_stream,
+            "_accelerator_synchronizeDevice": streams.synchronize,
+            "_accelerator_getDeviceCapability": lambda index: {"supported_dtypes": set(_DTYPES)},
+        },
+    )
+    patches.set_all(
+        torch.accelerator,
+        {
+            "is_available": lambda: True,
+            "current_accelerator": _current,
+            "device_count": device_count,
+        },
+    )
+
+
+def _current(check_available: bool = False) -> Any:
+    """``torch.accelerator.current_accelerator``: it is there, whatever C++ was built for."""
+    return torch.device(DEVICE_TYPE)
