@@ -319,3 +319,37 @@ assert whole.untyped_storage().nbytes() == 24
 def test_an_address_of_no_live_tensor_is_refused(tmp_path: Path, source: str, words: str) -> None:
     with pytest.raises(BadPointerError, match=words):
         run(tmp_path, POINTERS + "y = torch.zeros(2, device='cuda')\n" + source)
+
+
+LOOKUP = """
+@triton.jit
+def decode(codes, table, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(table + tl.load(codes + at)))
+
+n = 1 << 20
+codes = torch.zeros(n, dtype=torch.int32, device="cuda")
+table, y = torch.zeros(ENTRIES, device="cuda"), torch.empty(n, device="cuda")
+decode[(n // 1024,)](codes, table, y, BLOCK=1024)
+"""
+
+
+@pytest.mark.adr("0100-D4")
+@pytest.mark.parametrize("data", [True, False])
+def test_a_lookup_costs_no_more_than_its_table_and_its_assumption_is_said(
+    tmp_path: Path, data: bool
+) -> None:
+    moved, said = {}, {}
+    for entries in (16, 1 << 24):
+        source = LOOKUP.replace("ENTRIES", str(entries))
+        context = run(tmp_path, source, machine="h100-sxm", data=data)
+        (kernel,) = [each for each in context.report()["kernels"] if each["name"] == "decode"]
+        moved[entries] = kernel["bytes"]
+        said[entries] = [line for ask in context.remarks for line in ask() if "far apart" in line]
+    codes_and_results = 2 * 4 * (1 << 20)
+    assert codes_and_results < moved[16] < 1.01 * codes_and_results
+    # A table that the cache cannot keep: a burst of 64 bytes for each number.
+    assert moved[1 << 24] == codes_and_results + 64 * (1 << 20)
+    assert said[16] == []
+    (line,) = said[1 << 24]
+    assert "decode (program.py:" in line

@@ -18,6 +18,7 @@ from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.run import Run
 from kernbench.runtime_api.streams import DeviceStream, Marker, WaitFor
+from kernbench.runtime_api.tables import tables_of
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.work import Part, Signature, Work
 
@@ -54,4 +55,5 @@ __all__ = [
     "refuse_out_of_bounds",
     "run_on_copies",
     "run_watched",
+    "tables_of",
 ]

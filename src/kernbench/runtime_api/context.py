@@ -101,6 +101,7 @@ class RuntimeContext(Factories):
         self.launcher = KernelLauncher(
             self, kernel_engine or KernelEngine(self.machine, _as_tf32(tf32), self.outside)
         )
+        self.remarks.append(self.launcher.engine.remarks)
         self._exit = ExitStack()
         self._token: Token[RuntimeContext | None] | None = None
 

@@ -15,6 +15,7 @@ from kernbench.sim_engine import (
     LaneCosts,
     Tables,
     check_kernel,
+    line_of_short_rows,
     resident_programs,
     schedule_kernel,
 )
@@ -43,6 +44,8 @@ Policies = tuple[tuple[int, "DPPolicy"], ...]
 CachedShares = tuple[tuple[int, Fraction], ...]
 """What the cache holds of arguments, by parameter index."""
 
+_MOST_NAMED = 8
+
 
 class KernelEngine:
     """Plans, times and executes kernels on one machine. Tests put a fake in its place."""
@@ -62,6 +65,8 @@ class KernelEngine:
         self._lane_costs: dict[tuple[int, Conditions], LaneCosts] = {}
         self.rounded: dict[str, SourceLine] = {}
         """Kernels whose float32 products are not computed in float32, and one such line of each."""
+        self.scattered: dict[str, SourceLine] = {}
+        """Kernels whose time takes rows to lie apart that data names, and one such line of each."""
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
@@ -90,6 +95,15 @@ class KernelEngine:
         """Return the first access outside of the bytes around a pointer, for the error's text."""
         return out_of_bounds(trace, param, size_before, size_after, reads=reads)
 
+    def remarks(self) -> list[str]:
+        """Return lines about what the times of kernels suppose, for the end of the report."""
+        if not self.scattered:
+            return []
+        found = sorted(self.scattered.items())
+        named = ", ".join(f"{name} ({line})" for name, line in found[:_MOST_NAMED])
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        return [f"timed as if short rows that loaded indices name lay far apart: {named}{more}"]
+
     def check(self, trace: KernelTrace, sip_id: int) -> None:
         """Refuse a kernel that a SIP cannot run.
 
@@ -107,6 +121,10 @@ class KernelEngine:
     ) -> Template:
         """Return the schedule on a SIP in the state that the launch meets."""
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
+        if conditions.tables and name not in self.scattered:
+            line = line_of_short_rows(trace, self._machine.sip_at(sip_id), conditions)
+            if line is not None:
+                self.scattered[name] = line
         return template if template.name == name else dataclasses.replace(template, name=name)
 
     def conditions(

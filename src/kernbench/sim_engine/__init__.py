@@ -25,7 +25,7 @@ from kernbench.sim_engine.kernel_schedule import (
     schedule_kernel,
 )
 from kernbench.sim_engine.kernel_tables import Tables, gathered_params
-from kernbench.sim_engine.kernel_waves import resident_programs
+from kernbench.sim_engine.kernel_waves import line_of_short_rows, resident_programs
 from kernbench.sim_engine.lane_costs import LaneCosts
 from kernbench.sim_engine.lanes import Lane, Lanes
 from kernbench.sim_engine.network import Network, Transferred
@@ -72,6 +72,7 @@ __all__ = [
     "gathered_params",
     "kernel_duration_ps",
     "kernel_operands",
+    "line_of_short_rows",
     "listed",
     "math_ps",
     "meet_operands",

@@ -114,13 +114,13 @@ class GroupTraffic:
         self._members = np.bincount(self._cell_of)
         active = np.minimum(num_pes, trace.num_programs - waves * num_pes)
         self.class_of, self.classes = self._classes()
-        looked_up: Mapping[int, Fraction] = {}
+        self._looked_up: Mapping[int, Fraction] = {}
         if room is not None and self._lookups.sizes:
             part = Fraction(len(self._ids), trace.num_programs)
-            looked_up, room = self._lookups.shares(self._moved(), part, room)
+            self._looked_up, room = self._lookups.shares(self._moved(), part, room)
         missed, read = self._missed(room, together), self._members[:, None]
-        if together is not None or looked_up:
-            missed, read = self._with_shares(missed, together, looked_up)
+        if together is not None or self._looked_up:
+            missed, read = self._with_shares(missed, together)
         conflicts = self._conflicts()
 
         pairs = self._cell_of * len(self.classes) + self.class_of
@@ -149,6 +149,17 @@ class GroupTraffic:
     def dma_sites(self) -> list[CommandSite]:
         """The sites that move bytes."""
         return self._dma
+
+    @property
+    def sites_by_data(self) -> list[CommandSite]:
+        """The sites that go by loaded indices to rows that may lie anywhere."""
+        return [
+            site
+            for site in self._dma
+            if site.gather is not None
+            and site.index not in self._looked_up
+            and is_loaded(site.gather)
+        ]
 
     def num_programs(self) -> list[int]:
         """Return how many programs are of each kind."""
@@ -263,15 +274,13 @@ class GroupTraffic:
                 found[site] += number * traffic.burst_bytes
         return found
 
-    def _with_shares(
-        self, missed: Array, together: ReadTogether | None, looked_up: Mapping[int, Fraction]
-    ) -> tuple[Array, Array]:
+    def _with_shares(self, missed: Array, together: ReadTogether | None) -> tuple[Array, Array]:
         """Return, by cell and site, how much comes from HBM, and of how much, in lowest terms."""
         read = np.repeat(self._members[:, None], missed.shape[1], axis=1)
         shares = {} if together is None else together.shares
         for site in self._dma:
             share = shares.get(site.command)  # type: ignore[arg-type]
-            of_table = looked_up.get(site.index, Fraction(1))
+            of_table = self._looked_up.get(site.index, Fraction(1))
             # Programs that share rows may need less than the table.
             if share is None and of_table * int(self._members.sum()) < missed[:, site.index].sum():
                 share = _in_few_digits(of_table)

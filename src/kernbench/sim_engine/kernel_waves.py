@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import KernelTrace, by_path
+from kernbench.commands import KernelTrace, SourceLine, by_path
 from kernbench.hardware import SipSpec
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.kernel_costs import CostModel, ProgramCosts
@@ -124,6 +124,25 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     if makespan is None:
         makespan = _one_by_one(groups, trace.num_programs, num_pes)
     return Waves(groups, num_cubes, makespan)
+
+
+def line_of_short_rows(
+    trace: KernelTrace, sip: SipSpec, conditions: Conditions
+) -> SourceLine | None:
+    """Return the first line that goes to rows by loaded indices where it counts how they lie.
+
+    It counts where rows are so short that DRAM does not stream them one by one.
+    """
+    num_cubes, pes_per_cube = pes_in_use(sip, conditions)
+    for traffic in _traffic(trace, sip, conditions, num_cubes * pes_per_cube):
+        for site in traffic.sites_by_data:
+            for kind in traffic.kinds:
+                moved = kind.program_class.traffic[site.index]
+                if moved is not None and any(
+                    0 < each.run_bytes < sip.cube.hbm_page_bytes for each in moved.touched
+                ):
+                    return site.command.line
+    return None
 
 
 # What does not depend on rates is found once per trace: other conditions and other machines with

@@ -17,7 +17,9 @@ from kernbench.runtime_api import (
     refuse_out_of_bounds,
     run_on_copies,
     run_watched,
+    tables_of,
 )
+from kernbench.sim_engine import gathered_params
 from kernbench.torch_bridge.costs import OperationTiming
 from kernbench.torch_bridge.device.in_use import find_use
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, executing
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.replay import Executed
     from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
+    from kernbench.sim_engine import Tables
     from kernbench.triton_backend import KernelBinary
 
 
@@ -43,7 +46,7 @@ class TorchLauncher(KernelLauncher):
 
     def __init__(self, run: Run, engine: KernelEngine) -> None:
         super().__init__(run, engine)
-        self._timings: dict[tuple[KernelPlan, int], OperationTiming] = {}
+        self._timings: dict[tuple[KernelPlan, int, Tables], OperationTiming] = {}
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
         """Compute a kernel and put it on the current stream of the rank's device.
@@ -65,7 +68,8 @@ class TorchLauncher(KernelLauncher):
         if isinstance(plan, LivePlan):
             timing = self._run_live(plan, params, state)
         else:
-            timing = self._timing(plan, state.sip_id)
+            tables = _tables(plan, args) if plan.gathered else ()
+            timing = self._timing(plan, state.sip_id, tables)
             if run.sanitizer is not None:
                 run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
             if run.has_data and run.probed_ps is None:
@@ -77,16 +81,18 @@ class TorchLauncher(KernelLauncher):
         else:
             run.probed_ps += timing.template(False).duration_ps
 
-    def _timing(self, plan: KernelPlan, sip_id: int) -> OperationTiming:
+    def _timing(self, plan: KernelPlan, sip_id: int, tables: Tables) -> OperationTiming:
         """Return the schedules of a launch; SIPs without a description of their own share them."""
-        key = (plan, id(self.run.machine.sip_at(sip_id)))
+        key = (plan, id(self.run.machine.sip_at(sip_id)), tables)
         found = self._timings.get(key)
         if found is None:
             self.engine.check(plan.trace, sip_id)
             name = plan.kernel.name
 
             def make(queued: bool) -> Template:
-                return self.template(plan, (), sip_id, name, PLAIN_LAUNCH, queued=queued)
+                return self.template(
+                    plan, (), sip_id, name, PLAIN_LAUNCH, queued=queued, tables=tables
+                )
 
             found = self._timings[key] = OperationTiming(make)
         return found
@@ -107,7 +113,8 @@ class TorchLauncher(KernelLauncher):
             executed = run_on_copies(run, engine, plan, params, reach)
 
         def make(queued: bool) -> Template:
-            conditions = engine.conditions(state.sip_id, (), queued=queued)
+            tables = tables_of(gathered_params(executed.trace), executed.pointers)
+            conditions = engine.conditions(state.sip_id, (), queued=queued, tables=tables)
             return engine.schedule(executed.trace, state.sip_id, conditions, name)
 
         return OperationTiming(make)
@@ -157,6 +164,12 @@ class TorchLauncher(KernelLauncher):
 
 def _name(plan: KernelPlan | LivePlan, index: int) -> str:
     return f"argument {plan.kernel.param_names[index]} of kernel {plan.kernel.name}"
+
+
+def _tables(plan: KernelPlan, args: tuple[Any, ...]) -> Tables:
+    """Return the sizes of the storages that a launch goes to by loaded indices."""
+    found = _with_tensors(plan, args)
+    return tuple((index, found[index].untyped_storage().nbytes()) for index in plan.gathered)
 
 
 def _forget_written(executed: Executed) -> None:
