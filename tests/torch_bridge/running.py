@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 def simulated(
-    program: str | Path, *args: object, nprocs: int = 1, machine: str = "ahbm:4", data: bool = True
+    program: str | Path,
+    *args: object,
+    nprocs: int = 1,
+    machine: str = "ahbm:4",
+    data: bool = True,
+    private: Sequence[str] = (),
 ) -> RuntimeContext:
     """Run a program of the folder (or a path) in this process and return its run."""
     path = PROGRAMS / program
@@ -28,7 +34,7 @@ def simulated(
     # Programs may use what PyTorch deprecates.
     with context, warnings.catch_warnings():
         warnings.simplefilter("default")
-        run_torchrun(context, path, code, [str(path), *map(str, args)], nprocs)
+        run_torchrun(context, path, code, [str(path), *map(str, args)], nprocs, private=private)
     return context
 
 

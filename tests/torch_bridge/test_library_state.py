@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,27 @@ class AcceleratorState:
 class GradientState:
     _shared_state = {}
 """
-LIGHTNING = """
-def rank_zero_only(function):
-    return lambda: function() if rank_zero_only.rank == 0 else None
+LOCKING = """
+import threading
+import time
+
+locks = threading.Lock(), threading.RLock()
+seen = []
+event = threading.Event()
+event.set()
+thread = threading.Thread(target=lambda: seen.append("thread"))
+thread.start()
+thread.join()
+cancelled = threading.Timer(5, lambda: seen.append("never"))
+cancelled.start()
+cancelled.cancel()
+threading.Timer(0.5, lambda: seen.append("timer")).start()
+
+def forever():
+    while True:
+        time.sleep(1)
+
+threading.Thread(target=forever, daemon=True).start()
 """
 
 
@@ -39,10 +58,11 @@ def rank_zero_only(function):
 def libraries(tmp_path: Path) -> Path:
     folder = tmp_path / "site-packages"
     for name, source in (
+        ("accelerate/__init__.py", ""),
         ("accelerate/state.py", ACCELERATE),
-        ("lightning_utilities/core/rank_zero.py", LIGHTNING),
-        ("fairscale/groups.py", "mine = None"),
-        ("a_locking_library.py", "import threading\nlocks = threading.Lock(), threading.RLock()"),
+        ("a_locking_library/__init__.py", LOCKING),
+        # All ranks share what has extension modules.
+        (f"a_locking_library/_native{EXTENSION_SUFFIXES[0]}", ""),
     ):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,17 +80,12 @@ def test_classes_that_remember_their_process_remember_each_rank(
     path.write_text("""
 import torch.distributed as dist
 from accelerate.state import PartialState
-from lightning_utilities.core.rank_zero import rank_zero_only
 
 dist.init_process_group("nccl")
 rank = dist.get_rank()
-assert rank_zero_only(lambda: "first")() == ("first" if rank == 0 else None)
 first = PartialState()
 dist.barrier()
 assert first.rank == PartialState().rank == rank
-rank_zero_only.rank = rank + 1
-dist.barrier()
-assert rank_zero_only.rank == rank + 1
 """)
     if is_imported:
         from accelerate.state import PartialState  # type: ignore[import-not-found]
@@ -81,28 +96,8 @@ assert rank_zero_only.rank == rank + 1
         state = sys.modules["accelerate.state"].PartialState._shared_state
         assert state == ({"rank": "of who runs kernbench"} if is_imported else {})
     finally:
-        for name in [each for each in sys.modules if each.startswith(("accel", "lightning_u"))]:
+        for name in [each for each in sys.modules if each.startswith("accel")]:
             del sys.modules[name]
-
-
-@pytest.mark.adr("0095-D2")
-def test_packages_whose_modules_are_a_rank_are_each_ranks(
-    tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [str(libraries), *sys.path])
-    path = tmp_path / "program.py"
-    path.write_text("""
-import torch.distributed as dist
-import fairscale.groups as groups
-
-dist.init_process_group("nccl")
-assert groups.mine is None
-groups.mine = dist.get_rank()
-dist.barrier()
-assert groups.mine == dist.get_rank()
-""")
-    simulated(path, nprocs=2)
-    assert "fairscale" not in sys.modules
 
 
 @pytest.mark.adr("0095-D3")
@@ -134,6 +129,26 @@ own = threading.Lock()
 assert isinstance(own, threading.Lock)
 """)
     simulated(path, nprocs=2)
+
+
+@pytest.mark.parametrize("nprocs", [1, 2])
+def test_a_shared_library_may_start_threads_and_timers_as_it_is_imported(
+    tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch, nprocs: int
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(libraries), *sys.path])
+    path = tmp_path / "program.py"
+    path.write_text("""
+import time
+import a_locking_library as library
+
+assert library.event.wait(timeout=1)
+assert library.seen == ["thread"]
+time.sleep(2)
+assert library.seen == ["thread", "timer"]
+""")
+    sys.modules.pop("a_locking_library", None)
+    context = simulated(path, nprocs=nprocs)
+    assert context.simulation.now_ps >= 2 * 10**12
 
 
 @pytest.mark.adr("0095-D1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,11 @@ def test_what_a_library_registers_when_it_is_imported_is_for_all_ranks_and_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "site-packages"
-    place.mkdir()
-    (place / "kernbench_gems.py").write_text(
+    package = place / "kernbench_gems"
+    package.mkdir(parents=True)
+    # Which makes it a package that all ranks share.
+    (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
+    (package / "__init__.py").write_text(
         """
 import torch
 owner = torch.library.Library("kernbench_gems", "DEF")

@@ -311,6 +311,12 @@ def _torchrun(
     prefix: Annotated[
         bool, typer.Option("--prefix/--no-prefix", help="Show each line's rank before it.")
     ] = False,
+    private: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
+        ),
+    ] = None,
     debug: Annotated[
         bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")
     ] = False,
@@ -344,6 +350,7 @@ def _torchrun(
         json=json,
         ranks_print=ranks_print,
         prefix=prefix,
+        private=tuple(private or ()),
         debug=debug,
         own_options=option_names(context),
     )

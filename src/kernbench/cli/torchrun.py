@@ -39,6 +39,8 @@ class TorchrunOptions(OutputOptions):
     ranks_print: str
     """The ranks whose output is shown: numbers, or ``all``."""
     prefix: bool
+    private: tuple[str, ...]
+    """Packages that each rank imports for itself."""
     own_options: frozenset[str] = frozenset()
     """The names that options of the command have."""
 
@@ -73,11 +75,12 @@ def torchrun(options: TorchrunOptions) -> int:
 def _run(
     options: TorchrunOptions, path: Path, machine: Machine, nprocs: int, outputs: Outputs
 ) -> int:
-    from kernbench.torch_bridge import run_torchrun
+    from kernbench.torch_bridge import check_private, run_torchrun
 
     shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
     code = compile_program(path, "torchrun")
     _import_bridge()
+    check_private(options.private, path.parent)
     from kernbench.runtime_api import RuntimeContext
 
     context = RuntimeContext(
@@ -107,6 +110,7 @@ def _run(
                     "MASTER_PORT": str(options.master_port),
                     "TORCHELASTIC_RUN_ID": options.run_id,
                 },
+                private=options.private,
             )
         except SystemExit as end:
             if end.code is None or isinstance(end.code, int):

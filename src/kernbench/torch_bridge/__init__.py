@@ -8,12 +8,20 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 from kernbench.torch_bridge.device_limit import check_ranks
+from kernbench.torch_bridge.packages import check_private
 from kernbench.torch_bridge.versions import SUPPORTED, TorchVersionError, check_torch
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext
 
-__all__ = ["SUPPORTED", "TorchVersionError", "check_ranks", "check_torch", "run_torchrun"]
+__all__ = [
+    "SUPPORTED",
+    "TorchVersionError",
+    "check_private",
+    "check_ranks",
+    "check_torch",
+    "run_torchrun",
+]
 
 
 def run_torchrun(
@@ -27,19 +35,24 @@ def run_torchrun(
     with_rank: bool = False,
     module: str | None = None,
     variables: Mapping[str, str] | None = None,
+    private: Collection[str] = (),
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
     ``argv`` is what it finds in ``sys.argv``: its file and its arguments. What ranks print is shown
     of ``shown``, None for all, after the rank's number ``with_rank``. ``module`` is the program's
-    name where it is run as ``-m`` does; ``variables`` are set over those of the launcher.
+    name where it is run as ``-m`` does; ``variables`` are set over those of the launcher. Each rank
+    imports the packages ``private`` for itself, and those that it would anyway (ADR-0113).
 
     Raises:
+        UnknownNameError: There is no package of ``private``.
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
-        UsageError: There are more ranks than PyTorch has numbers for devices.
+        UsageError: All ranks must share one of them, or there are more ranks than PyTorch has
+            numbers for devices.
     """
     check_ranks(nprocs, f"run_torchrun(nprocs={nprocs})")
     check_torch()
+    check_private(private, path.parent)
     from kernbench.torch_bridge.programs import run_torchrun as run
 
     run(
@@ -52,4 +65,5 @@ def run_torchrun(
         with_rank=with_rank,
         module=module,
         variables=variables or {},
+        private=private,
     )

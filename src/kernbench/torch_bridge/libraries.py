@@ -140,6 +140,7 @@ def _exit_at_once(status: int) -> None:
     """``os._exit``, which would end all ranks; this one ends, ``finally`` blocks and all."""
     if HERE.process is None or HERE.is_foreign:
         _os_exit(status)
+    HERE.process.ends_at_once = True
     raise SystemExit(status)
 
 

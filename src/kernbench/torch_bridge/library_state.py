@@ -1,12 +1,11 @@
 """What libraries that all ranks share keep for a process: each rank has its own.
 
-A library's modules are imported once for all ranks (``modules``), so what they say of "this"
-process must be exchanged when another rank goes on.
+Some libraries are imported once for all ranks (``packages``), so what they say of "this" process
+must be exchanged when another rank goes on.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
@@ -25,17 +24,12 @@ def _made_by(make: Callable[[], Any]) -> Fresh:
     return lambda process: make()
 
 
-def _rank(process: Process) -> int:
-    return int(process.environ.get(os.fsencode("RANK"), 0))
-
-
 STATES: Mapping[str, Mapping[str, Fresh]] = {
     "accelerate.state": {
         "PartialState._shared_state": _made_by(dict),
         "AcceleratorState._shared_state": _made_by(dict),
         "GradientState._shared_state": _made_by(dict),
     },
-    "lightning_utilities.core.rank_zero": {"rank_zero_only.rank": _rank},
     "torch.distributed.fsdp._debug_utils": {
         "SimpleProfiler.results": _made_by(lambda: defaultdict(float)),
         "SimpleProfiler.profiling": _made_by(set),

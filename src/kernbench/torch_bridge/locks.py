@@ -50,7 +50,7 @@ class _LockWait(Handle):
             self._simulation.idling.cancel(self._timer)
 
 
-class _Lock:
+class WaitingLock:
     """``threading.Lock`` for threads of simulated processes; for others, the usual one."""
 
     def __init__(self) -> None:
@@ -137,7 +137,10 @@ class _LockOfEach:
     def __exit__(self, *error: object) -> None:
         self.release()
 
-    # What threading.Condition asks of a reentrant lock.
+
+class _ReentrantLockOfEach(_LockOfEach):
+    """One that its holder may take again, with what ``threading.Condition`` asks of such a lock."""
+
     def _is_owned(self) -> bool:
         return bool(self._own._is_owned())
 
@@ -148,16 +151,16 @@ class _LockOfEach:
         self._own._acquire_restore(state)
 
 
-class SimulatedLock(_Lock):
+class SimulatedLock(WaitingLock):
     """``threading.Lock``."""
 
     def __new__(cls) -> Any:
-        return _LockOfEach(_Lock) if HERE.is_importing else super().__new__(cls)
+        return _LockOfEach(WaitingLock) if HERE.is_importing else super().__new__(cls)
 
 
 def _reentrant_lock() -> Any:
     """``threading.RLock``."""
-    return _LockOfEach(_PyRLock) if HERE.is_importing else _PyRLock()
+    return _ReentrantLockOfEach(_PyRLock) if HERE.is_importing else _PyRLock()
 
 
 def _is_set(event: threading.Event) -> bool:

@@ -1,49 +1,49 @@
-"""Modules: libraries are shared by all simulated processes, a program's own modules are not."""
+"""Modules: some are shared by all simulated processes, most are each one's own (``packages``)."""
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
 import sys
-import sysconfig
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
 from types import ModuleType
 from typing import Any
 
-from kernbench.torch_bridge import benchmarks
+from kernbench.torch_bridge import benchmarks, import_locks
 from kernbench.torch_bridge.library_state import LibraryStates
+from kernbench.torch_bridge.packages import Packages
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process
 
-PRIVATE_PACKAGES = ("fairscale", "ignite", "megatron")
-"""Installed packages that keep a rank's state in their modules, as a program's own do."""
 
-# Lightning makes and deletes it while it loads a checkpoint, in which ranks wait for each other.
-_PRIVATE_MODULES = frozenset({"lightning.pytorch.utilities.argparse_utils"})
-_LIBRARIES = tuple(
-    f"{Path(path).resolve()}/"
-    for path in {
-        sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-)
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of libraries, whichever environment's they are: one may build on another."""
-_OURS = f"{Path(__file__).resolve().parents[1]}/"
+class _Absent:
+    """In place of a module that one process has, and another has not."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+_ABSENT: Any = _Absent()
 
 
 class ProcessModules(importlib.abc.MetaPathFinder):
-    """Notes who imports what, and lets libraries be imported by no rank in particular.
+    """Notes who imports what, and lets shared libraries be imported by no rank in particular.
 
     A library that is first imported inside a rank may keep something of that rank, such as the
     default group as a default argument; the process that started all ranks has nothing to keep.
     """
 
-    def __init__(self, base: Process, states: LibraryStates) -> None:
+    def __init__(self, base: Process, states: LibraryStates, packages: Packages) -> None:
         self._base = base
         self._states = states
+        self._packages = packages
         self._loaded = base
-        self._private = set(_PRIVATE_MODULES)
+        self._names: list[str] = []
+        """Of modules that are a process's own; each keeps its own in this order."""
+        self._own: set[str] = set()
+        self._shared: set[str] = set()
         self._is_looking = False
 
     def install(self, patches: Patches) -> None:
@@ -51,18 +51,39 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         patches.set(sys, "meta_path", [self, *sys.meta_path])
         patches.on_close(self._forget)
         benchmarks.install(patches)
+        import_locks.install(patches, self._shared.__contains__)
         self._patches = patches
 
     def load(self, process: Process) -> None:
         """Show a process's own modules."""
         before = self._loaded
-        if before is process or not self._private:
-            self._loaded = process
+        if before is process:
             return
-        shown = sys.modules
-        before.modules = {name: shown.pop(name) for name in self._private if name in shown}
-        shown.update(process.modules)
         self._loaded = process
+        names, shown, wanted = self._names, sys.modules, process.modules
+        if not names:
+            return
+        # Every turn of a rank comes by here: no loop of Python's as long as all have all modules.
+        before.modules = list(map(shown.get, names, repeat(_ABSENT)))
+        wanted += repeat(_ABSENT, len(names) - len(wanted))
+        shown.update(zip(names, wanted, strict=True))
+        if not all(wanted):
+            for name, module in zip(names, wanted, strict=True):
+                if module is _ABSENT:
+                    del shown[name]
+
+    @contextmanager
+    def of_nobody(self) -> Iterator[None]:
+        """Be the process that started all ranks, for what they share."""
+        before = HERE.process, HERE.is_importing
+        loaded = self._loaded
+        HERE.process, HERE.is_importing = self._base, True
+        self.load(self._base)
+        try:
+            yield
+        finally:
+            HERE.process, HERE.is_importing = before
+            self.load(loaded)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -76,25 +97,32 @@ class ProcessModules(importlib.abc.MetaPathFinder):
             self._is_looking = False
         if spec is None:
             return None
-        if _is_private(fullname, spec):
-            self._private.add(fullname)
+        if self._packages.is_private(fullname, spec):
+            if fullname not in self._own:
+                self._own.add(fullname)
+                self._names.append(fullname)
         elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _BaseLoader(spec.loader, self._base, self._states, self._patches)
+            self._shared.add(fullname)
+            spec.loader = _BaseLoader(spec.loader, self)
         return spec
 
+    def executed(self, module: ModuleType) -> None:
+        """Take note of a library's module that all ranks share."""
+        self._states.meet(module)
+        if module.__name__ == benchmarks.MODULE:
+            benchmarks.patch(module, self._patches)
+
     def _forget(self) -> None:
-        for name in self._private:
+        for name in self._names:
             sys.modules.pop(name, None)
 
 
 class _BaseLoader(importlib.abc.Loader):
     """Executes a library's module as the process that started all ranks."""
 
-    def __init__(self, loader: Any, base: Process, states: LibraryStates, patches: Patches) -> None:
+    def __init__(self, loader: Any, modules: ProcessModules) -> None:
         self._loader = loader
-        self._base = base
-        self._states = states
-        self._patches = patches
+        self._modules = modules
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -107,15 +135,15 @@ class _BaseLoader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        before = HERE.process, HERE.is_importing
-        HERE.process, HERE.is_importing = self._base, True
+        # Another rank that finds it in sys.modules waits until it is complete.
+        lock = import_locks.lock_for_all(module.__name__)
+        lock.acquire()
         try:
-            self._loader.exec_module(module)
+            with self._modules.of_nobody():
+                self._loader.exec_module(module)
         finally:
-            HERE.process, HERE.is_importing = before
-        self._states.meet(module)
-        if module.__name__ == benchmarks.MODULE:
-            benchmarks.patch(module, self._patches)
+            lock.release()
+        self._modules.executed(module)
 
 
 def _found(
@@ -127,19 +155,3 @@ def _found(
             if spec is not None:
                 return spec
     return None
-
-
-def _is_private(fullname: str, spec: importlib.machinery.ModuleSpec) -> bool:
-    if fullname.partition(".")[0] in PRIVATE_PACKAGES:
-        return True
-    where = (
-        spec.origin
-        if spec.has_location
-        else next(iter(spec.submodule_search_locations or ()), None)
-    )
-    if where is None:
-        return False
-    path = Path(where).resolve()
-    if path.suffix in (".so", ".pyd") or not _INSTALLED.isdisjoint(path.parts):
-        return False
-    return not str(path).startswith((*_LIBRARIES, _OURS))

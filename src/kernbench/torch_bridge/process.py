@@ -12,6 +12,7 @@ from kernbench.torch_bridge.host import Host
 from kernbench.torch_bridge.ranges import Ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from logging import Logger
     from types import ModuleType
 
@@ -56,7 +57,7 @@ class Process:
         """The current ones of devices that it has left for another, by SIP."""
         self.allocators: dict[int, CachingAllocator] = {}
         """Of the devices that it has used, by SIP."""
-        self.modules: dict[str, ModuleType] = {}
+        self.modules: list[ModuleType] = []
         """Its own modules, while another rank runs."""
         self.library_state: list[Any] = []
         """Its own values of what shared libraries keep, while another rank runs."""
@@ -80,6 +81,12 @@ class Process:
         """By the handles that the program has."""
         self.is_replaying = False
         """Whether what it launches only computes, for its time is that of a graph."""
+        self.exit_handlers: list[tuple[Callable[..., Any], Any, Any]] = []
+        """Functions with their arguments that are called at its end, the latest first."""
+        self.thread_handlers: list[tuple[Callable[..., Any], Any, Any]] = []
+        """Likewise, before its threads are waited for."""
+        self.ends_at_once = False
+        """Whether it has asked for an end without all that."""
         self.kept: set[Any] = set()
         """Objects that only C++ holds, which would let their Python half die."""
 

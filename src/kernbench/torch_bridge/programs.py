@@ -25,6 +25,7 @@ from kernbench.torch_bridge import (
     control_flow,
     device,
     dispatcher,
+    endings,
     environ,
     flex_attention,
     graphs,
@@ -43,18 +44,20 @@ from kernbench.torch_bridge import (
 )
 from kernbench.torch_bridge.device.module import ARCHITECTURE
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.endings import leave, live
 from kernbench.torch_bridge.globals import Globals
 from kernbench.torch_bridge.kernels import TorchLauncher
 from kernbench.torch_bridge.library_state import LibraryStates
 from kernbench.torch_bridge.loggers import ProcessLoggers
 from kernbench.torch_bridge.modules import ProcessModules
 from kernbench.torch_bridge.observe import Observer
+from kernbench.torch_bridge.packages import Packages
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, _Here
 from kernbench.torch_bridge.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.remarks import remarks_of
 from kernbench.torch_bridge.session import Session
-from kernbench.torch_bridge.strands import Strands, join_all, show_daemon, starting
+from kernbench.torch_bridge.strands import Strands, show_daemon, starting
 from kernbench.triton_backend import activate, announced_target
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class Programs:
         shown: Collection[int] | None,
         with_rank: bool,
         package: str | None = None,
+        private: Collection[str] = (),
     ) -> None:
         self._session = session
         self._package = package
@@ -83,7 +87,7 @@ class Programs:
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
         self._states = LibraryStates(self._base)
-        self._modules = ProcessModules(self._base, self._states)
+        self._modules = ProcessModules(self._base, self._states, Packages(private))
         self._loggers = ProcessLoggers(self._base)
 
     @contextmanager
@@ -103,6 +107,7 @@ class Programs:
             clocks.install(patches)
             queues.install(patches)
             Strands(inside, self._enter).install(patches)
+            endings.install(patches)
             c10d.install(patches)
             dispatcher.install(patches)
             device.install(patches)
@@ -152,8 +157,7 @@ class Programs:
         """Execute the program once, as rank 0; it may spawn ranks."""
         self._base.environ.update(environ.encoded(variables))
         with inside(self._base), missing_kernels_by_name():
-            self.execute("__main__")
-            join_all(self._base)
+            live(self._base, lambda: self.execute("__main__"))
         self._base.host.catch_up()
 
     def start(
@@ -183,12 +187,16 @@ class Programs:
             HERE.is_foreign = False
             show_daemon(threading.current_thread(), False)
             with inside(process), missing_kernels_by_name():
-                work(rank)
-                join_all(process)
+                live(process, lambda: work(rank))
             process.host.catch_up()
 
         with starting():
             return run.multiprocessing.start(body, (), nprocs, carrier_of)
+
+    def end(self) -> None:
+        """End the process that has started all ranks: libraries may have started threads in it."""
+        with inside(self._base):
+            leave(self._base)
 
     def _enter(self, process: Process) -> None:
         """Show what is a process's own before it goes on."""
@@ -228,6 +236,7 @@ def run_torchrun(
     with_rank: bool,
     module: str | None,
     variables: Mapping[str, str],
+    private: Collection[str],
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context)
@@ -235,7 +244,7 @@ def run_torchrun(
     package = None if module is None else module.rpartition(".")[0]
     if module is not None and path.name == "__main__.py":
         package = module
-    programs = Programs(session, path, code, shown, with_rank, package)
+    programs = Programs(session, path, code, shown, with_rank, package, private)
     variables = {
         "RANK": "{rank}",
         "LOCAL_RANK": "{rank}",
@@ -262,3 +271,4 @@ def run_torchrun(
             )
         else:
             programs.start(lambda _: programs.execute("__main__"), nprocs, variables).join()
+            programs.end()

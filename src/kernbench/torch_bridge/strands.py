@@ -104,7 +104,7 @@ def show_daemon(thread: threading.Thread, is_daemon: bool) -> None:
 
 
 def join_all(process: Process) -> None:
-    """Wait for the threads that a process still has, as Python does at its end; end daemons."""
+    """Wait for the threads that a process still has, as Python does at its end."""
     simulation = process.session.run.simulation
     # What executors do when Python ends; of other processes they must not know it.
     executors._shutdown = True
@@ -115,6 +115,11 @@ def join_all(process: Process) -> None:
     for strand in list(process.strands):
         if not strand.is_daemon or strand.thread in executors._threads_queues:
             simulation.wait(strand.end)
+
+
+def end_daemons(process: Process) -> None:
+    """End the threads that a process does not wait for."""
+    simulation = process.session.run.simulation
     for strand in list(process.strands):
         if strand.rank is not None and strand.rank.alive:
             strand.rank.abort()
