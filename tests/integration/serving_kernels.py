@@ -120,3 +120,27 @@ def decode_4bits(codes, table, y, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     code = tl.load(codes + at)
     tl.store(y + at, tl.load(table + code))
+
+
+@triton.jit
+def gathered_sums(x, index, y, k, HOW: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr):
+    """Sums of rows that data names, part by part; ``HOW`` the addresses come about."""
+    at = tl.load(index + tl.program_id(0) * ROWS + tl.arange(0, ROWS))
+    inner = tl.arange(0, BK)
+    pointers = x + (at[:, None] * k + inner[None, :])
+    offsets = at[:, None] * k + inner[None, :]
+    total = tl.zeros([ROWS, BK], tl.float32)
+    for part in range(tl.cdiv(k, BK)):
+        mask = inner[None, :] < k - part * BK
+        if HOW == "pointers move":
+            total += tl.load(pointers, mask, other=0.0)
+            pointers += BK
+        elif HOW == "offsets move":
+            total += tl.load(x + offsets, mask, other=0.0)
+            offsets += BK
+        elif HOW == "from the start":
+            total += tl.load(pointers + part * BK, mask, other=0.0)
+        else:
+            column = part * BK + inner
+            total += tl.load(x + (column[None, :] + at[:, None] * k), mask, other=0.0)
+    tl.atomic_add(y + (inner[None, :] + at[:, None] // 16 * BK), total)

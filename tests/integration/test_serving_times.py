@@ -153,3 +153,21 @@ def test_what_is_looked_up_in_a_small_table_costs_no_more_than_the_table() -> No
     assert decode_ps(16) <= 3 * bound_ps(6 * n)
     assert decode_ps(16) < decode_ps(1 << 20) < decode_ps(1 << 30)
     assert decode_ps(1 << 30) >= bound_ps(6 * n + n * SIP.cube.hbm_burst_bytes)
+
+
+@pytest.mark.adr("0100-D1")
+def test_pointers_and_offsets_that_move_in_a_loop_cost_the_same() -> None:
+    n, k, rows = 1 << 12, 1000, 16
+    times = {
+        how: time_ps(
+            "gathered_sums",
+            kernels.gathered_sums,
+            lambda torch: (torch.empty(n, k), torch.empty(n, dtype="i32"), torch.empty(n, 64), k),
+            (n // rows,),
+            HOW=how,
+            ROWS=rows,
+            BK=64,
+        )
+        for how in ("pointers move", "offsets move", "from the start", "anew")
+    }
+    assert len(set(times.values())) == 1, times

@@ -30,7 +30,7 @@ from kernbench.commands import (
 )
 from kernbench.sim_engine.kernel_fingerprints import SPREAD, fold
 from kernbench.sim_engine.kernel_numbers import Numbers
-from kernbench.sim_engine.kernel_origins import leaves
+from kernbench.sim_engine.kernel_origins import is_loaded, leaves
 from kernbench.sim_engine.kernel_plan import ONE_PATH, CommandSite
 
 Array = npt.NDArray[Any]
@@ -255,6 +255,7 @@ def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> tuple[i
 # -- addresses one by one -------------------------------------------------------------------------
 
 _SAMPLES = 3
+"""Programs and iterations of one kind that are looked at, where their addresses are known."""
 
 
 def _listed(
@@ -274,9 +275,8 @@ def _listed(
     for number in range(int(which.max()) + 1):
         alike = np.flatnonzero(which == number)
         samples = []
-        for sample, program in enumerate(_spread(programs)):
+        for share, program in _samples(site, programs):
             # Other iterations move alike: each sample is of another one.
-            share = sample / (_SAMPLES - 1)
             flat = alike[int(share * (len(alike) - 1))]
             others = (share * (counts - 1)).astype(np.int64)
             index = [
@@ -291,10 +291,15 @@ def _listed(
     return dims, tuple(found[index] for index in which.tolist())
 
 
-def _spread(programs: Sequence[int]) -> list[int]:
-    """Return a few of the programs, the first and the last among them."""
-    last = len(programs) - 1
-    return [programs[last * sample // (_SAMPLES - 1)] for sample in range(_SAMPLES)]
+def _samples(site: CommandSite, programs: Sequence[int]) -> list[tuple[float, int]]:
+    """Return a few of the programs, and how far each is on the way from the first to the last.
+
+    One is enough where stand-ins decide where the addresses lie.
+    """
+    if site.gather is not None and is_loaded(site.gather):
+        return [(0.0, programs[0])]
+    shares = [sample / (_SAMPLES - 1) for sample in range(_SAMPLES)]
+    return [(share, programs[int(share * (len(programs) - 1))]) for share in shares]
 
 
 def _pattern_of(leaf: Separable | Predicate, program: int) -> Iterator[tuple[Dims, Array]]:

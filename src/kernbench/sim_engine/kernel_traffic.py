@@ -7,7 +7,7 @@ cell is a *segment*, and segments that have all in common but their programs are
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -190,7 +190,9 @@ class GroupTraffic:
                 key = (site.index, int(pattern[position]), *self._trips_of(site, trips))
                 moved = known.get(key)
                 if moved is None:
-                    alike = np.flatnonzero(class_of == class_of[position]).tolist()
+                    alike: Sequence[int] = (position,)
+                    if site.gather is not None or site.mask is not None:
+                        alike = np.flatnonzero(class_of == class_of[position]).tolist()
                     moved = touched(site, position, self._burst_bytes, trips, alike)
                     if site.index in self._lookups.sizes:
                         size_bytes = self._lookups.sizes[site.index]
