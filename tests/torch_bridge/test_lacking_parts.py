@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,7 @@ REFUSED = {
     "torch._fused_dropout(x, 0.5)": "torch.ops.aten._fused_dropout: PyTorch has it for GPUs only",
     "x.__dlpack__()": "Tensor.__dlpack__",
     "mp.Pipe()": "multiprocessing.Pipe",
-    "mp.get_context('spawn').Manager()": "multiprocessing.Manager",
+    "mp.Manager().Pool()": "multiprocessing.Pool",
 }
 
 
@@ -157,6 +159,74 @@ if __name__ == "__main__":
 @pytest.mark.adr("0077-D3")
 def test_ranks_share_queues_and_locks_with_what_spawned_them(run) -> None:
     run(SHARED)
+
+
+MANAGED = """
+import sys, threading
+def use(manager, number):
+    # With one process, with those that it starts, and under real Python.
+    queue, done, names = manager.Queue(maxsize=2), manager.dict(zero=0), manager.list([1])
+    lock, ended = manager.Lock(), manager.Event()
+    value, place = manager.Value("i", 3), manager.Namespace(x=1)
+    numbers = manager.Array("d", [1.5, 2])
+    def take():
+        while (item := queue.get()) is not None:
+            with lock:
+                done[item] = done.get("zero") + item
+                names.append(item)
+                value.value += 1
+        ended.set()
+    thread = threading.Thread(target=take)
+    thread.start()
+    for item in [*range(number), None]:
+        queue.put(item)
+    assert ended.wait(60)
+    thread.join()
+    place.y, numbers[0] = number, 4.5
+    return [
+        sorted(done.keys(), key=str), [*done.values()], [*names], len(names), value.value,
+        place.x + place.y, [*numbers], queue.empty(), done.copy(),
+    ]
+"""
+
+
+@pytest.mark.adr("0077-D3")
+def test_a_manager_serves_the_threads_of_a_rank_as_a_real_one_does(run, tmp_path: Path) -> None:
+    work = (
+        "with mp.get_context('spawn').Manager() as manager: found = use(manager, 5)\n"
+        "with open(sys.argv[1] if sys.argv[1:] else out, 'w') as file: print(found, file=file)\n"
+    )
+    path = tmp_path / "real.py"
+    path.write_text(
+        f"import torch.multiprocessing as mp\n{MANAGED}\nif __name__ == '__main__':\n"
+        + "".join(f"    {line}\n" for line in work.splitlines())
+    )
+    real = [sys.executable, str(path), f"{tmp_path}/real"]
+    subprocess.run(real, check=True, timeout=100)
+    run(f"{MANAGED}\nout = {str(tmp_path / 'simulated')!r}\n{work}")
+    assert (tmp_path / "simulated").read_text() == (tmp_path / "real").read_text()
+
+
+@pytest.mark.adr("0077-D3")
+def test_ranks_share_what_a_manager_of_their_parent_serves(run) -> None:
+    run(
+        """
+def work(rank, manager, table, names, value, place, numbers):
+    table[rank] = names, "own"
+    names.append(rank)
+    numbers[rank] = rank + 1
+    if rank == 1:
+        value.value, place.who = 7, rank
+if __name__ == "__main__":
+    manager = mp.Manager()
+    shared = manager.dict(), manager.list(), manager.Value("i", 0), manager.Namespace()
+    numbers = manager.Array("i", [0, 0])
+    mp.spawn(work, (manager, *shared, numbers), 2)
+    table, names, value, place = shared
+    assert sorted(table) == sorted(names) == [0, 1] and value.value == 7 and place.who == 1
+    assert list(numbers) == [1, 2]
+"""
+    )
 
 
 @pytest.mark.adr("0077-D3")

@@ -16,10 +16,12 @@ import torch.multiprocessing
 from kernbench.torch_bridge.locks import SimulatedLock
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.shared_objects import SHARED_OBJECTS, SharedObjects
 
 # The module's functions are those of a context that was made when it was imported.
 _OWNERS = (multiprocessing, torch.multiprocessing)
 _SHARED = (
+    *SHARED_OBJECTS,
     queue.Queue,
     SimulatedLock,
     threading._RLock,
@@ -73,8 +75,10 @@ def install(patches: Patches) -> None:
         "BoundedSemaphore": lambda value=1: threading.BoundedSemaphore(value),
         "Event": lambda: threading.Event(),
         "Barrier": lambda *args, **kwargs: threading.Barrier(*args, **kwargs),
-        **{name: _refusing(name) for name in ("Pipe", "Pool", "Manager")},
+        **{name: _refusing(name) for name in ("Pipe", "Pool")},
     }
+    of_managers = {name: make for name, make in made.items() if name != "Pipe"}
+    made["Manager"] = lambda: SharedObjects(of_managers)
     for name, make in made.items():
         patches.set(BaseContext, name, _of_context(make))
         for owner in _OWNERS:
