@@ -270,17 +270,66 @@ for asked in (rank, torch.cuda.current_device(), torch.device("cuda")):
     )
 
 
-def test_pinned_memory_may_be_asked_for_wherever_a_tensor_is_made(run) -> None:
+@pytest.mark.parametrize("data", [True, False])
+def test_pinned_memory_says_so_wherever_it_is_asked_for(run, data: bool) -> None:
     run(
         START
         + """
+host = torch.tensor([1.0, 2.0])
 for made in (
     torch.tensor([1.0, 2.0], pin_memory=True),
     torch.ones(2).new_tensor([1.0, 2.0], pin_memory=True),
     torch.empty(2, pin_memory=True).copy_(torch.arange(1.0, 3.0)),
+    torch.empty_like(host, pin_memory=True).copy_(host),
+    torch.arange(1.0, 3.0, pin_memory=True),
+    torch.cuda.FloatTensor([1.0, 2.0]).cpu().pin_memory(),
+    host.pin_memory(),
+    host.pin_memory().untyped_storage().pin_memory().__class__ and host.pin_memory()[0:],
+    host.cuda().to("cpu", non_blocking=True),
 ):
-    assert made.device.type == "cpu" and made.cuda(non_blocking=True).tolist() == [1.0, 2.0]
-"""
+    assert made.is_pinned() and made.untyped_storage().is_pinned() and made[1:].is_pinned()
+    assert made.device.type == "cpu" and made.pin_memory() is made
+    assert not (made + 1).is_pinned() and not made.cuda(non_blocking=True).is_pinned()
+    torch.cuda.synchronize()
+    assert made.tolist() == [1.0, 2.0] or not WITH_DATA
+pinned = host.pin_memory()
+host += 1  # A copy, as on CUDA.
+assert pinned.tolist() == [1.0, 2.0]
+strided = torch.arange(6.0).view(2, 3).T.pin_memory()
+assert strided.stride() == (1, 3) and strided.is_pinned() and strided[2].tolist() == [2.0, 5.0]
+assert not any(each.is_pinned() for each in (host, x, x.cpu(), torch.empty(2)))
+weight = torch.ones(2, requires_grad=True)
+weight.pin_memory().sum().backward()
+assert weight.grad.tolist() == [1.0, 1.0]
+for wrong in (
+    lambda: x.pin_memory(),
+    lambda: torch.empty(2, device="cuda", pin_memory=True),
+    lambda: torch.empty_like(x, pin_memory=True),
+    lambda: torch.tensor([1.0], device="cuda", pin_memory=True),
+):
+    try:
+        wrong()
+    except RuntimeError as error:
+        assert "nly dense CPU tensors" in str(error), error
+    else:
+        raise AssertionError("a device's memory cannot be pinned")
+import time
+big = torch.ones(1 << 20, device="cuda")
+torch.cuda.synchronize()
+began = time.perf_counter()
+copy = big.to("cpu", non_blocking=True)
+launched = time.perf_counter()
+torch.cuda.synchronize()
+assert 10 * (launched - began) < time.perf_counter() - began
+for number in (0, 2):
+    loader = torch.utils.data.DataLoader(
+        [(torch.ones(2), {"y": 3.0})] * 4, batch_size=2, pin_memory=True, num_workers=number
+    )
+    assert loader.pin_memory
+    for inputs, others in loader:
+        assert inputs.is_pinned() and others["y"].is_pinned()
+""".replace("WITH_DATA", str(data)),
+        data=data,
     )
 
 

@@ -39,7 +39,6 @@ _os_start_process = BaseProcess.start
 def install(patches: Patches) -> None:
     """Replace them."""
     patches.set(torch.utils.data.DataLoader, "__init__", _loader_without_workers)
-    patches.set(torch.Tensor, "pin_memory", lambda self, device=None: self)
     patches.set(signal, "signal", _signal_on_main)
     patches.set(torch, "compile", compile_nothing)
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
@@ -63,14 +62,14 @@ def install(patches: Patches) -> None:
 def _loader_without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
     """``DataLoader.__init__``: batches are made in the rank itself.
 
-    Workers would be forks of a process with all ranks in it, and pinning a thread beside them.
+    Workers would be forks of a process with all ranks in it.
     """
     names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
     given = dict(zip(names, args, strict=False)) | kwargs
     if len(args) > len(names):
         rest = ("collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn")
         given |= dict(zip(rest, args[len(names) :], strict=False))
-    given |= {"num_workers": 0, "pin_memory": False}
+    given["num_workers"] = 0
     for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
         given.pop(name, None)
     _init_loader(self, **given)

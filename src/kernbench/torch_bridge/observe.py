@@ -13,6 +13,7 @@ from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.in_use import check_named
 from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, EXECUTING, with_index
+from kernbench.torch_bridge.device.pinned import pinned
 from kernbench.torch_bridge.device.residence import (
     Residence,
     settle,
@@ -194,7 +195,7 @@ class Observer(Mode):
             # Below a dispatch mode PyTorch's kernels read the memory that such a tensor lacks.
             func = _ZEROS
         if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
+            return pinned(self._make(func, operation, args, {**kwargs, "pin_memory": False}))
         asked = kwargs.get("device")
         source = residence_among(operation, args)
         target: torch.device | None = None
@@ -261,6 +262,9 @@ class Observer(Mode):
         else:
             result = copy_to_host(operation, args, kwargs)
         wait = not kwargs.get("non_blocking", False)
+        if not wait and result is not args[0]:
+            # CUDA makes memory pinned that it is to copy to meanwhile.
+            pinned(result)
         self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
         return result
 

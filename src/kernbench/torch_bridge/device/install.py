@@ -11,6 +11,7 @@ from kernbench.torch_bridge.device import (
     lacking,
     legacy,
     module,
+    pinned,
     tensors,
 )
 from kernbench.torch_bridge.memory import cuda
@@ -23,6 +24,7 @@ def install(patches: Patches) -> None:
     module.install(patches)
     accelerator.install(patches)
     tensors.install(patches)
+    pinned.install(patches)
     legacy.install(patches)
     autocast.install(patches)
     gradients.install(patches)

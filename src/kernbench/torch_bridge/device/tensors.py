@@ -20,6 +20,7 @@ from kernbench.torch_bridge.device.names import (
     is_simulated,
     with_index,
 )
+from kernbench.torch_bridge.device.pinned import NOT_PINNED, pinned
 from kernbench.torch_bridge.device.residence import residence_of, settle_open
 from kernbench.torch_bridge.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.patches import Patches
@@ -154,12 +155,8 @@ def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     """Do what ``to`` was asked besides the device: dtype, copy, memory_format."""
     positional = args if "device" in kwargs else args[1:]
     asked = kwargs | dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False))
-    rest = {
-        name: value
-        for name, value in asked.items()
-        if name not in ("device", "non_blocking") and value is not None
-    }
-    return _to(tensor, **rest) if rest else tensor
+    rest = {name: value for name, value in asked.items() if name != "device" and value is not None}
+    return _to(tensor, **rest) if rest.keys() - {"non_blocking"} else tensor
 
 
 def _indexed(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -218,12 +215,13 @@ def new_tensor(
     self: Tensor, data: Any, *, device: Any = None, requires_grad: bool = False, **kwargs: Any
 ) -> Tensor:
     """``Tensor.new_tensor``: by default the numbers go to where the tensor is."""
-    kwargs.pop("pin_memory", None)
+    is_pinned = kwargs.pop("pin_memory", False)
     data = read_by_host(data)
     target = device_of(self) if device is None else device
     if not is_simulated(target):
         device = {} if device is None else {"device": device}
-        return _new_tensor(self, data, requires_grad=requires_grad, **device, **kwargs)
+        made = _new_tensor(self, data, requires_grad=requires_grad, **device, **kwargs)
+        return pinned(made) if is_pinned else made
     made = to(_new_tensor(self, data, device=CPU, **kwargs), with_index(target))
     return made.requires_grad_() if requires_grad else made
 
@@ -242,15 +240,18 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 def _factory(original: Any) -> Any:
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-        kwargs.pop("pin_memory", None)  # C++ has nothing to pin it with.
+        # C++ has nothing to pin it with.
+        is_pinned = kwargs.pop("pin_memory", False)
         data = read_by_host(data)
         if device is None and _num_modes():
             # `with torch.device(...)`, which would tell C++.
             device = _default_device()
         if device is None or not is_simulated(device):
             made: Tensor = original(data, *args, device=device, **kwargs)
-            return made
+            return pinned(made) if is_pinned else made
         requires_grad = kwargs.pop("requires_grad", False)
+        if is_pinned:
+            raise RuntimeError(NOT_PINNED)
         made = to(original(data, *args, device=CPU, **kwargs), with_index(device))
         return made.requires_grad_() if requires_grad else made
 

@@ -1,0 +1,54 @@
+"""Pinned memory of the host: it says that it is; copies take the time of any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.device.residence import residence_of, storage_of
+from kernbench.torch_bridge.patches import Patches
+
+NOT_PINNED = "Only dense CPU tensors can be pinned"
+
+
+def install(patches: Patches) -> None:
+    """Let memory of the host be pinned, which C++ has nothing to do with."""
+    patches.set_all(torch.Tensor, {"pin_memory": pin_memory, "is_pinned": is_pinned})
+
+
+def pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    """``Tensor.pin_memory``: the tensor itself if its memory is pinned, else a copy.
+
+    Raises:
+        RuntimeError: The tensor is on a device.
+    """
+    if residence_of(self) is not None:
+        kind = torch.typename(self.dtype).rpartition(".")[2]
+        raise RuntimeError(f"cannot pin a {kind} tensor of {self.device}: only dense CPU tensors")
+    return self if is_pinned(self) else pinned(self.clone())
+
+
+def is_pinned(self: Tensor, device: Any = None) -> bool:
+    """``Tensor.is_pinned``."""
+    try:
+        return getattr(storage_of(self), "_kernbench_pinned", False)
+    except (NotImplementedError, RuntimeError):
+        # Wrappers and sparse tensors have no storage.
+        return False
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """Say of a tensor's memory that it is pinned, and return the tensor.
+
+    Raises:
+        RuntimeError: It is on a device.
+    """
+    if residence_of(tensor) is not None:
+        raise RuntimeError(NOT_PINNED)
+    try:
+        storage_of(tensor)._kernbench_pinned = True
+    except (NotImplementedError, RuntimeError):
+        return tensor
+    return tensor
