@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernbench import ops
 from kernbench.errors import UsageError
 from kernbench.ops.gemm import gemm, gemm_blocks
+from kernbench.runtime_api import RuntimeContext
 from kernbench.triton_backend.driver import DEVICE_KEY
 from tests.ops.arrays import FLOATS, Array, assert_close, laid_out, layouts, values
 
@@ -119,3 +120,17 @@ def test_shapes_with_the_same_tile_share_one_compilation(torch: Any) -> None:
 def test_operands_that_do_not_fit_are_refused(torch: Any, call: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         call(torch)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_operands_of_float32_are_as_exact_as_asked(batch: tuple[int, ...]) -> None:
+    """Ten bits of mantissa are left: 1 + 2**-10 is kept, and 1 + 2**-12 rounds to 1."""
+    a = np.full((*batch, 32, 16), 1 + 2.0**-12, np.float32)
+    b = np.full((*batch, 16, 32), 1 + 2.0**-10, np.float32)
+    with RuntimeContext(machine="h100-sxm") as torch:
+        x, y = torch.from_numpy(a), torch.from_numpy(b)
+        exact = ops.matmul(x, y).numpy()
+        rounded = ops.matmul(x, y, input_precision="tf32").numpy()
+    np.testing.assert_array_equal(rounded, np.float32(16 * (1 + 2.0**-10)))
+    np.testing.assert_allclose(exact, 16 * (1 + 2.0**-12) * (1 + 2.0**-10), rtol=4e-7)
+    assert (exact > rounded + 0.003).all()

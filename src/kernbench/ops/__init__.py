@@ -49,7 +49,7 @@ from kernbench.ops.fused import (
     residual_norm,
     rms_norm,
 )
-from kernbench.ops.gemm import linear, matmul
+from kernbench.ops.gemm import gemm_blocks, linear, matmul
 from kernbench.ops.gemm_library import (
     TileChoice,
     in_stages,
@@ -112,6 +112,7 @@ __all__ = [
     "ge",
     "gelu",
     "gelu_backward",
+    "gemm_blocks",
     "gt",
     "held_share",
     "in_stages",

@@ -41,6 +41,7 @@ def gemm(
     a_batch, a_m, a_k, b_batch, b_k, b_n, bias_n, c_batch, c_m, c_n,
     ACTIVATION: tl.constexpr, ACC: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    PRECISION: tl.constexpr = "ieee",
 ):  # fmt: skip
     """``C[M, N] = activation(A[M, K] @ B[K, N] + bias[N])``, a batch entry per ``program_id(1)``.
 
@@ -65,7 +66,7 @@ def gemm(
         left = K - step * BLOCK_K
         a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n[None, :] < N), other=0.0)
-        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=ACC)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=ACC)
         a_ptrs += BLOCK_K * a_k
         b_ptrs += BLOCK_K * b_k
     if bias_ptr is not None:
@@ -91,18 +92,20 @@ def matmul(
     bias: Tensor | None = None,
     out: Tensor | None = None,
     activation: str | None = None,
+    input_precision: str = "ieee",
 ) -> Tensor:
     """Return ``activation(a @ b + bias)``, summed in float32 and rounded once at the end.
 
     Shapes are as in ``torch.matmul``: vectors, matrices, and batches that broadcast. Views are
     read through their strides, without a copy. ``activation`` is one of ``"gelu"`` (tanh form),
-    ``"relu"`` and ``"silu"``. After :func:`~kernbench.ops.use_tiles` a library picks the tile.
+    ``"relu"`` and ``"silu"``. ``input_precision`` is ``tl.dot``'s, for operands of float32. After
+    :func:`~kernbench.ops.use_tiles` a library picks the tile.
 
     Raises:
         UsageError: Sizes, dtypes or ``out`` do not fit; names both.
     """
     choose = chosen_tiles(a.context)
-    if choose is not None:
+    if choose is not None and input_precision == "ieee":
         tiled = _by_library(a, b, bias, out, activation, choose)
         if tiled is not None:
             return tiled
@@ -110,7 +113,7 @@ def matmul(
     key = (
         a_shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype,
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
-        None if out is None else (out.shape, out.stride(), out.dtype), activation,
+        None if out is None else (out.shape, out.stride(), out.dtype), activation, input_precision,
         # The kernel of a single row is the machine's choice.
         a.context.machine if len(a_shape) < 2 or a_shape[-2] == 1 else None,
     )  # fmt: skip
@@ -134,9 +137,9 @@ def matmul(
         a.shape, a.stride(), b.shape, b.stride(), out.stride(), batch, a.dtype.itemsize
     )
     if layout is None:
-        return _batch_by_batch(a, b, bias, out, activation)
+        return _batch_by_batch(a, b, bias, out, activation, input_precision)
     tensors = (a, b, bias, out)
-    launch = _launch(layout, tensors, activation)
+    launch = _launch(layout, tensors, activation, input_precision)
     prepared = prepare(
         launch.kernel, tensors, launch.numbers, launch.grid, dict(launch.constants),
         num_stages=launch.num_stages,
@@ -150,6 +153,7 @@ def _launch(
     layout: GemmLayout,
     tensors: tuple[Tensor, Tensor, Tensor | None, Tensor],
     activation: str | None,
+    input_precision: str,
 ) -> ProductLaunch:
     a, _, bias, _ = tensors
     bias_n = 0 if bias is None else bias.stride()[0]
@@ -158,6 +162,7 @@ def _launch(
         "ACTIVATION": ACTIVATIONS[activation],
         "ACC": compute_dtype(a.dtype),
         "GROUP": GROUP_M,
+        "PRECISION": input_precision,
         **layout.blocks,
     }
     plain = ProductLaunch(gemm, numbers, layout.grid, tuple(constants.items()), NUM_STAGES)
@@ -305,7 +310,12 @@ def build_layout(
 
 
 def _batch_by_batch(
-    a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor, activation: str | None
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
+    input_precision: str,
 ) -> Tensor:
     """Launch once per entry of the first batch dim: the batch is not one run in memory."""
 
@@ -315,5 +325,5 @@ def _batch_by_batch(
         return operand[0 if operand.shape[0] == 1 else index]
 
     for index in range(out.shape[0]):
-        matmul(entry(a, index), entry(b, index), bias, out[index], activation)
+        matmul(entry(a, index), entry(b, index), bias, out[index], activation, input_precision)
     return out

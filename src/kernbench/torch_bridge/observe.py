@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.direct import KnownCall, execute_first
 from kernbench.torch_bridge.dispatcher.registrations import KEYSET
+from kernbench.torch_bridge.float32 import Float32
 from kernbench.torch_bridge.known_values import follow
 from kernbench.torch_bridge.modes import Mode
 from kernbench.torch_bridge.operands import ends_of_copy, is_for_device, residence_among
@@ -31,6 +32,9 @@ from kernbench.torch_bridge.process import Process, current
 from kernbench.torch_bridge.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.unwritten import begin_unwritten
 from kernbench.torch_bridge.wider_numbers import in_wider_numbers
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.session import Pricing
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _is_seen = torch._C._is_torch_function_mode_enabled
@@ -58,17 +62,20 @@ class Observer(Mode):
         super().__init__()
         self._process = process
         self._host = process.host
-        self._costs = process.session.costs
-        self._known = process.session.known_calls
         self._registrations = process.registrations
         self._registered = process.registrations.of_devices
         self._quick = process.registrations.quick
         """Views and plain operations that were met, as in ``_OPERATIONS``."""
-        self._shapes = process.session.shapes
         self._place = process.session.place
         self._devices = process.session.devices
         run = process.session.run
         self._is_checked = run.has_data and run.sanitizer is not None
+        self.use(process.pricing or process.session.pricing(Float32()))
+
+    def use(self, pricing: Pricing) -> None:
+        """Take the times of operations from there from now on."""
+        self._costs, self._known = pricing.costs, pricing.known_calls
+        self._shapes = pricing.shapes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -47,6 +47,8 @@ _READ_BY_HOST = frozenset(
         "aten.equal.default",
     }
 )
+# Their time is decided by how their operands lie in memory, too.
+_BY_LAYOUT = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
 _HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
 _COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
 # Beside pointwise operations: those whose operands PyTorch wants on one device.
@@ -177,7 +179,7 @@ def describe(func: Any) -> Operation:
         # Others may be Python, which asks where tensors are.
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)
-        and full_name not in _HOST_RESULTS,
+        and full_name not in _HOST_RESULTS | _BY_LAYOUT,
         written=written,
         changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
         written_names=frozenset(schema.arguments[position].name for position in written),

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from kernbench.runtime_api import RankState
     from kernbench.sim_engine import Rank
+    from kernbench.torch_bridge.float32 import Float32
     from kernbench.torch_bridge.graphs import Capture
     from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
-    from kernbench.torch_bridge.session import Session
+    from kernbench.torch_bridge.observe import Observer
+    from kernbench.torch_bridge.session import Pricing, Session
     from kernbench.torch_bridge.strands import Strand
 
 
@@ -67,6 +69,10 @@ class Process:
         """The level that it has disabled logging to, likewise; None as all have it."""
         self.registrations = Registrations(SHARED)
         """What its devices run in place of PyTorch's kernels."""
+        self.observers: list[Observer] = []
+        """Of its threads."""
+        self.pricing: Pricing | None = None
+        """What its operations cost, once it has asked for other than PyTorch's defaults."""
         self.strands: list[Strand] = []
         """Threads that it has started."""
         self.rank_of_run: Rank | None = None
@@ -92,6 +98,12 @@ class Process:
 
     def __repr__(self) -> str:
         return f"Process(rank {self.rank})"
+
+    def price(self, precision: Float32) -> None:
+        """Let operations cost what they do where this is asked of products of float32."""
+        self.pricing = self.session.pricing(precision)
+        for observer in self.observers:
+            observer.use(self.pricing)
 
     def begin(self) -> None:
         """Take note of the rank of the run that the calling thread is."""

@@ -28,6 +28,7 @@ from kernbench.torch_bridge import (
     endings,
     environ,
     flex_attention,
+    float32,
     graphs,
     libraries,
     locks,
@@ -112,6 +113,7 @@ class Programs:
             dispatcher.install(patches)
             device.install(patches)
             addresses.install(patches, self._session.addresses)
+            float32.install(patches)
             graphs.install(patches)
             libraries.install(patches)
             without_compiler.install(patches)
@@ -210,8 +212,13 @@ class Programs:
 def inside(process: Process) -> Iterator[None]:
     """Surround the code of a thread of a process."""
     c10d.know_groups(process)
-    with Observer(process), _one_thread_backward():
-        yield
+    observer = Observer(process)
+    process.observers.append(observer)
+    try:
+        with observer, _one_thread_backward():
+            yield
+    finally:
+        process.observers.remove(observer)
 
 
 @contextmanager

@@ -36,7 +36,13 @@ def remarks_of(session: Session) -> list[str]:
         ranks = sorted({rank for *_, rank in group})
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}, each"
         lines.append(f"peak memory of {who}{where}: {needs}")
-    unknown = session.costs.unknown
+    pricings = session.pricings.values()
+    if session.run.has_data and any(each.costs.is_rounded for each in pricings):
+        lines.append(
+            "products of float32 that PyTorch does as tf32 took the time of tf32; their numbers "
+            "are those of float32"
+        )
+    unknown = sum((each.costs.unknown for each in pricings), Counter[str]())
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, for their arithmetic is not known: {named}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +13,23 @@ from kernbench.torch_bridge.costs import OperationCosts
 from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, META
 from kernbench.torch_bridge.device_limit import MOST_DEVICES
 from kernbench.torch_bridge.direct import KnownCall
+from kernbench.torch_bridge.float32 import Float32
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.shapes import Shapes
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Collective, ProcessGroup, RuntimeContext
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What is known of operations: their times, and where that is kept."""
+
+    costs: OperationCosts
+    known_calls: dict[Any, KnownCall]
+    """Calls of plain operations, by what decides their time."""
+    shapes: Shapes | None
+    """Their shapes, with the times of calls; None in a run with data."""
 
 
 class Session:
@@ -34,10 +47,10 @@ class Session:
         self._orders: dict[ProcessGroup, CallOrder] = {}
         self.said: set[str] = set()
         """Warnings that one of the processes has given for all."""
-        self.costs = OperationCosts(run.machine)
-        self.known_calls: dict[Any, KnownCall] = {}
-        """Calls of plain operations, by what decides their time."""
-        self.shapes = None if run.has_data else Shapes()
+        self.pricings: dict[Float32, Pricing] = {}
+        """By what is asked of products of float32."""
+        self.costs = self.pricing(Float32()).costs
+        self.shapes = self.pricing(Float32()).shapes
         self.memories = Memories(run.machine)
         self.addresses = run.lent = Addresses(run.has_data)
         self.devices = [
@@ -47,6 +60,15 @@ class Session:
         """Those that programs see."""
         self.place = CPU if run.has_data else META
         """Where C++ has the tensors of simulated devices."""
+
+    def pricing(self, precision: Float32) -> Pricing:
+        """Return what is known of operations where this is asked of products of float32."""
+        found = self.pricings.get(precision)
+        if found is None:
+            costs = OperationCosts(self.run.machine, precision)
+            shapes = None if self.run.has_data else Shapes()
+            found = self.pricings[precision] = Pricing(costs, {}, shapes)
+        return found
 
     def order_of(self, members: ProcessGroup) -> CallOrder:
         """Return the latest calls of a group, to look for swapped ones."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ops import matmul, record_launches
+from kernbench.dtypes import float32
+from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
@@ -15,15 +16,25 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.costs.timing import OperationTiming
 
 
+_LEAST_PART = 1024
+"""A part of a sum is at least this long."""
+
+
 class GemmCosts:
     """Schedules of products on one machine; equal ones are worked out once."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._known: dict[tuple[str, Products, DType, DType, int], OperationTiming] = {}
+        self._known: dict[Any, OperationTiming] = {}
 
     def timing(
-        self, name: str, products: Products, dtype: DType, out_dtype: DType, sip_id: int
+        self,
+        name: str,
+        products: Products,
+        dtype: DType,
+        out_dtype: DType,
+        sip_id: int,
+        precision: str = "ieee",
     ) -> OperationTiming:
         """Return the schedules of products ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``.
 
@@ -31,7 +42,7 @@ class GemmCosts:
             MachineError: The machine has no rate for operands of ``dtype``.
         """
         sip = self._machine.sip_at(sip_id)
-        key = (name, products, dtype, out_dtype, id(sip))
+        key = (name, products, dtype, out_dtype, precision, id(sip))
         found = self._known.get(key)
         if found is None:
             if dtype.itemsize == 1:
@@ -40,18 +51,48 @@ class GemmCosts:
             traces = [
                 trace
                 for sizes in products
-                for trace in record_launches(_one(sizes, dtype, out_dtype), self._machine)
+                for trace in record_launches(
+                    _one(sizes, dtype, out_dtype, precision, sip.num_pes),
+                    self._machine,
+                )
             ]
             found = self._known[key] = timing_of_kernels(name, traces, self._machine, sip_id)
         return found
 
 
-def _one(sizes: Sizes, dtype: DType, out_dtype: DType) -> Callable[[Any], object]:
-    batch, m, n, k = sizes
-    entries = () if batch == 1 else (batch,)
+def _one(
+    sizes: Sizes, dtype: DType, out_dtype: DType, precision: str, num_pes: int
+) -> Callable[[Any], object]:
+    batch, m, n, k, *rows = sizes
+    a_row, b_row = rows or (k, n)
+    parts = _num_parts(batch, m, n, k, dtype.itemsize, num_pes) if rows else 1
+    k = -(-k // parts)
+    entries = () if batch * parts == 1 else (batch * parts,)
 
-    def launch(at: Any) -> object:
-        a, b = at.tensor((*entries, m, k), dtype), at.tensor((*entries, k, n), dtype)
-        return matmul(a, b, out=at.tensor((*entries, m, n), out_dtype))
+    def launch(at: Any) -> None:
+        a = _with_rows(at.tensor((*entries, m, k), dtype), a_row)
+        b = _with_rows(at.tensor((*entries, k, n), dtype), b_row)
+        made = at.tensor((*entries, m, n), float32 if parts > 1 else out_dtype)
+        matmul(a, b, out=made, input_precision=precision)
+        if parts > 1:
+            call = sum_parts_call(at.tensor((batch, m, n), out_dtype), made, batch * m * n, parts)
+            at.launch("sum", call.kernel, *call.args, grid=call.grid, **call.options)
 
     return launch
+
+
+def _num_parts(batch: int, m: int, n: int, k: int, itemsize: int, num_pes: int) -> int:
+    """Return in how many parts the sums are made, so that few tiles of C keep all PEs busy."""
+    blocks = gemm_blocks(m, n, itemsize)
+    tiles = batch * -(-m // blocks["BLOCK_M"]) * -(-n // blocks["BLOCK_N"])
+    return max(min(num_pes // tiles, k // _LEAST_PART), 1)
+
+
+def _with_rows(tensor: Any, row: int) -> Any:
+    """Return a stand-in whose rows begin so many elements apart; those of patches overlap."""
+    strides = list(tensor.stride())
+    if strides[-2] == row:
+        return tensor
+    strides[:-1] = [row * each // strides[-2] for each in strides[:-1]]
+    tensor.stride = lambda: tuple(strides)
+    return tensor

@@ -6,32 +6,44 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, strided
+from torch import Tensor, channels_last, channels_last_3d, strided
 
+from kernbench.dtypes import float32
 from kernbench.torch_bridge.call_keys import call_keys
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.gemm import GemmCosts
-from kernbench.torch_bridge.costs.products import PRODUCTS, operand_of
+from kernbench.torch_bridge.costs.products import (
+    CONVOLUTIONS,
+    PRODUCTS,
+    RECURRENT,
+    operand_of,
+)
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
+from kernbench.torch_bridge.costs.sequences import in_turn
 from kernbench.torch_bridge.dtypes import kernel_dtype
 
 if TYPE_CHECKING:
+    from kernbench.dtypes import DType
     from kernbench.hardware import Machine
     from kernbench.torch_bridge.costs.timing import OperationTiming
+    from kernbench.torch_bridge.float32 import Float32
     from kernbench.torch_bridge.operations import Operation
 
 
 class OperationCosts:
     """Schedules of operations on one machine; equal ones are the same object."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, precision: Float32) -> None:
         self._machine = machine
+        self._precision = precision
         self._gemm = GemmCosts(machine)
         self.attention = AttentionCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._calls: dict[Any, OperationTiming] = {}
         """By operation, SIP and what decides the time."""
+        self.is_rounded = False
+        """Whether products of float32 took the time of tf32."""
         self.unknown = Counter[str]()
         """Calls of operations whose arithmetic is not known, by name."""
 
@@ -71,9 +83,45 @@ class OperationCosts:
             dtype = kernel_dtype(_first_dtype(operand_of(func, args, result)))
             out_dtype = kernel_dtype(_first_dtype(result))
             if sizes and dtype is not None and out_dtype is not None:
-                return self._gemm.timing(name, sizes, dtype, out_dtype, sip_id)
+                precision = self._precision_of(func, dtype, sip_id)
+                made = self._gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision)
+                if func not in CONVOLUTIONS or (dtype == float32 and precision == "ieee"):
+                    return made
+                return self._rearranged(made, args, result, sip_id)
         found = self.attention.timing(func, name, args, kwargs, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
+
+    def _rearranged(
+        self, timing: OperationTiming, args: Any, result: Any, sip_id: int
+    ) -> OperationTiming:
+        """Return the time of a convolution with that of bringing channels together.
+
+        Matrix engines take them so, and ``torch.channels_last`` has them so.
+        """
+        is_backward = isinstance(result, (list, tuple))
+        x = args[1] if is_backward else args[0]
+        if not _is_planar(x):
+            return timing
+        # Weights are small beside what they are applied to; results lie as the input does.
+        made = args[0] if is_backward else result
+        size_bytes = made.nbytes + (2 if is_backward and args[-1][0] else 1) * x.nbytes
+        sip = self._machine.sip_at(sip_id)
+        moves = timing_by_bytes("", sip, size_bytes, size_bytes)
+        return in_turn(timing, moves)
+
+    def _precision_of(self, func: Any, dtype: DType, sip_id: int) -> str:
+        """Return what ``tl.dot`` is asked for in place of an operation's products."""
+        if dtype != float32:
+            return "ieee"
+        found = self._precision.matmul
+        if func in CONVOLUTIONS:
+            found = self._precision.convolution
+        elif func in RECURRENT:
+            found = self._precision.recurrent
+        rates = self._machine.sip_at(sip_id).pe.gemm.flops_per_clock
+        if found in rates:
+            self.is_rounded = True
+        return found
 
     def _streamed(
         self,
@@ -106,6 +154,12 @@ class OperationCosts:
             found = timing_by_bytes(operation.name, sip, passes * read, written, passes * math_ps)
             self._by_bytes[key] = found
         return found
+
+
+def _is_planar(image: Tensor) -> bool:
+    """Return whether the channels of an element are not side by side."""
+    formats = {4: channels_last, 5: channels_last_3d}
+    return image.dim() not in formats or not image.is_contiguous(memory_format=formats[image.dim()])
 
 
 def _first_dtype(result: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 aten = torch.ops.aten
-Sizes = tuple[int, int, int, int]
-"""Batch, M, N, K."""
+Sizes = tuple[int, ...]
+"""Batch, M, N, K; where they are not K and N, then elements between the rows of A and of B."""
 Products = tuple[Sizes, ...]
 """Empty where there is nothing to multiply."""
 
@@ -57,27 +57,53 @@ def _grouped_mm(args: Any, result: Any) -> Products:
     )
 
 
-def _convolved(large: Any, small: Any, weight: Any, groups: int) -> tuple[int, int, int, int]:
-    """Return groups, positions, channels made per group, and elements that each is made of.
-
-    A convolution is a product of patches and weights; a transposed one is its backward.
-    """
-    positions = small.shape[0] * prod(small.shape[2:])
-    return groups, positions, weight.shape[0] // groups, weight.shape[1] * prod(weight.shape[2:])
-
-
 def _convolution(args: Any, result: Any) -> Products:
+    """A product of patches and weights; a transposed one is the gradient of its input."""
     x, weight, transposed, groups = args[0], args[1], args[6], args[8]
-    batch, m, n, k = _convolved(result, x if transposed else result, weight, groups)
-    return _one(batch, m, k, n) if transposed else _one(batch, m, n, k)
+    if transposed:
+        return _to_input(result, x, weight, groups)
+    m, n, taps = _positions(result), weight.shape[0] // groups, prod(weight.shape[2:])
+    return _patches(groups, m, n, weight.shape[1] * taps, x)
 
 
 def _convolution_backward(args: Any, result: Any) -> Products:
     grad, x, weight, transposed, groups, wanted = (args[at] for at in (0, 1, 2, 7, 9, 10))
-    batch, m, n, k = _convolved(x, x if transposed else grad, weight, groups)
-    to_input = _one(batch, m, n, k) if transposed else _one(batch, m, k, n)
-    to_weight = _one(batch, n, k, m)
-    return (to_input if wanted[0] else ()) + (to_weight if wanted[1] else ())
+    found: Products = ()
+    if wanted[0]:
+        if transposed:
+            patches = weight.shape[1] * prod(weight.shape[2:])
+            found += _patches(groups, _positions(x), weight.shape[0] // groups, patches, grad)
+        else:
+            found += _to_input(x, grad, weight, groups)
+    if wanted[1]:
+        large, small = (grad, x) if transposed else (x, grad)
+        found += _to_weight(large, small, weight, groups)
+    return found
+
+
+def _positions(x: Any) -> int:
+    return int(x.shape[0] * prod(x.shape[2:]))
+
+
+def _patches(groups: int, m: int, n: int, k: int, x: Any) -> Products:
+    """A product of ``m`` patches of ``x``, which overlap: so do the rows of its matrix."""
+    row = max(x.numel() // (m * groups), 1) if m else 1
+    return tuple((*each, min(row, k), n) for each in _one(groups, m, n, k))
+
+
+def _to_input(large: Any, small: Any, weight: Any, groups: int) -> Products:
+    """The gradient of a convolution's input: patches of that of its output, where there is one."""
+    m, made = _positions(large), _positions(small)
+    per_patch = weight.shape[0] // groups * prod(weight.shape[2:])
+    k = -(-per_patch * made // m) if m else 0
+    return _patches(groups, m, weight.shape[1], k, small)
+
+
+def _to_weight(large: Any, small: Any, weight: Any, groups: int) -> Products:
+    """The gradient of its weight: the gradient of its output and the patches of its input."""
+    m, n, k = weight.shape[0] // groups, weight.shape[1] * prod(weight.shape[2:]), _positions(small)
+    row = max(large.numel() // (k * groups), 1) if k else 1
+    return tuple((*each, k, min(row, n)) for each in _one(groups, m, n, k))
 
 
 def _recurrent(args: Any, result: Any) -> Products:
@@ -125,6 +151,9 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten.mkldnn_rnn_layer.default: _recurrent,
     aten.mkldnn_rnn_layer_backward.default: _recurrent_backward,
 }
+
+CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+RECURRENT = frozenset({aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default})
 
 
 def operand_of(func: Any, args: Any, result: Any) -> Any:

@@ -28,6 +28,15 @@ def timing_of_kernels(
     return OperationTiming(partial(_template, name, traces, machine, sip_id))
 
 
+def in_turn(first: OperationTiming, second: OperationTiming) -> OperationTiming:
+    """Return the schedules of an operation that does ``first`` and then ``second``."""
+
+    def make(queued: bool) -> Template:
+        return _one_after_another(first.template(queued), second.template(True))
+
+    return OperationTiming(make)
+
+
 def _template(
     name: str, traces: Sequence[KernelTrace], machine: Machine, sip_id: int, queued: bool
 ) -> Template:
