@@ -210,7 +210,7 @@ def _computed(part: Made, inputs: list[Guess]) -> Guess | None:
         return inputs[0] if inputs[0].is_loaded else inputs[1]
     # Numbers that stand in for others are no reason to wrap around.
     bits = 64 if is_loaded and part.dtype.bits > 1 else part.dtype.bits
-    if op in BINARY:
+    if op in (BINARY if part.dtype.bits > 1 else BOOLEAN_BINARY):
         return Guess(elementwise(op, arrays[0], arrays[1], bits), is_loaded)
     if op in _CASTS:
         return Guess(_cast(part, arrays[0], is_loaded), is_loaded)
