@@ -44,6 +44,9 @@ from kernbench.sim_engine.kernel_tables import Lookups, capped
 Array = npt.NDArray[Any]
 
 _MIX = -7046029254386353131
+_MOST_LISTED = 256
+"""Kinds of programs at a site whose addresses are listed one by one; the others are as the last."""
+Moved = tuple[Dims, tuple[Touched, ...]]
 NO_TABLES: Mapping[int, int] = MappingProxyType({})
 
 
@@ -177,7 +180,8 @@ class GroupTraffic:
         for pattern in patterns:
             marks = marks * _MIX + pattern
         _, first, class_of = np.unique(marks, return_index=True, return_inverse=True)
-        known: dict[Any, tuple[Dims, tuple[Touched, ...]]] = {}
+        known: dict[Any, Moved] = {}
+        listed: dict[Any, list[Moved]] = {}
         repeated: dict[Any, Traffic] = {}
         found = []
         for position in first.tolist():
@@ -187,23 +191,32 @@ class GroupTraffic:
             traffic: list[Traffic | None] = [None] * len(counts)
             for site, pattern in zip(self._dma, patterns, strict=True):
                 # Classes that differ in other ways than this share what is found.
-                key = (site.index, int(pattern[position]), *self._trips_of(site, trips))
+                of_site = (site.index, *self._trips_of(site, trips))
+                key = (int(pattern[position]), *of_site)
                 moved = known.get(key)
-                if moved is None:
-                    alike: Sequence[int] = (position,)
-                    if site.gather is not None or site.mask is not None:
+                if moved is None and (site.gather is not None or site.mask is not None):
+                    before = listed.setdefault(of_site, [])
+                    if len(before) < _MOST_LISTED:
                         alike = np.flatnonzero(class_of == class_of[position]).tolist()
-                    moved = touched(site, position, self._burst_bytes, trips, alike)
-                    if site.index in self._lookups.sizes:
-                        size_bytes = self._lookups.sizes[site.index]
-                        moved = moved[0], capped(moved[1], size_bytes, self._burst_bytes)
-                    known[key] = moved
+                        before.append(self._listed(site, alike, trips))
+                    moved = known[key] = before[-1]
+                elif moved is None:
+                    moved = known[key] = touched(site, position, self._burst_bytes, trips)
                 as_often = (key, counts[site.index])
                 if as_often not in repeated:
                     repeated[as_often] = self._traffic(site, moved, counts[site.index], trips)
                 traffic[site.index] = repeated[as_often]
             found.append(ProgramClass(trips, counts, tuple(traffic)))
         return class_of.reshape(-1), found
+
+    def _listed(
+        self, site: CommandSite, positions: Sequence[int], trips: Mapping[int, int]
+    ) -> Moved:
+        """Return what programs that are alike move at a site whose addresses are data."""
+        dims, moved = touched(site, positions[0], self._burst_bytes, trips, positions)
+        if site.index in self._lookups.sizes:
+            moved = capped(moved, self._lookups.sizes[site.index], self._burst_bytes)
+        return dims, moved
 
     @staticmethod
     def _trips_of(site: CommandSite, trips: Mapping[int, int]) -> tuple[int, ...]:
@@ -223,7 +236,7 @@ class GroupTraffic:
     def _traffic(
         self,
         site: CommandSite,
-        moved: tuple[Dims, tuple[Touched, ...]],
+        moved: Moved,
         count: int,
         trips: Mapping[int, int],
     ) -> Traffic:
