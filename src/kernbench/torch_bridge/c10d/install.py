@@ -12,7 +12,7 @@ import torch.distributed.rpc as rpc
 from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
 
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
-from kernbench.torch_bridge.c10d.store import file_store, rendezvous, tcp_store
+from kernbench.torch_bridge.c10d.store import HashStore, file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import Process
@@ -92,6 +92,7 @@ def install(patches: Patches) -> None:
             "rendezvous": rendezvous,
             "TCPStore": tcp_store,
             "FileStore": file_store,
+            "HashStore": HashStore,
         },
     )
     patches.set(sys.modules["torch.distributed.rendezvous"], "rendezvous", rendezvous)

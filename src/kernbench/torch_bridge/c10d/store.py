@@ -90,6 +90,9 @@ class SharedValues:
         process = current()
         simulation = process.session.run.simulation
         process.host.catch_up()
+        if self.has(keys):
+            # Somebody has set them meanwhile.
+            return
         wait = _KeyWait(simulation, keys, to_ps(timeout))
         self._waits.append(wait)
         simulation.idling.limit(wait)
@@ -171,6 +174,13 @@ class ProcessStore(Store):
 
     def clone(self) -> ProcessStore:
         return ProcessStore(self._shared)
+
+
+class HashStore(ProcessStore):
+    """Stands for ``torch.distributed.HashStore``, which the threads of a process share."""
+
+    def __init__(self) -> None:
+        super().__init__(SharedValues())
 
 
 def _bytes(value: str | bytes) -> bytes:
