@@ -12,19 +12,15 @@ from kernbench.commands import (
     UNKNOWN_LINE,
     Access,
     DmaRead,
-    IndexTile,
-    Math,
-    MathClass,
     Predicate,
-    Separable,
     Tile,
     axis_dim,
 )
-from kernbench.dtypes import float16, int64
+from kernbench.dtypes import float16
 from kernbench.sim_engine.kernel_bursts import Touched, touched
 from kernbench.sim_engine.kernel_fingerprints import pattern_fingerprints, program_fingerprints
 from kernbench.sim_engine.kernel_plan import CommandSite, build_program_plan
-from tests.sim_engine.kernel_traces import COLUMN, ROW, access, trace_of
+from tests.sim_engine.kernel_traces import COLUMN, ROW, access
 
 BURST = 64
 
@@ -155,31 +151,3 @@ def test_strided_elements_move_a_burst_each() -> None:
     source = access(0, (1, 32), float16, C=256 * np.arange(32))
     moved = touched(site_of(load(source, Predicate((1, 32)))), 0, BURST)
     assert moved == ((), (Touched(64, 32 * 64, 2),))
-
-
-def test_a_gather_of_rows_moves_each_row_by_itself() -> None:
-    rows = Tile(1, (8,), int64)
-    column = Tile(2, (8, 1), int64)
-    spread = Tile(3, (8, 100), int64)
-    views = (
-        Math(column, "tt.expand_dims", (rows,), MathClass.FREE, UNKNOWN_LINE, {"axis": 1}),
-        Math(spread, "tt.broadcast", (column,), MathClass.FREE, UNKNOWN_LINE),
-    )
-    offset = Separable((8, 100), 0, {(COLUMN,): 2 * np.arange(100)})
-    expected = ((), (Touched(1600, 8 * 256, 200),))
-    command = load(Access(0, offset, float16, spread), Predicate((8, 100)))
-    assert touched(site_of(command, *views), 0, BURST) == expected
-    # The same addresses, with the columns among what is data.
-    columns = IndexTile(offset, int64)
-    added = Tile(4, (8, 100), int64)
-    add = Math(added, "arith.addi", (spread, columns), MathClass.SIMPLE, UNKNOWN_LINE)
-    command = load(Access(0, Separable((8, 100)), float16, added), Predicate((8, 100)))
-    assert touched(site_of(command, *views, add), 0, BURST) == expected
-    assert trace_of(([0], (*views, command))).num_programs == 1
-
-
-def test_elements_that_are_each_named_by_data_move_a_burst_each() -> None:
-    command = load(
-        Access(0, Separable((8, 100)), float16, Tile(1, (8, 100), int64)), Predicate((8, 100))
-    )
-    assert touched(site_of(command), 0, BURST) == ((), (Touched(1600, 800 * 64, 2),))

@@ -6,7 +6,7 @@ taken as the start of a burst, so that programs whose tiles have the same shape 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,15 +22,12 @@ from kernbench.commands import (
     DmaWrite,
     Mask,
     Predicate,
-    Separable,
     access_of,
     axis_dim,
     is_axis,
     loop_dim,
 )
 from kernbench.sim_engine.kernel_fingerprints import SPREAD, fold
-from kernbench.sim_engine.kernel_numbers import Numbers
-from kernbench.sim_engine.kernel_origins import is_loaded, leaves
 from kernbench.sim_engine.kernel_plan import ONE_PATH, CommandSite
 
 Array = npt.NDArray[Any]
@@ -51,24 +48,31 @@ class Touched:
     """How many of the useful bytes follow each other without a gap, on average."""
 
 
-def touched(
-    site: CommandSite,
-    program: int,
-    burst_bytes: int,
-    trips: Mapping[int, int] = ONE_PATH,
-    alike: Sequence[int] = (),
-) -> tuple[Dims, tuple[Touched, ...]]:
-    """Return what a DMA command moves in every iteration, for the program at a position.
+Moved = tuple[Dims, tuple[Touched, ...]]
+"""The loop dims that it varies over, outermost first, and one entry per combination of their
+iterations, the innermost fastest."""
 
-    Where its addresses or its mask are data, it is what the programs at the positions ``alike``
-    move on average; else they all move the same. ``trips`` are its trip counts of loops that
-    programs go around differently often. Gives the loop dims that it varies over, outermost first,
-    and one entry per combination of their iterations, the innermost fastest.
+
+def touched(
+    site: CommandSite, program: int, burst_bytes: int, trips: Mapping[int, int] = ONE_PATH
+) -> Moved:
+    """Return what a DMA command of known addresses moves, for the program at a position.
+
+    ``trips`` are its trip counts of loops that programs go around differently often.
     """
+    tile = tile_of(site, program, burst_bytes, trips)
+    # Programs of many launches have tiles of the same form.
+    return _known(tile) if tile.size_bytes <= _MOST_KEPT_BYTES else _each_iteration(tile)
+
+
+def tile_of(
+    site: CommandSite, program: int, burst_bytes: int, trips: Mapping[int, int] = ONE_PATH
+) -> DmaTile:
+    """Return what is known of the tile that a program's DMA command moves."""
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
     access = access_of(command)
-    tile = _Tile(
+    return DmaTile(
         access.shape,
         access.dtype.itemsize,
         tuple(
@@ -79,10 +83,6 @@ def touched(
         _Terms(_first_iterations(_mask_of(command.mask, program), trips)),
         burst_bytes,
     )
-    if site.gather is not None or site.mask is not None:
-        return _listed(site, tile, alike or (program,))
-    # Programs of many launches have tiles of the same form.
-    return _known(tile) if tile.size_bytes <= _MOST_KEPT_BYTES else _each_iteration(tile)
 
 
 _MOST_KEPT_BYTES = 1 << 15
@@ -107,7 +107,7 @@ class _Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class DmaTile:
     """What one program's DMA command is given, but for where its tile lies."""
 
     shape: tuple[int, ...]
@@ -154,9 +154,9 @@ def _first_iterations(terms: dict[Dims, Array], trips: Mapping[int, int]) -> dic
     }
 
 
-def _each_iteration(tile: _Tile) -> tuple[Dims, tuple[Touched, ...]]:
+def _each_iteration(tile: DmaTile) -> Moved:
     terms, masks = tile.offsets.by_dims, tile.masks.by_dims
-    dims, which = _alike([*terms.items(), *masks.items()], tile.loops)
+    dims, which = alike_iterations([*terms.items(), *masks.items()], tile.loops)
     shape = tuple(trip_count for dim, trip_count in tile.loops if dim in dims)
     _, first = np.unique(which, return_index=True)
     found = []
@@ -174,7 +174,7 @@ def _each_iteration(tile: _Tile) -> tuple[Dims, tuple[Touched, ...]]:
     return dims, tuple(found[index] for index in which.tolist())
 
 
-def _alike(
+def alike_iterations(
     terms: Sequence[tuple[Dims, Array]], loops: Sequence[tuple[int, int]]
 ) -> tuple[Dims, Array]:
     """Return the loops that terms vary over, and a number for each iteration: equal where they do.
@@ -250,115 +250,6 @@ def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> tuple[i
         else:
             starts = (axis[:, None] + starts[None, :]).reshape(-1)
     return spans(np.sort(starts - starts.min()), length, burst_bytes)
-
-
-# -- addresses one by one -------------------------------------------------------------------------
-
-_SAMPLES = 3
-"""Programs and iterations of one kind that are looked at, where their addresses are known."""
-
-
-def _listed(
-    site: CommandSite, tile: _Tile, programs: Sequence[int]
-) -> tuple[Dims, tuple[Touched, ...]]:
-    """As :func:`touched`, where addresses or masks are data."""
-    terms = [*tile.offsets.by_dims.items(), *tile.masks.by_dims.items()]
-    cuts = dict(tile.loops)
-    for part in (site.gather, site.mask):
-        for leaf in () if part is None else leaves(part):
-            for each, array in _pattern_of(leaf, programs[0]):
-                terms.append((each, array[tuple(slice(cuts.get(dim)) for dim in each)]))
-    dims, which = _alike(terms, tile.loops)
-    counts = np.array([count for _, count in tile.loops], dtype=np.int64)
-    lengths = [count if dim in dims else 1 for dim, count in tile.loops]
-    found = []
-    for number in range(int(which.max()) + 1):
-        alike = np.flatnonzero(which == number)
-        samples = []
-        for share, program in _samples(site, programs):
-            # Other iterations move alike: each sample is of another one.
-            flat = alike[int(share * (len(alike) - 1))]
-            others = (share * (counts - 1)).astype(np.int64)
-            index = [
-                int(own if dim in dims else other)
-                for (dim, _), own, other in zip(
-                    tile.loops, np.unravel_index(flat, lengths or (1,)), others, strict=False
-                )
-            ]
-            iteration = dict(zip((dim for dim, _ in tile.loops), index, strict=True))
-            samples.append(_lanes(site, Numbers(program, iteration), tile.burst_bytes))
-        found.append(_mean(samples, tile))
-    return dims, tuple(found[index] for index in which.tolist())
-
-
-def _samples(site: CommandSite, programs: Sequence[int]) -> list[tuple[float, int]]:
-    """Return a few of the programs, and how far each is on the way from the first to the last.
-
-    One is enough where stand-ins decide where the addresses lie.
-    """
-    if site.gather is not None and is_loaded(site.gather):
-        return [(0.0, programs[0])]
-    shares = [sample / (_SAMPLES - 1) for sample in range(_SAMPLES)]
-    return [(share, programs[int(share * (len(programs) - 1))]) for share in shares]
-
-
-def _pattern_of(leaf: Separable | Predicate, program: int) -> Iterator[tuple[Dims, Array]]:
-    """Yield one program's terms of a tensor, without where it begins."""
-    for dims, array in leaf.terms.items():
-        if dims and dims[0] == PROGRAM:
-            dims, array = dims[1:], array[min(program, len(array) - 1)]
-        if isinstance(leaf, Predicate):
-            yield dims, array
-        elif dims and is_axis(dims[-1]):
-            yield dims, array - array[..., :1]
-
-
-def _lanes(site: CommandSite, numbers: Numbers, burst_bytes: int) -> tuple[int, int, int]:
-    """Return how many elements, bursts and runs one program touches in one iteration."""
-    command = site.command
-    assert isinstance(command, DmaRead | DmaWrite | Atomic)
-    access = access_of(command)
-    rank = len(access.shape)
-    addresses = numbers.known(access.offset, rank)
-    if site.gather is not None:
-        addresses = addresses + numbers.of(site.gather).array
-    if isinstance(command.mask, Predicate):
-        held = numbers.known(command.mask, rank)
-    else:
-        held = numbers.of(site.mask).array if site.mask is not None else np.ones(())
-    return count_lanes(addresses, held, access.shape, access.dtype.itemsize, burst_bytes)
-
-
-def count_lanes(
-    addresses: Array, held: Array, shape: tuple[int, ...], itemsize: int, burst_bytes: int
-) -> tuple[int, int, int]:
-    """Return elements, bursts and runs under the addresses of a tile where a mask holds.
-
-    Arrays may have length 1 along an axis where nothing varies. Elements that are the same along
-    a whole axis (a broadcast) are one.
-    """
-    held = np.broadcast_to(held, np.broadcast_shapes(held.shape, addresses.shape))
-    if not held.any():
-        return 0, 0, 0
-    addresses = np.broadcast_to(addresses, held.shape)
-    lanes = np.where(held, addresses - addresses[held].min(), -1)
-    for axis in range(lanes.ndim):
-        if lanes.shape[axis] > 1:
-            marks = fold(lanes, tuple(range(lanes.ndim)), (axis,))
-            _, first = np.unique(marks, return_index=True)
-            if len(first) < len(marks):
-                lanes = lanes.take(first, axis=axis)
-    starts = np.sort(lanes[lanes >= 0])
-    elements = len(starts)
-    return elements, *spans(starts, itemsize, burst_bytes)
-
-
-def _mean(samples: Sequence[tuple[int, int, int]], tile: _Tile) -> Touched:
-    """Return what the samples move on average, in whole elements and bursts."""
-    elements, bursts, runs = (sum(each) for each in zip(*samples, strict=True))
-    useful = -(-elements // len(samples)) * tile.itemsize
-    moved = -(-bursts // len(samples)) * tile.burst_bytes
-    return Touched(useful, moved, elements * tile.itemsize // max(runs, 1))
 
 
 def spans(starts: Array, length: int, burst_bytes: int) -> tuple[int, int]:

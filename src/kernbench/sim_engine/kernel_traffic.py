@@ -33,9 +33,10 @@ from kernbench.commands import (
     path_numbers,
     walk,
 )
-from kernbench.sim_engine.kernel_bursts import Dims, Touched, touched
+from kernbench.sim_engine.kernel_bursts import Moved, touched
 from kernbench.sim_engine.kernel_costs import Sharing, Traffic
 from kernbench.sim_engine.kernel_fingerprints import pattern_fingerprints, program_fingerprints
+from kernbench.sim_engine.kernel_listed import listed
 from kernbench.sim_engine.kernel_origins import is_loaded, leaves
 from kernbench.sim_engine.kernel_plan import CommandSite, build_program_plan
 from kernbench.sim_engine.kernel_reads import ReadTogether
@@ -46,7 +47,6 @@ Array = npt.NDArray[Any]
 _MIX = -7046029254386353131
 _MOST_LISTED = 256
 """Kinds of programs at a site whose addresses are listed one by one; the others are as the last."""
-Moved = tuple[Dims, tuple[Touched, ...]]
 NO_TABLES: Mapping[int, int] = MappingProxyType({})
 
 
@@ -181,7 +181,7 @@ class GroupTraffic:
             marks = marks * _MIX + pattern
         _, first, class_of = np.unique(marks, return_index=True, return_inverse=True)
         known: dict[Any, Moved] = {}
-        listed: dict[Any, list[Moved]] = {}
+        by_site: dict[Any, list[Moved]] = {}
         repeated: dict[Any, Traffic] = {}
         found = []
         for position in first.tolist():
@@ -195,7 +195,7 @@ class GroupTraffic:
                 key = (int(pattern[position]), *of_site)
                 moved = known.get(key)
                 if moved is None and (site.gather is not None or site.mask is not None):
-                    before = listed.setdefault(of_site, [])
+                    before = by_site.setdefault(of_site, [])
                     if len(before) < _MOST_LISTED:
                         alike = np.flatnonzero(class_of == class_of[position]).tolist()
                         before.append(self._listed(site, alike, trips))
@@ -213,7 +213,7 @@ class GroupTraffic:
         self, site: CommandSite, positions: Sequence[int], trips: Mapping[int, int]
     ) -> Moved:
         """Return what programs that are alike move at a site whose addresses are data."""
-        dims, moved = touched(site, positions[0], self._burst_bytes, trips, positions)
+        dims, moved = listed(site, positions, self._burst_bytes, trips)
         if site.index in self._lookups.sizes:
             moved = capped(moved, self._lookups.sizes[site.index], self._burst_bytes)
         return dims, moved
