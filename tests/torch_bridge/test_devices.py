@@ -428,7 +428,7 @@ with torch.device("cuda"):
     check(tmp_path, source)
 
 
-@pytest.mark.adr("0063-D4")
+@pytest.mark.adr("0118-D2")
 def test_device_random_numbers_have_a_seed_and_an_offset(tmp_path: Path) -> None:
     source = """
 torch.manual_seed(3)

@@ -358,10 +358,12 @@ def _dtensor_random(mode: Observer, start: int, end: int, op: Any, *args: Any, *
     """Fill one shard of a DTensor: equal offsets give equal numbers."""
     refuse_in_capture("random numbers of a DTensor")
     state = current().random_state
-    offset = state.offset
-    state.offset += start
+    # Ranks come to an offset in different ways.
+    offset, state.position = state.offset, None
+    state.go_to(offset + start)
     try:
         with mode:
             return op(*args, **kw)
     finally:
-        state.offset = offset + end
+        state.go_to(offset + end)
+        state.position = None

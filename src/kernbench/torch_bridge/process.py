@@ -32,6 +32,15 @@ class RandomState:
 
     seed: int = 0
     offset: int = 0
+    """How many numbers were drawn, as a GPU counts them."""
+    position: Any = None
+    """The state of the CPU's generator there; None if it follows from seed and offset."""
+
+    def go_to(self, offset: int, position: Any = None) -> None:
+        """Go on from an offset; what its numbers are follows from the seed unless it is known."""
+        if position is not None or offset != self.offset:
+            self.position = position
+        self.offset = offset
 
 
 class Process:
@@ -55,6 +64,8 @@ class Process:
         """What it has set of context parallel attention, once it has."""
         self.random_state = RandomState()
         """Of the generator of its devices."""
+        self.random_positions: dict[tuple[int, int], Any] = {}
+        """States of the CPU's generator that it has been told of, by seed and offset."""
         self.streams: dict[int, Any] = {}
         """The current ones of devices that it has left for another, by SIP."""
         self.allocators: dict[int, CachingAllocator] = {}

@@ -51,6 +51,8 @@ class Session:
         """By what is asked of products of float32."""
         self.costs = self.pricing(Float32()).costs
         self.shapes = self.pricing(Float32()).shapes
+        self.random_positions: dict[tuple[int, int], Any] = {}
+        """States of the CPU's generator that a process was told of, by seed and offset."""
         self.memories = Memories(run.machine)
         self.addresses = run.lent = Addresses(run.has_data)
         self.devices = [

@@ -12,6 +12,7 @@ from kernbench.torch_bridge.device import (
     legacy,
     module,
     pinned,
+    rng,
     tensors,
 )
 from kernbench.torch_bridge.memory import cuda
@@ -23,6 +24,7 @@ def install(patches: Patches) -> None:
     cuda_builds.install(patches)
     module.install(patches)
     accelerator.install(patches)
+    rng.install(patches)
     tensors.install(patches)
     pinned.install(patches)
     legacy.install(patches)

@@ -90,6 +90,7 @@ def install(patches: Patches) -> None:
         {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
+            "_initialized": True,
             "init": _ignore,
             "_lazy_init": _ignore,
             "_is_in_bad_fork": lambda: False,

@@ -1,11 +1,13 @@
 """The random numbers of simulated devices: a generator has a seed and an offset, as a GPU's does.
 
-The numbers themselves are the CPU generator's. Right after seeding they are those that the same
-seed gives on the CPU; the numbers of a GPU they are not.
+The numbers themselves are the CPU generator's: one draw after the other gives what the same draws
+give on the CPU after the same seed (ADR-0118). A program that goes to an offset where nobody has
+been gets numbers that follow from seed and offset alone. The numbers of a GPU they are not.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct
@@ -13,7 +15,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+import torch.distributed.tensor._random as dtensor_random
 from torch import Tensor
+from torch.distributed.device_mesh import _get_device_handle
 
 from kernbench.torch_bridge.device.names import (
     CPU,
@@ -24,11 +28,13 @@ from kernbench.torch_bridge.device.names import (
     with_index,
 )
 from kernbench.torch_bridge.device.streams import refuse_in_capture
+from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import RandomState, current
 
 _Generator: Any = torch.Generator
 _64_BITS = (1 << 64) - 1
 _STATE = Struct("<QQ")
+_MOST_POSITIONS = 4096
 _PER_OFFSET = 4
 """A GPU's generator makes four numbers at a time, and offsets are multiples of that."""
 
@@ -58,13 +64,35 @@ def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
     _from_tensor(current().random_state, state)
 
 
+class _OfDTensor:
+    """``torch.cuda`` for DTensor: the numbers at its offsets must be the same on all ranks."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
+
+    @staticmethod
+    def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
+        """Take seed and offset, whatever this rank has drawn before."""
+        set_rng_state(state)
+        current().random_state.position = None
+
+
+def install(patches: Patches) -> None:
+    """Let DTensor draw alike on all ranks."""
+    patches.set(dtensor_random, "_get_device_handle", lambda kind=DEVICE_TYPE: _handle(kind))
+
+
+def _handle(kind: str) -> Any:
+    return _OfDTensor() if kind == DEVICE_TYPE else _get_device_handle(kind)
+
+
 def _seed(state: RandomState, seed: int) -> None:
     seed = int(seed)
     if not -(1 << 63) <= seed < 1 << 64:
         raise RuntimeError(f"a seed has 64 bits, but {seed} does not fit in them")
     if seed & _64_BITS != state.seed:
         refuse_in_capture("another seed for a device's random numbers")
-    state.seed, state.offset = seed & _64_BITS, 0
+    state.seed, state.offset, state.position = seed & _64_BITS, 0, None
 
 
 def _seed_by_host(state: RandomState) -> int:
@@ -74,8 +102,14 @@ def _seed_by_host(state: RandomState) -> int:
 
 
 def _to_tensor(state: RandomState) -> Tensor:
+    """Return the 16 bytes of a state; behind them, for files, is what they stand for."""
     _only_graphsafe("get_state")
-    return torch.frombuffer(bytearray(_STATE.pack(state.seed, state.offset)), dtype=torch.uint8)
+    _remember(state)
+    shown = _STATE.pack(state.seed, state.offset)
+    if state.position is None:
+        return torch.frombuffer(bytearray(shown), dtype=torch.uint8)
+    raw = bytearray(shown + shown + state.position.numpy().tobytes())
+    return torch.frombuffer(raw, dtype=torch.uint8)[: _STATE.size]
 
 
 def _from_tensor(state: RandomState, given: Tensor) -> None:
@@ -85,7 +119,38 @@ def _from_tensor(state: RandomState, given: Tensor) -> None:
             f"the state of a device's generator must be a tensor of {_STATE.size} bytes, as "
             f"get_state() returns it, but got {given!r}"
         )
-    state.seed, state.offset = _STATE.unpack(bytes(given.view(torch.uint8).tolist()))
+    shown = bytes(given.view(torch.uint8).tolist())
+    state.seed, state.offset = _STATE.unpack(shown)
+    state.position = _behind(given, shown)
+    if state.position is None:
+        state.position = _known_position(state.seed, state.offset)
+
+
+def _behind(given: Tensor, shown: bytes) -> Tensor | None:
+    """Return what :func:`_to_tensor` has put behind a state, unless that was changed since."""
+    if given.storage_offset() or given.device != CPU:
+        return None
+    storage = given.untyped_storage()
+    raw = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+    if raw[_STATE.size : 2 * _STATE.size] != shown:
+        return None
+    return torch.frombuffer(bytearray(raw[2 * _STATE.size :]), dtype=torch.uint8)
+
+
+def _remember(state: RandomState) -> None:
+    """Keep what a state stands for that a program is told of: it may go back there."""
+    if state.position is not None:
+        process = current()
+        for known in (process.random_positions, process.session.random_positions):
+            known[state.seed, state.offset] = state.position
+            if len(known) > _MOST_POSITIONS:
+                del known[next(iter(known))]
+
+
+def _known_position(seed: int, offset: int) -> Tensor | None:
+    process, key = current(), (seed, offset)
+    found: Tensor | None = process.random_positions.get(key)
+    return process.session.random_positions.get(key) if found is None else found
 
 
 def _only_graphsafe(what: str) -> None:
@@ -156,7 +221,10 @@ class Generator(_Generator, metaclass=_Kind):
     def get_offset(self) -> int:
         """Return how many numbers were drawn, in steps of four."""
         state = self.random_state
-        return super().get_offset() if state is None else state.offset
+        if state is None:
+            return super().get_offset()
+        _remember(state)
+        return state.offset
 
     def set_offset(self, offset: int) -> Generator:
         """Go on from an offset.
@@ -169,7 +237,8 @@ class Generator(_Generator, metaclass=_Kind):
         elif offset % _PER_OFFSET or offset < 0:
             raise RuntimeError(f"offset must be a multiple of {_PER_OFFSET}, but got {offset}")
         else:
-            self.random_state.offset = offset
+            state = self.random_state
+            state.go_to(offset, _known_position(state.seed, offset))
         return self
 
     def clone_state(self) -> Generator:
@@ -177,7 +246,8 @@ class Generator(_Generator, metaclass=_Kind):
         state = self.random_state
         if state is None:
             return super().clone_state()
-        return _with_state(self.device, RandomState(state.seed, state.offset))
+        copied = RandomState(state.seed, state.offset, state.position)
+        return _with_state(self.device, copied)
 
     def graphsafe_get_state(self) -> Generator:
         """Return a generator of the same state: what either draws, both have drawn."""
@@ -262,17 +332,22 @@ def skip_numbers(num_elements: int, generator: Any = None) -> None:
 
 @contextmanager
 def device_generator(num_elements: int, generator: Any = None) -> Iterator[None]:
-    """Let C++'s generator, the CPU's default one, give a device's numbers; the offset moves on."""
+    """Let C++'s generator, the CPU's default one, give a device's numbers; its state moves on."""
     state = state_for(generator)
     if state is None:
         yield
         return
     drawing = torch.default_generator if generator is None else generator
     before = _Generator.get_state(drawing)
-    # An odd factor far from powers of two: offsets of one seed must not meet those of the next.
-    _Generator.manual_seed(drawing, (state.seed + state.offset * 0x9E3779B97F4A7C15) & _64_BITS)
+    if state.position is not None:
+        _Generator.set_state(drawing, state.position)
+    else:
+        # An odd factor far from powers of two: offsets of one seed must not meet those of the next.
+        seed = state.seed + state.offset * 0x9E3779B97F4A7C15
+        _Generator.manual_seed(drawing, seed & _64_BITS)
     try:
         yield
     finally:
+        state.position = _Generator.get_state(drawing)
         _Generator.set_state(drawing, before)
         skip_numbers(num_elements, generator)

@@ -82,7 +82,7 @@ class Capture:
         self.memory = GraphMemory()
         self.steps: list[Step | Calling | Awaiting] = []
         self._has_data = process.session.run.has_data
-        self._offsets: dict[RandomState, int] = {}
+        self._offsets: dict[RandomState, tuple[int, Any]] = {}
         """Where the states were that it has drawn from."""
         self._open: dict[Calling, None] = {}
         """Collectives that nobody has waited for, in order."""
@@ -142,9 +142,9 @@ class Capture:
         state = state_for(generator)
         if state is None:
             return self._take(go_on, func, operation, args, kwargs)
-        offset = state.offset
+        offset, position = state.offset, state.position
         result = self._take(go_on, func, operation, args, kwargs)
-        self._offsets.setdefault(state, offset)
+        self._offsets.setdefault(state, (offset, position))
         if state.offset > offset:
             draws = Draws(state, generator, state.offset - offset)
             if self._has_data:
@@ -328,8 +328,8 @@ class Capture:
         process = self._process
         process.capture = process.private_pool = None
         process.host.launches_as = "launch"
-        for state, offset in self._offsets.items():
-            state.offset = offset
+        for state, before in self._offsets.items():
+            state.offset, state.position = before
         UNDER_WAY.discard(self)
         is_good = False
         try:
