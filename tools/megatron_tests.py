@@ -69,8 +69,8 @@ def _run(checkout: Path, module: str, names: list[str], ranks: int, folder: Path
     try:
         with context, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            arguments = (str(checkout), str(folder), module, *names)
-            run_torchrun(context, RANK, code, arguments, ranks, shown=())
+            argv = [str(RANK), str(checkout), str(folder), module, *names]
+            run_torchrun(context, RANK, code, argv, ranks, shown=())
     except (Exception, BaseExceptionGroup) as error:
         return describe_failure(error)
     return None

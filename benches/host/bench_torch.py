@@ -130,7 +130,7 @@ def simulate(folder: Path, source: str, *args: str, ranks: int = 1) -> None:
     context = RuntimeContext(machine=f"ahbm:{ranks}", ranks=ranks)
     with context, warnings.catch_warnings():
         warnings.simplefilter("default")
-        run_torchrun(context, path, compile(source, str(path), "exec"), args, ranks)
+        run_torchrun(context, path, compile(source, str(path), "exec"), [str(path), *args], ranks)
 
 
 def test_an_operation(tmp_path: Path, goal: Goal) -> None:
@@ -227,7 +227,7 @@ path = Path({program!r})
 context = RuntimeContext(machine="ahbm:8", ranks=8, data=False)
 with context:
     code = compile(path.read_text(), str(path), "exec")
-    run_torchrun(context, path, code, tuple({args!r}.split()), 8)
+    run_torchrun(context, path, code, [str(path), *{args!r}.split()], 8)
 """
 MODELS = {
     "8B": ("--steps 1", 60.0, 2000.0),

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from functools import wraps
-from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -33,7 +32,6 @@ _to = torch.nn.Module.to
 _set_signal = signal.signal
 _os_fork = os.fork
 _os_exit = os._exit
-_os_start_process = BaseProcess.start
 
 
 def install(patches: Patches) -> None:
@@ -44,7 +42,6 @@ def install(patches: Patches) -> None:
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
     patches.set(os, "fork", _fork)
     patches.set(os, "_exit", _exit_at_once)
-    patches.set(BaseProcess, "start", _start_process)
     patches.set(torch.nn.Module, "to", _move_module)
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
     patches.set(fsdp_init, "_get_device_from_device_id", _fsdp_device_asked)
@@ -121,9 +118,9 @@ def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
     return None, False
 
 
-def _refuse_process(what: str) -> NoReturn:
+def _refuse_fork() -> NoReturn:
     raise UnsupportedTorchError(
-        f"{what} in a simulated process: a worker process would be outside of the simulation, and "
+        "os.fork in a simulated process: a worker process would be outside of the simulation, and "
         "have no devices; start ranks with torch.multiprocessing.spawn, or work in threads"
     )
 
@@ -131,7 +128,7 @@ def _refuse_process(what: str) -> NoReturn:
 def _fork() -> int:
     """``os.fork``, which would copy all ranks and run one of them."""
     if HERE.process is not None and not HERE.is_foreign:
-        _refuse_process("os.fork")
+        _refuse_fork()
     return _os_fork()
 
 
@@ -141,13 +138,6 @@ def _exit_at_once(status: int) -> None:
         _os_exit(status)
     HERE.process.ends_at_once = True
     raise SystemExit(status)
-
-
-def _start_process(self: BaseProcess) -> None:
-    """``multiprocessing.Process.start``."""
-    if HERE.process is not None and not HERE.is_foreign:
-        _refuse_process(f"{type(self).__name__}.start")
-    _os_start_process(self)
 
 
 def _let_storages_be_saved(patches: Patches) -> None:

@@ -14,6 +14,7 @@ from kernbench.torch_bridge.ranges import Ranges
 if TYPE_CHECKING:
     from collections.abc import Callable
     from logging import Logger
+    from multiprocessing.process import BaseProcess
     from types import ModuleType
 
     from kernbench.runtime_api import RankState
@@ -86,6 +87,8 @@ class Process:
         """What its operations cost, once it has asked for other than PyTorch's defaults."""
         self.strands: list[Strand] = []
         """Threads that it has started."""
+        self.workers: set[BaseProcess] = set()
+        """What it has started by ``multiprocessing``."""
         self.rank_of_run: Rank | None = None
         """What runs its main thread; None for the one on main."""
         self.capture: Capture | None = None

@@ -42,6 +42,7 @@ from kernbench.torch_bridge import (
     sync_batch_norm,
     without_compiler,
     without_data,
+    workers,
 )
 from kernbench.torch_bridge.device.module import ARCHITECTURE
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
@@ -107,6 +108,7 @@ class Programs:
             locks.install(patches)
             clocks.install(patches)
             queues.install(patches)
+            workers.install(patches)
             Strands(inside, self._enter).install(patches)
             endings.install(patches)
             c10d.install(patches)

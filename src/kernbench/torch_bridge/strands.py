@@ -127,6 +127,13 @@ def end_daemons(process: Process) -> None:
     process.strands.clear()
 
 
+def end_thread(thread: threading.Thread) -> None:
+    """End a thread of a simulated process where it waits."""
+    strand = _strand_of(thread)
+    if strand is not None and strand.rank is not None and strand.rank.alive:
+        strand.rank.abort()
+
+
 def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
     try:
         run()
