@@ -25,8 +25,17 @@ REFUSED = {
     "torch.cuda.utilization()": "torch.cuda.utilization",
     "torch.cuda.memory._record_memory_history()": "torch.cuda.memory._record_memory_history",
     "torch.cuda.memory_snapshot()": "torch.cuda.memory.memory_snapshot",
-    "torch.cuda.current_blas_handle()": "torch.cuda.current_blas_handle",
-    "torch.cuda.tunable.enable(True)": "torch.cuda.tunable.enable",
+    "torch.cuda.current_blas_handle()": "no library of CUDA is there; leave it out",
+    "torch.cuda.memory.MemPool()": "torch.cuda.memory.MemPool",
+    "torch.cuda.host_memory_stats()": "memory of the host is not modeled",
+    "torch.cuda.caching_allocator_enable()": "leave it out, or make a tensor",
+    "torch.cuda.set_sync_debug_mode('warn')": "torch.profiler show each wait of the host",
+    "torch.cuda.sparse.FloatTensor()": "use torch.sparse_coo_tensor",
+    "torch.cuda.cudart().cudaHostRegister(0, 1, 1)": "use PyTorch's own functions",
+    "torch._C._cuda_nothing()": "guard it: the error is an AttributeError",
+    "torch.library.define('kernbench_own::lacks', '(Tensor x) -> Tensor')\n"
+    "torch.ops.kernbench_own.lacks(x)": "register one in Python or Triton: Library(...).impl(",
+    "torch.cuda.tunable.enable(True)": "which are not tuned; leave it out",
     "torch.export.export(torch.nn.Linear(4, 4).cuda(), (x,))": "torch.export.export",
     "torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())(x)": "torch.nn.DataParallel needs threads",
     "dist.rpc.init_rpc('worker0', rank=0, world_size=1)": "torch.distributed.rpc.init_rpc",
@@ -91,6 +100,11 @@ def test_what_a_device_can_answer_is_answered(run) -> None:
         "stream = torch.cuda.Stream()\n"
         "with torch.cuda.stream(stream):\n"
         "    assert torch.cuda.ExternalStream(stream.cuda_stream) == stream\n"
+        "    assert torch.cuda.get_stream_from_external(stream.cuda_stream) == stream\n"
+        "from torch.cuda.streams import Event, Stream\n"
+        "assert Stream is torch.cuda.Stream and Event is torch.cuda.Event\n"
+        "torch.cuda.set_sync_debug_mode('default')\n"
+        "assert torch.cuda.get_sync_debug_mode() == 0\n"
         "assert torch.from_dlpack(x).device == x.device\n"
         "with torch.device('cuda'): assert torch.tensor([1]).is_cuda\n"
     )

@@ -27,6 +27,15 @@ WITHOUT_SYMMETRIC_MEMORY = (
 
 _NO_CPU_KERNEL = re.compile(r"Could not run '(\w+)::([\w.]+)' with arguments from the 'CPU'")
 
+_OF_PYTORCH = (
+    "PyTorch has it for GPUs only, and simulated devices compute with its CPU kernels; write that "
+    "part with other operations, or in Triton"
+)
+_OF_A_LIBRARY = (
+    "this process has registered no kernel for CUDA with torch.library, and kernels in CUDA C++ "
+    'cannot be run; register one in Python or Triton: Library(...).impl(name, function, "CUDA")'
+)
+
 
 @contextmanager
 def missing_kernels_by_name() -> Iterator[None]:
@@ -37,7 +46,7 @@ def missing_kernels_by_name() -> Iterator[None]:
         found = _NO_CPU_KERNEL.match(str(error))
         if found is None:
             raise
-        raise UnsupportedTorchError(
-            f"torch.ops.{found[1]}.{found[2]}: PyTorch has it for GPUs only, and simulated devices "
-            "compute with its CPU kernels; write that part with other operations, or in Triton"
-        ).with_traceback(error.__traceback__) from None
+        why = _OF_PYTORCH if found[1] == "aten" else _OF_A_LIBRARY
+        raise UnsupportedTorchError(f"torch.ops.{found[1]}.{found[2]}: {why}").with_traceback(
+            error.__traceback__
+        ) from None

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 import torch.cuda.memory
 import torch.cuda.profiler
+import torch.cuda.sparse
 import torch.export
 import torch.nn.parallel.comm
 import torch.utils.dlpack
@@ -25,10 +26,14 @@ from kernbench.torch_bridge.refusals import UnsupportedTorchError
 _TORCH = f"{Path(torch.__file__).parent}/"
 _dlpack = torch.Tensor.__dlpack__
 _to_tensor = torch.utils.dlpack.from_dlpack
+_POOLS = dict.fromkeys(
+    ("MemPool", "use_mem_pool"),
+    "the allocator's model has one pool per stream; leave the pool out",
+)
 _REFUSED: dict[Any, dict[str, str]] = {
+    torch.cuda.memory: _POOLS,
     torch.cuda: {
-        "MemPool": "the allocator's model has one pool per stream",
-        "use_mem_pool": "the allocator's model has one pool per stream",
+        **_POOLS,
         "_get_pynvml_handler": "NVML knows of no simulated device; the report has what was busy",
         "_get_nvml_device_index": "NVML knows of no simulated device; the report has what was busy",
         "list_gpu_processes": "NVML knows of no simulated device; the report has peak memory",
@@ -39,8 +44,24 @@ _REFUSED: dict[Any, dict[str, str]] = {
         "torch.nn.DataParallel needs threads and copies of CUDA's; wrap the model in "
         "DistributedDataParallel, with a rank for each device",
     ),
+    torch.cuda.sparse: dict.fromkeys(
+        (name for name in vars(torch.cuda.sparse) if name.endswith("Tensor")),
+        'old sparse types are not made; use torch.sparse_coo_tensor(..., device="cuda")',
+    ),
     torch.export: {"export": "a graph would run outside of the simulation; call the module itself"},
 }
+
+_ADVICE = {
+    ("tunableop", "record_untuned"): "products take the time of kernbench's kernels, which are not "
+    "tuned; leave it out",
+    ("memorySnapshot", "recordMemory"): "the report has peak memory, torch.cuda.memory_stats() has "
+    "amounts",
+    ("hostMemory", "HostMemory"): "memory of the host is not modeled; leave it out",
+    ("Allocator",): "the allocator is a model; leave it out, or make a tensor for the memory",
+    ("Handle", "Workspace"): "no library of CUDA is there; leave it out",
+}
+"""What to do instead, by parts of the name that PyTorch asks CUDA for."""
+_GUARD = "leave it out, or guard it: the error is an AttributeError"
 
 
 class UnsupportedCudaError(UnsupportedTorchError, AttributeError):
@@ -69,7 +90,14 @@ def install(patches: Patches) -> None:
     )
     for owner in (torch.cuda, torch.cuda.profiler):
         patches.set_all(owner, {"cudart": _Cudart, "check_error": lambda result: None})
-    patches.set(torch._C, "_cuda_getAllocatorBackend", lambda: "native")
+    patches.set_all(
+        torch._C,
+        {
+            "_cuda_getAllocatorBackend": lambda: "native",
+            "_cuda_get_sync_debug_mode": lambda: 0,
+            "_cuda_set_sync_debug_mode": _watch_waits,
+        },
+    )
     patches.set(torch.Tensor, "__dlpack__", _no_capsule)
     for owner in (torch, torch.utils.dlpack):
         patches.set(owner, "from_dlpack", _from_dlpack)
@@ -101,7 +129,10 @@ class _Cudart:
         return mem_get_info(device)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise UnsupportedCudaError(f"torch.cuda.cudart().{name}: simulated devices have no runtime")
+        raise UnsupportedCudaError(
+            f"torch.cuda.cudart().{name}: simulated devices have no runtime of CUDA; use PyTorch's "
+            "own functions, such as Tensor.pin_memory() and torch.cuda.synchronize()"
+        )
 
 
 def _refusing(name: str, reason: str) -> Any:
@@ -115,9 +146,21 @@ def _no_part(name: str) -> NoReturn:
     """Say what of ``torch.cuda`` needs a function that only a CUDA build has."""
     if HERE.process is None or not name.startswith("_cuda"):
         raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
-    raise UnsupportedCudaError(
-        f"{_called()}: simulated devices have no such part (PyTorch asks CUDA for {name})"
+    advice = next(
+        (text for parts, text in _ADVICE.items() if any(each in name for each in parts)), _GUARD
     )
+    raise UnsupportedCudaError(
+        f"{_called()}: simulated devices have no such part (PyTorch asks CUDA for {name}); {advice}"
+    )
+
+
+def _watch_waits(mode: int) -> None:
+    """``torch.cuda.set_sync_debug_mode``, of which only the default is there."""
+    if mode:
+        raise UnsupportedTorchError(
+            "torch.cuda.set_sync_debug_mode: calls that make the host wait are not warned of; the "
+            "trace (--trace) and torch.profiler show each wait of the host"
+        )
 
 
 def _called() -> str:

@@ -109,6 +109,7 @@ def install(patches: Patches) -> None:
             "ExternalStream": streams.external_stream,
             "StreamContext": streams.stream_context,
             "stream": streams.stream_context,
+            "get_stream_from_external": streams.external_stream,
             "set_stream": streams.set_stream,
             "current_stream": streams.current_stream,
             "default_stream": streams.default_stream,
@@ -119,6 +120,14 @@ def install(patches: Patches) -> None:
             "get_rng_state_all": lambda: [rng.get_rng_state()] * device_count(),
             "get_rng_state": rng.get_rng_state,
             "set_rng_state": rng.set_rng_state,
+        },
+    )
+    patches.set_all(
+        torch.cuda.streams,
+        {
+            "Stream": streams.Stream,
+            "Event": streams.Event,
+            "ExternalStream": streams.external_stream,
         },
     )
     patches.set_all(torch, streams.OF_ANY_DEVICE)
