@@ -6,6 +6,7 @@ import sys
 import torch
 import triton
 import triton.language as tl
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 rank = int(os.environ["RANK"])
 torch.cuda.set_device(rank)
@@ -170,7 +171,31 @@ def custom_operators():
     assert out._version > version
 
 
+def what_is_kept_beside_the_dispatcher():
+    name = "kernbench_kept::f"
+    torch.library.define(name, "(Tensor x) -> Tensor")
+    torch.library.impl(name, "cuda")(lambda x: x * (4 + rank))
+    torch.library.impl(name, "default")(lambda x: x * 100)
+    torch.library.register_fake(name, lambda x: x.new_empty(5 + rank))
+    torch.library.register_autograd(name, lambda ctx, gradient: gradient * (7 + rank))
+    f = torch.ops.kernbench_kept.f
+    check(f(x), -4 - rank)
+    check(gradient_of(f, x), 7 + rank)
+    assert f(host).tolist() == [-100] * 3
+    with FakeTensorMode() as mode:
+        assert f(mode.from_tensor(torch.ones(2))).shape == (5 + rank,)
+
+    @torch.library.triton_op("kernbench_kept::g", mutates_args={})
+    def g(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        torch.library.wrap_triton(double_kernel)[(1,)](x, y, x.numel(), BLOCK=64)
+        return y + rank
+
+    check(g(x), -2 + rank)
+
+
 operators_of_aten()
+what_is_kept_beside_the_dispatcher()
 gradients_of_aten()
 kernels_before()
 operators_of_the_program()

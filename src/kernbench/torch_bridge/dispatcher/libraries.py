@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ import torch._library.triton as library_triton
 from torch._ops import OpOverload
 
 from kernbench.torch_bridge.device.residence import residence_of
+from kernbench.torch_bridge.dispatcher import own
 from kernbench.torch_bridge.dispatcher.of_all import library_of_all
+from kernbench.torch_bridge.dispatcher.own import registering
 from kernbench.torch_bridge.dispatcher.registrations import (
     BACKEND,
     COMPOSITES,
@@ -40,18 +42,11 @@ def install(patches: Patches) -> None:
     patches.on_close(trampolines.close)
     _share_custom_operators()
     patches.set_all(torch._C, {"_dispatch_library": lambda *args: _make_proxy(trampolines, *args)})
-    patches.set(torch.library, "_impls", _Names(torch.library._impls))
+    own.install(patches)
     patches.set(torch.library, "get_kernel", lambda op, key: _kernel_of(trampolines, op, key))
     patches.set(OpOverload, "redispatch", _redispatch_below)
-    for name in ("OPDEF_TO_LIB", "OPDEFS"):
-        patches.set(custom_ops, name, _Own(name, getattr(custom_ops, name)))
     # Nobody traces: a wrapped kernel is the kernel.
     patches.set(library_triton, "wrap_triton_enabled_default", False)
-
-
-def _process() -> Process | None:
-    """Return the process that registers something; None if it is for all."""
-    return None if HERE.is_importing else HERE.process
 
 
 def _plain_library(namespace: str) -> torch.library.Library:
@@ -61,7 +56,7 @@ def _plain_library(namespace: str) -> torch.library.Library:
 
 def _make_proxy(trampolines: Trampolines, kind: str, namespace: str, *args: Any) -> Any:
     """Return what a library of PyTorch's registers through."""
-    process = _process()
+    process = registering()
     # Every rank makes the namespace its own, and they share one dispatcher.
     kind = "FRAGMENT" if kind == "DEF" and process is not None else kind
     return _Library(trampolines, process, _make_library(kind, namespace, *args), namespace)
@@ -83,7 +78,7 @@ class _Library:
 
     def define(self, schema: str, alias_analysis: str = "", tags: Any = ()) -> str:
         """Define an operator."""
-        process = _process()
+        process = registering()
         if process is None:
             name: str = self.real.define(schema, alias_analysis, tags)
             return name
@@ -92,7 +87,7 @@ class _Library:
 
     def impl(self, name: str, key: str, function: Any, with_keyset: bool = False) -> None:
         """Register a kernel of an operator."""
-        process = _process()
+        process = registering()
         full_name = name if "::" in name else f"{self._namespace}::{name}"
         kernel = Kernel(self, function, with_keyset)
         if process is None:
@@ -119,7 +114,7 @@ class _Library:
         Raises:
             UnsupportedTorchError: The key is not that of devices.
         """
-        process = _process()
+        process = registering()
         if process is None:
             self.real.fallback(key, function, with_keyset)
         elif key == BACKEND:
@@ -138,61 +133,6 @@ class _Library:
             self._maker.registrations.remove(self)
         self._trampolines.release(self)
         self.real.reset()
-
-
-class _Names:
-    """What PyTorch remembers of kernels: with ``allow_override=False`` there is one of each."""
-
-    def __init__(self, shared: set[str]) -> None:
-        self._shared = shared
-
-    def _own(self) -> set[str]:
-        process = _process()
-        return self._shared if process is None else process.registrations.names
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._own()
-
-    def add(self, name: str) -> None:
-        self._own().add(name)
-
-    def __isub__(self, names: set[str]) -> _Names:
-        self._own().difference_update(names)
-        return self
-
-
-class _Own(MutableMapping[str, Any]):
-    """What PyTorch keeps of custom operators: each process's own, beside those of all."""
-
-    def __init__(self, name: str, shared: MutableMapping[str, Any]) -> None:
-        self._name = name
-        self._shared = shared
-
-    def _own(self) -> MutableMapping[str, Any]:
-        process = _process()
-        if process is None:
-            return self._shared
-        kept = process.registrations.custom
-        if self._name not in kept:
-            # Custom operators live as long as their programs hold them.
-            kept[self._name] = type(self._shared)()
-        return kept[self._name]
-
-    def __getitem__(self, name: str) -> Any:
-        own = self._own()
-        return own[name] if name in own or self._name == "OPDEF_TO_LIB" else self._shared[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._own()[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._own()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._shared, **self._own()})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _share_custom_operators() -> None:

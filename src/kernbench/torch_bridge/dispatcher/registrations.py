@@ -71,6 +71,8 @@ class Registrations:
         """What PyTorch keeps of what is registered: operators with their keys."""
         self.custom: dict[str, MutableMapping[str, Any]] = {}
         """What it keeps of custom operators, by what that is."""
+        self.entries: Any = None
+        """What it keeps of shape functions and the like."""
         if shared is not None:
             shared._in_use.add(self)
             self.of_devices.update(shared.of_devices)
