@@ -95,6 +95,37 @@ assert torch.abs(x)[0] == 1
         sys.modules.pop("kernbench_gems").owner._destroy()
 
 
+@pytest.mark.adr("0116-D3")
+def test_libraries_of_before_a_run_are_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = torch.library.Library("aten", "IMPL")
+    monkeypatch.setattr(torch, "_of_the_test", older, raising=False)
+    for added in (5, 6):
+
+        @torch.library.custom_op("kernbench_before::plus", mutates_args=())
+        def plus(x: torch.Tensor, added: int = added) -> torch.Tensor:
+            return x + added
+
+        source = f"""
+x = torch.zeros(2, device="cuda")
+assert torch.ops.kernbench_before.plus(x, {added}).tolist() == [{added}] * 2
+if rank:
+    torch.library.register_kernel("kernbench_before::plus", "cuda", lambda x, n={added}: x - n)
+torch.cuda.synchronize()
+found = torch.ops.kernbench_before.plus(x, {added})
+assert found.is_cuda and found.tolist() == [-{added} if rank else {added}] * 2
+assert torch.abs(x - 3)[0] == 3
+if rank:
+    torch._of_the_test.impl("abs", torch.neg, "CUDA")
+torch.cuda.synchronize()
+assert torch.abs(x + 3)[0] == (-3 if rank else 3)
+"""
+        run(tmp_path, source, nprocs=2)
+        assert plus(torch.zeros(1), added).item() == added
+    older._destroy()
+
+
 @pytest.mark.parametrize(
     ("source", "error", "text"),
     [

@@ -47,7 +47,12 @@ _OPERATIONS = ("matmul", "conv", "rnn")
 
 def install(patches: Patches) -> None:
     """Notice what a process asks for, and put back what there was."""
-    patches.on_close(_restore, [(each, _get(*each)) for each in _KEPT])
+    before = []
+    for each in _KEPT:
+        # Not all releases have all of them.
+        with suppress(RuntimeError):
+            before.append((each, _get(*each)))
+    patches.on_close(_restore, before)
     patches.on_close(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
     for name in _SETTERS:
         patches.set(torch._C, name, _noticed(getattr(torch._C, name)))
@@ -70,6 +75,4 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _restore(values: list[tuple[tuple[str, str], str]]) -> None:
     for each, value in values:
-        # Not all releases have all of them.
-        with suppress(RuntimeError):
-            _set(*each, value)
+        _set(*each, value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 import torch._library.custom_ops as custom_ops
 import torch._library.triton as library_triton
 from torch._ops import OpOverload
+from torch.library import Library
 
 from kernbench.torch_bridge.device.residence import residence_of
 from kernbench.torch_bridge.dispatcher import own
@@ -42,6 +44,8 @@ def install(patches: Patches) -> None:
     patches.on_close(trampolines.close)
     _share_custom_operators()
     patches.set_all(torch._C, {"_dispatch_library": lambda *args: _make_proxy(trampolines, *args)})
+    for name in ("define", "impl", "fallback"):
+        patches.set(Library, name, _looked_at(trampolines, getattr(Library, name)))
     own.install(patches)
     patches.set(torch.library, "get_kernel", lambda op, key: _kernel_of(trampolines, op, key))
     patches.set(OpOverload, "redispatch", _redispatch_below)
@@ -60,6 +64,18 @@ def _make_proxy(trampolines: Trampolines, kind: str, namespace: str, *args: Any)
     # Every rank makes the namespace its own, and they share one dispatcher.
     kind = "FRAGMENT" if kind == "DEF" and process is not None else kind
     return _Library(trampolines, process, _make_library(kind, namespace, *args), namespace)
+
+
+def _looked_at(trampolines: Trampolines, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of libraries, of which some are older than the run."""
+
+    @wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (self.m is None or isinstance(self.m, _Library) or hasattr(self, "is_of_all")):
+            self.m = _Library(trampolines, None, self.m, self.ns)
+        return original(self, *args, **kwargs)
+
+    return call
 
 
 class _Library:
@@ -140,7 +156,10 @@ def _share_custom_operators() -> None:
     for name, made in list(custom_ops.OPDEFS.items()):
         functions: dict[str | None, Callable[..., Any]] = made._backend_fns
         function = functions.get("cuda") or functions.get(None)
-        if function is not None and SHARED.find(name, *_OF_DEVICES) is None:
+        known = SHARED.find(name, *_OF_DEVICES)
+        # One that was made anew is another.
+        is_new = known is None or (type(known.owner) is type(made) and known.owner is not made)
+        if function is not None and is_new:
             SHARED.add(name, BACKEND, Kernel(made, function, False))
 
 

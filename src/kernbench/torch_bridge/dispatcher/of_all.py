@@ -14,6 +14,7 @@ def library_of_all(namespace: str, kind: str = "IMPL") -> torch.library.Library:
         made = torch.library.Library(namespace, kind)
         # Whoever registers something through it.
         made.m = getattr(made.m, "real", made.m)
+        made.is_of_all = True
         return made
     finally:
         HERE.is_importing = before
