@@ -205,6 +205,33 @@ def test_programs_own_modules_are_each_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.adr("0060-D2")
+def test_what_spawns_ranks_finds_its_own_state_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "spawning_state.py").write_text("who = 'nobody'")
+    path = tmp_path / "program.py"
+    path.write_text("""
+import random, sys
+import spawning_state
+import torch.multiprocessing as mp
+
+def work(rank):
+    import spawning_state
+    assert spawning_state.who == "nobody"
+    spawning_state.who = rank
+    sys.argv.append(rank)
+    random.seed(rank)
+
+if __name__ == "__main__":
+    spawning_state.who, before, state = "parent", sys.argv[:], random.getstate()
+    mp.spawn(work, nprocs=2)
+    import spawning_state as again
+    assert again is spawning_state and again.who == "parent"
+    assert sys.argv == before and random.getstate() == state
+    assert sys.modules["__main__"].before is before
+""")
+    simulated(path)
+
+
+@pytest.mark.adr("0060-D2")
 @pytest.mark.parametrize("nprocs", [1, 2])
 def test_threads_end_with_their_process_as_those_of_a_real_one_do(
     tmp_path: Path, nprocs: int

@@ -52,6 +52,15 @@ class Tests(MultiThreadedTestCase):
         for one, other in zip(model.parameters(), plain.parameters()):
             self.assertEqual(one.grad.full_tensor(), other.grad)
 
+    def test_devices(self):
+        torch.cuda.set_device(self.rank)
+        dist.barrier()
+        self.assertEqual(torch.cuda.current_device(), self.rank)
+        model = torch.nn.Linear(4, 4).cuda()
+        fully_shard(model)
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        self.assertEqual(model.weight.grad.device.index, self.rank)
+
     def test_a_failing_rank_is_told(self):
         if self.rank == 2:
             raise ValueError("of rank 2")
@@ -59,7 +68,7 @@ class Tests(MultiThreadedTestCase):
 
 suite = unittest.defaultTestLoader.loadTestsFromTestCase(Tests)
 result = unittest.TextTestRunner(stream=open(sys.argv[1], "w")).run(suite)
-assert result.testsRun == 4 and not result.failures
+assert result.testsRun == 5 and not result.failures
 (failed, message), = result.errors
 assert "test_a_failing_rank" in failed.id() and "of rank 2" in message, message
 """
@@ -72,6 +81,40 @@ def test_pytorchs_tests_with_a_thread_per_rank_run_on_devices(tmp_path: Path) ->
     assert any(each.template.name == "aten.mm" for each in context.op_log.instances)
     # Nobody waited for a timeout.
     assert context.simulation.now_ps < 10**12
+
+
+@pytest.mark.parametrize("nprocs", [1, 2])
+def test_each_thread_has_a_current_device_and_streams(tmp_path: Path, nprocs: int) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("""
+import threading
+import torch
+
+first = torch.cuda.current_device()
+side = torch.cuda.Stream(3)
+torch.cuda.set_device(3)
+torch.cuda.set_stream(side)
+met = threading.Barrier(2)
+
+def work():
+    assert torch.cuda.current_device() == first
+    assert torch.cuda.current_stream(3) == torch.cuda.default_stream(3)
+    torch.cuda.set_device(2)
+    met.wait()
+    met.wait()
+    assert torch.cuda.current_device() == 2 == torch.ones(1, device="cuda").device.index
+
+thread = threading.Thread(target=work)
+thread.start()
+met.wait()
+assert torch.cuda.current_device() == 3 and torch.cuda.current_stream() == side
+torch.cuda.set_device(1)
+met.wait()
+thread.join()
+assert torch.cuda.current_device() == 1
+assert torch.cuda.current_stream(3) == side
+""")
+    simulated(path, nprocs=nprocs)
 
 
 def test_a_key_that_is_set_while_a_rank_catches_up_is_found(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class Simulation:
         self.open_ended: dict[OpenEnded, None] = {}
         """In the order in which they began."""
         self.idling = Idling(self)
+        self.main_resumes: Callable[[], None] | None = None
+        """Called when main goes on after a wait, in which ranks have run."""
         self._main = current_greenlet()
 
     @property
@@ -116,6 +118,9 @@ class Simulation:
                 raise
             handle.callbacks.clear()
             raise deadlock_error(self, handle) from None
+        finally:
+            if self.main_resumes is not None:
+                self.main_resumes()
         if handle.callbacks is not None:
             # SimPy stopped in the middle of the handle's callbacks and put the rest in front.
             self.env.step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.dispatcher.registrations import SHARED, Registrations
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.observe import Observer
     from kernbench.torch_bridge.session import Pricing, Session
     from kernbench.torch_bridge.strands import Strand
+
+
+@dataclass(slots=True, eq=False)
+class ThreadState:
+    """What CUDA keeps for each thread, while another thread of the process runs."""
+
+    sip_id: int
+    stream: Any = None
+    streams: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +94,10 @@ class Process:
         """Of its threads."""
         self.pricing: Pricing | None = None
         """What its operations cost, once it has asked for other than PyTorch's defaults."""
+        self.thread = self.main_thread = ThreadState(self.state.sip_id)
+        """Of the thread that runs, and of its first one."""
+        self.first_sip_id = self.state.sip_id
+        """The device that each thread begins with."""
         self.strands: list[Strand] = []
         """Threads that it has started."""
         self.workers: set[BaseProcess] = set()
@@ -119,11 +132,22 @@ class Process:
         for observer in self.observers:
             observer.use(self.pricing)
 
+    def show(self, thread: ThreadState) -> None:
+        """Show a thread's current device and streams."""
+        before = self.thread
+        if before is thread:
+            return
+        state = self.state
+        before.sip_id, before.stream, before.streams = state.sip_id, state.stream, self.streams
+        state.sip_id, state.stream, self.streams = thread.sip_id, thread.stream, thread.streams
+        self.thread = thread
+
     def begin(self) -> None:
         """Take note of the rank of the run that the calling thread is."""
         run = self.session.run
         self.rank_of_run = run.simulation.running
         self.state = self.host.state = run.rank_state
+        self.first_sip_id = self.state.sip_id
 
 
 class _Here(threading.local):

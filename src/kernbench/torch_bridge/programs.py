@@ -138,6 +138,7 @@ class Programs:
             folder = self._path.parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self._session.run
+            patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
             launcher, arch = TorchLauncher(run, run.launcher.engine), ARCHITECTURE
             with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
                 yield
@@ -204,6 +205,7 @@ class Programs:
 
     def _enter(self, process: Process) -> None:
         """Show what is a process's own before it goes on."""
+        process.show(process.main_thread)
         self._globals.load(process)
         self._states.load(process)
         self._modules.load(process)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.sim_engine import Handle, on_thread
 from kernbench.torch_bridge.locks import SimulatedLock
 from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import HERE, Process
+from kernbench.torch_bridge.process import HERE, Process, ThreadState
 
 if TYPE_CHECKING:
     from kernbench.sim_engine import Rank
@@ -86,8 +86,15 @@ class Strands:
             thread.run = target  # type: ignore[method-assign]
             return thread
 
+        # CUDA's current device and streams are a thread's own.
+        own = ThreadState(process.first_sip_id)
+
+        def before() -> None:
+            self._before(process)
+            process.show(own)
+
         show_daemon(thread, True)
-        carrier = on_thread(thread.name, lambda: self._before(process), make)
+        carrier = on_thread(thread.name, before, make)
         with starting():
             strand.rank = simulation.start_strand(
                 process.rank_of_run, body, strand.ended, process.state, carrier

@@ -222,11 +222,14 @@ def wait_for_queue(handle: Handle | None) -> None:
 
 
 def current_stream(device: Any = None) -> Stream:
-    """Return the stream that the calling rank's operations go to."""
-    run = current().session.run
+    """Return the stream that the calling thread's operations of a device go to."""
+    process = current()
+    run = process.session.run
     sip_id = with_index(DEVICE_TYPE if device is None else device).index
     queue = run.current_stream()
-    return Stream(queue=queue if queue.sip_id == sip_id else run.default_stream(sip_id))
+    if queue.sip_id != sip_id:
+        queue = process.streams.get(sip_id) or run.default_stream(sip_id)
+    return Stream(queue=queue)
 
 
 def external_stream(cuda_stream: int, device: Any = None) -> Stream:
