@@ -127,6 +127,20 @@ class CheckFailedError(KernbenchError, AssertionError):
     """A program's own check did not hold; says what differed and by how much."""
 
 
+class OsExit(SystemExit):
+    """A rank called ``os._exit``: it ends, and not the process that all ranks share."""
+
+
+def exit_call(end: SystemExit) -> str:
+    """Return the call that ended a rank.
+
+    >>> exit_call(SystemExit(3)), exit_call(OsExit(0)), exit_call(SystemExit())
+    ('sys.exit(3)', 'os._exit(0)', 'sys.exit()')
+    """
+    name = "os._exit" if isinstance(end, OsExit) else "sys.exit"
+    return f"{name}({'' if end.code is None else repr(end.code)})"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: the nearest known names, or all of a short list.
 

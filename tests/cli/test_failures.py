@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +110,49 @@ def test_deep_calls_are_cut_to_the_innermost() -> None:
     text = describe_failure(raised(lambda: deep(30)))
     assert "calls before" in text
     assert len(text.splitlines()) < 20
+
+
+def test_a_deep_recursion_is_told_at_once() -> None:
+    def deep(levels: int) -> None:
+        if not levels:
+            fail(ValueError("deep"))
+        deep(levels - 1)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        error = raised(lambda: deep(20_000))
+    finally:
+        sys.setrecursionlimit(limit)
+    is_users.cache_clear()
+    assert "calls before" in describe_failure(error)
+    # What the file system is asked for is asked for each file, not for each call.
+    assert is_users.cache_info().misses < 10
+
+
+def test_an_assert_of_a_program_is_no_check_of_a_bench(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("def work():\n    assert False, 'sum is wrong'\n")
+    code = compile(path.read_text(), str(path), "exec")
+    for name, said in (("__main__", "AssertionError"), ("kernbench_bench_x", "check failed")):
+        namespace = {"__name__": name}
+        exec(code, namespace)
+        text = describe_failure(raised(namespace["work"]))  # type: ignore[arg-type]
+        assert text.startswith(f"error: {said}: sum is wrong\n")
+
+
+def test_a_gpu_that_pytorch_itself_is_asked_for_names_torchrun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("PyTorch has a GPU")
+    monkeypatch.delitem(sys.modules, "kernbench.torch_bridge.programs", raising=False)
+    text = describe_failure(raised(torch.cuda.current_device))
+    assert "check failed" not in text
+    assert "kernbench torchrun FILE runs PyTorch programs on simulated devices" in text
+    of_another = describe_failure(raised(lambda: fail(AssertionError("no CUDA here"))))
+    assert "torchrun" not in of_another
 
 
 def test_a_bug_of_ours_says_so() -> None:

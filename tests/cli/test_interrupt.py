@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,41 @@ def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.adr("0111-D1")
+def test_an_interrupt_waits_until_an_extension_module_is_initialised() -> None:
+    """Its C++ calls Python, and has no place for an exception."""
+    after: list[str] = []
+
+    class Spec:
+        origin = "/nowhere.so"
+
+        @property
+        def name(self) -> str:
+            os.kill(os.getpid(), signal.SIGINT)
+            deadline = time.monotonic() + 0.02
+            while time.monotonic() < deadline:
+                pass
+            after.append("initialised")
+            return "nowhere"
+
+    def load_and_work_on() -> None:
+        loader = ExtensionFileLoader("nowhere", "/nowhere.so")
+        with contextlib.suppress(ImportError):
+            loader.create_module(Spec())  # type: ignore[arg-type]
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            pass
+        after.append("lost")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            load_and_work_on()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert set(after) == {"initialised"}
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:

@@ -218,6 +218,7 @@ def test_wrong_options_are_refused_before_a_gpu_is_looked_for(
         ("", r"shapes\.csv: a list of shapes has the columns"),
         ("m,n,k\n1,2\n", r"shapes\.csv:2: m,n,k must be whole numbers above 0, but got '1,2,'"),
         ("m,n,k\n1,2,-3\n", r"shapes\.csv:2: m,n,k must be whole numbers"),
+        (f"m,n,k\n1,2,{'3' * 200_000}\n", r"shapes\.csv:2: cannot be read: field larger than"),
         ("op,rows,cols\nsinh,1,2\n", r"shapes\.csv:2: no kernel for op 'sinh'; known: add, "),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_rank_that_ends_without_its_collective_is_named(fails: Fails) -> None:
 @pytest.mark.parametrize("call", ["os._exit(3)", "sys.exit(3)"])
 def test_a_rank_that_leaves_at_once_ends_no_other_unheard(call: str, fails: Fails) -> None:
     error = fails(f"if rank == 1: {call}\ndist.barrier()")
-    assert "rank 1 called sys.exit(3)" in str(error)
+    assert f"rank 1 called {call}" in str(error)
     assert any("rank 2  barrier #1" in note for note in error.__notes__)
 
 

@@ -84,6 +84,12 @@ def test_a_row_of_a_model_without_time_and_rate_is_refused(
         read_rows(written(tmp_path, TP + f"H100,train,bf16,8,1,{numbers},mine\n"))
 
 
+def test_a_field_that_is_too_long_is_named_by_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, TP + f"H100,train,bf16,8,1,9,,,{'y' * 200_000}\n")
+    with pytest.raises(UsageError, match=r"rows\.csv:2: cannot be read: field larger than"):
+        read_rows(path)
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.csv: cannot be read"):
         read_rows([tmp_path / "none.csv"])

@@ -130,7 +130,10 @@ def load_bench(given: str) -> Bench:
     module = _import(path)
     run = getattr(module, "run", None)
     if not callable(run):
-        raise UsageError(f"{path.name} is no bench: it has no function run(torch, ...)")
+        raise UsageError(
+            f"{path.name} is no bench: it has no function run(torch, ...); programs of their own "
+            "run with kernbench torchrun (PyTorch) and kernbench script (Triton)"
+        )
     if (kind := lazy_kind(run)) is not None:
         raise UsageError(f"{path.name}: run() is {kind}; {LAZY_HELP}")
     if not inspect.signature(run).parameters:

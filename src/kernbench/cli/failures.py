@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
 import sysconfig
@@ -9,12 +10,13 @@ import traceback
 from bdb import BdbQuit
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import kernbench
 from kernbench.cli.bench_file import shipped_folder
-from kernbench.errors import DeviceAssertError, InternalError, KernbenchError
+from kernbench.errors import CheckFailedError, InternalError, KernbenchError
 
 MOST_FRAMES = 6
 MOST_CAUSES = 4
@@ -125,13 +127,20 @@ def _block(error: BaseException) -> _Text:
         where += (
             f"\nraised at {line} of kernbench: a bug of ours if your call is right; see --debug"
         )
+    elif _asks_for_gpu(error):
+        where += (
+            "\nPyTorch itself was asked for a GPU; kernbench torchrun FILE runs PyTorch programs "
+            "on simulated devices, and a bench uses the torch that run() is given"
+        )
     return _Text(message, where.lstrip("\n"))
 
 
 def _one(error: BaseException) -> _Text:
     lines = []
     frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if is_users(frame.f_code.co_filename)
     ]
     if isinstance(error, SyntaxError) and error.filename:
         line = f":{error.lineno}" if error.lineno else ""
@@ -140,10 +149,10 @@ def _one(error: BaseException) -> _Text:
             lines.append(f"    {error.text.strip()}")
     if len(frames) > MOST_FRAMES:
         lines.append(f"  ... {len(frames) - MOST_FRAMES} calls before")
-    for frame in frames[-MOST_FRAMES:]:
-        lines.append(f"  {_short(frame.filename)}:{frame.lineno} in {frame.name}")
-        if frame.line:
-            lines.append(f"    {frame.line}")
+    for code, number in frames[-MOST_FRAMES:]:
+        lines.append(f"  {_short(code.co_filename)}:{number} in {code.co_name}")
+        if source := linecache.getline(code.co_filename, number).strip():
+            lines.append(f"    {source}")
     notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
     lines += [f"  {note}" for note in notes]
     return _Text(_headline(error), "\n".join(lines))
@@ -152,9 +161,30 @@ def _one(error: BaseException) -> _Text:
 def _headline(error: BaseException) -> str:
     name = type(error).__name__
     text = error.msg if isinstance(error, SyntaxError) else _words(error)
-    if isinstance(error, AssertionError) and not isinstance(error, DeviceAssertError):
+    if isinstance(error, CheckFailedError) or (type(error) is AssertionError and _is_bench(error)):
         return f"check failed: {text}" if text else "check failed"
     return f"{name}: {text}" if text else name
+
+
+def _is_bench(error: BaseException) -> bool:
+    """Return whether an error is of a bench and its checks, not of a program that runs as one."""
+    return not _asks_for_gpu(error) and not any(
+        frame.f_globals.get("__name__") in ("__main__", "__mp_main__")
+        and is_users(frame.f_code.co_filename)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+def _asks_for_gpu(error: BaseException) -> bool:
+    """Return whether PyTorch itself, which kernbench has not taken over, was asked for a GPU."""
+    return (
+        "kernbench.torch_bridge.programs" not in sys.modules
+        and any(
+            frame.f_globals.get("__name__", "").partition(".")[0] == "torch"
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+        )
+        and any(word in _words(error) for word in ("CUDA", "NVIDIA", "cuda"))
+    )
 
 
 def _words(error: BaseException) -> str:
@@ -167,16 +197,20 @@ def _words(error: BaseException) -> str:
 
 def _line_of_ours(error: BaseException) -> str | None:
     """Return the line of kernbench that raised what is none of its own errors, or None."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, KernbenchError) or not frames or is_users(frames[-1].filename):
+    *_, last = (None, *traceback.walk_tb(error.__traceback__))
+    if isinstance(error, KernbenchError) or last is None:
         return None
-    path = Path(frames[-1].filename).resolve()
+    filename = last[0].f_code.co_filename
+    if is_users(filename):
+        return None
+    path = Path(filename).resolve()
     package = Path(kernbench.__file__).resolve().parent
     if not path.is_relative_to(package):
         return None
-    return f"{path.relative_to(package)}:{frames[-1].lineno}"
+    return f"{path.relative_to(package)}:{last[1]}"
 
 
+@cache
 def is_users(filename: str) -> bool:
     """Return whether a source file is the user's: not ours, not a library's, not Python's."""
     path = Path(filename)

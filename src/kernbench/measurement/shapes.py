@@ -69,7 +69,12 @@ def read_shapes(path: str | Path) -> list[Shape]:
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return list(dict.fromkeys(_of_lines(path.name, csv.DictReader(file))))
+            reader = csv.DictReader(file)
+            try:
+                return list(dict.fromkeys(_of_lines(path.name, reader)))
+            except csv.Error as error:
+                line = reader.line_num + 1
+                raise UsageError(f"{path.name}:{line}: cannot be read: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import DeadlockError, RankFailedError, UsageError
+from kernbench.errors import DeadlockError, RankFailedError, UsageError, exit_call
 from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.sim_engine import Carrier, Rank, on_greenlet, raised_at, wait_line
@@ -142,7 +142,7 @@ class SpawnContext:
         self._num_alive -= 1
         error = rank.error
         if isinstance(error, SystemExit) and not rank.aborted and error.code not in (None, 0):
-            rank.error = RankFailedError(f"rank {rank.rank_id} called sys.exit({error.code!r})")
+            rank.error = RankFailedError(f"rank {rank.rank_id} called {exit_call(error)}")
         failed = rank.error is not None and not isinstance(rank.error, SystemExit)
         if failed and not self._abort_is_due:
             self._abort_is_due = True

@@ -34,6 +34,7 @@ from kernbench.sim_engine import (
     Simulation,
     Stream,
 )
+from kernbench.triton_backend import cache_remarks
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor_base import TensorBase
@@ -77,7 +78,7 @@ class Run:
         """What looks for mistakes during replay, or None."""
         self.ordering = Ordering() if self.sanitizer is not None and data else None
         """What the sanitizer knows of who waited for whom."""
-        self.remarks: list[Callable[[], list[str]]] = []
+        self.remarks: list[Callable[[], list[str]]] = [cache_remarks]
         """Asked for lines to end the report with."""
         self.simulation = Simulation()
         self.op_log = OpLog()

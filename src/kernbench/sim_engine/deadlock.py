@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.errors import DeadlockError
+from kernbench.errors import DeadlockError, exit_call
 from kernbench.sim_engine.sites import user_site
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _ended_line(rank: Rank) -> str:
     match rank.error:
         case None:
             how = "finished"
-        case SystemExit(code=code):
-            how = f"called sys.exit({'' if code is None else repr(code)})"
+        case SystemExit() as end:
+            how = f"called {exit_call(end)}"
         case error:
             how = f"raised {type(error).__name__}"
     return f"  rank {rank.rank_id}  {how} at {microseconds(rank.ended_ps or 0)}"

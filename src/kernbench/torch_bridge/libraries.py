@@ -15,6 +15,7 @@ import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
 import torch.serialization
 import torch.utils.data
 
+from kernbench.errors import OsExit
 from kernbench.torch_bridge.compiled import NOTHING_COMPILED, compile_nothing
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, META, is_simulated, with_index
 from kernbench.torch_bridge.device.residence import Residence, reside
@@ -137,7 +138,7 @@ def _exit_at_once(status: int) -> None:
     if HERE.process is None or HERE.is_foreign:
         _os_exit(status)
     HERE.process.ends_at_once = True
-    raise SystemExit(status)
+    raise OsExit(status)
 
 
 def _let_storages_be_saved(patches: Patches) -> None:

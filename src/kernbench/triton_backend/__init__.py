@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError
     from kernbench.triton_backend.launcher import DeviceRates, Launcher
+    from kernbench.triton_backend.sound_cache import cache_remarks
 
 __all__ = [
     "DeviceRates",
@@ -26,6 +27,7 @@ __all__ = [
     "TcmExhaustedError",
     "activate",
     "announced_target",
+    "cache_remarks",
     "check_announced",
 ]
 
@@ -36,6 +38,7 @@ _HOME = {
     "TcmExhaustedError": "binary",
     "activate": "activation",
     "announced_target": "activation",
+    "cache_remarks": "sound_cache",
     "check_announced": "activation",
 }
 

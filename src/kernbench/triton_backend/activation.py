@@ -17,6 +17,7 @@ from kernbench.triton_backend import (
     launch_errors,
     proton,
     release_key,
+    sound_cache,
 )
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
 from kernbench.triton_backend.driver import KernbenchDriver
@@ -53,6 +54,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
     benchmarking.install()
     launch_errors.install()
     proton.install()
+    sound_cache.install()
     release_key.install()
     try:
         yield
@@ -66,6 +68,7 @@ def activate(launcher: Launcher, torch_device: str = "cpu") -> Iterator[None]:
             launch_errors.remove()
             proton.remove()
             release_key.remove()
+            sound_cache.remove()
 
 
 _ANNOUNCED = {

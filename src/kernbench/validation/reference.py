@@ -100,7 +100,12 @@ def read_rows(paths: Iterable[str | Path]) -> list[Row]:
         path = Path(each)
         try:
             with path.open(newline="", encoding="utf-8") as file:
-                found += _read(path.name, csv.DictReader(file))
+                reader = csv.DictReader(file)
+                try:
+                    found += _read(path.name, reader)
+                except csv.Error as error:
+                    line = reader.line_num + 1
+                    raise UsageError(f"{path.name}:{line}: cannot be read: {error}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}: cannot be read: {error}") from None
     return found
