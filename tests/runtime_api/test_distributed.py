@@ -439,6 +439,6 @@ def test_ranks_that_make_different_groups_are_told() -> None:
 
     with pytest.raises(SpawnException, match="rank 1") as caught:
         on_ranks(2, body)
-    assert r"asks for ranks [0, 1] where another rank asked for [0]" in str(
+    assert r"asks for ranks [0, 1] where rank 0, at test_distributed.py:" in str(
         caught.value.exceptions[0]
     )

@@ -4,6 +4,7 @@ from kernbench.runtime_api.argument_errors import refuse_out_of_bounds
 from kernbench.runtime_api.collective import Collective
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.current import current_context
+from kernbench.runtime_api.disagreement import not_fitting
 from kernbench.runtime_api.distributed import Distributed, ReduceOp
 from kernbench.runtime_api.host_read import HOST_READS
 from kernbench.runtime_api.host_tensor import HostMemory
@@ -52,6 +53,7 @@ __all__ = [
     "WaitFor",
     "Work",
     "current_context",
+    "not_fitting",
     "refuse_out_of_bounds",
     "run_on_copies",
     "run_watched",

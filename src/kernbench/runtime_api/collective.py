@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.errors import CollectiveMismatchError, CollectiveTimeoutError, KernbenchError
+from kernbench.runtime_api.disagreement import differing, exchanged
 from kernbench.sim_engine import Asked, Flow, Handle, Share, demand_of, listed, rank_lines
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Collective:
         self._works: list[Part | None] = [None] * len(ranks)
         self._num_absent = len(ranks)
         self._num_not_ready = len(ranks)
+        self._counts: tuple[int, ...] = ()
+        """From every rank to every rank, where the parts of an all_to_all are uneven."""
         self._error: KernbenchError | None = None
         """Why it does not take place, though ranks may still come."""
         self._timeout_ps = timeout_ps
@@ -66,9 +69,9 @@ class Collective:
 
         for handle in waiting:
             handle.when_done(one_is_done)
-        if self._num_absent == 0 and self._differ():
-            self._refuse()
-        elif not waiting:
+        if self._num_absent == 0:
+            self._check()
+        if self._error is None and not waiting:
             self._ready(work)
 
     @property
@@ -106,23 +109,17 @@ class Collective:
         """Return the parts of the ranks that have come, in group order."""
         return [work for work in self._works if work is not None]
 
-    def _differ(self) -> bool:
+    def _check(self) -> None:
+        """Refuse calls that do not go together, as soon as all are known."""
         works = self.parts()
-        first = works[0].signature
-        # Equal ones are mostly one object.
-        return any(work.signature is not first and work.signature != first for work in works)
-
-    def _refuse(self) -> None:
-        works = self.parts()
-        calls = [(f"  rank {work.rank}  {work.asked()}", str(work.site)) for work in works]
-        width = max(len(call) for call, _ in calls)
-        text = "\n".join(
-            [
-                f"the ranks' calls differ at {self.title}; every rank must make the same call:",
-                *(f"{call:<{width}}    {site}" for call, site in calls),
-            ]
-        )
-        self.fail(CollectiveMismatchError(text))
+        error = differing(self.title, works)
+        try:
+            if error is None:
+                self._counts = exchanged(self.title, works)
+        except CollectiveMismatchError as wrong:
+            error = wrong
+        if error is not None:
+            self.fail(error)
 
     def fail(self, error: KernbenchError) -> None:
         """End every rank's part with an error."""
@@ -140,29 +137,16 @@ class Collective:
         head = f"{self.title} is given up after a timeout of {timeout}, {reason}:"
         self.fail(CollectiveTimeoutError("\n".join([head, *rank_lines(self._run.simulation)])))
 
-    def _counts(self) -> tuple[int, ...]:
-        """Return the elements from every rank to every rank of an all_to_all of uneven parts."""
-        works = self.parts()
-        if not any(work.sent for work in works):
-            return ()
-        for src, giver in enumerate(works):
-            for dst, taker in enumerate(works):
-                if giver.sent and giver.sent[dst] != taker.taken[src]:
-                    raise CollectiveMismatchError(
-                        f"{self.title}: rank {giver.rank} sends {giver.sent[dst]} elements to rank "
-                        f"{taker.rank}, which takes {taker.taken[src]} from it"
-                    )
-        return tuple(count for work in works for count in work.sent)
-
     def _start(self) -> None:
         run, works = self._run, self.parts()
         signature = works[0].signature
-        counts = self._counts()
+        counts = self._counts
+        # Of uneven parts, what a rank sends on average.
+        sent = -(-sum(counts) // len(works)) if counts else sum(works[0].sent)
         asked = Asked(
             signature.op,
             len(works),
-            # Of uneven parts, what a rank sends on average.
-            -(-sum(counts) // len(works)) if counts else signature.num_elements,
+            sent or signature.num_elements,
             signature.dtype.itemsize if signature.dtype is not None else 1,
             signature.root,
             counts,

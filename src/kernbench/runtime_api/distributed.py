@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import RankFailedError, UnknownNameError, UsageError, nearest
@@ -270,6 +271,10 @@ class Distributed(Groups):
         what = "all_to_all_single"
         num_elements = _numel(what, input)
         _numel(what, output)
+        if output.dtype is not input.dtype:
+            raise UsageError(
+                f"{what}: {output.label} must have the dtype of {input.label}, {input.dtype}"
+            )
         if (output_split_sizes is None) != (input_split_sizes is None):
             raise UsageError(f"{what}: give both output_split_sizes and input_split_sizes, or none")
         if input_split_sizes is None or output_split_sizes is None:
@@ -279,10 +284,8 @@ class Distributed(Groups):
                     f"{size} ranks; give input_split_sizes and output_split_sizes"
                 )
             _check_numel(f"{what}: output", output, 1, input)
-            signature = _signature(
-                "all_to_all", (input,), num_elements, algorithm=algorithm, protocol=protocol
-            )
-            return self._call(signature, group, (input,), (output,), async_op)
+            even = (num_elements // size,) * size
+            return self._exchange(input, output, even, even, group, async_op, algorithm, protocol)
         sent = _split_counts(what, "input", input, input_split_sizes, size)
         taken = _split_counts(what, "output", output, output_split_sizes, size)
         return self._exchange(input, output, sent, taken, group, async_op, algorithm, protocol)
@@ -300,21 +303,28 @@ class Distributed(Groups):
         """Give each rank the tensor at its position; the lists may hold tensors of any sizes."""
         size = self.get_world_size(group)
         for name, tensors in (("output", output_tensor_list), ("input", input_tensor_list)):
-            if len(tensors) != size:
-                raise UsageError(
-                    f"all_to_all: the {name} list has {len(tensors)} tensors, but the group has "
-                    f"{size} ranks"
-                )
+            _check_count("all_to_all", f"{name} ", tensors, size)
         sent = tuple(_numel("all_to_all", tensor) for tensor in input_tensor_list)
         taken = tuple(_numel("all_to_all", tensor) for tensor in output_tensor_list)
         dtype = input_tensor_list[0].dtype
+        for tensor in (*input_tensor_list, *output_tensor_list):
+            if tensor.dtype is not dtype:
+                raise UsageError(
+                    f"all_to_all: {tensor.label} is {tensor.dtype}, but the first input is "
+                    f"{dtype}; all tensors must have one dtype"
+                )
         signature = _same_signature("all_to_all", (), dtype, "", 0, algorithm, 0, protocol)
         inputs, outputs = tuple(input_tensor_list), tuple(output_tensor_list)
         return self._call(signature, group, inputs, outputs, async_op, sent, taken)
 
     def barrier(self, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
         """Wait until every rank of the group has come here."""
-        return self._call(_signature("barrier", (), 0), group, (), (), async_op)
+        return self.meet("", group, async_op)
+
+    def meet(self, called: str, group: ProcessGroup | None, async_op: bool) -> Work | None:
+        """Wait as :meth:`barrier` does for ranks that meet for something ``called`` otherwise."""
+        signature = _same_signature("barrier", (), None, "", 0, "auto", 0, "auto", called)
+        return self._call(signature, group, (), (), async_op)
 
     def isend(
         self, tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0
@@ -403,7 +413,7 @@ class Distributed(Groups):
         state.call_counts[members] = call
         meeting = members.pending.get(call)
         if meeting is None:
-            title = f"{signature.op} #{call} on group {members.name}"
+            title = f"{signature.name} #{call} on group {members.name}"
             meeting = members.pending[call] = Collective(
                 self._run, title, members.ranks, members.timeout_ps
             )
@@ -548,24 +558,32 @@ def _split_counts(
 ) -> tuple[int, ...]:
     """Return the elements of every part of a tensor that is cut along its first dim."""
     rows = tensor.shape[0] if tensor.shape else 1
-    if len(sizes) != world_size or sum(sizes) != rows or min(sizes) < 0:
+    is_list = isinstance(sizes, Sequence) and all(isinstance(size, Integral) for size in sizes)
+    if not is_list or len(sizes) != world_size or sum(sizes) != rows or min(sizes) < 0:
         raise UsageError(
-            f"{what}: {name}_split_sizes {list(sizes)} must be {world_size} numbers that add up to "
+            f"{what}: {name}_split_sizes {sizes} must be {world_size} numbers that add up to "
             f"the {rows} rows of {tensor.label}"
         )
     row = tensor.numel() // rows if rows else 0
     return tuple(size * row for size in sizes)
 
 
+def _check_count(what: str, name: str, tensors: Any, world_size: int) -> None:
+    if not isinstance(tensors, Sequence):
+        raise UsageError(f"{what} takes a list of tensors, but got {type(tensors).__name__}")
+    if len(tensors) != world_size:
+        raise UsageError(
+            f"{what}: the {name}list has {len(tensors)} tensors, but the group has {world_size} "
+            "ranks"
+        )
+
+
 def _checked_list(
     what: str, tensors: Sequence[Tensor], one: Tensor, world_size: int
 ) -> tuple[Tensor, ...]:
+    _check_count(what, "", tensors, world_size)
     for tensor in (one, *tensors):
         _numel(what, tensor)
-    if len(tensors) != world_size:
-        raise UsageError(
-            f"{what}: the list has {len(tensors)} tensors, but the group has {world_size} ranks"
-        )
     for tensor in tensors:
         if tensor.shape != one.shape or tensor.dtype is not one.dtype:
             raise UsageError(f"{what}: {tensor.label} must be like {one.label}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api.process_group import DEFAULT_TIMEOUT_PS, ProcessGroup
+from kernbench.sim_engine import user_site
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
@@ -88,13 +90,15 @@ class Groups:
         """
         world = self.resolve(None)
         state = self._run.rank_state
+        if ranks is not None and not isinstance(ranks, Iterable):
+            raise UsageError(f"new_group takes a list of ranks, but got {ranks!r}")
         members = world.ranks if ranks is None else tuple(ranks)
         if not members:
             raise UsageError("new_group needs at least one rank")
         for rank in members:
-            if rank not in world.positions:
+            if not isinstance(rank, Integral) or rank not in world.positions:
                 raise UsageError(
-                    f"new_group: rank {rank} was asked, but the world has {world.size()} ranks"
+                    f"new_group: rank {rank!r} was asked, but the world has {world.size()} ranks"
                 )
         if len(set(members)) != len(members):
             raise UsageError(f"new_group: ranks {list(members)} name one twice")
@@ -104,11 +108,13 @@ class Groups:
         if found is None:
             name = f"{state.new_group_calls} of ranks {_short(members)}"
             timeout_ps = _timeout_ps("new_group", timeout, world.timeout_ps)
-            found = self._groups[key] = ProcessGroup(name, members, timeout_ps)
+            made_by = f"rank {state.rank}, at {user_site()},"
+            found = self._groups[key] = ProcessGroup(name, members, timeout_ps, made_by)
         elif found.ranks != members:
             raise UsageError(
-                f"new_group: rank {state.rank} asks for ranks {list(members)} where another rank "
-                f"asked for {list(found.ranks)}; every rank must make the same new_group calls"
+                f"new_group: rank {state.rank} asks for ranks {list(members)} where "
+                f"{found.made_by} asked for {list(found.ranks)}; every rank must make the same "
+                "new_group calls"
             )
         return found
 

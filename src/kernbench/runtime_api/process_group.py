@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from kernbench.errors import UsageError
@@ -18,9 +19,15 @@ class ProcessGroup:
     """The ranks of a group, in group order, and the collectives not all of them have called yet."""
 
     def __init__(
-        self, name: str, ranks: tuple[int, ...], timeout_ps: int = DEFAULT_TIMEOUT_PS
+        self,
+        name: str,
+        ranks: tuple[int, ...],
+        timeout_ps: int = DEFAULT_TIMEOUT_PS,
+        made_by: str = "another rank",
     ) -> None:
         self.name = name
+        self.made_by = made_by
+        """Who was the first to make it, and where: for an error about others that differ."""
         self.ranks = ranks
         self.timeout_ps = timeout_ps
         """How long the first rank at a collective waits for the last, in simulated time."""
@@ -41,9 +48,9 @@ class ProcessGroup:
         Raises:
             UsageError: It is not in it.
         """
-        found = self.positions.get(rank)
+        found = self.positions.get(rank) if isinstance(rank, Integral) else None
         if found is None:
             raise UsageError(
-                f"rank {rank} is not in group {self.name}, which has ranks {list(self.ranks)}"
+                f"rank {rank!r} is not in group {self.name}, which has ranks {list(self.ranks)}"
             )
         return found

@@ -84,7 +84,7 @@ class SymmetricMemory:
         meeting = self._meetings.setdefault(key, Meeting())
         meeting.tensors[position] = tensor
         meeting.pads[position] = self._pad(tensor)
-        arrived = context.distributed.barrier(members, async_op=True)
+        arrived = context.distributed.meet("rendezvous", members, async_op=True)
         assert arrived is not None
         context.wait(arrived)
         meeting.left += 1
@@ -188,7 +188,9 @@ class SymmetricTensor:
 
         The hosts go on. Barriers of a group meet in the order of the calls, whatever the channel.
         """
-        work = self._context.distributed.barrier(self._group, async_op=True)
+        work = self._context.distributed.meet(
+            "barrier of symmetric memory", self._group, async_op=True
+        )
         assert work is not None
         self._context.current_stream().wait_handle(work)
 

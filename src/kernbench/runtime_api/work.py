@@ -43,8 +43,15 @@ class Signature:
     """Position in the group of who sends; 0 where there is no such rank."""
     algorithm: str
     num_elements: int
-    """Length of the message; 0 for an all_to_all of uneven parts."""
+    """Length of the message; 0 for an all_to_all, where it is what each rank sends."""
     protocol: str = "auto"
+    called: str = ""
+    """What the program calls it, where that is not ``op``: a barrier of another kind."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.called or self.op
 
     def __str__(self) -> str:
         reduce_op = f"({self.reduce_op})" if self.reduce_op else ""
@@ -52,14 +59,15 @@ class Signature:
         if self.dtype is not None:
             shapes = set(self.shapes)
             shown = str(self.shapes[0]) if len(shapes) == 1 else str(list(self.shapes))
+            shown = f"{shown} " if shapes else ""
             count = f"{len(self.shapes)} x " if len(shapes) == 1 and len(self.shapes) > 1 else ""
-            what = f" of {count}{shown} {self.dtype.name}"
+            what = f" of {count}{shown}{self.dtype.name}"
         root = f" from position {self.root}" if self.op in ("broadcast", "scatter") else ""
         if self.op in ("reduce", "gather"):
             root = f" to position {self.root}"
         algorithm = "" if self.algorithm == "auto" else f" by {self.algorithm}"
         protocol = "" if self.protocol == "auto" else f" in {self.protocol}"
-        return f"{self.op}{reduce_op}{what}{root}{algorithm}{protocol}"
+        return f"{self.name}{reduce_op}{what}{root}{algorithm}{protocol}"
 
 
 class Part(Handle):
@@ -81,7 +89,7 @@ class Part(Handle):
         self.signature = signature
         self.site = site
         self.sent = sent
-        """Elements for every rank of the group, in an all_to_all of uneven parts; else empty."""
+        """Elements for every rank of the group, in an all_to_all; else empty."""
         self.taken = taken
         """The same from every rank."""
         self.collective: Collective | None = None

@@ -22,7 +22,7 @@ from kernbench.errors import (
     RankFailedError,
     UsageError,
 )
-from kernbench.runtime_api import Collective, Part, Signature, WaitFor
+from kernbench.runtime_api import Collective, Part, Signature, WaitFor, not_fitting
 from kernbench.sim_engine import Handle, user_site
 from kernbench.torch_bridge.c10d.data import Compute
 from kernbench.torch_bridge.call_keys import is_meta
@@ -414,3 +414,6 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
             compute(inputs, outputs)
         except KernbenchError as error:
             meeting.fail(error)
+        except (RuntimeError, ValueError) as error:
+            # PyTorch refuses to copy or to combine what the ranks have brought.
+            meeting.fail(not_fitting(meeting.title, parts, str(error).partition("\n")[0]))

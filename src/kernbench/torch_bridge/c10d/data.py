@@ -121,7 +121,8 @@ def all_to_all(inputs: Lists, outputs: Lists) -> None:
     """Give each rank the tensor at its position of every rank."""
     for position, targets in enumerate(outputs):
         for target, given in zip(targets, inputs, strict=True):
-            target.copy_(given[position])
+            source = given[position]
+            target.copy_(source if source.shape == target.shape else source.reshape(target.shape))
 
 
 def send(inputs: Lists, outputs: Lists) -> None:

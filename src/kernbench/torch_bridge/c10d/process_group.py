@@ -15,6 +15,7 @@ from torch.distributed import ReduceOp
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api import ProcessGroup
+from kernbench.sim_engine import user_site
 from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import (
     Call,
@@ -23,6 +24,15 @@ from kernbench.torch_bridge.c10d.calls import (
     post,
     post_pair,
     signature,
+)
+from kernbench.torch_bridge.c10d.checks import (
+    check_count,
+    check_list,
+    check_own,
+    check_position,
+    check_reduce_op,
+    check_whole,
+    cut,
 )
 from kernbench.torch_bridge.c10d.reductions import name_of
 from kernbench.torch_bridge.host import to_ps
@@ -69,6 +79,9 @@ class SimulatedGroup(dist.ProcessGroup):
         self._together: list[CollectiveWork] | None = None
         # C++ registers groups by name, and does not keep the Python half of this one alive.
         self._owner.kept.add(self)
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup({self.group_name})"
 
     def getBackendName(self) -> str:  # noqa: N802 - C++ asks by this name
         return "simulated"
@@ -156,13 +169,18 @@ class SimulatedGroup(dist.ProcessGroup):
             shown = "world" if self is c10d._world.default_pg else name
             known = session.groups.setdefault(
                 (self._owner.state.spawn_id, name),
-                ProcessGroup(shown, ranks, to_ps(self.options._timeout or self.default_timeout)),
+                ProcessGroup(
+                    shown,
+                    ranks,
+                    to_ps(self.options._timeout or self.default_timeout),
+                    f"rank {self._owner.rank}, which uses it at {user_site()},",
+                ),
             )
             if known.ranks != ranks:
                 raise UsageError(
                     f"rank {self._owner.rank} has made group {name} of ranks {list(ranks)}, but "
-                    f"another rank of {list(known.ranks)}; every rank must make the same groups in "
-                    "the same order"
+                    f"{known.made_by} of {list(known.ranks)}; every rank must make the same groups "
+                    "in the same order"
                 )
             found = self._members = known
         return found
@@ -202,6 +220,7 @@ class SimulatedGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> CollectiveWork:
         tensors = _listed(tensors)
         op = _reduce_op(opts)
+        check_reduce_op("all_reduce", op, tensors)
         asked = signature("all_reduce", tensors, _numel(tensors), name_of(op))
         return self._post(Call(asked, tensors, tensors, data.all_reduce(op)))
 
@@ -210,6 +229,7 @@ class SimulatedGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any, *rest: Any) -> CollectiveWork:
         tensors = _listed(tensors)
         root = opts.rootRank
+        self._check_root("broadcast", "source", root)
         asked = signature("broadcast", tensors, _numel(tensors), root=root)
         inputs = tensors if self._rank == root else []
         return self._post(Call(asked, inputs, tensors, data.broadcast(root)))
@@ -217,14 +237,17 @@ class SimulatedGroup(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any, *rest: Any) -> CollectiveWork:
         tensors = _listed(tensors)
         root, op = opts.rootRank, opts.reduceOp
+        self._check_root("reduce", "destination", root)
+        check_reduce_op("reduce", op, tensors)
         asked = signature("reduce", tensors, _numel(tensors), name_of(op), root)
         return self._post(Call(asked, tensors, tensors, data.reduce(op, root)))
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
         if isinstance(inputs, Tensor):
             output_lists, inputs = [output_lists], [inputs]
-        for outputs in output_lists:
-            self._check_count("all_gather", "output", outputs)
+        for given, outputs in zip(inputs, output_lists, strict=True):
+            check_count("all_gather", "output", outputs, self._size)
+            check_own("all_gather", outputs, given, self._rank)
         outputs = [tensor for each in output_lists for tensor in each]
         even = all(
             tensor.shape == given.shape
@@ -245,7 +268,7 @@ class SimulatedGroup(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> CollectiveWork:
         for output, given in zip(outputs, inputs, strict=True):
-            self._check_whole("all_gather_into_tensor: output", output, given)
+            check_whole("all_gather_into_tensor: output", output, given, self._size)
         asked = signature("all_gather", inputs, _numel(outputs))
         return self._post(Call(asked, list(inputs), list(outputs), data.all_gather_flat))
 
@@ -254,8 +277,9 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> CollectiveWork:
         op = _reduce_op(opts)
-        for inputs in input_lists:
-            self._check_count("reduce_scatter", "input", inputs)
+        check_reduce_op("reduce_scatter", op, outputs)
+        for inputs, output in zip(input_lists, outputs, strict=True):
+            check_list("reduce_scatter", "input", inputs, output, self._size)
         inputs = [tensor for each in input_lists for tensor in each]
         asked = signature("reduce_scatter", inputs, _numel(inputs), name_of(op))
         return self._post(Call(asked, inputs, list(outputs), data.reduce_scatter(op)))
@@ -267,8 +291,9 @@ class SimulatedGroup(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> CollectiveWork:
         op = _reduce_op(opts)
+        check_reduce_op("reduce_scatter_tensor", op, outputs)
         for output, given in zip(outputs, inputs, strict=True):
-            self._check_whole("reduce_scatter_tensor: input", given, output)
+            check_whole("reduce_scatter_tensor: input", given, output, self._size)
         asked = signature("reduce_scatter", inputs, _numel(inputs), name_of(op))
         return self._post(Call(asked, list(inputs), list(outputs), data.reduce_scatter_flat(op)))
 
@@ -278,34 +303,38 @@ class SimulatedGroup(dist.ProcessGroup):
     def all_to_all_single(
         self, output: Any, given: Any, taken: Any, sent: Any, opts: Any = None, *rest: Any
     ) -> CollectiveWork:
-        inputs = self._cut("input", given, sent)
-        outputs = self._cut("output", output, taken)
-        return self._exchange(inputs, outputs, even=not sent and not taken)
+        inputs = cut("input", given, sent, self._size)
+        outputs = cut("output", output, taken, self._size)
+        return self._exchange(inputs, outputs)
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> CollectiveWork:
-        self._check_count("all_to_all", "output", outputs)
-        self._check_count("all_to_all", "input", inputs)
-        shapes = {tensor.shape for tensor in (*inputs, *outputs)}
-        return self._exchange(list(inputs), list(outputs), even=len(shapes) == 1)
+        check_count("all_to_all", "output", outputs, self._size)
+        check_count("all_to_all", "input", inputs, self._size)
+        return self._exchange(list(inputs), list(outputs))
 
-    def _exchange(self, inputs: list[Tensor], outputs: list[Tensor], even: bool) -> CollectiveWork:
-        size = _numel(inputs) if even else 0
-        asked = signature("all_to_all", inputs, size, with_shapes=even)
-        sent = () if even else tuple(tensor.numel() for tensor in inputs)
-        taken = () if even else tuple(tensor.numel() for tensor in outputs)
+    def _exchange(self, inputs: list[Tensor], outputs: list[Tensor]) -> CollectiveWork:
+        asked = signature("all_to_all", inputs, 0, with_shapes=False)
+        sent = tuple([tensor.numel() for tensor in inputs])
+        taken = tuple([tensor.numel() for tensor in outputs])
         return self._post(Call(asked, inputs, outputs, data.all_to_all, sent, taken))
 
     def gather(self, output_lists: Any, inputs: Any, opts: Any, *rest: Any) -> CollectiveWork:
         root = opts.rootRank
+        self._check_root("gather", "destination", root)
         outputs = list(output_lists[0]) if output_lists else []
+        if self._rank == root:
+            check_list("gather", "output", outputs, inputs[0], self._size)
         asked = signature("gather", inputs, _numel(inputs) * self._size, root=root)
         return self._post(Call(asked, list(inputs), outputs, data.gather(root)))
 
     def scatter(self, outputs: Any, input_lists: Any, opts: Any, *rest: Any) -> CollectiveWork:
         root = opts.rootRank
+        self._check_root("scatter", "source", root)
         inputs = list(input_lists[0]) if input_lists else []
+        if self._rank == root:
+            check_list("scatter", "input", inputs, outputs[0], self._size)
         asked = signature("scatter", outputs, _numel(outputs) * self._size, root=root)
         return self._post(Call(asked, inputs, list(outputs), data.scatter(root)))
 
@@ -327,10 +356,14 @@ class SimulatedGroup(dist.ProcessGroup):
             "no run could repeat; name the rank with src="
         )
 
+    def _check_root(self, op: str, what: str, root: Any) -> None:
+        check_position(op, what, root, self.members())
+
     def _pair(self, side: str, tensors: list[Tensor], peer: int, tag: int) -> CollectiveWork:
         members = self.members()
-        mine, theirs = members.ranks[self._rank], members.ranks[peer]
         is_sender = side == "send"
+        check_position(side, "destination" if is_sender else "source", peer, members)
+        mine, theirs = members.ranks[self._rank], members.ranks[peer]
         ends = (mine, theirs) if is_sender else (theirs, mine)
         called = f"{side} {'to' if is_sender else 'from'} rank {theirs}"
         if tag:
@@ -343,36 +376,6 @@ class SimulatedGroup(dist.ProcessGroup):
         if self._together is not None:
             self._together.append(work)
         return work
-
-    def _check_count(self, op: str, what: str, tensors: Sequence[Tensor]) -> None:
-        if len(tensors) != self._size:
-            raise UsageError(
-                f"{op}: the {what} list has {len(tensors)} tensors, but the group has "
-                f"{self._size} ranks"
-            )
-
-    def _check_whole(self, what: str, whole: Tensor, part: Tensor) -> None:
-        if whole.numel() != self._size * part.numel() or whole.dtype is not part.dtype:
-            raise UsageError(
-                f"{what} must hold {self._size} x {part.numel()} elements of {part.dtype}, but has "
-                f"shape {tuple(whole.shape)} and dtype {whole.dtype}"
-            )
-
-    def _cut(self, what: str, tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        rows = tensor.shape[0] if tensor.dim() else 1
-        if not sizes:
-            if rows % self._size:
-                raise UsageError(
-                    f"all_to_all_single: {what} of {rows} rows does not divide by the group's "
-                    f"{self._size} ranks; give split sizes"
-                )
-            sizes = [rows // self._size] * self._size
-        if len(sizes) != self._size or sum(sizes) != rows:
-            raise UsageError(
-                f"all_to_all_single: {what} split sizes {list(sizes)} must be {self._size} numbers "
-                f"that add up to {rows} rows"
-            )
-        return list(tensor.detach().split(list(sizes)))
 
 
 class GlooGroup(SimulatedGroup):

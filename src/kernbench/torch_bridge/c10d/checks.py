@@ -1,0 +1,124 @@
+"""What is wrong with a rank's call of a collective whatever the others call: said to that rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from kernbench.errors import UsageError
+from kernbench.runtime_api import ProcessGroup
+from kernbench.torch_bridge.c10d.reductions import kind_of, name_of
+
+_OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+
+
+def check_position(op: str, what: str, position: Any, members: ProcessGroup) -> None:
+    """Refuse a rank of a group, counted in it, that it does not have.
+
+    Raises:
+        UsageError: It has not.
+    """
+    if not isinstance(position, Integral) or not 0 <= int(position) < members.size():
+        raise UsageError(
+            f"{op}: there is no {what} {position!r} in group {members.name}, which has "
+            f"{members.size()} ranks (0 to {members.size() - 1}, counted in the group)"
+        )
+
+
+def check_list(op: str, what: str, tensors: Sequence[Tensor], like: Tensor, size: int) -> None:
+    """Refuse a list that does not hold a tensor like one for each rank of a group.
+
+    Raises:
+        UsageError: There are more or fewer, or one has another shape or dtype.
+    """
+    check_count(op, what, tensors, size)
+    for index, tensor in enumerate(tensors):
+        if tensor.shape != like.shape or tensor.dtype is not like.dtype:
+            raise UsageError(
+                f"{op}: tensor {index} of the {what} list is {_shown(tensor)}, but the rank's own "
+                f"tensor is {_shown(like)}; they must be alike"
+            )
+
+
+def check_count(op: str, what: str, tensors: Sequence[Tensor], size: int) -> None:
+    """Refuse a list that does not hold a tensor for each rank of a group.
+
+    Raises:
+        UsageError: There are more or fewer.
+    """
+    if len(tensors) != size:
+        raise UsageError(
+            f"{op}: the {what} list has {len(tensors)} tensors, but the group has {size} ranks"
+        )
+
+
+def check_own(op: str, outputs: Sequence[Tensor], given: Tensor, position: int) -> None:
+    """Refuse outputs whose tensor for the rank's own input is not like that.
+
+    Raises:
+        UsageError: It is not.
+    """
+    own = outputs[position]
+    if own.numel() != given.numel():
+        raise UsageError(
+            f"{op}: the rank's own tensor in the output list, at {position}, is {_shown(own)}, but "
+            f"its input is {_shown(given)}"
+        )
+
+
+def check_whole(what: str, whole: Tensor, part: Tensor, size: int) -> None:
+    """Refuse a tensor that does not hold a part for each rank of a group.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if whole.numel() != size * part.numel() or whole.dtype is not part.dtype:
+        raise UsageError(
+            f"{what} must hold {size} x {part.numel()} elements of {part.dtype}, but has shape "
+            f"{tuple(whole.shape)} and dtype {whole.dtype}"
+        )
+
+
+def check_reduce_op(called: str, op: Any, tensors: Sequence[Tensor]) -> None:
+    """Refuse a reduction that the dtype does not have.
+
+    Raises:
+        UsageError: It has not.
+    """
+    if kind_of(op) in _OF_BITS:
+        for tensor in tensors:
+            if tensor.is_floating_point() or tensor.is_complex():
+                raise UsageError(
+                    f"{called}: ReduceOp.{name_of(op).upper()} needs integers, but the tensor is "
+                    f"{tensor.dtype}"
+                )
+
+
+def cut(what: str, tensor: Tensor, sizes: Sequence[int], size: int) -> list[Tensor]:
+    """Return the rows of a tensor for each rank of a group, equally many without ``sizes``.
+
+    Raises:
+        UsageError: The sizes are not one for each rank that add up to its rows.
+    """
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not sizes:
+        if rows % size:
+            raise UsageError(
+                f"all_to_all_single: {what} of {rows} rows does not divide by the group's "
+                f"{size} ranks; give split sizes"
+            )
+        sizes = [rows // size] * size
+    if len(sizes) != size or sum(sizes) != rows or min(sizes) < 0:
+        raise UsageError(
+            f"all_to_all_single: {what} split sizes {list(sizes)} must be {size} numbers that add "
+            f"up to {rows} rows"
+        )
+    return list(tensor.detach().split(list(sizes)))
+
+
+def _shown(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).rpartition('.')[2]}"
