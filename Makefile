@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-torch-versions test-tutorials conformance fuzz-kernels fuzz-properties test-libraries test-models test-titan test-field test-operations clean
+.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-torch-versions test-tutorials conformance fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -77,6 +77,9 @@ test-operations: $(VENV)/torch.stamp ## compare PyTorch's operations on a device
 
 fuzz-kernels: $(VENV)/dev.stamp ## compare random kernels with numpy: ARGS="--first SEED --count N --check"
 	$(BIN)/python -m tests.integration.random_kernels $(ARGS)
+
+fuzz-mistakes: $(VENV)/dev.stamp ## plant mistakes in random kernels that --check must find: ARGS="--first SEED --count N KIND"
+	$(BIN)/python -m tests.integration.planted_mistakes $(ARGS)
 
 fuzz-properties: $(VENV)/torch.stamp ## try the tests' properties on other examples: SEEDS="1 2 3"
 	@test -n "$(SEEDS)" || { echo 'name the seeds: make fuzz-properties SEEDS="1 2 3"'; exit 2; }
