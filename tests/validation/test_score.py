@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from kernbench.cli.app import app
 from kernbench.cli.validate import ValidateOptions, validate
 from kernbench.errors import UsageError
 from kernbench.validation import answer_rows, errors_of, measure, presets, read_rows
@@ -90,14 +92,12 @@ def test_rows_without_an_answer_are_counted_and_named(
         (TEXT.replace("8192", "0"), "rows.csv:3: column rows must be a whole number above 0"),
     ],
 )
-def test_wrong_data_ends_with_one_line(
-    data: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
+def test_wrong_data_ends_with_one_line(data: Path, text: str, message: str) -> None:
     data.write_text(text)
-    assert validate(options(data)) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert message in said
+    done = CliRunner().invoke(app, ["validate", str(data)])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
 
 
 @pytest.mark.adr("0071-D4")
@@ -109,11 +109,10 @@ def test_wrong_data_ends_with_one_line(
         ("gemm=few", "takes a number or CATEGORY=NUMBER, but got 'gemm=few'"),
     ],
 )
-def test_a_wrong_sample_ends_with_one_line(
-    data: Path, capsys: pytest.CaptureFixture[str], every: str, message: str
-) -> None:
-    assert validate(options(data, every=(every,))) == 2
-    assert message in capsys.readouterr().err
+def test_a_wrong_sample_ends_with_one_line(data: Path, every: str, message: str) -> None:
+    done = CliRunner().invoke(app, ["validate", str(data), "--every", every])
+    assert done.exit_code == 2
+    assert message in done.stderr
 
 
 @pytest.mark.adr("0071-D4")
