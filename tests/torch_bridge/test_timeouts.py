@@ -90,7 +90,8 @@ NEVER = {
 def test_a_group_waits_as_long_as_its_timeout_for_who_never_comes(which: str, case: Case) -> None:
     source, patterns = NEVER[which]
     error = case.error(source)
-    assert isinstance(error, CollectiveTimeoutError)
+    if not isinstance(error, CollectiveTimeoutError):
+        raise error
     for pattern in (*patterns, "timeout of 30 s", "rank 1  ", "rank 2  ", f"case.py:{LINE + 1}"):
         with pytest.raises(CollectiveTimeoutError, match=pattern):
             raise error

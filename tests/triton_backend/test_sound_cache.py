@@ -53,7 +53,7 @@ def test_a_damaged_artefact_is_compiled_again(
         case "not text":
             path.write_bytes(data[:20] + b"\xb8" + data[21:])
         case "another value":
-            path.write_bytes(data.replace(b"1", b"2"))
+            path.write_bytes(data.replace(b"one", b"two"))
         case "gone":
             path.unlink()
     # Nobody reads the group's own bytes but for the names in it, which are as good as before.

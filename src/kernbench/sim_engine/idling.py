@@ -99,7 +99,7 @@ class Idling:
     def _watch(self, until_ps: int) -> None:
         """See to it that the clock stops at what is due by then."""
         now_ps = self._simulation.now_ps
-        for limited in self._limited:
+        for limited in list(self._limited):
             if limited.deadline_ps <= until_ps and limited not in self._watched:
                 timer = self._start(max(limited.deadline_ps - now_ps, 0), "a timeout")
                 self._watched[limited] = timer
