@@ -121,6 +121,19 @@ def test_fma_rounds_once() -> None:
     assert apply("math.fma", a, a, c)[0] == np.float32(2**-11 + 2**-24)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_fma_of_narrow_types_rounds_once(dtype: str) -> None:
+    # Half of the last bit, and less than float32 can hold beside it.
+    narrow = as_dtype(dtype).numpy
+    half = float(ml_dtypes.finfo(narrow).eps) / 2
+    a, b, c = (np.array([each], narrow) for each in (half, 1 + 2 * half, 1.0))
+    tiny = np.array([2.0**-14], narrow)
+    assert apply("math.fma", a, b, c)[0] == 1 + 2 * half
+    assert apply("math.fma", tiny, tiny, c)[0] == 1
+    middle = np.array([-half / 2 * (1 - 2 * half)], narrow)
+    assert apply("math.fma", middle, np.array([1], narrow), c)[0] == 1
+
+
 def test_nan_rules_of_max_and_clamp() -> None:
     nan, one = np.array([np.nan], np.float32), np.array([1.0], np.float32)
     assert np.isnan(apply("arith.maximumf", nan, one))[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import re
+import struct
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -31,23 +34,35 @@ def call(symbol: str, *values: Any, result: np.dtype[Any]) -> Any:
     return found[0]
 
 
-REFUSED = re.compile(
-    # Bessel functions; arithmetic with a rounding direction; unsigned pairs; words of a float64.
-    r"(cyl_bessel_i|j|y)[01n]f?|[fd](add|sub|mul|div|rcp|sqrt)_r[zud]|fmaf?_r[zud]|byte_perm"
-    r"|u(hadd|rhadd|sad|mul24)|double2(hi|lo)int|hiloint2double|rcp64h"
-)
+NUMPY = {"fp32": F32, "fp64": F64, "int32": I32, "uint32": I32, "int64": I64, "uint64": I64}
 
 
-def test_every_symbol_of_tritons_libdevice_is_known_or_listed_as_refused() -> None:
-    symbols = set(re.findall(r'"__nv_(\w+)"', inspect.getsource(libdevice)))
-    unknown = set()
-    for symbol in symbols:
-        try:
-            find_function(f"__nv_{symbol}", F32, "here")
-        except UnsupportedOpError:
-            unknown.add(symbol)
-    assert {each for each in unknown if not REFUSED.fullmatch(each)} == set()
-    assert len(unknown) < len(symbols) / 4
+def overloads() -> list[tuple[str, list[np.dtype[Any]], np.dtype[Any]]]:
+    """Return every symbol with its operands' types and its result's, as TTIR has them."""
+    found = []
+    for node in ast.walk(ast.parse(inspect.getsource(libdevice))):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                names = [each.value for each in ast.walk(key) if isinstance(each, ast.Constant)]
+                symbol, result = (
+                    each.value for each in ast.walk(value) if isinstance(each, ast.Constant)
+                )
+                found.append((symbol, [NUMPY[name] for name in names], NUMPY[result]))
+    return found
+
+
+def test_every_overload_of_tritons_libdevice_runs() -> None:
+    every = overloads()
+    assert {symbol for symbol, _, _ in every} == set(
+        re.findall(r'"(__nv_\w+)"', inspect.getsource(libdevice))
+    )
+    for symbol, operands, result in every:
+        arrays = [np.array([[1, 3], [0, 2]], dtype) for dtype in operands]
+        found = find_function(symbol, result, "here")(*arrays)
+        assert (found.dtype, found.shape) == (result, (2, 2)), symbol
+        # Scalars of a kernel are one number for each program, and one for all broadcasts.
+        one = [arrays[0][:1], *arrays[1:]]
+        np.testing.assert_array_equal(find_function(symbol, result, "here")(*one)[0], found[0])
 
 
 def test_an_unknown_symbol_names_the_nearest_and_the_line() -> None:
@@ -91,6 +106,46 @@ def test_high_halves_of_products(a: int, b: int) -> None:
 def test_means_do_not_overflow(a: int, b: int) -> None:
     assert call("hadd", np.int32(a), np.int32(b), result=I32) == (a + b) // 2
     assert call("rhadd", np.int32(a), np.int32(b), result=I32) == (a + b + 1) // 2
+
+
+@given(a=INT32, b=INT32, c=INT32)
+def test_integers_of_unsigned_functions(a: int, b: int, c: int) -> None:
+    given = np.int32(a), np.int32(b), np.int32(c)
+    x, y, z = (value % 2**32 for value in (a, b, c))
+    expected = {
+        "uhadd": (x + y) // 2,
+        "urhadd": (x + y + 1) // 2,
+        "umul24": (x % 2**24) * (y % 2**24),
+    }
+    for name, value in expected.items():
+        assert int(call(name, *given[:2], result=I32)) % 2**32 == value % 2**32, name
+    assert int(call("usad", *given, result=I32)) % 2**32 == (abs(x - y) + z) % 2**32
+    assert int(call("sad", *given, result=I32)) % 2**32 == (abs(a - b) + z) % 2**32
+    stock = (x | y << 32).to_bytes(8, "little")
+    picked = bytes(stock[z >> 4 * place & 7] for place in range(4))
+    assert int(call("byte_perm", *given, result=I32)) % 2**32 == int.from_bytes(picked, "little")
+
+
+@given(x=st.floats())
+def test_words_of_a_double(x: float) -> None:
+    high, low = struct.unpack("<ii", struct.pack("<d", x))[::-1]
+    assert call("double2hiint", np.float64(x), result=I32) == high
+    assert call("double2loint", np.float64(x), result=I32) == low
+    joined = call("hiloint2double", np.int32(high), np.int32(low), result=F64)
+    assert struct.pack("<d", joined) == struct.pack("<d", x)
+
+
+@given(x=st.floats(allow_nan=False))
+def test_the_reciprocal_of_a_high_word(x: float) -> None:
+    found = float(call("rcp64h", np.float64(x), result=F64))
+    assert struct.unpack("<I", struct.pack("<d", found)[:4]) == (0,)
+    assert math.copysign(1, found) == math.copysign(1, x)
+    if abs(x) < sys.float_info.min:
+        assert math.isinf(found)
+    elif abs(x) > 4e307:
+        assert abs(found) < 1e-307
+    else:
+        assert found == pytest.approx(1 / x, rel=2**-19)
 
 
 DIRECTIONS: dict[str, Callable[[Fraction], int]] = {

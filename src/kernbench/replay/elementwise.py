@@ -19,7 +19,7 @@ from kernbench.dtypes import DType
 from kernbench.errors import UnsupportedOpError, nearest
 from kernbench.replay.comparisons import build_float_comparison, build_integer_comparison
 from kernbench.replay.conversions import CONVERSIONS, is_special
-from kernbench.replay.floats import FLOAT
+from kernbench.replay.floats import FLOAT, TO_NARROW
 from kernbench.replay.halves import convert_into, narrow, widen
 from kernbench.replay.integers import UNSIGNED, add_int, ceil_div, div_c
 from kernbench.replay.libdevice import find_function
@@ -40,7 +40,7 @@ def build_function(command: Math) -> Function:
     if op in SHAPE_OPS:
         return SHAPE_OPS[op](command)
     if op in FLOAT:
-        return _rounded(FLOAT[op], dst)
+        return _rounded(TO_NARROW[op], dst) if is_narrow(dst) else FLOAT[op]
     if op in _PLAIN:
         return _PLAIN[op]
     if op in UNSIGNED:
@@ -63,7 +63,7 @@ def build_into(command: Math) -> Callable[..., Any] | None:
         return _cast_into
     function = FLOAT.get(op) or _PLAIN.get(op)
     if is_narrow(dst) and op in FLOAT:
-        wide = FLOAT[op]
+        wide = TO_NARROW[op]
 
         def rounded_into(*arrays: Array, out: Array) -> None:
             convert_into(wide(*map(widen, arrays)), out)

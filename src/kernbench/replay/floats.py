@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.replay.exact import fma, fma_to_odd
+
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
@@ -77,14 +79,6 @@ def _erf(x: Array) -> Array:
     return np.clip(top, np.float32(-1), np.float32(1))
 
 
-def _fma(a: Array, b: Array, c: Array) -> Array:
-    # A float32 product is exact in float64: one rounding of the sum, then one to float32.
-    if a.dtype == np.float64:
-        return a * b + c
-    wide = a.astype(np.float64) * b + c
-    return wide.astype(np.float32)
-
-
 FLOAT: dict[str, Function] = {
     "arith.addf": np.add,
     "arith.subf": np.subtract,
@@ -125,6 +119,9 @@ FLOAT: dict[str, Function] = {
     "math.trunc": np.trunc,
     "math.round": _round_half_away,
     "math.roundeven": np.rint,
-    "math.fma": _fma,
+    "math.fma": fma,
 }
 """On narrower types: computed in float32, and the result rounded to the type."""
+
+TO_NARROW: dict[str, Function] = {**FLOAT, "math.fma": fma_to_odd}
+"""The same, for a result that is rounded once more."""

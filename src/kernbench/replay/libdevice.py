@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import UnsupportedOpError, nearest
+from kernbench.replay.bessel import first_kind, modified_first_kind, second_kind
+from kernbench.replay.exact import OPERATIONS, in_direction, reciprocal_square_root
 from kernbench.replay.floats import FLOAT
 from kernbench.replay.integers import UNSIGNED
 from kernbench.replay.to_integers import to_integers
@@ -46,6 +48,10 @@ def find_function(symbol: str, result: np.dtype[Any], where: str) -> Function:
     )
 
 
+# Operations of float32 and float64 by their letters, and the direction they are rounded in.
+_DIRECTED = re.compile(rf"(?:[fd]({'|'.join(OPERATIONS)})|fmaf?)_(r[nzud])")
+
+
 def _function(name: str) -> Function | None:
     known = _BY_STEM.get(name) or FLOAT.get(f"math.{name}")
     if known is not None:
@@ -54,6 +60,9 @@ def _function(name: str) -> Function | None:
     if converted is not None:
         source, target, mode = converted.groups()
         return _conversion(source, target, mode)
+    directed = _DIRECTED.fullmatch(name)
+    if directed is not None:
+        return in_direction(directed[1] or "fma", directed[2])
     return None
 
 
@@ -204,6 +213,55 @@ def _low_24(x: Array) -> Array:
     return np.asarray((x << 8) >> 8)
 
 
+def _unsigned(function: Function) -> Function:
+    return lambda *arrays: function(*map(_bits, arrays))
+
+
+def _mean_down(a: Array, b: Array) -> Array:
+    return np.asarray((a & b) + ((a ^ b) >> 1))
+
+
+def _mean_up(a: Array, b: Array) -> Array:
+    return np.asarray((a | b) - ((a ^ b) >> 1))
+
+
+def _distance(a: Array, b: Array, more: Array) -> Array:
+    """``abs(a - b) + more`` modulo 2**32; whether ``a`` and ``b`` are signed, their type says."""
+    distance = np.absolute(a.astype(np.int64) - b.astype(np.int64))
+    return distance.astype(np.uint32) + _bits(more)
+
+
+def _picked_bytes(a: Array, b: Array, selector: Array) -> Array:
+    """Four of the eight bytes of ``b`` above ``a``; the fourth bit of a selector counts nothing."""
+    both = _bits(a).astype(np.uint64) | (_bits(b).astype(np.uint64) << np.uint64(32))
+    found = np.zeros(both.shape, np.uint64)
+    for place in range(4):
+        chosen = (_bits(selector).astype(np.uint64) >> np.uint64(4 * place)) & np.uint64(7)
+        byte = (both >> (chosen * np.uint64(8))) & np.uint64(0xFF)
+        found = found | (byte << np.uint64(8 * place))
+    return found.astype(np.uint32)
+
+
+def _joined_words(high: Array, low: Array) -> Array:
+    joined = (_bits(high).astype(np.uint64) << np.uint64(32)) | _bits(low)
+    return np.asarray(joined.view(np.float64))
+
+
+_HIGH_WORD = np.uint64(0xFFFFFFFF00000000)
+
+
+def _reciprocal_of_high_word(x: Array) -> Array:
+    """One over a float64's high word, as a high word; numbers below the normal ones are zero.
+
+    Source: PTX ISA, ``rcp.approx.ftz.f64``, which leaves the last bit of the high word open.
+    """
+    flushed = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0, x), x)
+    found = np.reciprocal((flushed.view(np.uint64) & _HIGH_WORD).view(np.float64))
+    rounded = (found.view(np.uint64) + np.uint64(1 << 31)) & _HIGH_WORD
+    found = np.where(np.isfinite(found), rounded.view(np.float64), found)
+    return np.where(np.abs(found) < np.finfo(np.float64).tiny, np.copysign(0, found), found)
+
+
 # -- conversions ------------------------------------------------------------------------------
 
 _CONVERSION = re.compile(r"(float|double|u?int|u?ll)2(float|double|u?int|u?ll)_(r[nzud])")
@@ -314,7 +372,7 @@ _BY_STEM: dict[str, Function] = {
     "frcp_rn": np.reciprocal,
     "fsqrt_rn": np.sqrt,
     "sqrt_rn": np.sqrt,
-    "frsqrt_rn": lambda x: 1 / np.sqrt(x),
+    "frsqrt_rn": reciprocal_square_root,
     "fma_rn": FLOAT["math.fma"],
     "fmaf_rn": FLOAT["math.fma"],
     "dadd_rn": np.add,
@@ -332,7 +390,24 @@ _BY_STEM: dict[str, Function] = {
     "umulhi": _unsigned_high_half,
     "umul64hi": _unsigned_high_half,
     "mul24": lambda a, b: _low_24(a) * _low_24(b),
-    "hadd": lambda a, b: (a & b) + ((a ^ b) >> 1),
-    "rhadd": lambda a, b: (a | b) - ((a ^ b) >> 1),
-    "sad": lambda a, b, c: np.absolute(a.astype(np.int64) - b).astype(c.dtype) + c,
+    "umul24": _unsigned(lambda a, b: _low_24(a) * _low_24(b)),
+    "hadd": _mean_down,
+    "rhadd": _mean_up,
+    "uhadd": _unsigned(_mean_down),
+    "urhadd": _unsigned(_mean_up),
+    "sad": _distance,
+    "usad": _unsigned(_distance),
+    "byte_perm": _picked_bytes,
+    "hiloint2double": _joined_words,
+    "double2hiint": lambda x: (_bits(x) >> np.uint64(32)).astype(np.uint32),
+    "double2loint": lambda x: _bits(x).astype(np.uint32),
+    "rcp64h": _reciprocal_of_high_word,
+    "j0": lambda x: first_kind(np.zeros(x.shape, np.int64), x),
+    "j1": lambda x: first_kind(np.ones(x.shape, np.int64), x),
+    "jn": first_kind,
+    "y0": lambda x: second_kind(np.zeros(x.shape, np.int64), x),
+    "y1": lambda x: second_kind(np.ones(x.shape, np.int64), x),
+    "yn": second_kind,
+    "cyl_bessel_i0": lambda x: modified_first_kind(0, x),
+    "cyl_bessel_i1": lambda x: modified_first_kind(1, x),
 }

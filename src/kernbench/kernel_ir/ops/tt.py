@@ -35,7 +35,11 @@ DIALECT = Dialect()
 _AXES = {"x": 0, "y": 1, "z": 2}
 _PRECISIONS = {0: "tf32", 1: "tf32x3", 2: "ieee", 3: "bf16x3", 4: "bf16x6"}
 """As MLIR's generic form has them."""
-_EXTERN_SIMPLE = ("abs", "floor", "ceil", "trunc", "rint", "fma", "copysign", "isnan", "isinf")
+_EXTERN_SIMPLE = (
+    *("abs", "fabs", "floor", "ceil", "trunc", "rint", "fma", "copysign", "isnan", "isinf"),
+    *("fadd_", "fsub_", "fmul_", "dadd_", "dsub_", "dmul_", "mul24", "umul24", "sad", "usad"),
+    *("hadd", "uhadd", "rhadd", "urhadd", "byte_perm", "hiloint", "double2hi", "double2lo"),
+)
 
 
 def _axis(run: Evaluator, op: Op) -> int:
