@@ -19,6 +19,18 @@ class InternalError(Exception):
     """A bug in kernbench itself; never the user's fault."""
 
 
+def raisable(error: Exception, where: str) -> Exception:
+    """Return an error of ours for one that is kept, to be raised where somebody waits.
+
+    There it may be inside of an iterator, which StopIteration would end as if all was well.
+    """
+    if not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    found = InternalError(f"{where} raised {type(error).__name__}")
+    found.__cause__ = error
+    return found
+
+
 class UsageError(KernbenchError, ValueError):
     """An argument has a value that cannot be used; says what was asked and what is possible."""
 

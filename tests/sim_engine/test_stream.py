@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.errors import InternalError
 from kernbench.sim_engine import Simulation, Stream, StreamCommand
 
 
@@ -27,6 +28,37 @@ class Fixed(StreamCommand):
 class Broken(StreamCommand):
     def begin(self) -> int:
         raise ZeroDivisionError("cannot be scheduled")
+
+
+class Ending(StreamCommand):
+    """Raises an error when it starts, or when it ends."""
+
+    def __init__(self, simulation: Simulation, error: Exception, at_start: bool) -> None:
+        super().__init__(simulation.env, "a command")
+        self.raised, self.at_start = error, at_start
+
+    def begin(self) -> int:
+        if self.at_start:
+            raise self.raised
+        return 1
+
+    def finish(self) -> None:
+        raise self.raised
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, ValueError])
+def test_an_error_of_a_command_ends_no_iteration_in_silence(
+    error: type[Exception], at_start: bool
+) -> None:
+    simulation = Simulation()
+    command = Ending(simulation, error("x"), at_start)
+    Stream(simulation, "sip0").submit(command)
+    expected = error if error is ValueError else InternalError
+    with pytest.raises(expected) as raised:
+        # What waits may be inside of an iterator.
+        list(map(simulation.wait, [command]))
+    assert error is ValueError or str(raised.value) == f"a command raised {error.__name__}"
 
 
 @given(

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from kernbench.errors import raisable
+
 
 class Described(Protocol):
     """A command, as far as the queue knows it."""
@@ -69,7 +71,10 @@ class ReplayQueue:
             try:
                 record()
             except Exception as error:
-                error.add_note(f"found when the data of {command.describe()} was computed")
-                self._failed = error
+                failed = raisable(error, command.describe())
+                failed.add_note(f"found when the data of {command.describe()} was computed")
+                self._failed = failed
                 pending.clear()
-                raise
+                if failed is error:
+                    raise
+                raise failed from error

@@ -1,7 +1,7 @@
 """Virtual time: ranks as processes, streams, PE schedules, links."""
 
 from kernbench.sim_engine.cache_contents import CacheContents
-from kernbench.sim_engine.carriers import Carrier, on_greenlet, on_thread
+from kernbench.sim_engine.carriers import Carrier, CtrlC, on_greenlet, on_thread
 from kernbench.sim_engine.conditions import Conditions
 from kernbench.sim_engine.deadlock import listed, microseconds, rank_lines, wait_line
 from kernbench.sim_engine.handles import Handle, Timer
@@ -43,6 +43,7 @@ __all__ = [
     "Choice",
     "CommandSpan",
     "Conditions",
+    "CtrlC",
     "DeviceEngine",
     "Flow",
     "Handle",

@@ -56,16 +56,26 @@ def on_greenlet(run: Callable[[], None]) -> tuple[Worker, ToMain]:
     return worker, getcurrent().switch
 
 
-def on_thread(name: str, before: Callable[[], None], make: MakeThread | None = None) -> Carrier:
+class CtrlC(KeyboardInterrupt):
+    """An interrupt that came from outside, and not from a program that raises one."""
+
+
+def on_thread(
+    name: str,
+    before: Callable[[], None],
+    make: MakeThread | None = None,
+    interrupted: Callable[[], None] | None = None,
+) -> Carrier:
     """Return the carrier for one thread; ``before`` is called on main ahead of each switch to it.
 
     ``make`` gives the thread, not yet started, for its target. Then it starts at once, to wait for
     its turn; else it starts when it is switched to for the first time. Interrupts (Ctrl-C) that
-    reach main while the thread runs are raised in the thread.
+    reach main while the thread runs are raised in the thread, as :class:`CtrlC`; then
+    ``interrupted`` is called on main, for what runs in the thread may keep the error to itself.
     """
 
     def carry(run: Callable[[], None]) -> tuple[Worker, ToMain]:
-        worker = _ThreadWorker(run, before)
+        worker = _ThreadWorker(run, before, interrupted)
         if make is None:
             worker.thread = _Thread(target=worker.main, name=name, daemon=True)
         else:
@@ -90,8 +100,14 @@ class _ThreadWorker:
 
     thread: threading.Thread
 
-    def __init__(self, run: Callable[[], None], before: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        run: Callable[[], None],
+        before: Callable[[], None],
+        interrupted: Callable[[], None] | None,
+    ) -> None:
         self.dead = False
+        self._interrupted = interrupted
         self._run = run
         self._context = copy_context()
         self._before = before
@@ -132,12 +148,14 @@ class _ThreadWorker:
         while self._interrupt is not None:
             interrupt, self._interrupt = self._interrupt, None
             interrupt.take_back(self.thread)
+            if self._interrupted is not None:
+                self._interrupted()
             if interrupt.was_raised:
                 break
             if self.dead:
-                raise KeyboardInterrupt
+                raise CtrlC
             # It came to a wait before it could be interrupted.
-            self._thrown = KeyboardInterrupt
+            self._thrown = CtrlC
             self._hand_over()
         if self.dead:
             _join(self.thread)
@@ -225,7 +243,7 @@ class _Interrupt:
             self.was_raised = True
 
         # Python makes it where the thread meets it; nothing else says that it did.
-        self._kind = type("KeyboardInterrupt", (KeyboardInterrupt,), {"__init__": init})
+        self._kind = type("KeyboardInterrupt", (CtrlC,), {"__init__": init})
 
     def send(self, thread: threading.Thread) -> None:
         """Raise it in a thread, unless it would be swallowed just now."""

@@ -132,8 +132,10 @@ class Rank:
         # A rank that was aborted before it began never runs its body.
         while worker or not self.aborted:
             simulation.running = self
-            target = resume(*reason)
-            simulation.running = None
+            try:
+                target = resume(*reason)
+            finally:
+                simulation.running = None
             if worker.dead:
                 break
             resume, reason = worker.switch, ()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from simpy import Environment, Event
 
+from kernbench.errors import raisable
 from kernbench.sim_engine.handles import Handle, Timer
 from kernbench.sim_engine.hbm_sharing import HbmSharing
 from kernbench.sim_engine.simulation import Simulation
@@ -148,7 +149,7 @@ class Stream:
         try:
             duration_ps = command.begin()
         except Exception as error:
-            command.error = error
+            command.error = raisable(error, command.describe())
             duration_ps = 0
         if duration_ps is not None:
             command.end_after(duration_ps)
@@ -163,7 +164,7 @@ class Stream:
             try:
                 command.finish()
             except Exception as error:
-                command.error = error
+                command.error = raisable(error, command.describe())
         if command.error is not None:
             self._failed.append(command)
         if command.engine is not None:

@@ -161,8 +161,8 @@ def _call_all(
         function, args, kwargs = each
         try:
             function(*args, **kwargs)
-        except (Exception, SystemExit):
-            if _is_aborted(process):
+        except BaseException as ignored:
+            if isinstance(ignored, KeyboardInterrupt) or _is_aborted(process):
                 raise
             kind, error, frames = sys.exc_info()
             print(f"Exception ignored {where}: {function!r}", file=sys.stderr)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kernbench.sim_engine import Handle, on_thread
+from kernbench.sim_engine import CtrlC, Handle, on_thread
 from kernbench.torch_bridge.locks import SimulatedLock
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, Process, ThreadState
@@ -94,7 +94,11 @@ class Strands:
             process.show(own)
 
         show_daemon(thread, True)
-        carrier = on_thread(thread.name, before, make)
+
+        def interrupted() -> None:
+            simulation.call_soon(_interrupt)
+
+        carrier = on_thread(thread.name, before, make, interrupted)
         with starting():
             strand.rank = simulation.start_strand(
                 process.rank_of_run, body, strand.ended, process.state, carrier
@@ -144,14 +148,20 @@ def end_thread(thread: threading.Thread) -> None:
 def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
     try:
         run()
-    except SystemExit:
+    except (SystemExit, CtrlC):
+        # Of Ctrl-C main is told.
         return
-    except Exception:
+    except BaseException:
         # One thread's end is not the process's: Python prints the error and goes on.
         kind, error, traceback = sys.exc_info()
         own = None if traceback is None else traceback.tb_next
         arguments = threading.ExceptHookArgs([kind, error, own, thread])
         threading.excepthook(arguments)
+
+
+def _interrupt() -> None:
+    """End the run, as Ctrl-C in a thread does: Python hands signals to the main thread."""
+    raise CtrlC
 
 
 def _strand_of(thread: threading.Thread) -> Strand | None:

@@ -13,6 +13,7 @@ from multiprocessing import process as processes
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from kernbench.sim_engine import CtrlC
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE, current, warn_once
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
@@ -106,7 +107,9 @@ class Worker:
                 code = end.code or 0
             else:
                 print(end.code, file=sys.stderr)
-        except Exception:
+        except CtrlC:
+            raise
+        except BaseException:
             print(f"Process {child.name}:", file=sys.stderr)
             traceback.print_exc()
         finally:
