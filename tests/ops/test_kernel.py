@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,10 @@ import triton
 
 import kernbench
 from kernbench import ops
+from kernbench.dtypes import float16
+from kernbench.hardware import load_machine
 from kernbench.ops.kernel import Memo
+from kernbench.ops.probe import LaunchRecorder, record_launches
 
 
 def a_run() -> list[Any]:
@@ -57,6 +61,50 @@ def test_a_prepared_launch_passes_tritons_hooks(monkeypatch: pytest.MonkeyPatch)
     assert seen == ["elementwise_flat"]
 
 
+def test_a_prepared_launch_goes_to_triton_only_while_somebody_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    through_triton: list[str] = []
+    launch = kernbench.RuntimeContext.launch
+
+    def noted(self: kernbench.RuntimeContext, name: str, *args: Any, **options: Any) -> Any:
+        through_triton.append(name)
+        return launch(self, name, *args, **options)
+
+    monkeypatch.setattr(kernbench.RuntimeContext, "launch", noted)
+    seen: list[str] = []
+
+    def hear(data: Any) -> None:
+        seen.append(data.get()["name"])
+
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1, data=True) as torch:
+        x = torch.ones((16, 16))
+        ops.relu(x)
+        through_triton.clear()
+        assert (ops.relu(x).numpy() == 1).all()
+        assert not through_triton
+        triton.knobs.runtime.launch_enter_hook.add(hear)
+        try:
+            ops.relu(x)
+        finally:
+            triton.knobs.runtime.launch_enter_hook.remove(hear)
+        assert (through_triton, seen) == (["relu"], ["elementwise_flat"])
+        ops.relu(x)
+        assert len(through_triton) == 1
+        assert [each.template.name for each in torch.op_log.instances][-1] == "relu"
+
+
+def test_a_prepared_launch_is_refused_where_tcm_is_too_small() -> None:
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1, data=False) as torch:
+        x = torch.ones((256, 256))
+        ops.matmul(x, x)
+        ops.matmul(x, x)
+        tight = dataclasses.replace(torch.sip(0), tcm_bytes=1024)
+        torch._sips[0] = tight
+        with pytest.raises(kernbench.errors.KernbenchError, match=r"1,?024"):
+            ops.matmul(x, x)
+
+
 def test_a_memo_forgets_rather_than_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernbench.ops.kernel._MOST_KEPT", 3)
     memo = Memo()
@@ -64,3 +112,16 @@ def test_a_memo_forgets_rather_than_grow_for_ever(monkeypatch: pytest.MonkeyPatc
         memo.keep(key, str(key))
         assert memo[key] == str(key)
         assert len(memo) <= 3
+
+
+def test_what_is_prepared_is_recorded_as_it_was_when_it_was_not() -> None:
+    machine = load_machine("ahbm", 1)
+
+    def work(at: LaunchRecorder) -> None:
+        x = at.tensor((48, 80), float16)
+        ops.matmul(x, at.tensor((80, 16), float16))
+        ops.relu(x)
+
+    again = [record_launches(work, machine) for _ in range(3)]
+    assert [trace.name for trace in again[0]] == ["gemm", "elementwise_flat"]
+    assert repr(again[0]) == repr(again[1]) == repr(again[2])

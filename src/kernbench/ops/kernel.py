@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import triton
 
 from kernbench.dtypes import DType
 from kernbench.errors import UsageError
 from kernbench.runtime_api import LaunchAttributes, Tensor
+
+if TYPE_CHECKING:
+    from kernbench.triton_backend import CompiledLauncher
 
 
 def kernel(function: Any) -> Any:
@@ -27,18 +29,22 @@ def kernel(function: Any) -> Any:
     return triton.jit(do_not_specialize=runtime)(function)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """A launch of which only the tensors are missing; it serves all of equal types and layouts.
 
     Triton's ``kernel[grid](...)`` looks at every argument to find the compiled kernel. A program
-    asks for the same few launches again and again, so what it found is kept here.
+    asks for the same few launches again and again, so what it found is kept here. Where nobody
+    wants to hear of launches, Triton is not asked again.
     """
 
-    compiled: Any
-    grid: tuple[int, ...]
-    rest: tuple[Any, ...]
-    """The arguments behind the tensors: numbers, then constants."""
+    __slots__ = ("_compiled", "_grid", "_launcher", "_rest")
+
+    def __init__(self, compiled: Any, grid: tuple[int, int, int], rest: tuple[Any, ...]) -> None:
+        self._compiled = compiled
+        self._grid = grid
+        self._rest = rest
+        """The arguments behind the tensors: numbers, then constants."""
+        self._launcher: CompiledLauncher | None = None
 
     def launch(
         self,
@@ -48,9 +54,18 @@ class Prepared:
         attributes: LaunchAttributes | None = None,
     ) -> None:
         """Launch it on the stream of the current rank."""
+        launcher = self._launcher
+        if launcher is not None:
+            binary = launcher.plain
+            if binary is not None:
+                args = launcher.pick((*tensors, *self._rest))
+                context.launch_binary(name, binary, self._grid, args, attributes)
+                return
         context.launch(
-            name, self.compiled, *tensors, *self.rest, grid=self.grid, attributes=attributes
+            name, self._compiled, *tensors, *self._rest, grid=self._grid, attributes=attributes
         )
+        if all(self._grid):
+            self._launcher = self._compiled.run
 
 
 def prepare(
@@ -64,8 +79,8 @@ def prepare(
     """Return a launch of a kernel whose parameters are tensors, then numbers, then constants."""
     compiled = kernel.warmup(*tensors, *numbers, grid=grid, **constants, **options)
     names = kernel.arg_names[len(tensors) + len(numbers) :]
-    grid = (*grid, 1, 1)[:3]
-    return Prepared(compiled, grid, (*numbers, *(constants[name] for name in names)))
+    x, y, z = (*grid, 1, 1)[:3]
+    return Prepared(compiled, (x, y, z), (*numbers, *(constants[name] for name in names)))
 
 
 class Memo(dict[Any, Any]):

@@ -44,19 +44,8 @@ class KernelProbe:
             call.kernel[call.grid](*call.args, **call.options)
         if self._seen is None:
             raise InternalError(f"Triton did not launch {call.kernel.__name__}")
-        (binary, full_grid, picked), self._seen = self._seen, None
-        ints = {
-            param.index: picked[param.index]
-            for param in binary.module.kernel.params
-            if not param.is_pointer and not (param.dtype and param.dtype.is_floating_point)
-        }
-        return evaluate(
-            binary.module,
-            full_grid,
-            ints,
-            num_warps=binary.num_warps,
-            num_stages=binary.num_stages,
-        )
+        seen, self._seen = self._seen, None
+        return trace_of(*seen)
 
     def launch(
         self, binary: KernelBinary, grid: tuple[int, int, int], args: tuple[Any, ...]
@@ -78,6 +67,20 @@ class KernelProbe:
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         raise InternalError("a kernel that tunes itself cannot be timed alone")
+
+
+def trace_of(
+    binary: KernelBinary, grid: tuple[int, int, int], args: tuple[Any, ...]
+) -> KernelTrace:
+    """Return what a launch does whose arguments are those of the TTIR function."""
+    ints = {
+        param.index: args[param.index]
+        for param in binary.module.kernel.params
+        if not param.is_pointer and not (param.dtype and param.dtype.is_floating_point)
+    }
+    return evaluate(
+        binary.module, grid, ints, num_warps=binary.num_warps, num_stages=binary.num_stages
+    )
 
 
 class ShapedTensor:
@@ -127,6 +130,16 @@ class LaunchRecorder:
     ) -> None:
         call = KernelCall(kernel, grid, args, options)
         self.traces.append(self._probe.trace(call))
+
+    def launch_binary(
+        self,
+        _: str,
+        binary: KernelBinary,
+        grid: tuple[int, int, int],
+        args: tuple[Any, ...],
+        attributes: Any = None,
+    ) -> None:
+        self.traces.append(trace_of(binary, grid, args))
 
 
 def record_launches(

@@ -34,6 +34,9 @@ from kernbench.triton_backend import activate
 if TYPE_CHECKING:
     from contextvars import Token
 
+    from kernbench.runtime_api.kernel_engine import Grid
+    from kernbench.triton_backend import KernelBinary
+
 
 class RuntimeContext(Factories):
     """One run on a simulated machine, shaped like the module ``torch``.
@@ -186,6 +189,24 @@ class RuntimeContext(Factories):
             handle.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
             return handle
         return state.last_launch
+
+    def launch_binary(
+        self,
+        name: str,
+        binary: KernelBinary,
+        grid: Grid,
+        args: tuple[Any, ...],
+        attributes: LaunchAttributes | None = None,
+    ) -> None:
+        """Launch what a launch through Triton comes down to, without Triton; for ``ops``."""
+        launcher, state = self.launcher, self.rank_state
+        binary.check_tcm(launcher.tcm_capacity_bytes())
+        outer, state.launch_label = state.launch_label, name
+        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
+        try:
+            launcher.launch(binary, grid, args)
+        finally:
+            state.launch_label, state.launch_attributes = outer, outer_attributes
 
     def __getattr__(self, name: str) -> Any:
         close = difflib.get_close_matches(name, [*dir(type(self)), *vars(self)])

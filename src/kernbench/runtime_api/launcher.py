@@ -53,6 +53,8 @@ class KernelLaunch(StreamCommand):
     stream is in order, and the record still has the bytes.
     """
 
+    _template: Template | None = None
+
     def __init__(
         self,
         launcher: KernelLauncher,
@@ -77,15 +79,15 @@ class KernelLaunch(StreamCommand):
         self._params = params
         self._rank = state.rank
         self._sip_id = state.sip_id
-        self._template: Template | None = None
-        self.engine = launcher.run.pes(state.sip_id)
-        self._stream = launcher.run.queue_for(state.sip_id).name
+        self._sip = sip = launcher.run.sip(state.sip_id)
+        self.engine = sip.pes
+        self.queue = sip.queue if state.stream is None else launcher.run.queue_for(state.sip_id)
 
     def begin(self) -> int:
-        plan, sip_id = self._plan, self._sip_id
-        held = meet_operands(self._launcher.run.cache(sip_id), plan.operands, self._addresses)
+        plan = self._plan
+        held = meet_operands(self._sip.cache, plan.operands, self._addresses)
         template = self._launcher.template(
-            plan, self._policies, sip_id, self.label, self._attributes, held, self.queued,
+            plan, self._policies, self._sip_id, self.label, self._attributes, held, self.queued,
             self._tables,
         )  # fmt: skip
         self._template = template
@@ -100,7 +102,7 @@ class KernelLaunch(StreamCommand):
             self._sip_id,
             self.start_ps,
             self.end_ps,
-            self._stream,
+            self.queue.name,
             self._addresses,
         )
         if run.has_data:
@@ -176,7 +178,7 @@ class KernelLauncher:
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch
-        run.enqueue(run.queue_for(state.sip_id), launch)
+        run.enqueue(launch.queue, launch)
         if host:
             # The other library reads its memory without asking anyone.
             run.wait(launch)
@@ -319,8 +321,8 @@ class KernelLauncher:
         """
         queued = queued or attributes.follows
         # SIPs without a description of their own share one object.
-        sip = self.run.machine.sip_at(sip_id)
-        key = (id(sip), name, policies, queued, held, attributes.cached, tables)
+        spec = self.run.sip(sip_id).spec
+        key = (id(spec), name, policies, queued, held, attributes.cached, tables)
         found = plan.templates.get(key)
         if found is None:
             cached = cached_shares(plan.operands, held) if held else ()
@@ -334,7 +336,7 @@ class KernelLauncher:
 
     def tcm_capacity_bytes(self) -> int:
         """Return the TCM of one PE of the current rank's SIP."""
-        return self.run.machine.sip_at(self.run.rank_state.sip_id).tcm_bytes
+        return self.run.sip(self.run.rank_state.sip_id).tcm_bytes
 
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""

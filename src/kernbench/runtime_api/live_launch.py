@@ -199,7 +199,7 @@ class LiveLaunch(StreamCommand):
         self._rank = state.rank
         self._sip_id = state.sip_id
         self._template: Template | None = None
-        self.engine = run.pes(state.sip_id)
+        self.engine = run.sip(state.sip_id).pes
         self._stream = run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
@@ -207,7 +207,7 @@ class LiveLaunch(StreamCommand):
         executed, self._executed = self._executed or self._execute(), None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         operands = kernel_operands(executed.trace)
-        held = meet_operands(run.cache(self._sip_id), operands, self._addresses)
+        held = meet_operands(run.sip(self._sip_id).cache, operands, self._addresses)
         cached = cached_shares(operands, held)
         tables = tables_of(gathered_params(executed.trace), executed.pointers)
         conditions = self._engine.conditions(

@@ -64,7 +64,7 @@ class PacedLaunch(StreamCommand):
     ) -> None:
         """Prepare a launch; exactly one of ``trace`` and ``live`` is given."""
         super().__init__(run.simulation.env, name)
-        self.engine = run.pes(sip_id)
+        self.engine = run.sip(sip_id).pes
         self._run = run
         self._rank, self._sip_id = rank, sip_id
         self._num_programs, self._resident = num_programs, resident

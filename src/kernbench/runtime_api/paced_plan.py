@@ -62,7 +62,7 @@ def build_paced(
     ]
 
     def costs(queued: bool) -> LaneCosts:
-        held = meet_operands(run.cache(sip_id), operands, addresses)
+        held = meet_operands(run.sip(sip_id).cache, operands, addresses)
         cached = cached_shares(operands, held)
         conditions = engine.conditions(sip_id, policies, cached, queued)
         return engine.lane_costs(sip_id, conditions)

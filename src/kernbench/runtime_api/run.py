@@ -21,6 +21,7 @@ from kernbench.runtime_api.ordering import Ordering, touches_of
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.replay_queue import ReplayQueue
 from kernbench.runtime_api.signals import Signals
+from kernbench.runtime_api.sip import Sip
 from kernbench.runtime_api.storage import BufferView
 from kernbench.runtime_api.streams import DeviceStream
 from kernbench.sim_engine import (
@@ -97,14 +98,12 @@ class Run:
         self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
         self._byte_pool = BytePool()
         self._memories: dict[int, DeviceMemory] = {}
-        self._streams: dict[int, Stream] = {}
+        self._sips: dict[int, Sip] = {}
         self._more_streams: list[DeviceStream] = []
-        self._engines: dict[int, DeviceEngine] = {}
         self.hbm = HbmSharing(self.simulation)
         """What is under way on the SIPs, and slows each other down."""
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
-        self._caches: dict[int, CacheContents] = {}
         self._num_logged = 0
         self._num_tensors = 0
 
@@ -129,23 +128,24 @@ class Run:
             )
         return found
 
-    def pes(self, sip_id: int) -> DeviceEngine:
-        """Return what kernels, fills and copies of all streams of a SIP share."""
-        found = self._engines.get(sip_id)
+    def sip(self, sip_id: int) -> Sip:
+        """Return what there is of a SIP beside its memory."""
+        found = self._sips.get(sip_id)
         if found is None:
-            found = self._engines[sip_id] = DeviceEngine()
+            spec = self.machine.sip_at(sip_id)
+            found = self._sips[sip_id] = Sip(
+                spec,
+                spec.host_launch_ps,
+                spec.tcm_bytes,
+                DeviceEngine(),
+                CacheContents(spec.cache),
+                self._new_queue(f"sip{sip_id}", sip_id),
+            )
         return found
 
     def lanes(self, sip_id: int, costs: LaneCosts) -> Lanes:
         """Return the PEs of a SIP for a launch that begins now and talks to others."""
         return Lanes(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
-
-    def cache(self, sip_id: int) -> CacheContents:
-        """Return what the cache of a SIP holds."""
-        found = self._caches.get(sip_id)
-        if found is None:
-            found = self._caches[sip_id] = CacheContents(self.machine.sip_at(sip_id).cache)
-        return found
 
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""
@@ -156,7 +156,7 @@ class Run:
 
     def default_stream(self, sip_id: int) -> DeviceStream:
         """Return the stream that a rank uses that names none."""
-        return DeviceStream(self, sip_id, self.stream(sip_id))
+        return DeviceStream(self, sip_id, self.sip(sip_id).queue)
 
     def current_stream(self) -> DeviceStream:
         """Return the stream that the calling rank's launches go to."""
@@ -168,14 +168,7 @@ class Run:
         chosen = self.rank_state.stream
         if chosen is not None and chosen.sip_id == sip_id:
             return chosen.queue
-        return self.stream(sip_id)
-
-    def stream(self, sip_id: int) -> Stream:
-        """Return the default in-order stream of a SIP."""
-        found = self._streams.get(sip_id)
-        if found is None:
-            found = self._streams[sip_id] = self._new_queue(f"sip{sip_id}", sip_id)
-        return found
+        return self.sip(sip_id).queue
 
     def _new_queue(self, name: str, sip_id: int) -> Stream:
         return Stream(self.simulation, name, sip_id, self.hbm)
@@ -183,7 +176,7 @@ class Run:
     def queues(self, sip_id: int) -> list[Stream]:
         """Return the queues of all streams of a SIP."""
         more = [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
-        return [self.stream(sip_id), *more]
+        return [self.sip(sip_id).queue, *more]
 
     def peak_hbm_bytes(self) -> dict[int, int]:
         """Return the most HBM that was allocated at a time, by SIP."""
@@ -231,9 +224,10 @@ class Run:
     def pass_launch_time(self, label: str) -> None:
         """Let the host time of one launch pass for the current rank."""
         state = self.rank_state
-        delay_ps = self.machine.sip_at(state.sip_id).host_launch_ps
-        start_ps = self.simulation.now_ps
-        self.simulation.sleep(delay_ps)
+        delay_ps = self.sip(state.sip_id).launch_ps
+        simulation = self.simulation
+        start_ps: int = simulation.env._now  # type: ignore[assignment]
+        simulation.sleep(delay_ps)
         self._put_span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
 
     def wait(self, handle: Handle) -> None:
@@ -303,8 +297,8 @@ class Run:
 
     def check_streams(self) -> None:
         """Raise the first error of a command that nobody waited for."""
-        for stream in self._streams.values():
-            stream.raise_unseen()
+        for sip in self._sips.values():
+            sip.queue.raise_unseen()
         for more in self._more_streams:
             more.queue.raise_unseen()
 

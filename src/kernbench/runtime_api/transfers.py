@@ -40,7 +40,7 @@ class DeviceCommand(StreamCommand):
         self.target = target
         """The buffer that is written, or None."""
         if template.name in ("fill", "copy"):
-            self.engine = context.pes(sip_id)
+            self.engine = context.sip(sip_id).pes
         self._stream = context.queue_for(sip_id).name
         self.addresses = addresses
         self._record = record
@@ -50,7 +50,7 @@ class DeviceCommand(StreamCommand):
         self._record = noting(touches, self._record)
 
     def begin(self) -> int:
-        cache = self.context.cache(self.sip_id)
+        cache = self.context.sip(self.sip_id).cache
         for address in self.addresses:
             cache.touch(address, address + self.template.hbm_bytes // len(self.addresses))
         self.hbm_ps = self.template.hbm_ps

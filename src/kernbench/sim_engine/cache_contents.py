@@ -41,30 +41,14 @@ class CacheContents:
 
     def touch(self, start: int, end: int, size: int | None = None) -> None:
         """Take note that a command uses bytes of an address range, all of them or ``size``."""
-        if self._cache is None or start >= end:
-            return
-        whole = end - start
-        if size is None or size > whole:
-            size = whole
+        if size is None or size > end - start:
+            size = end - start
         span = (start, end)
-        sizes = self._sizes
-        before = sizes.pop(span, None)
-        sizes[span] = size
-        if before is not None:
-            self._num_bytes += size - before
-        else:
-            self._num_bytes += size
-            place = bisect_left(self._starts, end)
-            if place and self._ends[place - 1] > start:
-                self._cut_out(start, end)
-                place = bisect_left(self._starts, end)
-            self._starts.insert(place, start)
-            self._ends.insert(place, end)
-            # Not `sizes`: cutting makes another dict.
-            while len(self._sizes) > _MOST_RANGES:
-                self._forget_oldest()
-        while self._num_bytes >= self._forgotten_bytes:
-            self._forget_oldest()
+        before = self._sizes.pop(span, None)
+        if before == size:
+            self._sizes[span] = size
+        elif self._cache is not None and size > 0:
+            self._put(span, size, before)
 
     def share(self, start: int, end: int) -> Fraction:
         """Return which share of an address range is there, rounded down to a step."""
@@ -87,6 +71,23 @@ class CacheContents:
                 overlap = min(end, high) - max(start, low)
                 held += overlap if kept == 1 else overlap * kept
         return int(_STEPS * held // (end - start))
+
+    def _put(self, span: Span, size: int, before: int | None) -> None:
+        """Let a range be the latest, of which ``before`` bytes or none were used until now."""
+        self._sizes[span] = size
+        self._num_bytes += size - (before or 0)
+        if before is None:
+            start, end = span
+            place = bisect_left(self._starts, end)
+            if place and self._ends[place - 1] > start:
+                self._cut_out(start, end)
+                place = bisect_left(self._starts, end)
+            self._starts.insert(place, start)
+            self._ends.insert(place, end)
+            while len(self._sizes) > _MOST_RANGES:
+                self._forget_oldest()
+        while self._num_bytes >= self._forgotten_bytes:
+            self._forget_oldest()
 
     def _cut_out(self, start: int, end: int) -> None:
         """Forget what there is of an address range, but for the range itself."""

@@ -27,13 +27,6 @@ class KernelOperand:
     is_known: bool
     """Whether the addresses are; else only ``size`` says something."""
 
-    def span(self, addresses: Sequence[int]) -> tuple[int, int]:
-        """Return the addresses in a launch whose parameters have the given ones."""
-        if not self.is_known:
-            # No tensor is there: the bytes only push out others.
-            return -self.size, 0
-        return addresses[self.param] + self.low, addresses[self.param] + self.high
-
 
 def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
     """Return what a trace uses by parameter; what it changes comes last."""
@@ -75,13 +68,20 @@ def meet_operands(
 
     That is a number of steps (``SHARES``) for each operand that is loaded; of others it is 0.
     """
-    used = [(*each.span(addresses), each) for each in operands]
-    found = [
-        contents.share_steps(start, end) if each.is_loaded and each.is_known else 0
-        for start, end, each in used
-    ]
-    for start, end, each in used:
-        contents.touch(start, end, each.size)
+    used = []
+    found = []
+    for each in operands:
+        if each.is_known:
+            address = addresses[each.param]
+            start, end = address + each.low, address + each.high
+            found.append(contents.share_steps(start, end) if each.is_loaded else 0)
+        else:
+            # No tensor is there: the bytes only push out others.
+            start, end = -each.size, 0
+            found.append(0)
+        used.append((start, end, each.size))
+    for start, end, size in used:
+        contents.touch(start, end, size)
     return tuple(found)
 
 

@@ -30,7 +30,7 @@ class Burst(StreamCommand):
         self._queue = queue
         self._rank = run.rank_state.rank
         self._sip_id = sip_id
-        self._pes: DeviceEngine = run.pes(sip_id)
+        self._pes: DeviceEngine = run.sip(sip_id).pes
         self._waiting: deque[tuple[int, OperationTiming]] = deque()
         self._planned: list[tuple[int, OperationTiming]] = []
         """What was waiting, with schedule, start and end by position."""

@@ -17,10 +17,11 @@ import triton  # noqa: F401
 if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError
-    from kernbench.triton_backend.launcher import DeviceRates, Launcher
+    from kernbench.triton_backend.launcher import CompiledLauncher, DeviceRates, Launcher
     from kernbench.triton_backend.sound_cache import cache_remarks
 
 __all__ = [
+    "CompiledLauncher",
     "DeviceRates",
     "KernelBinary",
     "Launcher",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "CompiledLauncher": "launcher",
     "DeviceRates": "launcher",
     "KernelBinary": "binary",
     "Launcher": "launcher",

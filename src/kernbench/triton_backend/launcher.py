@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from triton import knobs
 from triton.compiler.compiler import max_shared_mem
 from triton.runtime import driver as triton_driver
 
@@ -84,7 +85,8 @@ class CompiledLauncher:
         self._num_stages: int = metadata.num_stages
         self._constants = named_constants(src)
         self._hash: str = metadata.hash
-        self._pick = build_argument_picker(src.signature)
+        self.pick = build_argument_picker(src.signature)
+        """From a launch's arguments to those of the TTIR function."""
         self._binary: KernelBinary | None = None
         self._moved = moved_files(getattr(metadata, "files", {}), getattr(src, "fn", None))
         capacity_bytes = active_launcher().tcm_capacity_bytes()
@@ -114,7 +116,7 @@ class CompiledLauncher:
         *args: Any,
     ) -> None:
         launcher = active_launcher()
-        picked = self._pick(args)
+        picked = self.pick(args)
         binary = self._binary or self._read(ttir, len(picked))
         binary.check_tcm(launcher.tcm_capacity_bytes())
         grid = (grid_x, grid_y, grid_z)
@@ -133,6 +135,21 @@ class CompiledLauncher:
                 PROTON.note(self._name, launcher.latest_ns())
         if exit_hook is not None:
             exit_hook(launch_metadata)
+
+    @property
+    def plain(self) -> KernelBinary | None:
+        """What a launch comes down to of which nobody wants to hear, no hook and no profiler.
+
+        None where somebody does, and before the first launch.
+        """
+        runtime = knobs.runtime
+        if (
+            PROTON.is_recording
+            or _is_heard(runtime.launch_enter_hook)
+            or _is_heard(runtime.launch_exit_hook)
+        ):
+            return None
+        return self._binary
 
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
@@ -155,6 +172,11 @@ class CompiledLauncher:
             what, _, place = line.rpartition(" at ")
             file, _, number = place.rpartition(":")
             yield f"{what} at {names.get(file, file)}:{number}"
+
+
+def _is_heard(hook: Any) -> bool:
+    """Return whether a hook of Triton's, None or a chain of functions, calls anyone."""
+    return hook is not None and bool(getattr(hook, "calls", True))
 
 
 def named_constants(src: Any) -> tuple[tuple[str, str], ...]:

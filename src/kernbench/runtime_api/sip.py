@@ -1,0 +1,26 @@
+"""What a run has of one SIP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernbench.hardware import SipSpec
+    from kernbench.sim_engine import CacheContents, DeviceEngine, Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sip:
+    """A SIP at work; a launch looks it up once, and takes from it what it needs."""
+
+    spec: SipSpec
+    launch_ps: int
+    """How long a launch keeps the host busy."""
+    tcm_bytes: int
+    """Of one PE."""
+    pes: DeviceEngine
+    """What kernels, fills and copies of all its streams share."""
+    cache: CacheContents
+    queue: Stream
+    """Of its default stream."""
