@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host validate test-triton-versions test-torch-versions test-tutorials conformance fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations clean
+.PHONY: help demo test test-fast lint format bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -33,8 +33,14 @@ format: $(VENV)/dev.stamp ## format the code and sort its imports
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-host: $(VENV)/dev.stamp ## time the simulator itself (noisy: compare within one run)
-	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q -rs
+bench-host: $(VENV)/dev.stamp ## time the simulator itself, and write benches/host/RESULTS.md (over ten minutes)
+	$(BIN)/python -m pytest benches/host -o addopts="" -o testpaths=benches/host -o python_files="bench_*.py" -s -q -rs --page benches/host/RESULTS.md
+
+bench-check: $(VENV)/dev.stamp ## say what is slower than the baseline that is kept (half a minute)
+	$(BIN)/python benches/host/speed_check.py
+
+bench-baseline: $(VENV)/torch.stamp ## keep what is measured now as the baseline
+	$(BIN)/python benches/host/speed_check.py --write
 
 validate: $(VENV)/run.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
 	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }

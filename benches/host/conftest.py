@@ -1,4 +1,4 @@
-"""Collects what the benches measured, and prints it beside the goals as one table at the end."""
+"""Collects what the benches measured; at the end prints it beside the goals, and writes it down."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from results import Row, lines, page
 
 # Installed beside pytest, kernbench would check every kernel.
 os.environ["KERNBENCH_CHECK"] = "0"
@@ -17,29 +18,7 @@ os.environ["KERNBENCH_CHECK"] = "0"
 Goal = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class _Row:
-    what: str
-    measured: float
-    goal: float
-    unit: str
-    at_least: bool
-
-    def text(self) -> tuple[str, str, str, str]:
-        reached = self.measured >= self.goal if self.at_least else self.measured <= self.goal
-        bound = "at least" if self.at_least else "at most"
-        shown, goal = (f"{value:,.{_digits(value)}f}{self.unit}" for value in self._both())
-        return self.what, shown, f"{bound} {goal}", "yes" if reached else "no"
-
-    def _both(self) -> tuple[float, float]:
-        return self.measured, self.goal
-
-
-def _digits(value: float) -> int:
-    return 0 if value >= 100 else 1 if value >= 10 else 2
-
-
-_ROWS: list[_Row] = []
+_ROWS: list[Row] = []
 
 
 @pytest.fixture
@@ -49,7 +28,7 @@ def goal() -> Goal:
     def show(
         what: str, measured: float, goal: float, unit: str = "", at_least: bool = False
     ) -> None:
-        row = _Row(what, measured, goal, unit, at_least)
+        row = Row(what, measured, goal, unit, at_least)
         _ROWS.append(row)
         shown, bound = row.text()[1:3]
         print(f"\n  {what}: {shown} (goal: {bound})")
@@ -81,14 +60,27 @@ def measured_in_a_process(body: str) -> dict[str, float]:
     return measured
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print every goal, ready for README.md."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--page", type=Path, help="write the table of the run to this file")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print every goal, and write the page of a run in which nothing failed."""
     if not _ROWS:
         return
-    rows = [("what", "measured", "goal", "reached"), *(row.text() for row in _ROWS)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    rows.insert(1, tuple("-" * width for width in widths))  # type: ignore[arg-type]
     terminalreporter.section("speed")
-    for row in rows:
-        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
-        terminalreporter.write_line(f"| {' | '.join(cells)} |")
+    for line in lines(_ROWS):
+        terminalreporter.write_line(line)
+    path: Path | None = config.getoption("--page")
+    if path is None:
+        return
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"{path} is left as it was: a bench failed")
+        return
+    left_out = [
+        f"`{report.nodeid.rpartition('/')[2]}`: {report.longrepr[2].removeprefix('Skipped: ')}"
+        for report in terminalreporter.stats.get("skipped", [])
+    ]
+    path.write_text(page(_ROWS, left_out))
