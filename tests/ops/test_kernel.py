@@ -13,6 +13,7 @@ from kernbench.dtypes import float16
 from kernbench.hardware import load_machine
 from kernbench.ops.kernel import Memo
 from kernbench.ops.probe import LaunchRecorder, record_launches
+from kernbench.triton_backend import CompiledLauncher
 
 
 def a_run() -> list[Any]:
@@ -125,3 +126,103 @@ def test_what_is_prepared_is_recorded_as_it_was_when_it_was_not() -> None:
     again = [record_launches(work, machine) for _ in range(3)]
     assert [trace.name for trace in again[0]] == ["gemm", "elementwise_flat"]
     assert repr(again[0]) == repr(again[1]) == repr(again[2])
+
+
+def a_function_with_calls(seen: list[str]) -> Any:
+    """Return a hook that looks like Triton's chains of hooks, but is none."""
+
+    def hear(data: Any) -> None:
+        seen.append(data.get()["name"])
+
+    hear.calls = []  # type: ignore[attr-defined]
+    return hear
+
+
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+def test_any_function_can_be_a_hook(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    with kernbench.RuntimeContext(machine="ahbm", ranks=1, data=False) as torch:
+        x = torch.empty((16, 16))
+        ops.relu(x)
+        ops.relu(x)
+        monkeypatch.setattr(triton.knobs.runtime, hook, a_function_with_calls(seen))
+        ops.relu(x)
+    assert seen == ["elementwise_flat"]
+
+
+def elsewhere(torch: Any, x: Any) -> None:
+    """Launch for a run while another one is the current one."""
+    with kernbench.RuntimeContext(machine="h100-sxm", ranks=1) as inner:
+        ops.relu(x)
+        assert len(inner.op_log) == 0
+
+
+def on_another_stream(torch: Any, x: Any) -> None:
+    with torch.ahbm.stream(torch.ahbm.Stream()):
+        ops.relu(x)
+
+
+def off_its_sip(torch: Any, x: Any) -> None:
+    torch.ahbm.set_device(1)
+    ops.relu(x)
+
+
+def unwritten(torch: Any, x: Any) -> None:
+    ops.relu(torch.empty((16, 16))).numpy()
+
+
+def benchmarked(torch: Any, x: Any) -> None:
+    took_ms = torch.launcher.benchmark_ms(lambda: ops.relu(x))
+    torch.simulation.sleep(round(took_ms * 1e9))
+
+
+def placed(torch: Any, x: Any) -> None:
+    policy = kernbench.policy.DPPolicy(num_cubes=1)
+    ops.relu(torch.ones((16, 16), dp=policy))
+
+
+def ended(torch: Any, x: Any) -> None:
+    torch.ended = True
+    ops.relu(x)
+
+
+def outcome(condition: Any) -> tuple[Any, ...]:
+    """Return what came of a prepared launch: its numbers, error, times."""
+    with kernbench.RuntimeContext(machine="ahbm", ranks=2, check=True) as torch:
+        x = torch.full((16, 16), -1.0)
+        for _ in range(3):
+            # Times differ where caches are cold; what is prepared is not all that is warm.
+            ops.relu(x)
+        torch.synchronize(0)
+        error = None
+        try:
+            condition(torch, x)
+            torch.ahbm.synchronize()
+        except kernbench.errors.KernbenchError as raised:
+            error = type(raised), str(raised)
+        log = [
+            (each.template.name, each.sips, each.starts_ps, each.ends_ps, each.stream)
+            for each in torch.op_log.instances
+        ]
+        return error, log, torch.simulation.now_ps
+
+
+@pytest.mark.parametrize(
+    ("condition", "refused"),
+    [
+        (elsewhere, None),
+        (on_another_stream, None),
+        (benchmarked, None),
+        (placed, None),
+        (off_its_sip, "SIP"),
+        (unwritten, "written"),
+        (ended, "ended"),
+    ],
+)
+def test_a_prepared_launch_comes_to_what_it_does_through_triton(
+    condition: Any, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = outcome(condition)
+    assert found[0] is None if refused is None else refused in found[0][1]
+    monkeypatch.setattr(CompiledLauncher, "plain", None)
+    assert outcome(condition) == found

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import triton
+import triton.language as tl
 
 from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
 from kernbench.hardware import load_machine
@@ -405,3 +406,47 @@ def test_launch_attributes_change_what_the_device_meets() -> None:
         _durations("a100-sxm-80g", LaunchAttributes(cached=(("y", Fraction(1)),)))
     with pytest.raises(UsageError, match="must be from 0 to 1, but got 2"):
         LaunchAttributes(cached=(("x", Fraction(2)),))
+
+
+STEP = tl.constexpr(1)
+
+
+@triton.jit
+def step_from(x_ptr, y_ptr, n, start, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(y_ptr + offsets, x + start * STEP, mask=offsets < n)
+
+
+def test_a_warm_launch_never_runs_what_was_compiled_for_other_arguments(
+    torch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [
+        (types, shift, n, start, block, options)
+        for types in (("f32", "f32"), ("f16", "f32"))
+        for shift in (0, 1)  # a pointer that is a multiple of 16 bytes, and one that is not
+        for n, start in ((16, 1), (15, 16), (1, -5), (16, (1 << 40) if types[0] == "f32" else 3))
+        for block, options in ((16, {}), (32, {}), (16, {"num_warps": 8}), (16, {"debug": True}))
+    ]
+    for _ in range(2):
+        for types, shift, n, start, block, options in cases:
+            x = torch.arange(33, dtype=types[0])[shift:]
+            y = torch.zeros(33, dtype=types[1])[shift:]
+            step_from[(1,)](x, y, n, start, BLOCK=block, **options)
+            count = min(n, block)
+            expected = np.zeros(33 - shift)
+            expected[:count] = np.arange(shift, shift + count, dtype=np.float32) + np.float32(start)
+            np.testing.assert_array_equal(y.numpy(), expected.astype(y.numpy().dtype))
+    monkeypatch.setitem(globals(), "STEP", tl.constexpr(2))
+    with pytest.raises(RuntimeError, match="STEP has changed"):
+        step_from[(1,)](x, y, 16, 1, BLOCK=16)
+
+
+def test_a_warm_launch_passes_the_hooks_of_its_kernel(torch) -> None:
+    x, y, seen = torch.arange(16, dtype="f32"), torch.zeros(16), []
+    hooked = triton.jit(step_from.fn)
+    for _ in range(2):
+        hooked[(1,)](x, y, 16, 1, BLOCK=16)
+    hooked.add_pre_run_hook(lambda *args, **options: seen.append(options["BLOCK"]))
+    hooked[(1,)](x, y, 16, 1, BLOCK=16)
+    assert seen == [16]

@@ -99,3 +99,14 @@ def test_what_a_kernel_leaves_is_what_its_tiles_touched() -> None:
     assert contents.share(2 << 20, (2 << 20) + (1 << 15)) == 1
     again = cached_shares(operands, meet_operands(contents, operands, addresses))
     assert again == ((0, Fraction(1, 2)), (1, Fraction(1)))
+
+
+def test_a_range_of_which_nothing_is_used_stays_as_it_was() -> None:
+    contents = CacheContents(cache_of(1000))
+    contents.touch(0, 100)
+    contents.touch(0, 100, 0)
+    contents.touch(50, 50)
+    assert contents.share(0, 100) == 1
+    contents.touch(0, 100)
+    contents.touch(50, 2000)
+    assert contents.share(0, 50) == 0

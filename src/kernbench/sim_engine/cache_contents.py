@@ -43,11 +43,13 @@ class CacheContents:
         """Take note that a command uses bytes of an address range, all of them or ``size``."""
         if size is None or size > end - start:
             size = end - start
+        if size <= 0 or self._cache is None:
+            return
         span = (start, end)
         before = self._sizes.pop(span, None)
         if before == size:
             self._sizes[span] = size
-        elif self._cache is not None and size > 0:
+        else:
             self._put(span, size, before)
 
     def share(self, start: int, end: int) -> Fraction:

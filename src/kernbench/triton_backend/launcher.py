@@ -175,8 +175,8 @@ class CompiledLauncher:
 
 
 def _is_heard(hook: Any) -> bool:
-    """Return whether a hook of Triton's, None or a chain of functions, calls anyone."""
-    return hook is not None and bool(getattr(hook, "calls", True))
+    """Return whether a hook calls anyone: not None, and not a chain of Triton's without links."""
+    return bool(hook.calls) if type(hook) is knobs.HookChain else hook is not None
 
 
 def named_constants(src: Any) -> tuple[tuple[str, str], ...]:
