@@ -43,6 +43,10 @@ class UnknownNameError(KernbenchError, LookupError):
     """A name (machine, bench, parameter, key, op) that does not exist; names the nearest known."""
 
 
+class MissingNameError(KernbenchError, AttributeError):
+    """A name that PyTorch's ``torch`` has and a run's may not have; says where there is more."""
+
+
 class MachineError(KernbenchError, ValueError):
     """A machine description that is not valid; names the file and the key."""
 

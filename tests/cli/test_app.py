@@ -164,7 +164,7 @@ def test_a_wrong_command_line_is_status_2_before_anything_runs(
 
 
 def test_a_bench_that_cannot_be_imported_shows_its_line(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\ndef run(torch): pass\n")
     status, _, err = run("run", "broken.py")
     assert status == 1
     assert "nowhere_to_be_found" in err

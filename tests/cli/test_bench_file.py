@@ -111,3 +111,25 @@ def test_a_bench_does_nothing_but_define(source: str, expected: bool) -> None:
 def test_a_folder_is_no_bench(here: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         find_bench(str(here))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_tried"),
+    [
+        ("import torch\ntorch.ones(1).cuda()\n", False),
+        ("def main():\n    pass\nraise SystemExit(3)\n", False),
+        ("from elsewhere import *\n", True),
+        ("globals()['run'] = 1 / 0\n", True),
+        ("run = 1 / 0\n", True),
+        ("def f(:\n", True),
+    ],
+)
+def test_a_program_without_run_is_no_bench_and_is_not_started(
+    tmp_path: Path, text: str, is_tried: bool
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    with pytest.raises(Exception) as raised:
+        load_bench(str(path))
+    assert isinstance(raised.value, UsageError) is not is_tried
+    assert is_tried or "kernbench torchrun" in str(raised.value)

@@ -127,13 +127,14 @@ def load_bench(given: str) -> Bench:
         UsageError: The file has no fitting ``run``, or ``RANKS`` or ``MACHINE`` is of no use.
     """
     path = find_bench(given)
-    module = _import(path)
-    run = getattr(module, "run", None)
+    # A program would do all of its work, or fail for want of a GPU, before it is found to be one.
+    run = getattr(_import(path), "run", None) if _may_define_run(path) else None
     if not callable(run):
         raise UsageError(
             f"{path.name} is no bench: it has no function run(torch, ...); programs of their own "
             "run with kernbench torchrun (PyTorch) and kernbench script (Triton)"
         )
+    module = sys.modules[_module_name(path)]
     if (kind := lazy_kind(run)) is not None:
         raise UsageError(f"{path.name}: run() is {kind}; {LAZY_HELP}")
     if not inspect.signature(run).parameters:
@@ -148,9 +149,29 @@ def load_bench(given: str) -> Bench:
     return Bench(path.stem, path, run, ranks, machine, about)
 
 
-def _import(path: Path) -> ModuleType:
+def _may_define_run(path: Path) -> bool:
+    """Return whether a file says ``run`` anywhere, or cannot be read, which importing it tells."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            names = {node.name, node.asname}
+        else:
+            names = {getattr(node, each, None) for each in ("name", "id", "value")}
+        if not names.isdisjoint(("run", "*")):
+            return True
+    return False
+
+
+def _module_name(path: Path) -> str:
     # A prefix of our own: a bench called "json" must not stand in for the module json.
-    name = f"kernbench_bench_{path.stem}"
+    return f"kernbench_bench_{path.stem}"
+
+
+def _import(path: Path) -> ModuleType:
+    name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file")

@@ -129,8 +129,9 @@ def _block(error: BaseException) -> _Text:
         )
     elif _asks_for_gpu(error):
         where += (
-            "\nPyTorch itself was asked for a GPU; kernbench torchrun FILE runs PyTorch programs "
-            "on simulated devices, and a bench uses the torch that run() is given"
+            "\nPyTorch itself was asked for a GPU, or for other ranks; kernbench torchrun FILE "
+            "runs PyTorch programs on simulated devices, and a bench uses the torch that run() is "
+            "given"
         )
     return _Text(message, where.lstrip("\n"))
 
@@ -176,13 +177,15 @@ def _is_bench(error: BaseException) -> bool:
 
 
 def _asks_for_gpu(error: BaseException) -> bool:
-    """Return whether PyTorch itself, which kernbench has not taken over, was asked for a GPU."""
-    return (
-        "kernbench.torch_bridge.programs" not in sys.modules
-        and any(
-            frame.f_globals.get("__name__", "").partition(".")[0] == "torch"
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        )
+    """Return whether PyTorch itself, not taken over, was asked for a GPU or for other ranks."""
+    if "kernbench.torch_bridge.programs" in sys.modules:
+        return False
+    modules = [
+        str(frame.f_globals.get("__name__", ""))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    return any(each.startswith(("torch.cuda", "torch.distributed")) for each in modules) or (
+        any(each.partition(".")[0] == "torch" for each in modules)
         and any(word in _words(error) for word in ("CUDA", "NVIDIA", "cuda"))
     )
 

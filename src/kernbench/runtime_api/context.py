@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,8 +12,9 @@ from kernbench import dtypes
 from kernbench.checks import Check
 from kernbench.commands import Tf32
 from kernbench.dtypes import DType
-from kernbench.errors import UsageError
+from kernbench.errors import MissingNameError, UsageError
 from kernbench.hardware import Machine
+from kernbench.runtime_api.advice import TORCHRUN, advise, near
 from kernbench.runtime_api.ahbm import Ahbm
 from kernbench.runtime_api.current import CURRENT
 from kernbench.runtime_api.device import Device
@@ -119,7 +119,7 @@ class RuntimeContext(Factories):
         self, kind: type[BaseException] | None, error: BaseException | None, *rest: object
     ) -> None:
         if error is not None:
-            _explain_difference(error, self.launcher.engine)
+            advise(error, self.launcher.engine, self.has_data)
         try:
             # After an error nothing more happens; ranks that wait are ended.
             if kind is None:
@@ -209,10 +209,8 @@ class RuntimeContext(Factories):
             state.launch_label, state.launch_attributes = outer, outer_attributes
 
     def __getattr__(self, name: str) -> Any:
-        close = difflib.get_close_matches(name, [*dir(type(self)), *vars(self)])
-        hint = f": did you mean {' or '.join(close)}?" if close else ""
-        text = f"the torch of a run is kernbench's own, and has no {name}{hint}"
-        raise AttributeError(text, name=name, obj=self)
+        hint = near(name, self) or f"; {TORCHRUN}"
+        raise MissingNameError(f"the torch of a run is kernbench's own, and has no {name}{hint}")
 
     def copy_strided(self, source: Any, target: Any) -> None:
         """Copy between tensors of one shape and element type with any strides, by a kernel."""
@@ -243,20 +241,6 @@ def _as_tf32(given: Any) -> Tf32:
     except ValueError:
         known = " or ".join(repr(str(each)) for each in Tf32)
         raise UsageError(f"tf32 must be {known}, but got {given!r}") from None
-
-
-def _explain_difference(error: BaseException, engine: KernelEngine) -> None:
-    """Tell a check that failed about products that were not computed in float32."""
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            _explain_difference(each, engine)
-    elif isinstance(error, AssertionError) and engine.rounded:
-        where = ", ".join(f"{name} at {line}" for name, line in sorted(engine.rounded.items()))
-        error.add_note(
-            f"float32 products of {where} are tf32 or the like, as their input_precision says "
-            '(Triton\'s default is "tf32"); input_precision="ieee" in the kernel, or tf32="ieee" '
-            "(--tf32 ieee) for the run, computes them in float32"
-        )
 
 
 def _as_grid(grid: Any) -> tuple[Any, ...] | Callable[..., Any]:

@@ -57,6 +57,7 @@ _ADVICE = {
     ("memorySnapshot", "recordMemory"): "the report has peak memory, torch.cuda.memory_stats() has "
     "amounts",
     ("hostMemory", "HostMemory"): "memory of the host is not modeled; leave it out",
+    ("_nccl",): "collectives are those of torch.distributed; use a group of it",
     ("Allocator",): "the allocator is a model; leave it out, or make a tensor for the memory",
     ("Handle", "Workspace"): "no library of CUDA is there; leave it out",
 }
@@ -144,7 +145,7 @@ def _refusing(name: str, reason: str) -> Any:
 
 def _no_part(name: str) -> NoReturn:
     """Say what of ``torch.cuda`` needs a function that only a CUDA build has."""
-    if HERE.process is None or not name.startswith("_cuda"):
+    if HERE.process is None or not name.startswith(("_cuda", "_nccl")):
         raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
     advice = next(
         (text for parts, text in _ADVICE.items() if any(each in name for each in parts)), _GUARD
