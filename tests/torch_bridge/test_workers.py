@@ -45,11 +45,12 @@ def main():
     results, done = context.Queue(), context.JoinableQueue()
     found = []
     workers = [context.Process(target=write, args=(n, results, done)) for n in range(3)]
-    for number, worker in enumerate(workers):
+    for worker in workers:
         found.append((worker.is_alive(), worker.exitcode))
-        done.put(number)
         worker.start()
     found.append(workers[0].is_alive())
+    for number in range(3):
+        done.put(number)
     done.join()
     found.append(sorted(results.get() for _ in workers))
     for worker in workers:
