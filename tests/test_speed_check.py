@@ -69,6 +69,8 @@ def test_what_seems_slower_is_measured_again_and_the_best_counts(check: Any) -> 
     assert check.is_slower(check.measure(lambda: next(slow), kept, True), kept, True)
     once = iter([check.Measured(1.1, 100)])
     assert check.measure(lambda: next(once), kept, True).ratio == 1.1
+    new = iter([check.Measured(1.1), check.Measured(1.0), check.Measured(1.3)])
+    assert check.measure(lambda: next(new), None, True).ratio == 1.0
 
 
 def test_a_baseline_is_read_as_it_was_written(check: Any) -> None:

@@ -102,11 +102,14 @@ def test_what_a_kernel_leaves_is_what_its_tiles_touched() -> None:
 
 
 def test_a_range_of_which_nothing_is_used_stays_as_it_was() -> None:
-    contents = CacheContents(cache_of(1000))
-    contents.touch(0, 100)
-    contents.touch(0, 100, 0)
-    contents.touch(50, 50)
-    assert contents.share(0, 100) == 1
-    contents.touch(0, 100)
-    contents.touch(50, 2000)
-    assert contents.share(0, 50) == 0
+    kept, touched = (CacheContents(cache_of(1000)) for _ in range(2))
+    for contents in (kept, touched):
+        contents.touch(0, 600)
+        if contents is touched:
+            contents.touch(0, 600, 0)
+            contents.touch(300, 300)
+        contents.touch(1000, 1900)
+        assert 0 < contents.share(0, 600) < 1
+        contents.touch(100, 200)
+    for span in ((0, 600), (100, 200), (1000, 1900)):
+        assert kept.share(*span) == touched.share(*span)

@@ -12,6 +12,7 @@ import pytest
 import triton
 import triton.language as tl
 
+from kernbench import ops
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api import RuntimeContext
 from kernbench.triton_backend import activate
@@ -53,6 +54,20 @@ def tree(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     assert list(device) == ["KERNBENCH"]
     walk(root, ())
     return found
+
+
+def test_what_the_shipped_kernels_launched_before_is_in_the_tree_too(tmp_path: Path) -> None:
+    with RuntimeContext(machine="ahbm", ranks=1) as torch:
+        x = torch.ones(64, 64)
+        for _ in range(2):
+            ops.relu(x)
+        proton.start(str(tmp_path / "found"), **NAMED)
+        for _ in range(3):
+            ops.relu(x)
+        proton.finalize()
+        ops.relu(x)
+    (metrics,) = [each for path, each in tree(tmp_path / "found.hatchet").items() if path]
+    assert metrics["count"] == 3
 
 
 @pytest.mark.adr("0050-D8")
