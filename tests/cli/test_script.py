@@ -218,7 +218,8 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_the_cpu_of_pytorch_stands_for_the_device(fake_torch: Any) -> None:
     tensor = fake_torch.Tensor()
     asked: list[Any] = []
-    with torch_stands_in({"name": "a SIP", "multi_processor_count": 24}, asked.append):
+    properties = {"name": "a SIP", "multi_processor_count": 24, "major": 8, "minor": 6}
+    with torch_stands_in(properties, asked.append):
         assert fake_torch.zeros(2, device="cuda") == ((2,), "cpu")
         assert fake_torch.zeros(2, device="cuda:1") == ((2,), "cpu")
         assert fake_torch.zeros(2, device="meta") == ((2,), "meta")
@@ -230,7 +231,7 @@ def test_the_cpu_of_pytorch_stands_for_the_device(fake_torch: Any) -> None:
         assert tensor.is_cuda
         assert fake_torch.cuda.get_device_properties("cuda").multi_processor_count == 24
         assert fake_torch.cuda.get_device_name() == "a SIP"
-        assert fake_torch.cuda.get_device_capability() >= (8, 0)
+        assert fake_torch.cuda.get_device_capability() == (8, 6)
         assert fake_torch.cuda.current_stream() == "the stream of the CPU"
         fake_torch.cpu.set_stream(None)
         fake_torch.cuda.synchronize()

@@ -38,6 +38,8 @@ class Tensor:
 
 
 class ExecutingLauncher:
+    cuda_architecture: int | None = None
+
     def __init__(self) -> None:
         self.sanitizer = build_sanitizer(Checks.of())
         self.memory = DeviceMemory(0, 1 << 36, has_data=True)
@@ -69,6 +71,9 @@ class ExecutingLauncher:
 
     def device_rates(self) -> DeviceRates:
         return DeviceRates(clock_ghz=1.0, hbm_bytes_per_ns=1.0)
+
+    def shared_memory_bytes(self) -> int:
+        return 1 << 40
 
     def num_pes(self) -> int:
         return 24

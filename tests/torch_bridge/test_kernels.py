@@ -126,6 +126,30 @@ assert y.tolist() == [2.0] * 8
     run(tmp_path, source)
 
 
+@pytest.mark.adr("0105-D1")
+@pytest.mark.adr("0105-D3")
+def test_a_machine_that_is_cudas_says_so_to_pytorch_and_to_kernels(tmp_path: Path) -> None:
+    source = """
+import triton.language as tl
+
+@triton.jit
+def ask(out):
+    tl.store(out, 8 if tl.target_info.cuda_capability_geq(8) else 0)
+    tl.store(out + 1, 9 if tl.target_info.cuda_capability_geq(9) else 0)
+
+target = triton.runtime.driver.active.get_current_target()
+major, minor = torch.cuda.get_device_capability()
+properties = torch.cuda.get_device_properties(0)
+assert (target.backend, target.arch) == ("cuda", 80) == ("cuda", 10 * major + minor)
+assert (properties.major, properties.minor) == (8, 0)
+assert properties.shared_memory_per_block_optin == 166_912
+out = torch.full((2,), 7, device="cuda", dtype=torch.int32)
+ask[(1,)](out)
+assert out.tolist() == [8, 0]
+"""
+    run(tmp_path, source, machine="a100-sxm-80g")
+
+
 def test_a_gradient_that_autograd_makes_up_can_be_given_to_a_kernel(tmp_path: Path) -> None:
     # Nothing uses the second result: autograd hands zeros to backward in its place.
     source = """

@@ -26,6 +26,8 @@ class Tensor:
 
 
 class RecordingLauncher:
+    cuda_architecture: int | None = None
+
     def __init__(self, tcm_bytes: int = 1 << 40) -> None:
         self.launches: list[tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]]] = []
         self.benchmarked: list[KernelBinary] = []
@@ -37,6 +39,9 @@ class RecordingLauncher:
         self.launches.append((binary, grid, args))
 
     def tcm_capacity_bytes(self) -> int:
+        return self.tcm_bytes
+
+    def shared_memory_bytes(self) -> int:
         return self.tcm_bytes
 
     def num_pes(self) -> int:

@@ -128,7 +128,8 @@ def test_descriptors_made_in_the_kernel_become_pointers(launcher: RecordingLaunc
 def test_the_key_of_the_disk_cache_names_the_backend_and_its_revision() -> None:
     from kernbench.triton_backend import compiler
 
-    assert KernbenchBackend(compiler.TARGET).hash() == f"kernbench-{compiler.PIPELINE_REVISION}"
+    revision = compiler.PIPELINE_REVISION
+    assert KernbenchBackend(compiler.TARGET).hash() == f"kernbench-{revision}-ttir"
 
 
 def test_options_with_another_value_have_another_hash() -> None:

@@ -89,14 +89,20 @@ def find_script(given: str) -> Path:
     return path.absolute()
 
 
+_ARCHITECTURE = 80
+"""What a program sees of a machine that is not CUDA's: one whose features all of Triton has."""
+
+
 def properties_of(machine: Machine) -> dict[str, Any]:
     """Return what ``torch.cuda.get_device_properties`` says about a SIP of a machine."""
-    sip = machine.sip
+    sip, architecture = machine.sip, machine.spec.cuda_architecture or _ARCHITECTURE
     return {
         "name": f"{machine.name} (simulated)",
+        "major": architecture // 10,
+        "minor": architecture % 10,
         "multi_processor_count": sip.num_pes,
         "total_memory": sip.hbm_bytes,
-        "shared_memory_per_block_optin": sip.tcm_bytes,
+        "shared_memory_per_block_optin": sip.shared_memory_bytes,
         "warp_size": 32,
         "max_threads_per_multi_processor": 2048,
     }
@@ -130,10 +136,10 @@ def run_program(
     from kernbench.runtime_api import current_context
     from kernbench.triton_backend import announced_target
 
-    context = current_context()
+    context, architecture = current_context(), machine.spec.cuda_architecture
     with (
         torch_stands_in(properties_of(machine), context.lent.lend, context.has_data),
-        announced_target(target),
+        announced_target(target, architecture if target == "cuda" else None),
         as_main(path, argv) as module,
     ):
         try:

@@ -17,9 +17,6 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-CAPABILITY = (8, 0)
-"""The CUDA capability that programs see: an architecture whose features all of Triton has."""
-
 
 @contextmanager
 def torch_stands_in(
@@ -83,10 +80,10 @@ def _prepare(
     has_data: bool,
     undo: ExitStack,
 ) -> None:
-    described = SimpleNamespace(**properties, major=CAPABILITY[0], minor=CAPABILITY[1])
+    described = SimpleNamespace(**properties)
     answers: dict[str, Callable[..., Any]] = {
         "get_device_properties": lambda device=None: described,
-        "get_device_capability": lambda device=None: CAPABILITY,
+        "get_device_capability": lambda device=None: (described.major, described.minor),
         "get_device_name": lambda device=None: described.name,
         "current_device": lambda: 0,
         "set_device": lambda device: None,

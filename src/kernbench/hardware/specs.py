@@ -64,6 +64,9 @@ class PeSpec(Spec):
     tcm_kib: Count
     register_kib: Cycles = 0
     """Part of the TCM that holds results and not loads that run ahead: a GPU's registers."""
+    shared_memory_kib: Count | None = None
+    """What host code is told that one program may have for loads: a GPU's shared memory per block.
+    TCM less the registers when missing."""
     resident_programs: Count
     """How many programs a PE may have begun and not ended, if TCM holds them."""
     dma_port_gbps: Positive
@@ -72,6 +75,15 @@ class PeSpec(Spec):
     """Time that a DMA queue spends on every command, however small."""
     gemm: GemmSpec
     math: MathSpec
+
+    @model_validator(mode="after")
+    def _shared_memory_is_part_of_tcm(self) -> Self:
+        if self.shared_memory_kib is not None and self.shared_memory_kib > self.tcm_kib:
+            raise ValueError(
+                f"shared_memory_kib is {self.shared_memory_kib}, but tcm_kib is {self.tcm_kib}; "
+                "shared memory is a part of TCM"
+            )
+        return self
 
 
 class CubeSpec(Spec):
@@ -204,6 +216,12 @@ class SipSpec(Spec):
         """Capacity of one PE."""
         return self.pe.tcm_kib * 1024
 
+    @property
+    def shared_memory_bytes(self) -> int:
+        """What host code is told of the TCM of one PE."""
+        told_kib = self.pe.shared_memory_kib
+        return (told_kib or self.pe.tcm_kib - self.pe.register_kib) * 1024
+
     @cached_property
     def cube_hbm_gbps(self) -> Fraction:
         """What streams reach of one cube's HBM bandwidth."""
@@ -295,10 +313,18 @@ class MachineSpec(Spec):
     """May be left out where there is one SIP only."""
     collectives: CollectivesSpec | None = None
     """The collective library; without it a transfer takes what the links take."""
+    cuda_capability: str | None = Field(default=None, pattern=r"^[1-9]\d*\.\d$")
+    """The compute capability that programs and kernels are told, such as ``"9.0"``; without it a
+    machine does not say that it is CUDA's."""
     devices: tuple[str, ...] = ()
     """Names of the device in measurements, so that they are compared with this machine."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Where numbers come from: key path (or the start of one) to a text; ``assumed`` says so."""
+
+    @property
+    def cuda_architecture(self) -> int | None:
+        """The capability as Triton writes it: 90 for 9.0."""
+        return None if self.cuda_capability is None else int(self.cuda_capability.replace(".", ""))
 
     @model_validator(mode="after")
     def _a_switch_reduces_where_there_is_one(self) -> Self:

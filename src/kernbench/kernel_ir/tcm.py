@@ -10,6 +10,8 @@ from kernbench.commands import SourceLine
 from kernbench.kernel_ir.ir import Function, Module, Op, Type
 from kernbench.kernel_ir.pipelining import num_stages_of, pipelined_loads, walk_ops
 
+_SCRATCH_BYTES = 8192
+
 
 @dataclass(frozen=True, slots=True)
 class TcmTile:
@@ -34,6 +36,15 @@ class TcmUse:
     tiles: tuple[TcmTile, ...]
     staged_bytes: int = 0
     """Of these: buffers of loads that are issued ahead."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """What of these a GPU has in shared memory, the rest being in registers.
+
+        Loads that are issued ahead, or else the scratch by which the lanes of the largest tile
+        exchange their elements, in parts of at most ``_SCRATCH_BYTES``.
+        """
+        return self.staged_bytes or min(self.total_bytes, _SCRATCH_BYTES)
 
 
 # A memo, not state: modules do not change.

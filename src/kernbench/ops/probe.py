@@ -35,6 +35,8 @@ class Pointer:
 class KernelProbe:
     """Takes launches in place of a run, and keeps what they would do."""
 
+    cuda_architecture: int | None = None
+
     def __init__(self) -> None:
         self._seen: tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]] | None = None
 
@@ -54,6 +56,9 @@ class KernelProbe:
 
     def tcm_capacity_bytes(self) -> int:
         """Return room for anything: whether a tile fits is asked of the trace."""
+        return 1 << 62
+
+    def shared_memory_bytes(self) -> int:
         return 1 << 62
 
     def num_pes(self) -> int:

@@ -200,7 +200,7 @@ class RuntimeContext(Factories):
     ) -> None:
         """Launch what a launch through Triton comes down to, without Triton; for ``ops``."""
         launcher, state = self.launcher, self.rank_state
-        binary.check_tcm(launcher.tcm_capacity_bytes())
+        binary.check_room(launcher)
         outer, state.launch_label = state.launch_label, name
         outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         try:

@@ -123,6 +123,7 @@ class KernelLauncher:
     def __init__(self, run: Run, engine: KernelEngine) -> None:
         self.run = run
         self.engine = engine
+        self.cuda_architecture = run.machine.spec.cuda_architecture
         # Bound once: each record holds it.
         self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}
@@ -337,6 +338,10 @@ class KernelLauncher:
     def tcm_capacity_bytes(self) -> int:
         """Return the TCM of one PE of the current rank's SIP."""
         return self.run.sip(self.run.rank_state.sip_id).tcm_bytes
+
+    def shared_memory_bytes(self) -> int:
+        """Return what host code is told of the TCM of one PE of the current rank's SIP."""
+        return self.run.sip(self.run.rank_state.sip_id).shared_memory_bytes
 
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""

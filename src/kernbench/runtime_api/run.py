@@ -137,6 +137,7 @@ class Run:
                 spec,
                 spec.host_launch_ps,
                 spec.tcm_bytes,
+                spec.shared_memory_bytes,
                 DeviceEngine(),
                 CacheContents(spec.cache),
                 self._new_queue(f"sip{sip_id}", sip_id),

@@ -19,6 +19,8 @@ class Sip:
     """How long a launch keeps the host busy."""
     tcm_bytes: int
     """Of one PE."""
+    shared_memory_bytes: int
+    """Of these: what one program may have for loads that run ahead."""
     pes: DeviceEngine
     """What kernels, fills and copies of all its streams share."""
     cache: CacheContents

@@ -44,7 +44,7 @@ from kernbench.torch_bridge import (
     without_data,
     workers,
 )
-from kernbench.torch_bridge.device.module import ARCHITECTURE
+from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.device.names import DEVICE_TYPE
 from kernbench.torch_bridge.endings import leave, live
 from kernbench.torch_bridge.globals import Globals
@@ -139,7 +139,8 @@ class Programs:
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self._session.run
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
-            launcher, arch = TorchLauncher(run, run.launcher.engine), ARCHITECTURE
+            launcher = TorchLauncher(run, run.launcher.engine)
+            arch = architecture_of(run.machine.spec)
             with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
                 yield
         finally:

@@ -20,8 +20,8 @@ from kernbench.triton_backend import (
     sound_cache,
 )
 from kernbench.triton_backend.compiler import BACKEND_NAME, KernbenchBackend
-from kernbench.triton_backend.driver import KernbenchDriver
-from kernbench.triton_backend.launcher import ENTERED, Launcher
+from kernbench.triton_backend.driver import ENTERED, KernbenchDriver
+from kernbench.triton_backend.launcher import Launcher
 
 
 @contextmanager

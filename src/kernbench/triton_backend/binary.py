@@ -6,7 +6,7 @@ import functools
 import zlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from triton.runtime.errors import OutOfResources
 
@@ -18,6 +18,16 @@ from kernbench.triton_backend.kernel_folder import KernelFolder
 _MODULE_FILE = "kernel.kbmodule"
 _MOST_TRACES = 64
 _NAME_LENGTH = 100
+
+
+class Room(Protocol):
+    """What knows the PE that a program would run on."""
+
+    def tcm_capacity_bytes(self) -> int:
+        """Return the TCM of one PE of the current rank's SIP."""
+
+    def shared_memory_bytes(self) -> int:
+        """Return what host code is told of it: what one program may have for loads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,20 +76,23 @@ class KernelBinary:
             self.folder.save(filename, key, found)
         return found
 
-    def check_tcm(self, capacity_bytes: int) -> None:
-        """Refuse a PE whose TCM does not hold the tiles of one program.
+    def check_room(self, pe: Room) -> None:
+        """Refuse a PE whose TCM, or the part of it for loads, does not hold those of one program.
 
         Raises:
             TcmExhaustedError: ``triton.autotune`` takes it as "not this config".
         """
-        if self.tcm.total_bytes > capacity_bytes:
-            raise TcmExhaustedError(
-                self.tcm.total_bytes,
-                capacity_bytes,
-                self.name,
-                self.num_stages,
-                describe_largest(self.tcm),
-            )
+        tcm = self.tcm
+        if tcm.total_bytes > pe.tcm_capacity_bytes():
+            raise self._exhausted(TcmExhaustedError, tcm.total_bytes, pe.tcm_capacity_bytes())
+        if tcm.staged_bytes and tcm.staged_bytes > pe.shared_memory_bytes():
+            limit = pe.shared_memory_bytes()
+            raise self._exhausted(SharedMemoryExhaustedError, tcm.staged_bytes, limit)
+
+    def _exhausted(
+        self, error: type[TcmExhaustedError], required: int, limit: int
+    ) -> TcmExhaustedError:
+        return error(required, limit, self.name, self.num_stages, describe_largest(self.tcm))
 
 
 @functools.cache
@@ -132,6 +145,8 @@ def _read(ttir: str, folder: KernelFolder | None) -> Module:
 class TcmExhaustedError(OutOfMemoryError, OutOfResources):  # type: ignore[misc]  # no types there
     """The tiles of one program do not fit in a PE's TCM; names the largest, with their lines."""
 
+    memory = "TCM"
+
     def __init__(
         self,
         required: int,
@@ -143,14 +158,14 @@ class TcmExhaustedError(OutOfMemoryError, OutOfResources):  # type: ignore[misc]
         Exception.__init__(self, required, limit, kernel, num_stages, largest)
         self.required = required
         self.limit = limit
-        self.name = "TCM"
+        self.name = self.memory
         self.kernel = kernel
         self.num_stages = num_stages
         self.largest = largest
 
     def __str__(self) -> str:
         lines = [
-            f"TCM is exhausted: kernel {self.kernel} needs {self.required:,} bytes with "
+            f"{self.memory} is exhausted: kernel {self.kernel} needs {self.required:,} bytes with "
             f"num_stages={self.num_stages}, {self.limit:,} of {self.limit:,} are free; use smaller "
             "blocks or fewer stages; the largest tiles:"
         ]
@@ -158,6 +173,12 @@ class TcmExhaustedError(OutOfMemoryError, OutOfResources):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[type[TcmExhaustedError], tuple[object, ...]]:
         return type(self), self.args
+
+
+class SharedMemoryExhaustedError(TcmExhaustedError):
+    """The loads of one program that run ahead do not fit in the part of TCM that is for loads."""
+
+    memory = "shared memory"
 
 
 def describe_largest(tcm: TcmUse) -> tuple[str, ...]:

@@ -13,11 +13,25 @@ from kernbench.errors import UsageError
 BACKEND_NAME = "kernbench"
 
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
-"""One target for every machine: TTIR does not depend on the device it will run on."""
+"""For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 4
+PIPELINE_REVISION = 5
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
+
+
+def target_of(cuda_architecture: int) -> GPUTarget:
+    """Return the target for a machine that kernels know by its compute capability.
+
+    Of a machine, TTIR depends on nothing else. It is in Triton's key of what is compiled.
+    """
+    return GPUTarget(BACKEND_NAME, f"{TARGET.arch}-cuda{cuda_architecture}", TARGET.warp_size)
+
+
+def cuda_target(cuda_architecture: int) -> GPUTarget:
+    """Return what such a machine says that it is."""
+    return GPUTarget("cuda", cuda_architecture, TARGET.warp_size)
+
 
 # In order. Triton drops passes between minor versions (block pointers went in 3.8), so one that
 # this Triton does not have is left out. Descriptors become pointers: one form of memory access.
@@ -107,7 +121,7 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         return bool(target.backend == BACKEND_NAME)
 
     def hash(self) -> str:
-        return f"{BACKEND_NAME}-{PIPELINE_REVISION}"
+        return f"{BACKEND_NAME}-{PIPELINE_REVISION}-{self.target.arch}"
 
     def parse_options(self, options: dict[str, Any]) -> KernbenchOptions:
         known = KernbenchOptions.__dataclass_fields__
@@ -164,10 +178,11 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         manager.run(module, "make_ttir")
         metadata["name"] = module.get_entry_func_name()
         ttir = str(module)
-        # Host code divides a GPU's shared memory by what a program takes of it, so "shared" is
-        # TCM. The machine that is then in use is compared with it at launch.
+        # Host code divides a GPU's shared memory by what a program takes of it. The machine that
+        # is then in use is compared with both at launch.
         tcm = tcm_use(read_module(ttir, metadata["hash"]), metadata["num_stages"])
-        metadata["shared"] = tcm.total_bytes
+        metadata["shared"] = tcm.shared_bytes
+        metadata["tcm_bytes"] = tcm.total_bytes
         metadata["tcm_tiles"] = describe_largest(tcm)
         metadata["files"] = files_of(ttir)
         return ttir

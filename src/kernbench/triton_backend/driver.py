@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from triton.backends.driver import DriverBase
@@ -19,11 +20,25 @@ them. GPU drivers use integers, so a kernel compiled for a GPU is never met here
 SIPs, so a kernel compiles once."""
 
 
+# Triton has one active driver for the whole process; runs in several threads each have their own.
+ENTERED: ContextVar[Launcher | None] = ContextVar("kernbench_launcher", default=None)
+
 _NUM_REGS = 32
 """What a kernel says it needs per thread. A PE has no registers; host code that divides a GPU's
 register file by this gets an ordinary occupancy."""
 
 _HBM_BUS_BITS = 1024
+
+
+class _CudaKeys(dict[int, str]):
+    """What stands for the device of a machine that says that it is CUDA's."""
+
+    def __missing__(self, architecture: int) -> str:
+        found = self[architecture] = f"cuda:{architecture}"
+        return found
+
+
+_CUDA_KEYS = _CudaKeys()
 
 
 class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
@@ -52,17 +67,31 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         return ty
 
     def get_current_target(self) -> Any:
-        from kernbench.triton_backend.compiler import TARGET
+        """Return what the caller is to know of the target (ADR-0105).
 
-        if self.announced is not None:
-            asking = str(sys._getframe(1).f_globals.get("__name__"))
-            # Triton chooses the compiler by the answer, a program only its own way.
-            if asking.split(".")[0] != "triton":
-                return self.announced
-        return TARGET
+        Triton chooses the compiler by the answer; a program and the kernels that it compiles choose
+        only their own way.
+        """
+        from kernbench.triton_backend.compiler import TARGET, cuda_target, target_of
+
+        architecture = self._architecture()
+        asking = str(sys._getframe(1).f_globals.get("__name__"))
+        is_program = asking.split(".")[0] != "triton"
+        if is_program and self.announced is not None:
+            return self.announced
+        if architecture is None:
+            return TARGET
+        if is_program or asking.startswith("triton.language."):
+            return cuda_target(architecture)
+        return target_of(architecture)
+
+    def _architecture(self) -> int | None:
+        return (ENTERED.get() or self.launcher).cuda_architecture
 
     def get_current_device(self) -> str:
-        return DEVICE_KEY
+        # What a kernel is told of the target may decide what it compiles to.
+        architecture = (ENTERED.get() or self.launcher).cuda_architecture
+        return DEVICE_KEY if architecture is None else _CUDA_KEYS[architecture]
 
     def set_current_device(self, device: Any) -> None:
         """Ignored: ``torch.ahbm.set_device`` binds a rank to its SIP."""
@@ -150,7 +179,7 @@ class _BinaryLoader:
         """Nothing is held on a device."""
 
     def get_device_properties(self, device: Any) -> dict[str, int]:
-        """Return what kernels' host code sizes itself by: PEs as multiprocessors, TCM as shared."""
+        """Return what kernels' host code sizes itself by: PEs as multiprocessors."""
         from kernbench.triton_backend.launcher import active_launcher
 
         launcher = active_launcher()
@@ -158,7 +187,7 @@ class _BinaryLoader:
         # Triton's get_dram_gbps multiplies clock, width and two edges.
         hbm_khz = rates.hbm_bytes_per_ns * 8e6 / 2 / _HBM_BUS_BITS
         return {
-            "max_shared_mem": launcher.tcm_capacity_bytes(),
+            "max_shared_mem": launcher.shared_memory_bytes(),
             "multiprocessor_count": launcher.num_pes(),
             "max_num_regs": 65536,
             "max_threads_per_sm": 2048,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +13,14 @@ from triton.compiler.compiler import max_shared_mem
 from triton.runtime import driver as triton_driver
 
 from kernbench.errors import InternalError, UsageError
-from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError, build_binary
-from kernbench.triton_backend.driver import KernbenchDriver
+from kernbench.triton_backend.binary import (
+    KernelBinary,
+    Room,
+    SharedMemoryExhaustedError,
+    TcmExhaustedError,
+    build_binary,
+)
+from kernbench.triton_backend.driver import ENTERED, KernbenchDriver
 from kernbench.triton_backend.places import moved_files, with_files
 from kernbench.triton_backend.proton import PROTON
 
@@ -32,14 +37,14 @@ class DeviceRates:
     hbm_bytes_per_ns: float
 
 
-class Launcher(Protocol):
+class Launcher(Room, Protocol):
     """What a run offers to Triton: somewhere to launch kernels and someone to time them."""
+
+    cuda_architecture: int | None
+    """What the machine says that it is to programs and kernels, 90 for 9.0; None: not CUDA's."""
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
         """Enqueue a kernel; ``args`` are those of the TTIR function's parameters, in order."""
-
-    def tcm_capacity_bytes(self) -> int:
-        """Return the TCM of one PE of the current rank's SIP."""
 
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
@@ -52,10 +57,6 @@ class Launcher(Protocol):
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled time of what ``fn`` launches, with no effect on time or data."""
-
-
-# Triton has one active driver for the whole process; runs in several threads each have their own.
-ENTERED: ContextVar[Launcher | None] = ContextVar("kernbench_launcher", default=None)
 
 
 def active_launcher() -> Launcher:
@@ -89,18 +90,20 @@ class CompiledLauncher:
         """From a launch's arguments to those of the TTIR function."""
         self._binary: KernelBinary | None = None
         self._moved = moved_files(getattr(metadata, "files", {}), getattr(src, "fn", None))
-        capacity_bytes = active_launcher().tcm_capacity_bytes()
         # Triton keeps what the first machine of the process had, and refuses by that for good.
         max_shared_mem.cache_clear()
-        if metadata.shared > capacity_bytes:
-            # Triton is about to compare the two itself, but cannot say what takes the bytes.
-            raise TcmExhaustedError(
-                metadata.shared,
-                capacity_bytes,
-                self._name,
-                self._num_stages,
-                tuple(self._in_their_files(metadata.tcm_tiles)),
-            )
+        self._check_memory(metadata)
+
+    def _check_memory(self, metadata: Any) -> None:
+        """Refuse what does not fit, before Triton does, which cannot say what takes the bytes."""
+        launcher = active_launcher()
+        for error, required, limit in (
+            (TcmExhaustedError, metadata.tcm_bytes, launcher.tcm_capacity_bytes()),
+            (SharedMemoryExhaustedError, metadata.shared, launcher.shared_memory_bytes()),
+        ):
+            if required > limit:
+                largest = tuple(self._in_their_files(metadata.tcm_tiles))
+                raise error(required, limit, self._name, self._num_stages, largest)
 
     def __call__(
         self,
@@ -118,7 +121,7 @@ class CompiledLauncher:
         launcher = active_launcher()
         picked = self.pick(args)
         binary = self._binary or self._read(ttir, len(picked))
-        binary.check_tcm(launcher.tcm_capacity_bytes())
+        binary.check_room(launcher)
         grid = (grid_x, grid_y, grid_z)
         if not (
             type(grid_x) is type(grid_y) is type(grid_z) is int

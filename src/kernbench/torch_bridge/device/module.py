@@ -7,16 +7,20 @@ from typing import Any
 
 import torch
 
+from kernbench.hardware import MachineSpec
 from kernbench.torch_bridge.device import rng, streams
 from kernbench.torch_bridge.device.names import DEVICE_TYPE, check_index, current_index, with_index
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import current
 
-CAPABILITY = (9, 0)
-"""The CUDA capability that programs see: an architecture whose features PyTorch uses freely."""
-ARCHITECTURE = 10 * CAPABILITY[0] + CAPABILITY[1]
-"""The same, as Triton writes it in a target."""
+_ARCHITECTURE = 90
+"""What programs see of a machine that is not CUDA's: one whose features PyTorch uses freely."""
 _NCCL_VERSION = (2, 27, 5)
+
+
+def architecture_of(spec: MachineSpec) -> int:
+    """Return the CUDA capability that programs see, as Triton writes it in a target."""
+    return spec.cuda_architecture or _ARCHITECTURE
 
 
 def device_count() -> int:
@@ -68,15 +72,20 @@ def get_device_properties(device: Any = None) -> Any:
     sip = machine.sip_at(index)
     return SimpleNamespace(
         name=f"{next(iter(machine.spec.devices), machine.name)} (simulated)",
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
+        major=architecture_of(machine.spec) // 10,
+        minor=architecture_of(machine.spec) % 10,
         total_memory=sip.hbm_bytes,
         multi_processor_count=sip.num_pes,
-        shared_memory_per_block_optin=sip.tcm_bytes,
+        shared_memory_per_block_optin=sip.shared_memory_bytes,
         warp_size=32,
         max_threads_per_multi_processor=2048,
         regs_per_multiprocessor=65536,
     )
+
+
+def _capability(device: Any = None) -> tuple[int, int]:
+    found = get_device_properties(device)
+    return found.major, found.minor
 
 
 def _ignore(*args: Any, **kwargs: Any) -> None:
@@ -101,7 +110,7 @@ def install(patches: Patches) -> None:
             "device_of": DeviceOfContext,
             "get_device_properties": get_device_properties,
             "get_device_name": lambda device=None: get_device_properties(device).name,
-            "get_device_capability": lambda device=None: CAPABILITY,
+            "get_device_capability": _capability,
             "is_bf16_supported": lambda *args, **kwargs: True,
             "synchronize": streams.synchronize,
             "Stream": streams.Stream,

@@ -1,0 +1,104 @@
+"""What host code is told of shared memory, and what is refused by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import triton
+import triton.language as tl
+from triton.runtime.errors import OutOfResources
+
+from kernbench import RuntimeContext
+from kernbench.errors import MachineError
+from kernbench.hardware import load_machine, machine_text
+
+# Source: CUDA C++ Programming Guide, technical specifications per compute capability.
+PER_BLOCK = {"v100": 98_304, "a100-sxm-80g": 166_912, "l40s": 101_376, "h100-sxm": 232_448}
+
+
+@triton.jit
+def product(x, y, out, n, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    rows, columns, inner = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    total = tl.zeros((M, N), tl.float32)
+    for start in range(0, n, K):
+        a = tl.load(x + rows[:, None] * n + start + inner[None, :])
+        b = tl.load(y + (start + inner[:, None]) * N + columns[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(out + rows[:, None] * N + columns[None, :], total)
+
+
+def announced() -> int:
+    driver = triton.runtime.driver.active
+    found: int = driver.utils.get_device_properties(driver.get_current_device())["max_shared_mem"]
+    return found
+
+
+@pytest.mark.adr("0105-D3")
+@pytest.mark.parametrize("machine", PER_BLOCK)
+def test_gpus_announce_the_shared_memory_of_a_block(machine: str) -> None:
+    with RuntimeContext(machine=machine):
+        assert announced() == PER_BLOCK[machine]
+
+
+@pytest.mark.adr("0105-D3")
+def test_other_machines_announce_tcm_less_the_registers(tmp_path: Path) -> None:
+    for name in ("ahbm", "mi300x"):
+        sip = load_machine(name, 1).sip
+        with RuntimeContext(machine=name):
+            assert announced() == (sip.pe.tcm_kib - sip.pe.register_kib) * 1024 > 0
+    path = tmp_path / "odd.yaml"
+    text, _ = machine_text("h100-sxm")
+    path.write_text(text.replace("shared_memory_kib: 227", "shared_memory_kib: 485"))
+    with pytest.raises(MachineError, match="shared_memory_kib"):
+        load_machine(str(path), 1)
+
+
+@pytest.mark.adr("0105-D3")
+def test_stages_that_shared_memory_does_not_hold_are_refused_and_pruned_as_by_triton() -> None:
+    m, n, k, stage = 64, 128, 64, (64 + 128) * 64 * 2
+    most = PER_BLOCK["h100-sxm"] // stage
+    configs = [triton.Config({}, num_stages=stages) for stages in (most, most + 1)]
+    tuned = triton.autotune(configs, key=["n"])(product)
+    with RuntimeContext(machine="h100-sxm") as torch:
+        x, y = torch.ones(m, 4 * k, dtype=torch.float16), torch.ones(4 * k, n, dtype=torch.float16)
+        out = torch.empty(m, n)
+        sizes = {"M": m, "N": n, "K": k}
+        compiled = product[(1,)](x, y, out, 4 * k, **sizes, num_stages=most)
+        assert compiled.metadata.shared == most * stage
+        assert out.tolist() == [[4.0 * k] * n] * m
+        said = rf"(?s)shared memory is exhausted: kernel product needs {(most + 1) * stage:,} bytes"
+        for _ in range(2):
+            with pytest.raises(OutOfResources, match=said):
+                product[(1,)](x, y, out, 4 * k, **sizes, num_stages=most + 1)
+        tuned[(1,)](x, y, out, 4 * k, **sizes)
+        assert tuned.best_config.num_stages == most
+    # The same kernels, loaded by now, on a machine that has the room, and back.
+    for machine, fits in (("ahbm", True), ("h100-sxm", False)):
+        with RuntimeContext(machine=machine) as torch:
+            x, y = (
+                torch.ones(m, 4 * k, dtype=torch.float16),
+                torch.ones(4 * k, n, dtype=torch.float16),
+            )
+            out = torch.empty(m, n)
+            if fits:
+                product[(1,)](x, y, out, 4 * k, **sizes, num_stages=most + 1)
+            else:
+                with pytest.raises(OutOfResources, match="shared memory"):
+                    product[(1,)](x, y, out, 4 * k, **sizes, num_stages=most + 1)
+
+
+@triton.jit
+def sum_rows(x, out, n, COLUMNS: tl.constexpr):
+    at = tl.arange(0, COLUMNS)
+    row = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0)
+    tl.store(out + tl.program_id(0), tl.sum(row))
+
+
+def test_host_code_that_divides_by_what_a_program_takes_finds_room_for_one() -> None:
+    # A tile of 256 KiB lies in registers: more than shared memory, and less than TCM.
+    with RuntimeContext(machine="h100-sxm", data=False) as torch:
+        x, out = torch.empty(1, 65536), torch.empty(1)
+        compiled = sum_rows[(1,)](x, out, 65536, COLUMNS=65536)
+        assert compiled.metadata.tcm_bytes > announced()
+        assert announced() // compiled.metadata.shared >= 1
