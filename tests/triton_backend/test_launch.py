@@ -121,6 +121,27 @@ def test_tensor_descriptors_become_pointers(launcher: RecordingLauncher) -> None
         assert (type_name == "i1") == isinstance(arg, bool), (type_name, arg)
 
 
+def test_a_compiled_kernel_takes_its_arguments_without_the_constants_behind_them(
+    launcher: RecordingLauncher,
+) -> None:
+    # As libraries launch that keep what Triton compiled; constants are in the kernel.
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    source, out = Tensor("f16"), Tensor("f16")
+    described = TensorDescriptor(source, [64, 32], [32, 1], [16, 16])
+    compiled = copy_described[(1,)](described, out, 64, 32, BLOCK=16)
+    compiled[(1, 1, 1)](described, out, 64, 32)
+    compiled[(1, 1, 1)](described, out, 64, 32, 16)
+    [(_, _, first), (_, _, second), (_, _, third)] = launcher.launches
+    assert first == second == third
+    plain = scale[(1,)](source, out, 1000, 7, 0.5, BLOCK=256)
+    plain[(1, 1, 1)](source, out, 1000, 7, 0.5)
+    assert launcher.launches[-1][2] == launcher.launches[-2][2]
+    for kernel, given in ((compiled, (described, out, 64)), (plain, (source, out))):
+        with pytest.raises(UsageError, match=rf"launched with {len(given)} arguments, but its"):
+            kernel[(1, 1, 1)](*given)
+
+
 @pytest.mark.parametrize("dtype", [d for d in ALL if d.name != "float8_e4m3fnuz"], ids=str)
 def test_every_dtype_is_known_to_triton(launcher: RecordingLauncher, dtype: Any) -> None:
     touch[(1,)](Tensor(dtype))

@@ -86,6 +86,7 @@ class CompiledLauncher:
         self._num_stages: int = metadata.num_stages
         self._constants = named_constants(src)
         self._hash: str = metadata.hash
+        self._signature: Mapping[str, Any] = src.signature
         self.pick = build_argument_picker(src.signature)
         """From a launch's arguments to those of the TTIR function."""
         self._binary: KernelBinary | None = None
@@ -119,7 +120,10 @@ class CompiledLauncher:
         *args: Any,
     ) -> None:
         launcher = active_launcher()
-        picked = self.pick(args)
+        try:
+            picked = self.pick(args)
+        except (IndexError, ValueError):
+            raise self._too_few(args) from None
         binary = self._binary or self._read(ttir, len(picked))
         binary.check_room(launcher)
         grid = (grid_x, grid_y, grid_z)
@@ -153,6 +157,14 @@ class CompiledLauncher:
         ):
             return None
         return self._binary
+
+    def _too_few(self, args: tuple[Any, ...]) -> UsageError:
+        names = [name for name, ty in self._signature.items() if ty != "constexpr"]
+        return UsageError(
+            f"kernel {self._name} was launched with {len(args)} arguments, but its parameters "
+            f"{', '.join(map(str, names))} need one each, at their places among its "
+            f"{len(self._signature)}"
+        )
 
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
@@ -229,12 +241,14 @@ def build_argument_picker(
     """Return the function from a launch's arguments to those that are left in TTIR.
 
     Constants of the specialisation are gone there (``constexpr`` in the signature: also integers
-    that are 1, and None); tuples and tensor descriptors are flattened.
+    that are 1, and None); tuples and tensor descriptors are flattened. Who launches a compiled
+    kernel may leave out the constants behind the last argument that is left, as on a GPU.
     """
     types = tuple(signature.values())
-    if any(not isinstance(ty, str) or ty.startswith("tensordesc") for ty in types):
-        return lambda args: tuple(_flatten(types, args))
     kept = [index for index, ty in enumerate(types) if ty != "constexpr"]
+    if any(not isinstance(ty, str) or ty.startswith("tensordesc") for ty in types):
+        needed = kept[-1] + 1
+        return lambda args: tuple(_flatten(types[:needed], args[:needed]))
     if not kept:
         return lambda args: ()
     if len(kept) == 1:
