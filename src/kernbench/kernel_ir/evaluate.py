@@ -17,6 +17,7 @@ from kernbench.commands import IN_FLOAT32, AddressOverflow, KernelTrace, Program
 from kernbench.errors import InternalError, UsageError
 from kernbench.kernel_ir.evaluator import Evaluator
 from kernbench.kernel_ir.ir import Module, Op
+from kernbench.kernel_ir.ops import HANDLERS
 from kernbench.kernel_ir.shared_loops import Begin, evaluate_shared, evaluate_together
 from kernbench.kernel_ir.signals import SplitPrograms, TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.tcm import tcm_use
@@ -59,7 +60,9 @@ def evaluate(
             unrolled: frozenset[Op] = unrolled,
             counted: tuple[int, int] = (num_slots, num_loops),
         ) -> Evaluator:
-            return Evaluator(module, grid, some, unrolled, num_stages, roundings, *counted)
+            return Evaluator(
+                module, grid, some, unrolled, num_stages, roundings, *counted, handlers=HANDLERS
+            )
 
         try:
             run, group = _evaluate_group(begin, ints, program_ids, may_share)

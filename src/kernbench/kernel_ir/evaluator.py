@@ -1,12 +1,12 @@
 """The evaluator: what values are and what operations emit, on one path through a kernel.
 
-Operations are in :mod:`kernbench.kernel_ir.ops`; which programs take a path together is decided in
+What operations do is handed in, by name (:mod:`kernbench.kernel_ir.ops`); which programs take a path together is decided in
 :mod:`kernbench.kernel_ir.evaluate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,6 @@ from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nea
 from kernbench.kernel_ir import integers
 from kernbench.kernel_ir.attempt import Attempt
 from kernbench.kernel_ir.ir import Block, Function, Module, Op, Region, Type, Value
-from kernbench.kernel_ir.ops import HANDLERS
 from kernbench.kernel_ir.signals import SplitPrograms, TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer, to_operand
 
@@ -73,6 +72,7 @@ class Evaluator:
         roundings: Roundings,
         num_slots: int,
         num_loops: int,
+        handlers: Mapping[str, Callable[[Evaluator, Op], None]],
     ) -> None:
         self.module = module
         self.grid = grid
@@ -82,6 +82,7 @@ class Evaluator:
         self.roundings = roundings
         self.num_slots = num_slots
         self.num_loops = num_loops
+        self._handlers = handlers
         self.open_loops: dict[int, Op] = {}
         """The loops that are being rolled around the current operation, by their dim."""
         self.commands: list[Command] = []
@@ -257,10 +258,10 @@ class Evaluator:
                 "cannot be rolled are gone through one iteration after another; is a bound wrong?",
             )
         for op in ops:
-            handler = HANDLERS.get(op.name)
+            handler = self._handlers.get(op.name)
             if handler is None:
-                same = [name for name in HANDLERS if name.startswith(op.dialect + ".")]
-                raise self.unsupported(op, nearest(op.name, same or HANDLERS))
+                same = [name for name in self._handlers if name.startswith(op.dialect + ".")]
+                raise self.unsupported(op, nearest(op.name, same or self._handlers))
             handler(self, op)
 
     def run_block(self, block: Block, arguments: Sequence[Held]) -> Op:
