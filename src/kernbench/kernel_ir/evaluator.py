@@ -1,7 +1,7 @@
 """The evaluator: what values are and what operations emit, on one path through a kernel.
 
-What operations do is handed in, by name (:mod:`kernbench.kernel_ir.ops`); which programs take a path together is decided in
-:mod:`kernbench.kernel_ir.evaluate`.
+What operations do is handed in, by name (:mod:`kernbench.kernel_ir.ops`); which programs take a
+path together is decided in :mod:`kernbench.kernel_ir.evaluate`.
 """
 
 from __future__ import annotations

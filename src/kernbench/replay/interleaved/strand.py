@@ -80,6 +80,7 @@ class Strand(Evaluator):
             launch.roundings,
             num_slots=0,
             num_loops=0,
+            handlers=HANDLERS,
         )
         self.launch = launch
         self.frames: list[Frame] = []
