@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
 
 
+NO_TENSOR = (
+    "belongs to no live tensor of this run; was the tensor freed, or the pointer made in another "
+    "run?"
+)
+"""What errors say of an address, behind its name."""
+
+
 def buffer_at(run: Run, address: int, sip_id: int) -> Buffer:
     """Return the live memory that holds an address, for a kernel on a SIP.
 
@@ -25,10 +32,7 @@ def buffer_at(run: Run, address: int, sip_id: int) -> Buffer:
         return lent
     owner = sip_of(address)
     if not 0 <= owner < run.machine.num_sips:
-        raise BadPointerError(
-            f"address {address:#x} belongs to no live tensor of this run; was the tensor freed, or "
-            "the pointer made in another run?"
-        )
+        raise BadPointerError(f"address {address:#x} {NO_TENSOR}")
     buffer = run.memory(owner).find(address)
     if owner != sip_id:
         why_not = unreachable(buffer, sip_id)

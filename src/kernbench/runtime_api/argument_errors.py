@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.checks import Allowed, remedy
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Transfer
-from kernbench.errors import BadPointerError, OutOfBoundsError, UsageError
-from kernbench.runtime_api.addresses import buffer_at
+from kernbench.errors import BadPointerError, OutOfBoundsError, UnreachableError, UsageError
+from kernbench.runtime_api.addresses import NO_TENSOR, buffer_at
 from kernbench.runtime_api.host_tensor import HostMemory, Place, is_host_tensor
 from kernbench.runtime_api.sharing import unreachable
 from kernbench.runtime_api.tensor import Tensor
@@ -90,8 +90,9 @@ def _place(run: Run, name: str, what: str, given: Any, state: RankState, host: H
     except BadPointerError as error:
         if is_host_tensor(given):
             return host.tensor(given, name, what)
+        why = str(error) if isinstance(error, UnreachableError) else NO_TENSOR
         raise BadPointerError(
-            f"{what}, a {type(given).__name__}, goes to address {address:#x}: {error}"
+            f"{what}, a {type(given).__name__}, goes to address {address:#x}, which {why}"
         ) from None
     return Place(address, buffer, name)
 
