@@ -18,6 +18,7 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
+from kernbench.torch_bridge import event_loops
 from kernbench.torch_bridge.host import Host
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.process import HERE
@@ -120,6 +121,7 @@ def install(patches: Patches) -> None:
     patches.set(threading, "_time", waits)
     patches.set(queue, "time", waits)
     patches.set(futures, "time", SimpleNamespace(monotonic=waits))
+    event_loops.install(patches, waits)
     patches.set(sched.scheduler.__init__, "__defaults__", (waits, simulated_sleep))
 
 

@@ -29,8 +29,8 @@ _PS_PER_S = 10**12
 class _LockWait(Handle):
     """Ends when the lock may be free, or the time is up."""
 
-    def __init__(self, simulation: Simulation, timeout_s: float) -> None:
-        super().__init__(simulation.env, "a lock of another thread")
+    def __init__(self, simulation: Simulation, timeout_s: float, label: str) -> None:
+        super().__init__(simulation.env, label)
         self._simulation = simulation
         self._timer: Timer | None = None
         if timeout_s >= 0:
@@ -53,6 +53,9 @@ class _LockWait(Handle):
 class WaitingLock:
     """``threading.Lock`` for threads of simulated processes; for others, the usual one."""
 
+    label = "a lock of another thread"
+    """What errors call a wait for it."""
+
     def __init__(self) -> None:
         self._lock = _allocate()
         self._waits: deque[_LockWait] = deque()
@@ -70,7 +73,7 @@ class WaitingLock:
         end_ps = simulation.now_ps + int(timeout * _PS_PER_S)
         while True:
             left_s = -1.0 if timeout < 0 else max(end_ps - simulation.now_ps, 0) / _PS_PER_S
-            wait = _LockWait(simulation, left_s)
+            wait = _LockWait(simulation, left_s, self.label)
             self._waits.append(wait)
             try:
                 simulation.wait(wait)
