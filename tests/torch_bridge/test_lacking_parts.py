@@ -42,7 +42,6 @@ REFUSED = {
     "torch.ops.symm_mem.one_shot_all_reduce(x, 'sum', '0')": "symm_mem.one_shot_all_reduce",
     "torch._fused_dropout(x, 0.5)": "torch.ops.aten._fused_dropout: PyTorch has it for GPUs only",
     "x.__dlpack__()": "Tensor.__dlpack__",
-    "mp.Pipe()": "multiprocessing.Pipe",
     "mp.Manager().Pool()": "multiprocessing.Pool",
 }
 

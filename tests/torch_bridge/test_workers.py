@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kernbench.runtime_api import SpawnException  # noqa: E402
 from kernbench.torch_bridge.refusals import UnsupportedTorchError  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
@@ -114,14 +115,16 @@ def test_workers_of_a_rank_do_what_real_ones_do(
     ("call", "says"),
     [
         ("mp.get_context('fork').Process(target=print).start()", "ForkProcess.start .* no group"),
-        ("mp.Process(target=print).start()", "Process.start .* torch.multiprocessing.spawn"),
+        ("mp.Process(target=print).start()", "Process.start in rank 0.* main thread"),
         ("futures.ProcessPoolExecutor()", "concurrent.futures.ProcessPoolExecutor"),
     ],
 )
-def test_what_may_start_ranks_and_pools_are_refused_by_name(
+def test_ranks_outside_of_a_world_and_pools_are_refused_by_name(
     tmp_path: Path, call: str, says: str
 ) -> None:
     path = tmp_path / "program.py"
     path.write_text(f"import multiprocessing as mp, concurrent.futures as futures\n{call}")
+    with pytest.raises(SpawnException) as raised:
+        simulated(path, nprocs=2)
     with pytest.raises(UnsupportedTorchError, match=says):
-        simulated(path)
+        raise raised.value.errors[0]

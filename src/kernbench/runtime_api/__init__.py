@@ -14,7 +14,7 @@ from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttribut
 from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.lent_memory import LentMemory
 from kernbench.runtime_api.live_launch import LivePlan, Reach, run_on_copies, run_watched
-from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException
+from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException, StartedRank
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.run import Run
@@ -49,6 +49,7 @@ __all__ = [
     "Signature",
     "SpawnContext",
     "SpawnException",
+    "StartedRank",
     "Tensor",
     "WaitFor",
     "Work",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import DeadlockError, RankFailedError, UsageError, exit_call
 from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
 from kernbench.runtime_api.rank_state import RankState
-from kernbench.sim_engine import Carrier, Rank, on_greenlet, raised_at, wait_line
+from kernbench.sim_engine import Carrier, Rank, Timer, on_greenlet, raised_at, wait_line
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.run import Run
@@ -203,13 +203,125 @@ class SpawnContext:
         raise first
 
 
+class StartedRank:
+    """A rank that the program has started by itself, as a process (ADR-0101)."""
+
+    def __init__(self, run: Run, spawn_id: int, number: int) -> None:
+        self._run = run
+        self.state = RankState(number, number + 1, sip_id=number, spawn_id=spawn_id)
+        self._end = run.simulation.handle(f"the end of the process on SIP {number}")
+        self._rank: Rank | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._rank is not None and self._rank.alive
+
+    @property
+    def number(self) -> int:
+        """The place of its SIP."""
+        return self.state.sip_id
+
+    def start(self, fn: Callable[[], object], carrier: Carrier) -> None:
+        """Let it run ``fn()``, which handles its own errors, when the clock is next driven."""
+        if self._run.ordering is not None:
+            self._run.ordering.starts(self.state, self._run.rank_state)
+        self._rank = self._run.simulation.start_rank(
+            self.number, fn, self._ended, self.state, carrier
+        )
+
+    def wait(self, delay_ps: int | None = None) -> bool:
+        """Block the caller until it has ended, or a time is over; whether it has ended.
+
+        Raises:
+            DeadlockError: Nothing can make progress.
+        """
+        simulation = self._run.simulation
+        if delay_ps is None:
+            simulation.wait(self._end)
+        elif not simulation.wait_at_most(self._end, delay_ps):
+            return False
+        if self._run.ordering is not None:
+            self._run.ordering.joins(self._run.rank_state, self.state)
+        return True
+
+    def end(self) -> None:
+        """End it where it waits; its ``finally`` blocks run."""
+        rank, simulation = self._rank, self._run.simulation
+        if rank is None or not rank.alive:
+            return
+        if simulation.running is not None:
+            rank.abort()
+            return
+        timers = [each.waiting_for for each in (rank, *rank.strands)]
+        rank.kill()
+        for timer in timers:
+            # The clock need not go to where it slept.
+            if isinstance(timer, Timer) and not timer.done:
+                simulation.idling.cancel(timer)
+        if simulation.main_resumes is not None:
+            simulation.main_resumes()
+        self._ended(rank)
+
+    def _ended(self, rank: Rank) -> None:
+        simulation = self._run.simulation
+        simulation.ranks = [each for each in simulation.ranks if each is not rank]
+        error = rank.error
+        if error is not None and not isinstance(error, (Exception, SystemExit)):
+            # An interrupt is for whoever waits.
+            self._end.error = error  # type: ignore[assignment]
+        self._end.end_after(0)
+
+
+class StartedRanks:
+    """Ranks that were started one by one: each fails for itself, as processes do."""
+
+    def __init__(self, run: Run, spawn_id: int) -> None:
+        self._run = run
+        self._spawn_id = spawn_id
+        self._ranks: list[StartedRank] = []
+
+    @property
+    def alive(self) -> bool:
+        return any(rank.alive for rank in self._ranks)
+
+    def add(self) -> StartedRank:
+        """Return one more, not yet started, on the first SIP that none of the others has.
+
+        Raises:
+            UsageError: Each SIP has one.
+        """
+        taken = {rank.number for rank in self._ranks if rank.alive}
+        number = next(each for each in range(len(taken) + 1) if each not in taken)
+        machine = self._run.machine
+        if number >= machine.num_sips:
+            raise UsageError(
+                f"{number} processes were started as ranks and have not ended, but machine "
+                f"{machine.name} has {machine.num_sips} SIPs for them; start fewer, or name a "
+                f"larger machine (--machine NAME:{number + 1})"
+            )
+        made = StartedRank(self._run, self._spawn_id, number)
+        self._ranks.append(made)
+        return made
+
+    def join(self) -> None:
+        """Run until all have ended."""
+        for rank in self._ranks:
+            if rank.alive:
+                rank.wait()
+
+    def end(self) -> None:
+        """End those that have not come to their end."""
+        for rank in self._ranks:
+            rank.end()
+
+
 class Multiprocessing:
     """The module ``torch.multiprocessing`` of a run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._num_spawns = 0
-        self._latest: SpawnContext | None = None
+        self._latest: SpawnContext | StartedRanks | None = None
 
     def join(self) -> None:
         """Join the ranks of a spawn that the program did not join itself."""
@@ -260,11 +372,7 @@ class Multiprocessing:
     ) -> SpawnContext:
         """Return the ranks of a :meth:`spawn` that has begun; they run when they are joined."""
         run = self._run
-        run.check_open("spawn")
-        if run.simulation.running is not None:
-            raise UsageError(
-                f"spawn was called by rank {run.rank_state.rank}; only main can start ranks"
-            )
+        self._check_starts("spawn was called")
         if any(rank.alive for rank in run.simulation.ranks):
             raise UsageError("a spawn is under way; join() it before the next")
         self.join()
@@ -284,6 +392,28 @@ class Multiprocessing:
         self._latest = context
         context.start(fn, tuple(args), nprocs, carrier_of)
         return context
+
+    def add(self) -> StartedRank:
+        """Return a rank to be started beside those that were so and have not ended.
+
+        Raises:
+            UsageError: There is no SIP for it, a spawn is under way, or a rank asks for it.
+        """
+        self._check_starts("a process was started")
+        latest = self._latest
+        if not isinstance(latest, StartedRanks) or not latest.alive:
+            if any(rank.alive for rank in self._run.simulation.ranks):
+                raise UsageError("a spawn is under way; join() it before a process is started")
+            self.join()
+            latest = self._latest = StartedRanks(self._run, self._num_spawns)
+            self._num_spawns += 1
+        return latest.add()
+
+    def _check_starts(self, what: str) -> None:
+        run = self._run
+        run.check_open("spawn")
+        if run.simulation.running is not None:
+            raise UsageError(f"{what} by rank {run.rank_state.rank}; only main can start ranks")
 
 
 def _scaled(thresholds: tuple[int, int, int], nprocs: int) -> tuple[int, int, int]:

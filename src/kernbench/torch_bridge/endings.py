@@ -84,10 +84,19 @@ def live(process: Process, work: Callable[[], object]) -> None:
 
 def leave(process: Process) -> None:
     """Wait for the threads of a process, call its handlers, and end what is left of it."""
+    _end_children(process)
     _call_all(process, process.thread_handlers, "in thread exit callback")
     join_all(process)
     _run_handlers()
     end_daemons(process)
+
+
+def _end_children(process: Process) -> None:
+    """Wait for the processes that it has started; those that are daemons end with it."""
+    for child in [each for each in process.workers if each.daemon]:
+        child.terminate()
+    for child in list(process.workers):
+        child.join()
 
 
 def _is_aborted(process: Process) -> bool:

@@ -40,7 +40,7 @@ class Host:
 
     def __init__(self, run: Run, rank: int) -> None:
         self._run = run
-        self._rank = rank
+        self.rank = rank
         self.state = run.rank_state
         self._env = run.simulation.env
         self._put_span = run.op_log.plain_spans.extend
@@ -97,7 +97,7 @@ class Host:
             start_ps = now_ps
         launch_ps = self._launch_times_ps.get(self.state.sip_id)
         end_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
-        self._put_span((self._rank, self.launches_as, label, start_ps, end_ps))
+        self._put_span((self.rank, self.launches_as, label, start_ps, end_ps))
         return end_ps
 
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
@@ -109,7 +109,7 @@ class Host:
             start_ps = now_ps  # type: ignore[assignment]
         launch_ps = self._launch_times_ps.get(state.sip_id)
         earliest_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
-        self._put_span((self._rank, self.launches_as, name, start_ps, earliest_ps))
+        self._put_span((self.rank, self.launches_as, name, start_ps, earliest_ps))
         chosen = state.stream
         if chosen is not None and chosen.sip_id == sip_id:
             queue = chosen.queue
@@ -179,7 +179,7 @@ class Host:
         handle.waited_for()
         end_ps = self.now_ps
         if end_ps > since_ps:
-            self._put_span((self._rank, "wait", handle.label, since_ps, end_ps))
+            self._put_span((self.rank, "wait", handle.label, since_ps, end_ps))
 
     def _stream(self, sip_id: int) -> Stream:
         found = self._streams[sip_id] = self._run.sip(sip_id).queue

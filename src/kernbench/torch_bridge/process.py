@@ -102,6 +102,8 @@ class Process:
         """Threads that it has started."""
         self.workers: set[BaseProcess] = set()
         """What it has started by ``multiprocessing``."""
+        self.takes_number = False
+        """Whether it was started by itself, and is numbered by the group that it joins."""
         self.rank_of_run: Rank | None = None
         """What runs its main thread; None for the one on main."""
         self.capture: Capture | None = None
@@ -131,6 +133,14 @@ class Process:
         self.pricing = self.session.pricing(precision)
         for observer in self.observers:
             observer.use(self.pricing)
+
+    def join_as(self, rank: int) -> None:
+        """Be numbered by the first group that it joins, if nobody has numbered it before."""
+        if self.takes_number:
+            self.takes_number = False
+            self.rank = self.state.rank = self.host.rank = self.ranges.rank = rank
+            if self.rank_of_run is not None:
+                self.rank_of_run.rank_id = rank
 
     def show(self, thread: ThreadState) -> None:
         """Show a thread's current device and streams."""

@@ -63,7 +63,7 @@ from kernbench.torch_bridge.strands import Strands, show_daemon, starting
 from kernbench.triton_backend import activate, announced_target
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api import RuntimeContext, SpawnContext
+    from kernbench.runtime_api import RuntimeContext, SpawnContext, StartedRank
     from kernbench.sim_engine import Carrier
 
 
@@ -108,7 +108,7 @@ class Programs:
             locks.install(patches)
             clocks.install(patches)
             queues.install(patches)
-            workers.install(patches)
+            workers.install(patches, self)
             Strands(inside, self._enter).install(patches)
             endings.install(patches)
             c10d.install(patches)
@@ -176,28 +176,54 @@ class Programs:
 
         def carrier_of(rank: int) -> Carrier:
             own = {name: value.replace("{rank}", str(rank)) for name, value in variables.items()}
-            environment = environ.variables() | environ.encoded(own)
-            process = processes[rank] = Process(self._session, rank, environment)
-            self._globals.start(process)
-            name = f"rank {rank}"
-            return on_thread(
-                name,
-                lambda: self._enter(process),
-                lambda target: threading.Thread(target=target, name=name, daemon=True),
-            )
+            process = processes[rank] = self._process(rank, own)
+            return self._carrier(process)
 
         def body(rank: int) -> None:
-            process = processes[rank]
-            process.begin()
-            HERE.process = process
-            HERE.is_foreign = False
-            show_daemon(threading.current_thread(), False)
-            with inside(process), missing_kernels_by_name():
-                live(process, lambda: work(rank))
-            process.host.catch_up()
+            self._run_in(processes[rank], lambda process: live(process, lambda: work(rank)))
 
         with starting():
             return run.multiprocessing.start(body, (), nprocs, carrier_of)
+
+    def start_one(self, work: Callable[[Process], object]) -> StartedRank:
+        """Return the rank that runs ``work(process)``, beside those that were started so before.
+
+        Raises:
+            UsageError: There is no SIP for it.
+        """
+        run = self._session.run
+        rank = run.multiprocessing.add()
+        run.world_size = max(run.world_size, rank.number + 1)
+        process = self._process(rank.number, {})
+        process.takes_number = True
+        with starting():
+            rank.start(lambda: self._run_in(process, work), self._carrier(process))
+        return rank
+
+    def _process(self, rank: int, variables: Mapping[str, str]) -> Process:
+        """Return a new process that inherits the caller's environment."""
+        environment = environ.variables() | environ.encoded(variables)
+        process = Process(self._session, rank, environment)
+        self._globals.start(process)
+        return process
+
+    def _carrier(self, process: Process) -> Carrier:
+        name = f"rank {process.rank}"
+        return on_thread(
+            name,
+            lambda: self._enter(process),
+            lambda target: threading.Thread(target=target, name=name, daemon=True),
+        )
+
+    def _run_in(self, process: Process, work: Callable[[Process], object]) -> None:
+        """Do the work of a process on its own main thread."""
+        process.begin()
+        HERE.process = process
+        HERE.is_foreign = False
+        show_daemon(threading.current_thread(), False)
+        with inside(process), missing_kernels_by_name():
+            work(process)
+        process.host.catch_up()
 
     def end(self) -> None:
         """End the process that has started all ranks: libraries may have started threads in it."""

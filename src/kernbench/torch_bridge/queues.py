@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch.multiprocessing
 
+from kernbench.torch_bridge import pipes
 from kernbench.torch_bridge.locks import SimulatedLock
 from kernbench.torch_bridge.patches import Patches
 from kernbench.torch_bridge.refusals import UnsupportedTorchError
@@ -75,8 +76,10 @@ def install(patches: Patches) -> None:
         "BoundedSemaphore": lambda value=1: threading.BoundedSemaphore(value),
         "Event": lambda: threading.Event(),
         "Barrier": lambda *args, **kwargs: threading.Barrier(*args, **kwargs),
-        **{name: _refusing(name) for name in ("Pipe", "Pool")},
+        "Pipe": pipes.pipe,
+        "Pool": _refusing("Pool"),
     }
+    pipes.install(patches)
     of_managers = {name: make for name, make in made.items() if name != "Pipe"}
     made["Manager"] = lambda: SharedObjects(of_managers)
     for name, make in made.items():

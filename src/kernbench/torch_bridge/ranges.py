@@ -10,7 +10,7 @@ class Ranges:
 
     def __init__(self, rank: int, log: OpLog) -> None:
         self.ended: list[HostRange] = []
-        self._rank = rank
+        self.rank = rank
         self._log = log
         self._nested: list[tuple[str, int]] = []
         self._by_handle: dict[int, tuple[str, int]] = {}
@@ -45,6 +45,6 @@ class Ranges:
         self._end(name, now_ps, now_ps)
 
     def _end(self, name: str, start_ps: int, now_ps: int) -> None:
-        made = HostRange(self._rank, name, start_ps, now_ps)
+        made = HostRange(self.rank, name, start_ps, now_ps)
         self.ended.append(made)
         self._log.host_ranges.append(made)

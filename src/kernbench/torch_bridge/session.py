@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +46,8 @@ class Session:
         """Sends and receives that have not met, by group, ends and tag."""
         self.pair_calls: dict[Any, int] = {}
         self._orders: dict[ProcessGroup, CallOrder] = {}
+        self.pids = count(1)
+        """Of processes that were started by themselves."""
         self.said: set[str] = set()
         """Warnings that one of the processes has given for all."""
         self.pricings: dict[Float32, Pricing] = {}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch.multiprocessing
@@ -50,19 +53,52 @@ def _in_new_main(
     own = tuple(args)
 
     def work(rank: int) -> None:
-        arguments = copy.deepcopy(own, {id(each): each for each in _shared_in(own)})
-        function = fn
-        main = sys.modules["__main__"]
-        if getattr(fn, "__module__", None) == "__main__" and hasattr(main, "__file__"):
-            module = programs.execute("__mp_main__")
-            sys.modules["__main__"] = module
-            found: Any = module
-            for name in fn.__qualname__.split("."):
-                found = getattr(found, name)
-            function = found
+        arguments = own_copy(own)
+        function = own_code(fn, programs)
         refuse_lazy_result(function(rank, *arguments), f"the function of rank {rank}")
 
     return work
+
+
+def own_code(found: Any, programs: Programs) -> Any:
+    """Return what the calling process has in the place of a function or class of its parent.
+
+    It looks for it by its name, in modules of its own, as a real process does that was spawned.
+    """
+    if isinstance(found, MethodType) and isinstance(found.__self__, type):
+        return getattr(own_code(found.__self__, programs), found.__name__)
+    module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", "<")
+    if module is None or "<" in path:
+        return found
+    main = sys.modules["__main__"]
+    if module == "__main__" and hasattr(main, "__file__"):
+        if main.__name__ == "__main__":
+            main = sys.modules["__main__"] = programs.execute("__mp_main__")
+        return attrgetter(path)(main)
+    try:
+        return attrgetter(path)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return found
+
+
+def take_values(parent: Mapping[str, Any]) -> None:
+    """Take over what the parent's ``__main__`` holds but code, as a process that was forked has."""
+    main = sys.modules.get("__mp_main__")
+    if main is None or vars(main) is parent:
+        return
+    for name, value in parent.items():
+        is_code = isinstance(value, (type, FunctionType, ModuleType))
+        if not name.startswith("__") and not is_code:
+            try:
+                vars(main)[name] = own_copy(value)
+            except TypeError:
+                # Not all that a fork has can be copied.
+                vars(main)[name] = value
+
+
+def own_copy(value: Any) -> Any:
+    """Return what another process gets that is given a value: a copy, but for what ranks share."""
+    return copy.deepcopy(value, {id(each): each for each in _shared_in(value)})
 
 
 def _shared_in(value: Any) -> Iterable[Any]:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import torch.distributed.rpc as rpc
+from torch._C import _distributed_c10d as native
 from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
 
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
@@ -99,3 +100,5 @@ def install(patches: Patches) -> None:
     # C++ finds groups by name; each thread then has names of its own.
     _set_thread_isolation_mode(True)
     patches.on_close(_set_thread_isolation_mode, False)
+    # PyTorch's tests end that where their own threads have ended.
+    patches.set(native, "_set_thread_isolation_mode", lambda enable: None)

@@ -73,6 +73,7 @@ class SimulatedGroup(dist.ProcessGroup):
         self._store = store
         self.options = options if isinstance(options, Options) else Options()
         self._owner = current()
+        self._owner.join_as(rank)
         self._described = ""
         self._members: ProcessGroup | None = None
         self._takes_host: bool | None = None

@@ -13,6 +13,7 @@ from kernbench.torch_bridge.device import (
     module,
     pinned,
     rng,
+    spinning,
     tensors,
 )
 from kernbench.torch_bridge.memory import cuda
@@ -33,3 +34,4 @@ def install(patches: Patches) -> None:
     buckets.install(patches)
     cuda.install(patches)
     lacking.install(patches)
+    spinning.install(patches)
