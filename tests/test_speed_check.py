@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,9 @@ def test_a_table_says_of_which_commit_day_and_machine_it_is(
         results.Row("warm launch", 9.9, 100, " us", False),
         results.Row("ranks", 8, 10, "", True),
     ]
-    text = results.page(rows, ["bench_torch.py: no torch"])
-    commit, _ = check.describe_commit()
-    assert f"commit `{commit}`" in text
+    text = results.page(rows, ["bench_torch.py: no torch"], ("abc1234", "2026-11-20"))
+    assert "commit `abc1234` of 2026-11-20, on " in text
+    assert datetime.now(UTC).date().isoformat() in text
     assert "| warm launch | 9.90 us  | at most 100 us | yes     |" in text
     assert "| ranks       | 8.00     | at least 10.0  | no      |" in text
     assert "bench_torch.py: no torch" in text

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from results import Row, lines, page
+from speed_check import describe_commit
 
 # Installed beside pytest, kernbench would check every kernel.
 os.environ["KERNBENCH_CHECK"] = "0"
@@ -19,6 +20,8 @@ Goal = Callable[..., None]
 
 
 _ROWS: list[Row] = []
+_BEGUN_AT = describe_commit()
+"""The commit that is measured: at the end of a long run another one may be checked out."""
 
 
 @pytest.fixture
@@ -65,9 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    """Print every goal, and write the page of a run in which nothing failed."""
+    """Print every goal, and write the page of a whole run in which nothing failed."""
     if not _ROWS:
         return
     terminalreporter.section("speed")
@@ -76,11 +79,23 @@ def pytest_terminal_summary(
     path: Path | None = config.getoption("--page")
     if path is None:
         return
-    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
-        terminalreporter.write_line(f"{path} is left as it was: a bench failed")
+    why = _not_written(terminalreporter.stats, exitstatus)
+    if why is not None:
+        terminalreporter.write_line(f"{path} is left as it was: {why}")
         return
     left_out = [
         f"`{report.nodeid.rpartition('/')[2]}`: {report.longrepr[2].removeprefix('Skipped: ')}"
         for report in terminalreporter.stats.get("skipped", [])
     ]
-    path.write_text(page(_ROWS, left_out))
+    path.write_text(page(_ROWS, left_out, _BEGUN_AT))
+
+
+def _not_written(stats: dict[str, list[object]], exitstatus: int) -> str | None:
+    """Return what keeps a run off the page, if anything does."""
+    if exitstatus:
+        return "a bench failed, or the run was interrupted"
+    if stats.get("deselected"):
+        return "not every bench ran"
+    if describe_commit() != _BEGUN_AT:
+        return "files changed during the run"
+    return None

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
-from speed_check import describe_commit
-
 
 @dataclass(frozen=True)
 class Row:
@@ -46,9 +44,12 @@ def lines(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def page(rows: Sequence[Row], left_out: Sequence[str]) -> str:
-    """Return the whole page: where and when it was measured, the table, what is not in it."""
-    commit, committed = describe_commit()
+def page(rows: Sequence[Row], left_out: Sequence[str], described: tuple[str, str]) -> str:
+    """Return the whole page: where and when it was measured, the table, what is not in it.
+
+    ``described`` is the commit that was measured, and its date.
+    """
+    commit, committed = described
     today = datetime.now(UTC).date().isoformat()
     load = os.getloadavg()[2]
     releases = ", ".join(f"{name} {_release(name)}" for name in ("numpy", "triton", "torch"))
