@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -119,3 +120,47 @@ def test_a_rank_that_exits_with_a_status_fails_the_run(program: str) -> None:
     status, output = run("--nproc-per-node=2", program, "3")
     assert status == 1
     assert "rank 1 called sys.exit(3)" in output
+
+
+NAMES = """
+import json, os, sys
+main = sys.modules["__main__"]
+said = [sys.argv[0], os.path.normpath(__file__), sys.path[0], __package__, __name__]
+said += [__spec__ and __spec__.name, type(__loader__).__name__ if __spec__ else None]
+said += [main.__dict__ is globals()]
+print("names", json.dumps(said))
+"""
+
+
+def test_a_program_finds_the_names_that_torchrun_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that real torchrun starts for each rank is run here for the names to expect."""
+    torchs = pytest.importorskip("torch.distributed.run")
+    package = tmp_path / "one_package"
+    package.mkdir()
+    for path in (tmp_path / "names.py", package / "names.py", package / "__main__.py"):
+        path.write_text(NAMES)
+    (package / "__init__.py").touch()
+    (tmp_path / "link.py").symlink_to("one_package/names.py")
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path.name
+    for given in (
+        ["names.py"],
+        ["./names.py", "x"],
+        [f"../{here}/names.py"],
+        [str(tmp_path / "names.py")],
+        ["one_package/names.py"],
+        ["link.py"],
+        ["-m", "names", "x"],
+        ["-m", "one_package"],
+        ["-m", "one_package.names"],
+    ):
+        _, command, arguments = torchs.config_from_args(torchs.parse_args(given))
+        real = subprocess.run(
+            [command, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for ranks in ("1", "2"):
+            status, output = run(f"--nproc-per-node={ranks}", *given)
+            assert status == 0, output
+            assert output.count(f"{real}\n") == int(ranks), (given, real, output)

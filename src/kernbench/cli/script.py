@@ -57,7 +57,7 @@ def run_script(options: ScriptOptions) -> int:
             tf32=options.tf32,
         )
 
-        argv = ProgramArguments([str(path), *options.args])
+        argv = ProgramArguments([options.script, *options.args])
         context.remarks.append(
             lambda: unseen_options(argv, options.script, "script", options.own_options)
         )
@@ -160,7 +160,7 @@ def as_main(path: Path, argv: list[str]) -> Iterator[ModuleType]:
     before = sys.modules["__main__"], sys.argv, sys.path[:]
     sys.modules["__main__"] = module
     sys.argv = argv
-    sys.path.insert(0, str(path.parent))
+    sys.path.insert(0, str(path.resolve().parent))
     try:
         yield module
     finally:

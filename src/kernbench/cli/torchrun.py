@@ -89,7 +89,8 @@ def _run(
 
     # As torchrun does: a `--` behind the program only says that options end there.
     args = options.args[1:] if options.args[:1] == ("--",) else options.args
-    argv = ProgramArguments([str(path), *args])
+    # A module's own name is that of its file.
+    argv = ProgramArguments([str(path) if options.module else options.script, *args])
     context.remarks.append(
         lambda: unseen_options(argv, options.script, "torchrun", options.own_options)
     )

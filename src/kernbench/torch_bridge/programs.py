@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,7 @@ class Programs:
             self._states.install(patches)
             self._modules.install(patches)
             self._loggers.install(patches)
-            folder = self._path.parent if self._package is None else Path.cwd()
+            folder = self._path.resolve().parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self._session.run
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
@@ -153,6 +154,10 @@ class Programs:
         module.__dict__.update(__file__=str(self._path), __builtins__=builtins)
         if self._package is not None:
             module.__package__ = self._package
+            name_of_spec = f"{self._package}.{self._path.stem}".lstrip(".")
+            spec = spec_from_file_location(name_of_spec, self._path)
+            assert spec is not None
+            module.__spec__, module.__loader__ = spec, spec.loader
         sys.modules[name] = module
         if self._package:
             importlib.import_module(self._package)
