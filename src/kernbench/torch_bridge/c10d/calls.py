@@ -14,6 +14,7 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 from torch._C._distributed_c10d import Work
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.errors import (
@@ -24,7 +25,7 @@ from kernbench.errors import (
 )
 from kernbench.runtime_api import Collective, Part, Signature, WaitFor, not_fitting
 from kernbench.sim_engine import Handle, user_site
-from kernbench.torch_bridge.c10d.data import Compute
+from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.call_keys import is_meta
 from kernbench.torch_bridge.device.in_use import begin_use, end_use
 from kernbench.torch_bridge.device.names import EXECUTING
@@ -403,15 +404,23 @@ def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
     return False
 
 
+def _versioned(outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
+    """Return those of the tensors that autograd counts writes to."""
+    return tuple(each for tensors in outputs for each in tensors if not each.is_inference())
+
+
 def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
     calls = [part.call for part in parts if part.call is not None]
     inputs, outputs = [call.inputs for call in calls], [call.outputs for call in calls]
     compute = calls[0].compute
     if any(is_meta(tensor) for tensors in outputs for tensor in tensors):
         compute = partial(follow_collective, compute)
+    written = () if calls[0].compute is all_gather else _versioned(outputs)
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         try:
-            compute(inputs, outputs)
+            # NCCL writes below autograd; only a list of outputs is copied from where it gathers.
+            with _unsafe_preserve_version_counter(written):
+                compute(inputs, outputs)
         except KernbenchError as error:
             meeting.fail(error)
         except (RuntimeError, ValueError) as error:
