@@ -1,78 +1,66 @@
-"""``docs/conformance.md``: what was run, what passes, and why the rest does not."""
+"""The pages on conformance in ``docs``: what was run, what passes, and why the rest does not."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-EXPLAINED: tuple[tuple[str, str], ...] = (
-    (r"Unknown key: '(ttgir|llir|ptx)'", "reads the IR of a later stage; kernbench ends at TTIR"),
-    (
-        r"not compiled with CUDA|pin_memory|NoneType.*and 'int'|DID NOT RAISE ValueError",
-        "asks PyTorch for a GPU, or expects that a CPU tensor is refused",
-    ),
-    (
-        r"too many indices for tensor of rank|Block pointers have been removed|CompileTimeAssert"
-        r"|does not compile",
-        "the test is older than the installed Triton, whose front end refuses it",
-    ),
-    (
-        r"Tensor-likes are not close",
-        "one element whose terms nearly cancel: PyTorch's 16-bit product, or float32 sums in "
-        "another order, differ by more than the test allows",
-    ),
-    (
-        r"assert None is not None",
-        "expects a compilation, but clears the kernel cache of PyTorch's device and not of ours",
-    ),
-    (r"scf\.|cf\.cond_br|needs data", "control flow that depends on data"),
-)
-"""What an error text means, for the page's readers."""
+if TYPE_CHECKING:
+    from tests.conformance.suites import Suite
 
 
 class Outcome(NamedTuple):
     """What became of one test case."""
 
     outcome: str
-    """``passed``, ``failed`` or ``skipped``."""
+    """``passed``, ``failed``, ``skipped`` or ``not run``."""
     reason: str
 
 
-def build_report(outcomes: Mapping[str, Outcome], commit: str, versions: Mapping[str, str]) -> str:
+def build_report(
+    suite: Suite,
+    outcomes: Mapping[str, Outcome],
+    where: str,
+    commit: str,
+    versions: Mapping[str, str],
+    took_s: float,
+) -> str:
     """Return the page, in Markdown."""
     ran_on = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [
-        "# Conformance with Triton's own tests",
+        f"# {suite.title}",
         "",
-        "Written by `make conformance TRITON=path ARGS=--update`, "
-        "`tests/conformance/run_suite.py`; not edited by hand.",
+        f"Written by `{suite.command}`, `tests/conformance/run_suite.py`; not edited by hand.",
         "",
-        f"Tests: `python/test/unit/language` of Triton at commit `{commit}`, with `--device=cpu`: "
-        "CPU tensors of PyTorch as arguments, on the machine `ahbm`. Nothing of them is kept in "
-        "this repository.",
-        f"Run on: {ran_on}.",
+        f"Tests: {where} at commit `{commit}`, {suite.how}",
+        f"Run on: {ran_on}. It took {-(-took_s // 60):.0f} minutes.",
         "",
-        "| file | cases | passed | failed | skipped by the test |",
-        "| --- | ---: | ---: | ---: | ---: |",
     ]
-    by_file: dict[str, Counter[str]] = defaultdict(Counter)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for test, outcome in outcomes.items():
-        by_file[test.partition("::")[0]][outcome.outcome] += 1
-    for name, count in by_file.items():
-        lines.append(
-            f"| {name} | {count.total()} | {count['passed']} | {count['failed']} | "
-            f"{count['skipped']} |"
-        )
+        counts[test.partition("::")[0]][outcome.outcome] += 1
+    # A column that is empty for most suites.
+    cut_off = any(count["not run"] for count in counts.values())
+    lines += [
+        "| file | cases | passed | failed | skipped by the test |" + " not run |" * cut_off,
+        "| --- | ---: | ---: | ---: | ---: |" + " ---: |" * cut_off,
+    ]
+    for name, count in counts.items():
+        cells = [name, count.total(), count["passed"], count["failed"], count["skipped"]]
+        cells += [count["not run"]] * cut_off
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines += ["", "## Every failure, by reason", ""]
-    lines += _by_reason(outcomes, "failed") or ["None."]
+    lines += _by_reason(outcomes, "failed", suite) or ["None."]
     lines += ["", "## Skipped by the tests themselves, by reason", ""]
-    lines += _by_reason(outcomes, "skipped") or ["None."]
+    lines += _by_reason(outcomes, "skipped", suite) or ["None."]
+    if cut_off:
+        lines += ["", "## Not run, by reason", "", *_by_reason(outcomes, "not run", suite)]
     return "\n".join([*lines, ""])
 
 
-def _by_reason(outcomes: Mapping[str, Outcome], wanted: str) -> list[str]:
+def _by_reason(outcomes: Mapping[str, Outcome], wanted: str, suite: Suite) -> list[str]:
     """Return list items: a reason, and how many cases of which functions it holds for."""
     functions: dict[str, Counter[str]] = defaultdict(Counter)
     for test, (outcome, reason) in outcomes.items():
@@ -80,7 +68,8 @@ def _by_reason(outcomes: Mapping[str, Outcome], wanted: str) -> list[str]:
             functions[general(reason)][test.partition("[")[0]] += 1
     lines = []
     for reason, count in sorted(functions.items(), key=lambda item: -item[1].total()):
-        why = next((text for pattern, text in EXPLAINED if re.search(pattern, reason)), "")
+        explained = (text for pattern, text in suite.explained if re.search(pattern, reason))
+        why = next(explained, "")
         lines.append(f"- {count.total()} x {_code(reason)}{': ' if why else ''}{why}")
         lines += [f"  - `{function}`: {number}" for function, number in sorted(count.items())]
     return lines

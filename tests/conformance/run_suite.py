@@ -1,13 +1,15 @@
-"""Run Triton's own language tests against kernbench and say how many pass.
+"""Run another project's own tests on kernbench and say how many pass.
 
-    python tests/conformance/run_suite.py TRITON [--commit HASH] [--update] [pytest arguments]
+    python tests/conformance/run_suite.py CHECKOUT [--suite distributed] [--commit HASH] [--update]
+                                          [pytest arguments]
 
-TRITON is a checkout (or a bare clone) of the Triton repository. Its tests are copied to a temporary
-folder and run from there: beside the sources, ``import triton`` would find those and not the
-installed package. Nothing of that repository is kept here.
+CHECKOUT is a checkout (or a bare clone) of the project's repository: Triton's, whose language tests
+are run, or with ``--suite distributed`` PyTorch's, whose tests of DTensor and FSDP2 are. They are
+copied to a temporary folder and run from there: beside the sources, ``import triton`` would find
+those and not the installed package. Nothing of those repositories is kept here.
 
-``allowed.txt`` says how many cases of each test function pass. The run fails when one has become
-fewer; ``--update`` raises the numbers, and never lowers one, and writes ``docs/conformance.md``.
+A list beside this file says how many cases of each test function pass. The run fails when one has
+become fewer; ``--update`` raises the numbers, and never lowers one, and writes a page in ``docs``.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping
 from io import BytesIO
@@ -27,45 +29,38 @@ from pathlib import Path
 
 try:
     from report import Outcome, build_report
+    from suites import SUITES, Suite
 except ImportError:  # as a module of the tests
     from tests.conformance.report import Outcome, build_report
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-ALLOWED = HERE / "allowed.txt"
-REPORT = ROOT / "docs" / "conformance.md"
-
-SUITE_COMMIT = "192cdbe70c5a6b4c8724cac4bd83fc45b0f406ee"
-"""The commit that the numbers in ``allowed.txt`` are of: shortly before Triton 3.8."""
-
-FILES = ("test_core.py", "test_standard.py", "test_random.py", "test_tuple.py")
-
-_INI = """[pytest]
-markers =
-  interpreter: may run in the interpreter
-  enable_warmup: may be compiled without being run
-  disable_warmup: must not be
-"""
+    from tests.conformance.suites import SUITES, Suite
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the suite; return 0 if nothing that passed before fails now."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("triton", type=Path, help="a checkout of the Triton repository")
-    parser.add_argument("--commit", default=SUITE_COMMIT, help="which commit's tests to run")
-    parser.add_argument("--update", action="store_true", help="raise allowed.txt, write the report")
-    parser.add_argument("--outcomes", type=Path, help="keep the outcome of each test here (JSON)")
+    parser.add_argument("checkout", type=Path, help="a checkout of the project's repository")
+    parser.add_argument("--suite", choices=tuple(SUITES), default="triton", help="whose tests")
+    parser.add_argument("--commit", help="which commit's tests to run")
+    parser.add_argument("--under", help="the folder of the tests, where a repository has copies")
+    parser.add_argument("--limit", type=float, default=600, help="seconds for each program")
+    parser.add_argument("--update", action="store_true", help="raise the list, write the page")
+    parser.add_argument("--outcomes", type=Path, help="keep the outcome of each test here")
     options, extra = parser.parse_known_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="kernbench-conformance-") as folder:
-        commit = copy_suite(options.triton, options.commit, Path(folder))
-        outcomes_file = options.outcomes or Path(folder) / "outcomes.json"
-        run_pytest(Path(folder), outcomes_file.resolve(), extra)
+    suite = SUITES[options.suite]
+    under = options.under or suite.under
+    with tempfile.TemporaryDirectory(prefix="kernbench-conformance-") as name:
+        commit = options.commit or suite.commit or installed_commit()
+        commit = copy_suite(suite, options.checkout, commit, under, Path(name))
+        outcomes_file = options.outcomes or Path(name) / "outcomes.jsonl"
+        began_s = time.monotonic()
+        suite.run(suite, Path(name) / under, outcomes_file.resolve(), extra, options.limit)
+        took_s = time.monotonic() - began_s
         outcomes = read_outcomes(outcomes_file)
     passed = count_passed(outcomes)
     print_counts(outcomes)
-    allowed = read_allowed(ALLOWED)
+    allowed = read_allowed(suite.allowed)
     # With pytest's -k or a file only a part ran: what did not run has not become fewer.
-    ran = {function_of(test) for test in outcomes}
+    ran = {function_of(test) for test, o in outcomes.items() if o.outcome != "not run"}
     fewer = {
         function: (passed.get(function, 0), allowed[function])
         for function in allowed
@@ -76,68 +71,45 @@ def main(arguments: list[str] | None = None) -> int:
     for function, (now, before) in sorted(fewer.items()):
         print(f"FEWER PASS  {function}: {now}, but {before} are expected")
     if options.update:
-        write_allowed(ALLOWED, raised(allowed, passed))
+        write_allowed(suite.allowed, raised(allowed, passed))
         if not extra_selects(extra):
-            REPORT.parent.mkdir(exist_ok=True)
-            REPORT.write_text(build_report(outcomes, commit, versions()))
+            where = f"`{under}` of {options.checkout.resolve().name}"
+            if under == suite.under:
+                where = f"`{under}` of {suite.project}"
+            suite.report.write_text(
+                build_report(suite, outcomes, where, commit, versions(suite), took_s)
+            )
     return 1 if fewer else 0
 
 
-def copy_suite(triton: Path, commit: str, target: Path) -> str:
-    """Copy the language tests of a commit to ``target`` and return the commit's hash.
+def installed_commit() -> str:
+    """Return the commit that the installed PyTorch was built from."""
+    import torch
 
-    A folder that is no git repository is taken as it is.
-    """
-    wanted = "python/test"
+    return str(torch.version.git_version)
+
+
+def copy_suite(suite: Suite, checkout: Path, commit: str, under: str, target: Path) -> str:
+    """Copy the tests of a commit to ``target`` and return the commit's hash."""
     found = subprocess.run(
-        ["git", "-C", triton, "rev-parse", "--verify", f"{commit}^{{commit}}"],
+        ["git", "-C", checkout, "rev-parse", "--verify", f"{commit}^{{commit}}"],
         capture_output=True,
         text=True,
         check=False,
     )
-    if found.returncode == 0:
-        archive = subprocess.run(
-            [
-                "git",
-                "-C",
-                triton,
-                "archive",
-                commit,
-                f"{wanted}/unit/language",
-                f"{wanted}/conftest.py",
-            ],
-            capture_output=True,
-            check=True,
-        )
-        with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-            tar.extractall(target, filter="data")
-        commit = found.stdout.strip()
-    else:
+    if found.returncode != 0:
         sys.exit(
-            f"{triton} has no commit {commit}; give the path of a clone of the Triton repository, "
-            "and another commit with --commit"
+            f"{checkout} has no commit {commit}; give the path of a clone of the {suite.project} "
+            "repository, and another commit with --commit"
         )
-    (target / "pytest.ini").write_text(_INI)
-    return commit
-
-
-def run_pytest(folder: Path, outcomes: Path, extra: list[str]) -> None:
-    """Run the tests in the folder on kernbench."""
-    environment = {
-        **os.environ,
-        # Many of the suite's kernels read what nobody wrote; what counts are their results.
-        "KERNBENCH_CHECK": "0",
-        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "OMP_NUM_THREADS": "1",
-    }
-    environment.setdefault("TRITON_CACHE_DIR", str(folder / "cache"))
-    files = [f"language/{name}" for name in FILES]
-    if any(".py" in each for each in extra):
-        files = []
-    command = [sys.executable, "-m", "pytest", "-p", "kernbench_conformance", "--device=cpu"]
-    command += [f"--outcomes={outcomes}", "-q", "--tb=line", "--disable-warnings", "-W", "ignore"]
-    command += ["-p", "no:cacheprovider", "-p", "no:benchmark", *files, *extra]
-    subprocess.run(command, cwd=folder / "python" / "test" / "unit", env=environment, check=False)
+    parts = [f"{under}/{part}" for part in suite.parts]
+    archive = subprocess.run(
+        ["git", "-C", checkout, "archive", commit, *parts], capture_output=True, check=True
+    )
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
+        tar.extractall(target, filter="data")
+    (target / "pytest.ini").write_text(suite.ini)
+    return found.stdout.strip()
 
 
 def extra_selects(extra: list[str]) -> bool:
@@ -149,10 +121,12 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
     """Return what the plugin wrote, by test id without the folders."""
     if not path.exists():
         sys.exit("pytest wrote no outcomes: see its output above")
-    return {
-        test.rpartition("/")[2] if "[" not in test else _short(test): Outcome(*outcome)
-        for test, outcome in json.loads(path.read_text()).items()
-    }
+    found = {}
+    for line in path.read_text().splitlines():
+        test, outcome, reason = json.loads(line)
+        # An end comes after the note that the test is there.
+        found[_short(test)] = Outcome(outcome, reason)
+    return found
 
 
 def _short(test: str) -> str:
@@ -176,13 +150,14 @@ def count_passed(outcomes: Mapping[str, Outcome]) -> Counter[str]:
 
 def print_counts(outcomes: Mapping[str, Outcome]) -> None:
     """Print the number of cases per file and outcome."""
-    for name in FILES:
-        mine = Counter(o.outcome for test, o in outcomes.items() if test.startswith(name))
-        if mine:
-            print(
-                f"{name}: {mine['passed']} of {mine.total()} passed, {mine['failed']} failed, "
-                f"{mine['skipped']} skipped"
-            )
+    by_file: dict[str, Counter[str]] = {}
+    for test, outcome in outcomes.items():
+        by_file.setdefault(test.partition("::")[0], Counter())[outcome.outcome] += 1
+    for name, mine in by_file.items():
+        print(
+            f"{name}: {mine['passed']} of {mine.total()} passed, {mine['failed']} failed, "
+            f"{mine['skipped']} skipped, {mine['not run']} not run"
+        )
 
 
 def read_allowed(path: Path) -> dict[str, int]:
@@ -211,9 +186,9 @@ def write_allowed(path: Path, allowed: Mapping[str, int]) -> None:
     path.write_text("\n".join(["# Cases that pass, by test function. Only grows.", *lines, ""]))
 
 
-def versions() -> dict[str, str]:
+def versions(suite: Suite) -> dict[str, str]:
     """Return the versions of what the tests ran on."""
-    return {name: importlib.metadata.version(name) for name in ("triton", "torch", "numpy")} | {
+    return {name: importlib.metadata.version(name) for name in suite.packages} | {
         "python": sys.version.split()[0]
     }
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.outcomes import reason_of
 from tests.conformance.report import Outcome, build_report
+from tests.conformance.suites import DISTRIBUTED, TRITON
 
 
 @pytest.mark.adr("0041-D4")
@@ -16,7 +18,7 @@ def test_the_report_counts_files_and_groups_failures_by_reason() -> None:
         "test_core.py::test_b": Outcome("failed", "KeyError: 17"),
         "test_tuple.py::test_c": Outcome("skipped", "needs a GPU"),
     }
-    text = build_report(outcomes, "abc123", {"triton": "3.9.0"})
+    text = build_report(TRITON, outcomes, "here", "abc123", {"triton": "3.9.0"}, 61.0)
     assert "`abc123`" in text
     assert "triton 3.9.0" in text
     assert "| test_core.py | 3 | 1 | 2 | 0 |" in text
@@ -38,3 +40,26 @@ def test_the_plugin_names_no_test_and_skips_none() -> None:
         node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)
     }
     assert "pytest_collection_modifyitems" not in source
+
+
+def test_files_that_were_cut_off_say_what_has_not_run() -> None:
+    outcomes = {
+        "test_a.py::test_a": Outcome("passed", ""),
+        "test_a.py::test_b": Outcome("not run", "the file's time was over"),
+    }
+    text = build_report(DISTRIBUTED, outcomes, "here", "abc123", {}, 61.0)
+    assert "| test_a.py | 2 | 1 | 0 | 0 | 1 |" in text
+    assert "It took 2 minutes" in text
+    assert "- 1 x `the file's time was over`" in text
+
+
+def test_the_reason_of_ranks_is_that_of_the_first() -> None:
+    text = (
+        "RuntimeError: Process 0 exited with error code 10 and exception:\n"
+        "Traceback (most recent call last):\n  File ...\nValueError: first\n\n"
+        "The above exception was the direct cause of the following exception:\n"
+        "  File ...\na.b.SomeError: second\n\nTo execute this test, ...\n"
+        "Process 1 exited with error code 10 and exception:\nKeyError: of another"
+    )
+    assert reason_of(text) == "a.b.SomeError: second"
+    assert reason_of("AssertionError: 1 != 2\nmore") == "AssertionError: 1 != 2"

@@ -13,8 +13,34 @@ from tests.conformance.run_suite import (
     count_passed,
     raised,
     read_allowed,
+    read_outcomes,
     write_allowed,
 )
+from tests.conformance.suites import DISTRIBUTED, TRITON, run_as_programs
+
+TESTS = """
+import unittest
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
+
+class Tests(DTensorTestBase):
+    @with_comms
+    def test_passes(self):
+        x = torch.ones(2, device=self.device_type)
+        dist.all_reduce(x)
+        assert x.is_cuda and x.tolist() == [4.0, 4.0]
+
+    @with_comms
+    def test_fails(self):
+        if self.rank == 1:
+            raise ValueError("of rank 1")
+        dist.barrier()
+
+    @with_comms
+    def test_skips(self):
+        self.skipTest("for a reason")
+"""
 
 
 def git(folder: Path, *words: str) -> str:
@@ -46,7 +72,7 @@ def test_tests_are_copied_away_from_the_sources(triton: Path, tmp_path: Path) ->
     (triton / "python" / "test" / "unit" / "language" / "test_core.py").write_text("later\n")
     target = tmp_path / "copy"
     target.mkdir()
-    assert copy_suite(triton, first, target) == first
+    assert copy_suite(TRITON, triton, first, TRITON.under, target) == first
     copied = target / "python" / "test" / "unit" / "language" / "test_core.py"
     assert copied.read_text() == "def test_one(): pass\n"
     assert not (target / "python" / "triton").exists()
@@ -54,7 +80,7 @@ def test_tests_are_copied_away_from_the_sources(triton: Path, tmp_path: Path) ->
 
 def test_a_clone_without_the_commit_is_refused_in_words(triton: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="has no commit 0123456; give the path of a clone"):
-        copy_suite(triton, "0123456", tmp_path)
+        copy_suite(TRITON, triton, "0123456", TRITON.under, tmp_path)
 
 
 @pytest.mark.adr("0041-D3")
@@ -69,3 +95,22 @@ def test_the_list_only_grows(tmp_path: Path) -> None:
     assert after == {**before, "test_core.py::test_b": 1}
     write_allowed(tmp_path / "allowed.txt", after)
     assert read_allowed(tmp_path / "allowed.txt") == after
+
+
+@pytest.mark.adr("0101-D2")
+@pytest.mark.slow
+def test_files_of_pytorchs_form_are_run_as_programs_with_devices(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = tmp_path / "suite"
+    (folder / "tensor").mkdir(parents=True)
+    (folder / "tensor" / "test_two.py").write_text(TESTS)
+    outcomes = tmp_path / "outcomes.jsonl"
+    run_as_programs(DISTRIBUTED, folder, outcomes, [], 100)
+    found = read_outcomes(outcomes)
+    assert {test.rpartition("::")[2]: each.outcome for test, each in found.items()} == {
+        "test_passes": "passed",
+        "test_fails": "failed",
+        "test_skips": "skipped",
+    }
+    reason = next(each.reason for each in found.values() if each.outcome == "failed")
+    assert reason == "ValueError: of rank 1"

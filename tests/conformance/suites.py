@@ -1,0 +1,185 @@
+"""Whose tests are run, where they are, and how."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parents[1] / "docs"
+
+_TRITON_INI = """[pytest]
+markers =
+  interpreter: may run in the interpreter
+  enable_warmup: may be compiled without being run
+  disable_warmup: must not be
+"""
+_OPTIONS = ("-q", "--tb=line", "--disable-warnings", "-W", "ignore")
+_PLAIN = ("-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "outcomes")
+
+Run = Callable[["Suite", Path, Path, Sequence[str], float], None]
+"""Runs a suite's tests in a folder: outcomes go to a file; pytest's arguments, seconds a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """One project's tests."""
+
+    project: str
+    commit: str
+    """The one that the numbers in ``allowed`` are of; empty for that of the installed package."""
+    under: str
+    """The folder of the tests in the repository."""
+    parts: tuple[str, ...]
+    """What is taken of it: files and folders."""
+    files: tuple[str, ...]
+    """The tests, by patterns below ``under``."""
+    ini: str
+    allowed: Path
+    report: Path
+    title: str
+    command: str
+    how: str
+    """For the page's readers, after where the tests are from."""
+    packages: tuple[str, ...]
+    """Those whose versions the page names."""
+    explained: tuple[tuple[str, str], ...]
+    """What an error text means, for the page's readers."""
+    run: Run
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the variables that tests are run with."""
+    made = {
+        **os.environ,
+        # Many of the suites' kernels read what nobody wrote; what counts are their results.
+        "KERNBENCH_CHECK": "0",
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "OMP_NUM_THREADS": "1",
+    }
+    made.setdefault("TRITON_CACHE_DIR", str(folder / "cache"))
+    return made
+
+
+def run_together(
+    suite: Suite, folder: Path, outcomes: Path, extra: Sequence[str], limit_s: float
+) -> None:
+    """Run all files by one pytest, each test in a run of its own."""
+    files = [] if any(".py" in each for each in extra) else [f"language/{f}" for f in suite.files]
+    command = [sys.executable, "-m", "pytest", "-p", "kernbench_conformance", "--device=cpu"]
+    command += [f"--outcomes={outcomes}", *_OPTIONS, *_PLAIN, *files, *extra]
+    subprocess.run(command, cwd=folder / "unit", env=environment(folder), check=False)
+
+
+def run_as_programs(
+    suite: Suite, folder: Path, outcomes: Path, extra: Sequence[str], limit_s: float
+) -> None:
+    """Run each file as a program on four simulated devices, until its time is over."""
+    given = [each for each in extra if ".py" in each]
+    rest = [each for each in extra if each not in given]
+    paths = [folder / each for each in given]
+    paths = paths or sorted(each for name in suite.files for each in folder.glob(name))
+    for path in paths:
+        command = [
+            str(Path(sys.executable).with_name("kernbench")),
+            "torchrun",
+            "--machine",
+            "ahbm:4",
+        ]
+        command += [str(HERE / "pytest_program.py"), f"--outcomes={outcomes}", *_OPTIONS, *_PLAIN]
+        command += [f"--rootdir={folder}", str(path), *rest]
+        log = folder / f"{path.name}.log"
+        with log.open("w") as file:
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=path.parent,
+                    env=environment(folder),
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    timeout=limit_s,
+                    check=False,
+                )
+                status = f"status {done.returncode}"
+            except subprocess.TimeoutExpired:
+                status = f"cut off after {limit_s:g} s"
+        print(f"{path.relative_to(folder)}: {status}", flush=True)
+
+
+TRITON = Suite(
+    project="Triton",
+    # Shortly before Triton 3.8.
+    commit="192cdbe70c5a6b4c8724cac4bd83fc45b0f406ee",
+    under="python/test",
+    parts=("unit/language", "conftest.py"),
+    files=("test_core.py", "test_standard.py", "test_random.py", "test_tuple.py"),
+    ini=_TRITON_INI,
+    allowed=HERE / "allowed.txt",
+    report=DOCS / "conformance.md",
+    title="Conformance with Triton's own tests",
+    command="make conformance TRITON=path ARGS=--update",
+    how="with `--device=cpu`: CPU tensors of PyTorch as arguments, on the machine `ahbm`. Nothing "
+    "of them is kept in this repository.",
+    packages=("triton", "torch", "numpy"),
+    explained=(
+        (
+            r"Unknown key: '(ttgir|llir|ptx)'",
+            "reads the IR of a later stage; kernbench ends at TTIR",
+        ),
+        (
+            r"not compiled with CUDA|pin_memory|NoneType.*and 'int'|DID NOT RAISE ValueError",
+            "asks PyTorch for a GPU, or expects that a CPU tensor is refused",
+        ),
+        (
+            r"too many indices for tensor of rank|Block pointers have been removed"
+            r"|CompileTimeAssert|does not compile",
+            "the test is older than the installed Triton, whose front end refuses it",
+        ),
+        (
+            r"Tensor-likes are not close",
+            "one element whose terms nearly cancel: PyTorch's 16-bit product, or float32 sums in "
+            "another order, differ by more than the test allows",
+        ),
+        (
+            r"assert None is not None",
+            "expects a compilation, but clears the kernel cache of PyTorch's device and not ours",
+        ),
+        (r"scf\.|cf\.cond_br|needs data", "control flow that depends on data"),
+    ),
+    run=run_together,
+)
+
+DISTRIBUTED = Suite(
+    project="PyTorch",
+    commit="",
+    under="test/distributed",
+    parts=("tensor", "_composable/fsdp"),
+    files=("tensor/test_*.py", "_composable/fsdp/test_*.py"),
+    ini="[pytest]\n",
+    allowed=HERE / "allowed_distributed.txt",
+    report=DOCS / "conformance-distributed.md",
+    title="Conformance with PyTorch's own tests of DTensor and FSDP2",
+    command="make conformance-distributed PYTORCH=path ARGS=--update",
+    how="each file as a program on four simulated devices of the machine `ahbm`. The tests start "
+    "their ranks themselves, as processes and as threads, and find CUDA devices. Nothing of them "
+    "is kept in this repository.",
+    packages=("torch", "numpy"),
+    explained=(
+        (
+            r"length of the sequences mismatch",
+            "each rank patches a function of PyTorch's to note its calls; all ranks share PyTorch, "
+            "so one notes the calls of all",
+        ),
+        (r"nccl_log", "reads the log that NCCL writes"),
+        (r"bernoulli_", "dropout of DTensors is made of other operations than on a GPU"),
+        (r"ompile|dynamo|inductor|[Gg]raph", "needs torch.compile, which is left out"),
+        (r"symm|Symm", "needs symmetric memory, which PyTorch programs have not here"),
+    ),
+    run=run_as_programs,
+)
+
+SUITES = {"triton": TRITON, "distributed": DISTRIBUTED}
