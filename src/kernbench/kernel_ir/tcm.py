@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 
 from kernbench.commands import SourceLine
-from kernbench.kernel_ir.ir import Function, Module, Op, Type
+from kernbench.kernel_ir.ir import Function, Module, Op, Type, Value
+from kernbench.kernel_ir.live_tiles import DOTS, LiveTiles, is_structured, most_at_once
 from kernbench.kernel_ir.pipelining import num_stages_of, pipelined_loads, walk_ops
 
 _SCRATCH_BYTES = 8192
@@ -52,48 +53,77 @@ class TcmUse:
 def tcm_use(module: Module, num_stages: int) -> TcmUse:
     """Return the TCM that a program of the module's kernel needs.
 
-    Three parts are counted: each load that is issued ahead, ``num_stages`` times (all buffers are
-    in flight at once); each accumulator of a ``tt.dot``, once; and of all other tiles the largest,
-    once, for the tile that the math engine works on. Source of the first rule: the pruning of
-    configurations in Triton's matmul tuning, ``(BLOCK_M + BLOCK_N) * BLOCK_K * num_stages * size``.
+    Three parts are counted: the loads of a loop that are issued ahead, ``num_stages`` times (all
+    buffers are in flight at once); the accumulators of ``tt.dot``, once; of both those that are
+    live at once; and of all other tiles the largest, once, which the math engine works on.
+    Source of the first rule: the pruning of configurations in Triton's matmul tuning,
+    ``(BLOCK_M + BLOCK_N) * BLOCK_K * num_stages * size``.
     """
+    staged: list[TcmTile] = []
     tiles: list[TcmTile] = []
     other: list[TcmTile] = []
-    staged_bytes = sum(
-        _collect(function, num_stages, tiles, other) for function in module.functions.values()
-    )
+    for function in module.functions.values():
+        staged += _staged(function, num_stages)
+        tiles += _accumulators(function)
+        other += _others(function)
+    tiles += staged
     if other:
         tiles.append(max(other, key=lambda tile: tile.total_bytes))
     tiles.sort(key=lambda tile: -tile.total_bytes)
+    staged_bytes = sum(tile.total_bytes for tile in staged)
     return TcmUse(sum(tile.total_bytes for tile in tiles), tuple(tiles), staged_bytes)
 
 
-def _collect(
-    function: Function, num_stages: int, tiles: list[TcmTile], other: list[TcmTile]
-) -> int:
-    """Sort a function's tiles into those that count and the others; return the staged bytes."""
-    staged_bytes = 0
-    staged: dict[Op, int] = {}
+def _staged(function: Function, num_stages: int) -> list[TcmTile]:
+    """Return the loads that are issued ahead in the loops of which the most are live at once."""
+    found: list[tuple[Op, TcmTile]] = []
+    for loop in walk_ops(function.body):
+        if loop.name != "scf.for":
+            continue
+        stages = num_stages_of(loop, num_stages)
+        found += [
+            (loop, _tile(load, result, "load", stages))
+            for load in pipelined_loads(loop)
+            for result in load.results
+            if tile_bytes(result.type) and result.type.shape
+        ]
+    if len({loop for loop, _ in found}) <= 1 or not is_structured(function):
+        return [tile for _, tile in found]
+    live = LiveTiles(function)
+    return most_at_once((tile, tile.total_bytes, live.span(loop)) for loop, tile in found)
+
+
+def _accumulators(function: Function) -> list[TcmTile]:
+    dots = [op for op in walk_ops(function.body) if op.name in DOTS]
+    if len(dots) <= 1 or not is_structured(function):
+        return [_tile(op, op.results[0], "accumulator") for op in dots]
+    held = [
+        (_tile(op, op.results[0], "accumulator"), span)
+        for op, span in LiveTiles(function).accumulators()
+    ]
+    return most_at_once((tile, tile.total_bytes, span) for tile, span in held)
+
+
+def _others(function: Function) -> list[TcmTile]:
+    staged = {
+        load
+        for loop in walk_ops(function.body)
+        if loop.name == "scf.for"
+        for load in pipelined_loads(loop)
+    }
+    found = []
     for op in walk_ops(function.body):
-        if op.name == "scf.for":
-            stages = num_stages_of(op, num_stages)
-            staged.update((load, stages) for load in pipelined_loads(op))
-    for op in walk_ops(function.body):
+        if op in staged or op.name in DOTS or op.name == "arith.constant" or op.regions:
+            continue
         for result in op.results:
-            size = tile_bytes(result.type)
-            if not size or not result.type.shape:
-                continue
-            if op.name in ("tt.dot", "tt.dot_scaled"):
-                tiles.append(TcmTile(size, 1, f"accumulator {_shape(result.type)}", op.line))
-            elif op in staged:
-                what = f"load {_shape(result.type)}"
-                tiles.append(TcmTile(size, staged[op], what, op.line))
-                staged_bytes += tiles[-1].total_bytes
-            elif result.type.is_float or op.name == "tt.load":
-                what = f"{op.name} {_shape(result.type)}"
-                if op.name != "arith.constant" and not op.regions:
-                    other.append(TcmTile(size, 1, what, op.line))
-    return staged_bytes
+            is_data = result.type.is_float or op.name == "tt.load"
+            if is_data and tile_bytes(result.type) and result.type.shape:
+                found.append(_tile(op, result, op.name))
+    return found
+
+
+def _tile(op: Op, result: Value, what: str, copies: int = 1) -> TcmTile:
+    return TcmTile(tile_bytes(result.type), copies, f"{what} {_shape(result.type)}", op.line)
 
 
 def tile_bytes(type_: Type) -> int:
