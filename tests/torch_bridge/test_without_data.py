@@ -62,6 +62,42 @@ def test_a_training_step_has_the_operations_and_the_time_of_one_with_data(tmp_pa
     assert operations(data=False) == operations(data=True)
 
 
+READS = """
+import io, torch
+x = torch.ones(4, 8, device="cuda") * 2
+def read(how):
+    torch.cuda.synchronize()
+    with torch.profiler.record_function(how):
+        return eval(how)
+hows = [
+    "x.tolist()", "x[1:3].tolist()", "x.t().tolist()", "x[0, 0].tolist()", "x[:0].tolist()",
+    "x.long().tolist()", "x.sum().item()", "bool(x.any())", "float(x[0, 0])", "int(x[0, 0])",
+    "x.cpu()", "x.to('cpu')", "x.cpu().numpy()", "x.numpy(force=True)", "x.new_tensor([x[0, 0]])",
+    "torch.empty(4, 8).copy_(x)",
+    "torch.equal(x, x)", "torch.allclose(x, x)", "torch.unique(x)", "x[x > 0]", "f'{x.sum():.1f}'",
+    "print(x)", "repr(x.sum())", "torch.save({'a': x, 'b': x[1]}, io.BytesIO())",
+    "torch.tensor([x.sum(), x.max()])", "list(range(9))[x.sum().long() * 0]",
+    "torch.testing.assert_close(x, x)", "torch.save(torch.nn.Linear(4, 4).cuda(), io.BytesIO())",
+]
+for how in hows:
+    read(how)
+"""
+
+
+@pytest.mark.adr("0066-D1")
+def test_what_the_host_reads_is_in_the_log_with_data_and_without(tmp_path: Path) -> None:
+    def logged(data: bool) -> list[tuple[str, int, int]]:
+        log = run(tmp_path, READS, data=data).op_log
+        return [
+            (each.template.name, each.template.duration_ps, each.starts_ps[0])
+            for each in log.instances
+        ]
+
+    with_data = logged(data=True)
+    assert logged(data=False) == with_data
+    assert sum(name == "copy_to_host" for name, *_ in with_data) >= 20
+
+
 @pytest.mark.adr("0066-D1")
 def test_what_is_loaded_onto_a_device_leaves_its_data_behind(tmp_path: Path) -> None:
     source = """

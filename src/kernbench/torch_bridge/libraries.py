@@ -148,6 +148,31 @@ def _let_storages_be_saved(patches: Patches) -> None:
     registry.append(entry)
     registry.sort()
     patches.on_close(registry.remove, entry)
+    save = torch.serialization._save
+
+    def save_to(obj: Any, zip_file: Any, *args: Any, **kwargs: Any) -> None:
+        save(obj, _Writer(zip_file), *args, **kwargs)
+
+    patches.set(torch.serialization, "_save", save_to)
+
+
+class _Writer:
+    """Writes a file for ``torch.save``, and copies to the host what it writes of a device.
+
+    PyTorch copies storages that C++ says are not the CPU's, which are those without data.
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def write_record(self, name: str, data: Any, *size: int) -> None:
+        """Write what a name is to give."""
+        if isinstance(data, torch.UntypedStorage) and _location_of(data) is not None:
+            data = data.cpu()
+        self._writer.write_record(name, data, *size)
 
 
 def _location_of(storage: Any) -> str | None:

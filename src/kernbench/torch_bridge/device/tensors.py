@@ -32,7 +32,7 @@ _to = torch.Tensor.to
 _cpu = torch.Tensor.cpu
 _copy = torch.Tensor.copy_
 _num_modes = torch._C._len_torch_function_stack
-_numpy = torch.Tensor.numpy
+_numpy, _tolist = torch.Tensor.numpy, torch.Tensor.tolist
 _new_tensor = torch.Tensor.new_tensor
 _make_nested: Any = torch._C._nested.nested_tensor
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
@@ -192,6 +192,12 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     return _numpy(self, *args, **kwargs)
 
 
+def tolist(self: Tensor) -> Any:
+    """``Tensor.tolist``: C++ copies to the host what it knows to be elsewhere."""
+    has_data = residence_of(self) is not None and current().session.run.has_data
+    return _tolist(cpu(self.detach()) if has_data else self)
+
+
 def read_by_host(data: Any) -> Any:
     """Return nested sequences of numbers with tensors of the host in place of a device's.
 
@@ -343,6 +349,7 @@ def install(patches: Patches) -> None:
             "cuda": cuda,
             "copy_": copy_,
             "numpy": numpy,
+            "tolist": tolist,
             "new_tensor": new_tensor,
             "get_device": _get_device,
             "record_stream": lambda self, stream: None,
