@@ -40,6 +40,7 @@ from kernbench.torch_bridge import (
     queues,
     sharding,
     spawn,
+    spinning,
     sync_batch_norm,
     without_compiler,
     without_data,
@@ -115,6 +116,7 @@ class Programs:
             c10d.install(patches)
             dispatcher.install(patches)
             device.install(patches)
+            spinning.install(patches)
             addresses.install(patches, self._session.addresses)
             float32.install(patches)
             graphs.install(patches)

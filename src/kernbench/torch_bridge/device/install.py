@@ -13,7 +13,6 @@ from kernbench.torch_bridge.device import (
     module,
     pinned,
     rng,
-    spinning,
     tensors,
 )
 from kernbench.torch_bridge.memory import cuda
@@ -34,4 +33,3 @@ def install(patches: Patches) -> None:
     buckets.install(patches)
     cuda.install(patches)
     lacking.install(patches)
-    spinning.install(patches)
