@@ -183,8 +183,10 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs:
 
 
 def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """``Tensor.numpy``, which a tensor on a device refuses."""
+    """``Tensor.numpy``, which a tensor on a device refuses unless it is forced."""
     if _on_device(self):
+        if kwargs.get("force"):
+            return _numpy(cpu(self.detach()), **kwargs)
         raise TypeError(
             f"can't convert {device_of(self)} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
