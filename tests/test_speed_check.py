@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,3 +107,19 @@ def test_a_table_says_of_which_commit_day_and_machine_it_is(
     assert "| warm launch | 9.90 us  | at most 100 us | yes     |" in text
     assert "| ranks       | 8.00     | at least 10.0  | no      |" in text
     assert "bench_torch.py: no torch" in text
+
+
+_RUNS: list[int] = []
+
+
+def count_runs(measured: Any) -> Any:
+    _RUNS.append(os.getpid())
+    return measured(len(_RUNS), os.getpid())
+
+
+@pytest.mark.adr("0122-D1")
+def test_each_case_has_a_process_that_knows_nothing_of_others(check: Any) -> None:
+    found = [check.apart(count_runs, check.Measured) for _ in range(2)]
+    assert [each.ratio for each in found] == [1, 1]
+    assert os.getpid() not in {each.bytecodes for each in found}
+    assert not _RUNS

@@ -3,7 +3,8 @@
 Seconds are worth nothing on another or a busy machine. So each case is a ratio: its CPU time over
 that of a fixed loop of the same kind of work, plain Python or numpy, taken in turns with it in one
 process, the least of many rounds. Beside it goes the number of bytecodes that one round executes,
-which nothing on the machine disturbs; it is compared where Python is of the kept release.
+which nothing on the machine disturbs; it is compared where Python is of the kept release. Each case
+has a process of its own: what others left in memory would make its reference half as slow again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 MARGIN = 1.5
@@ -82,6 +86,12 @@ def measure(case: Callable[[], Measured], kept: Measured | None, same_python: bo
     return found
 
 
+def apart(work: Callable[..., Measured], *args: object) -> Measured:
+    """Return what a function returns in a process of its own, which has all modules of this one."""
+    with ProcessPoolExecutor(1, get_context("fork")) as process:
+        return process.submit(work, *args).result()
+
+
 def complaints(
     found: Mapping[str, Measured], kept: Baseline, python: str, skipped: Sequence[str] = ()
 ) -> list[str]:
@@ -144,15 +154,15 @@ def run(argv: Sequence[str] | None = None) -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         # Before numpy is imported: threads that wait for each other take CPU time.
         os.environ[name] = "1"
-    from short_cases import CASES, UNAVAILABLE
+    from short_cases import CASES, UNAVAILABLE, run_case
 
     python = platform.python_version().rpartition(".")[0]
     kept = Baseline.from_json(BASELINE.read_text()) if BASELINE.exists() else None
     same_python = kept is not None and kept.python == python
     before = {} if kept is None or asked.write else kept.cases
     found = {
-        name: measure(case, before.get(name), same_python)
-        for name, case in CASES.items()
+        name: measure(partial(apart, run_case, name), before.get(name), same_python)
+        for name in CASES
         if asked.only is None or asked.only in name
     }
     print(table(found, kept, python))
