@@ -5,12 +5,16 @@ Triton converts to 8 bits by way of 16, which PTX has and 8 not: clamped to 16, 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+
+
+_LEAST, _MOST = np.minimum.reduce, np.maximum.reduce
 
 
 def to_integers(wide: Array, result: np.dtype[Any], *, is_signed: bool) -> Array:
@@ -35,8 +39,8 @@ def _in_range(wide: Array, result: np.dtype[Any], is_signed: bool) -> Array | No
         return None
     if found.dtype == result and is_signed:
         return found
-    limits = _limits(result, is_signed)
-    if found.size and (found.min() < limits.min or found.max() > limits.max):
+    least, most = _bounds(result, is_signed)
+    if found.size and (_LEAST(found, None) < least or _MOST(found, None) > most):
         return None
     return found.astype(result)
 
@@ -63,6 +67,12 @@ def out_of_range(given: Array, result: np.dtype[Any], *, is_signed: bool) -> Arr
     # Where float64 does not tell the least integer from the one below it.
     bad: Array = ~(inside | (wide == float(limits.min)))
     return bad if bad.any() else None
+
+
+@functools.cache
+def _bounds(result: np.dtype[Any], is_signed: bool) -> tuple[int, int]:
+    limits = _limits(result, is_signed)
+    return int(limits.min), int(limits.max)
 
 
 def _limits(result: np.dtype[Any], is_signed: bool) -> np.iinfo[Any]:
