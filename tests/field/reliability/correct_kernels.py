@@ -9,6 +9,12 @@ def case(f):
     return f
 
 
+def case_with_block_pointers(f):
+    # Triton 3.9 removed them.
+    release = tuple(map(int, triton.__version__.split(".")[:2]))
+    return case(f) if release < (3, 9) else f
+
+
 @triton.jit
 def mm(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     m = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -189,7 +195,7 @@ def bp(x, y, M, N, BM: tl.constexpr, BN: tl.constexpr):
     tl.store(q, tl.load(p, boundary_check=(0, 1)), boundary_check=(0, 1))
 
 
-@case
+@case_with_block_pointers
 def block_ptr(t):
     bp[(2,)](t.randn(30, 20), t.empty(30, 20), 30, 20, BM=16, BN=32)
 
@@ -202,7 +208,7 @@ def bpz(x, y, M, N, BM: tl.constexpr, BN: tl.constexpr):
     )
 
 
-@case
+@case_with_block_pointers
 def block_ptr_zero(t):
     bpz[(1,)](t.randn(30, 20), t.empty(32), 30, 20, BM=32, BN=32)
 
