@@ -267,3 +267,30 @@ pool.submit(late, "task", 0.05)
     for rank in range(nprocs):
         assert (tmp_path / str(rank)).read_text() == expected
     assert not executors._shutdown
+
+
+def test_modules_that_a_finder_of_the_program_finds_are_each_processs_own(tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text("count = 0\n")
+    path = tmp_path / "program.py"
+    path.write_text("""
+import sys
+import torch.multiprocessing as mp
+from importlib.machinery import PathFinder
+
+class Finder:
+    find_spec = staticmethod(PathFinder.find_spec)
+
+def work(rank):
+    import counted
+    counted.count += 1
+    assert counted.count == 1, counted.count
+
+if __name__ == "__main__":
+    # As pytest does, which rewrites assertions.
+    sys.meta_path.insert(0, Finder())
+    import counted
+    counted.count = 0
+    mp.spawn(work, nprocs=3)
+    assert counted.count == 0
+""")
+    simulated(path)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from types import ModuleType
-from typing import Any
+from typing import Any, SupportsIndex
 
 from kernbench.torch_bridge import benchmarks, import_locks
 from kernbench.torch_bridge.library_state import LibraryStates
@@ -26,6 +26,13 @@ class _Absent:
 
 
 _ABSENT: Any = _Absent()
+
+
+class _Finders(list[Any]):
+    """``sys.meta_path``, on which a program that wants to be first comes second."""
+
+    def insert(self, index: SupportsIndex, finder: Any) -> None:
+        super().insert(index.__index__() or 1, finder)
 
 
 class ProcessModules(importlib.abc.MetaPathFinder):
@@ -48,7 +55,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
 
     def install(self, patches: Patches) -> None:
         """Take part in imports."""
-        patches.set(sys, "meta_path", [self, *sys.meta_path])
+        patches.set(sys, "meta_path", _Finders([self, *sys.meta_path]))
         patches.on_close(self._forget)
         benchmarks.install(patches)
         import_locks.install(patches, self._shared.__contains__)
