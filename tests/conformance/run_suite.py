@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--suite", choices=tuple(SUITES), default="triton", help="whose tests")
     parser.add_argument("--commit", help="which commit's tests to run")
     parser.add_argument("--under", help="the folder of the tests, where a repository has copies")
+    parser.add_argument("--of", help="whose repository that is, if not the project's")
     parser.add_argument("--limit", type=float, default=600, help="seconds for each program")
     parser.add_argument("--update", action="store_true", help="raise the list, write the page")
     parser.add_argument("--outcomes", type=Path, help="keep the outcome of each test here")
@@ -73,9 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.update:
         write_allowed(suite.allowed, raised(allowed, passed))
         if not extra_selects(extra):
-            where = f"`{under}` of {options.checkout.resolve().name}"
-            if under == suite.under:
-                where = f"`{under}` of {suite.project}"
+            where = f"`{under}` of {options.of or suite.project}"
             suite.report.write_text(
                 build_report(suite, outcomes, where, commit, versions(suite), took_s)
             )

@@ -26,7 +26,7 @@ from kernbench.cli.app import app
 from kernbench.cli.streams import readers_may_leave
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = ("conformance.md", "validation.md")
+GENERATED = ("conformance.md", "conformance-distributed.md", "validation.md")
 """Written by long campaigns (``make conformance``, ``make validate``), not by hand."""
 NEEDS_TORCH = ("pytorch.md",)
 PAGES = [

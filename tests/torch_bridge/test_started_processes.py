@@ -196,3 +196,27 @@ print(times[1_500_000] - times[0])
     short, long = (each.template.duration_ps for each in sleep)
     sip = context.machine.sip_at(0)
     assert long - short == sip.cycles_ps(1_500_000)
+
+
+def test_processes_that_fail_leave_their_devices_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("""
+import multiprocessing as mp, sys, time
+import torch
+
+def work():
+    # The host is ahead of the simulation as it ends.
+    for _ in range(100):
+        torch.ones(3, device="cuda")
+    sys.exit(3)
+
+if __name__ == "__main__":
+    for _ in range(3):
+        started = [mp.Process(target=work) for _ in range(4)]
+        for process in started:
+            process.start()
+        while any(each.exitcode is None for each in started):
+            time.sleep(1e-6)
+        assert [each.exitcode for each in started] == [3] * 4
+""")
+    simulated(path)

@@ -217,5 +217,12 @@ class RankProcess(_Started):
         self._rank.wait(None if timeout is None else int(timeout * 10**12))
         return self.returncode
 
+    def poll(self) -> int | None:
+        found = super().poll()
+        if found is not None:
+            # What is left of it takes no time of the program's: another may need its device.
+            self._rank.wait()
+        return found
+
     def cut_off(self) -> None:
         self._rank.end()
