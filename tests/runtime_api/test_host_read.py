@@ -9,7 +9,15 @@ import pytest
 
 from kernbench.errors import InternalError, NoDataError, UsageError
 from kernbench.memory import Buffer
-from kernbench.runtime_api import HOST_READS, RuntimeContext, Tensor, host_read
+from kernbench.runtime_api import (
+    HOST_READS,
+    RuntimeContext,
+    Tensor,
+    host_read,
+    tensor_reads,
+    tensor_writes,
+    testing,
+)
 from tests.runtime_api.runtime_kernels import add_one
 
 VALUES = [2.0] * 4
@@ -80,8 +88,8 @@ def look_at_every_method(monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], set
             offenders.append(current[0])
         return real_bytes(buffer)
 
-    for module in ("tensor_reads", "tensor_writes", "testing"):
-        monkeypatch.setattr(f"kernbench.runtime_api.{module}.read", read)
+    for module in (tensor_reads, tensor_writes, testing):
+        monkeypatch.setattr(module, "read", read)
     monkeypatch.setattr(Buffer, "bytes", property(bytes_of))
     current = [""]
     called = set()
@@ -139,8 +147,6 @@ def test_an_entry_that_is_not_registered_is_refused() -> None:
 
 @pytest.mark.adr("0027-D0.5")
 def test_every_caller_of_the_barrier_gives_a_registered_name() -> None:
-    from kernbench.runtime_api import tensor_reads, tensor_writes, testing
-
     source = "".join(inspect.getsource(module) for module in (tensor_reads, tensor_writes, testing))
     given = {part.split('"')[1] for part in source.split("read(")[1:] if '"' in part.split(")")[0]}
     assert given == HOST_READS
