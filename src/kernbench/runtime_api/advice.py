@@ -21,10 +21,10 @@ def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             advise(each, engine, has_data)
-    elif isinstance(error, KernbenchError):
-        return
     elif isinstance(error, AssertionError):
         _explain_difference(error, engine)
+    elif isinstance(error, KernbenchError):
+        return
     elif isinstance(error, AttributeError):
         _name_instead(error)
     elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in _words(error):
