@@ -102,3 +102,16 @@ def test_host_code_that_divides_by_what_a_program_takes_finds_room_for_one() -> 
         compiled = sum_rows[(1,)](x, out, 65536, COLUMNS=65536)
         assert compiled.metadata.tcm_bytes > announced()
         assert announced() // compiled.metadata.shared >= 1
+
+
+@pytest.mark.adr("0105-D3")
+def test_tensor_cores_that_read_registers_free_a_buffer_earlier() -> None:
+    m, n, k, stage = 64, 128, 64, (64 + 128) * 64 * 2
+    most = PER_BLOCK["a100-sxm-80g"] // stage + 1
+    with RuntimeContext(machine="a100-sxm-80g") as torch:
+        x, y = torch.ones(m, 4 * k, dtype=torch.float16), torch.ones(4 * k, n, dtype=torch.float16)
+        arguments = (x, y, torch.empty(m, n), 4 * k, m, n, k)
+        compiled = product[(1,)](*arguments, num_stages=most)
+        assert compiled.metadata.shared == (most - 1) * stage
+        with pytest.raises(OutOfResources, match=f"needs {most * stage:,} bytes"):
+            product[(1,)](*arguments, num_stages=most + 1)

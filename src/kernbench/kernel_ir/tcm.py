@@ -11,6 +11,7 @@ from kernbench.kernel_ir.ir import Function, Module, Op, Type, Value
 from kernbench.kernel_ir.live_tiles import DOTS, LiveTiles, is_structured, most_at_once
 from kernbench.kernel_ir.pipelining import num_stages_of, pipelined_loads, walk_ops
 
+_WGMMA = 90
 _SCRATCH_BYTES = 8192
 
 
@@ -37,15 +38,26 @@ class TcmUse:
     tiles: tuple[TcmTile, ...]
     staged_bytes: int = 0
     """Of these: buffers of loads that are issued ahead."""
+    copied_bytes: int = 0
+    """The same on GPUs whose tensor cores take operands from registers: a buffer less of each load,
+    as the one that is consumed is free by the time that the next load is issued."""
 
-    @property
-    def shared_bytes(self) -> int:
-        """What of these a GPU has in shared memory, the rest being in registers.
+    def loads_bytes(self, cuda_architecture: int | None) -> int:
+        """Return the bytes of loads that are issued ahead, on a PE that programs know as this.
+
+        Source: Triton's pipeliner gives a load as many buffers as there are stages from it to its
+        use, ``num_stages - 1``, and one more where wgmma reads shared memory itself (9.0).
+        """
+        is_copied = cuda_architecture is not None and cuda_architecture < _WGMMA
+        return self.copied_bytes if is_copied else self.staged_bytes
+
+    def shared_bytes(self, cuda_architecture: int | None) -> int:
+        """Return what of these a GPU has in shared memory, the rest being in registers.
 
         Loads that are issued ahead, or else the scratch by which the lanes of the largest tile
         exchange their elements, in parts of at most ``_SCRATCH_BYTES``.
         """
-        return self.staged_bytes or min(self.total_bytes, _SCRATCH_BYTES)
+        return self.loads_bytes(cuda_architecture) or min(self.total_bytes, _SCRATCH_BYTES)
 
 
 # A memo, not state: modules do not change.
@@ -71,7 +83,9 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
         tiles.append(max(other, key=lambda tile: tile.total_bytes))
     tiles.sort(key=lambda tile: -tile.total_bytes)
     staged_bytes = sum(tile.total_bytes for tile in staged)
-    return TcmUse(sum(tile.total_bytes for tile in tiles), tuple(tiles), staged_bytes)
+    copied_bytes = sum(tile.size_bytes * max(tile.copies - 1, 1) for tile in staged)
+    total_bytes = sum(tile.total_bytes for tile in tiles)
+    return TcmUse(total_bytes, tuple(tiles), staged_bytes, copied_bytes)
 
 
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:

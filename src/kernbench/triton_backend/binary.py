@@ -23,6 +23,8 @@ _NAME_LENGTH = 100
 class Room(Protocol):
     """What knows the PE that a program would run on."""
 
+    cuda_architecture: int | None
+
     def tcm_capacity_bytes(self) -> int:
         """Return the TCM of one PE of the current rank's SIP."""
 
@@ -85,9 +87,10 @@ class KernelBinary:
         tcm = self.tcm
         if tcm.total_bytes > pe.tcm_capacity_bytes():
             raise self._exhausted(TcmExhaustedError, tcm.total_bytes, pe.tcm_capacity_bytes())
-        if tcm.staged_bytes and tcm.staged_bytes > pe.shared_memory_bytes():
+        loads_bytes = tcm.loads_bytes(pe.cuda_architecture)
+        if loads_bytes and loads_bytes > pe.shared_memory_bytes():
             limit = pe.shared_memory_bytes()
-            raise self._exhausted(SharedMemoryExhaustedError, tcm.staged_bytes, limit)
+            raise self._exhausted(SharedMemoryExhaustedError, loads_bytes, limit)
 
     def _exhausted(
         self, error: type[TcmExhaustedError], required: int, limit: int

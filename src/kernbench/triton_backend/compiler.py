@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from triton.backends.compiler import BaseBackend, GPUTarget
@@ -15,7 +16,7 @@ BACKEND_NAME = "kernbench"
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 6
+PIPELINE_REVISION = 7
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 
@@ -26,6 +27,12 @@ def target_of(cuda_architecture: int) -> GPUTarget:
     Of a machine, TTIR depends on nothing else. It is in Triton's key of what is compiled.
     """
     return GPUTarget(BACKEND_NAME, f"{TARGET.arch}-cuda{cuda_architecture}", TARGET.warp_size)
+
+
+def architecture_of(target: GPUTarget) -> int | None:
+    """Return the compute capability in a target of :func:`target_of`, None if there is none."""
+    _, _, architecture = str(target.arch).partition("-cuda")
+    return int(architecture) if architecture else None
 
 
 def cuda_target(cuda_architecture: int) -> GPUTarget:
@@ -159,11 +166,11 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
             raise NotImplementedError(
                 f"kernbench compiles kernels of @triton.jit, but this one is written in {language}"
             )
-        stages["ttir"] = self._make_ttir
+        stages["ttir"] = partial(self._make_ttir, architecture_of(self.target))
         stages[self.binary_ext] = lambda text, metadata: text
 
     @staticmethod
-    def _make_ttir(module: Any, metadata: dict[str, Any]) -> str:
+    def _make_ttir(architecture: int | None, module: Any, metadata: dict[str, Any]) -> str:
         from triton._C.libtriton import ir, passes
 
         from kernbench.kernel_ir import tcm_use
@@ -181,7 +188,7 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         # Host code divides a GPU's shared memory by what a program takes of it. The machine that
         # is then in use is compared with both at launch.
         tcm = tcm_use(read_module(ttir, metadata["hash"]), metadata["num_stages"])
-        metadata["shared"] = tcm.shared_bytes
+        metadata["shared"] = tcm.shared_bytes(architecture)
         metadata["tcm_bytes"] = tcm.total_bytes
         metadata["tcm_tiles"] = describe_largest(tcm)
         metadata["files"] = files_of(ttir)
