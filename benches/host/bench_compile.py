@@ -88,6 +88,7 @@ class Keeping:
     """A launcher that keeps the last launch."""
 
     current_stream = 0
+    cuda_architecture = None
 
     def launch(self, binary: KernelBinary, grid: tuple[int, int, int], args: Any) -> None:
         floats = [param.type.is_float for param in binary.module.kernel.params]
@@ -95,6 +96,9 @@ class Keeping:
         self.ints = {
             index: arg for index, arg in enumerate(args) if type(arg) is int and not floats[index]
         }
+
+    def shared_memory_bytes(self) -> int:
+        return 1 << 40
 
     def tcm_capacity_bytes(self) -> int:
         return 1 << 40

@@ -29,9 +29,13 @@ class Nothing:
     """A launcher that accepts every launch and does nothing."""
 
     current_stream = 0
+    cuda_architecture = None
 
     def launch(self, binary: object, grid: object, args: object) -> None:
         pass
+
+    def shared_memory_bytes(self) -> int:
+        return 1 << 40
 
     def tcm_capacity_bytes(self) -> int:
         return 1 << 30

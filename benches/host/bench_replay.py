@@ -46,10 +46,15 @@ class OnDevice:
 class Keeping:
     """A launcher that keeps the trace and the arguments of the last launch."""
 
+    cuda_architecture = None
+
     def launch(self, binary: KernelBinary, grid: tuple[int, int, int], args: Any) -> None:
         ints = {index: arg for index, arg in enumerate(args) if isinstance(arg, int)}
         self.trace = evaluate(binary.module, grid, ints, num_warps=4, num_stages=3)
         self.params = [PointerArg(a.buffer) if isinstance(a, OnDevice) else a for a in args]
+
+    def shared_memory_bytes(self) -> int:
+        return 1 << 40
 
     def tcm_capacity_bytes(self) -> int:
         return 1 << 40
