@@ -74,7 +74,7 @@ from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
 from kernbench.ops.probe import KernelProbe, Pointer, record_launches
 from kernbench.ops.reductions import amax, mean, sum
-from kernbench.runtime_api import operators
+from kernbench.runtime_api import register_operators
 
 __all__ = [
     "ELEMENTWISE_OPS",
@@ -156,4 +156,4 @@ __all__ = [
     "where",
 ]
 
-operators.register(sys.modules[__name__])
+register_operators(sys.modules[__name__])

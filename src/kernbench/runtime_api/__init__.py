@@ -15,6 +15,7 @@ from kernbench.runtime_api.launcher import KernelLauncher
 from kernbench.runtime_api.lent_memory import LentMemory
 from kernbench.runtime_api.live_launch import LivePlan, Reach, run_on_copies, run_watched
 from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException, StartedRank
+from kernbench.runtime_api.operators import register_operators
 from kernbench.runtime_api.process_group import ProcessGroup
 from kernbench.runtime_api.rank_state import RankState
 from kernbench.runtime_api.run import Run
@@ -56,6 +57,7 @@ __all__ = [
     "current_context",
     "not_fitting",
     "refuse_out_of_bounds",
+    "register_operators",
     "run_on_copies",
     "run_watched",
     "tables_of",

@@ -62,7 +62,7 @@ class Operators(Protocol):
 _registered: list[Operators] = []
 
 
-def register(operators: Operators) -> None:
+def register_operators(operators: Operators) -> None:
     """Make ``operators`` what ``+``, ``@`` and the like call. Once per process.
 
     Raises:
