@@ -4,8 +4,8 @@ Per op, group and message size: the choice, who made it (NCCL's table or the mod
 modeled time of every way on idle links. With --machine any machine can be asked.
 """
 
+from kernbench.links import Asked, Choice, Selector
 from kernbench.runtime_api import RuntimeContext
-from kernbench.sim_engine import Asked, Choice, Selector
 
 RANKS = 8
 

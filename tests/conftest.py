@@ -36,12 +36,12 @@ SLOW_FILES = (
     "commands/test_separable.py",
     "hardware/test_topology.py",
     "integration/test_bad_launch.py",
-    "kernel_ir/test_integers.py",
-    "sim_engine/test_kernel_schedule.py",
-    "sim_engine/test_network.py",
-    "sim_engine/test_selection.py",
+    "kernel_ir/evaluation/test_integers.py",
+    "kernel_time/launch/test_schedule.py",
+    "links/test_network.py",
+    "links/test_selection.py",
     "triton_backend/test_activation.py",
-    "validation/test_score.py",
+    "accuracy/validation/scores/test_score.py",
 )
 """Wholes that take seconds in many small parts; ``make test-fast`` leaves them out."""
 

@@ -23,7 +23,7 @@ NUM_KILLS = 50
 # lines, as one that computes them does, so that signals find it at work.
 WRITERS = """
 import json, os, random, signal, sys, time
-from kernbench.cli.interrupt import interruptible
+from kernbench.cli.console.interrupt import interruptible
 from kernbench.outputs import Outputs
 
 folder, num_kills = sys.argv[1], int(sys.argv[2])

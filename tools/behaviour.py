@@ -50,6 +50,8 @@ _WALL = re.compile(r"simulated in [0-9.]+ s|[0-9.]+ s wall")
 _STAMP = re.compile(r"W[0-9]{4} [0-9:.]+(?: [0-9]+)?")
 """What PyTorch puts before its own warnings: the day, the time, the process."""
 _OURS = re.compile(r"[\w/.-]*kernbench/(?:\w+/)*(\w+\.py)")
+_KERNELS = "|".join(each.stem for each in (ROOT / "src" / "kernbench" / "ops").rglob("*.py"))
+_OWN_LINE = re.compile(rf"\b({_KERNELS})\.py:[0-9]+")
 _ADDRESS = re.compile(r"at 0x[0-9a-f]{6,}")
 
 
@@ -103,10 +105,10 @@ def torch_programs() -> Iterator[Program]:
     """PyTorch programs of every part of the bridge."""
     recorded = "--log log.parquet --json report.json"
     for name, ranks, arguments in (
-        ("collectives", 2, "cuda"),
+        ("collectives", 4, "cuda"),
         ("context_parallel", 2, "allgather"),
         ("context_parallel", 2, "alltoall"),
-        ("mesh_training", 4, "out cuda"),
+        ("mesh_training", 4, "out cuda no"),
         ("sync_batch_norm", 4, ""),
         ("tp_layers", 2, "out"),
         ("triton_llama", 2, "out"),
@@ -159,7 +161,8 @@ def run_program(program: Program) -> dict[str, str]:
         for file, text in program.files.items():
             (folder / file).write_text(text, encoding="utf-8")
         for number, command in enumerate(program.commands):
-            given[f"{number:02} {command}"] = masked(run_command(command, program, folder), folder)
+            printed = run_command(command, program, folder)
+            given[f"{number:02} {masked(command, folder)}"] = masked(printed, folder)
         for path in sorted(folder.rglob("*.parquet")):
             given[f"file {path.name}"] = log_text(path, folder)
         for path in sorted(folder.rglob("report.json")):
@@ -173,8 +176,14 @@ def log_text(path: Path, folder: Path) -> str:
     """Return a hash of each column of an op log; files are compared as text is."""
     table = parquet.read_table(path)
     lines = [f"{table.num_rows} rows"]
+    files = [str(each) for each in table.column("file").to_pylist()]
     for name in table.column_names:
         values = table.column(name).to_pylist()
+        if name == "line":
+            values = [
+                "moved" if _OURS.search(file) else line
+                for file, line in zip(files, values, strict=True)
+            ]
         text = masked("\n".join(map(str, values)), folder)
         lines.append(f"{name} {hashlib.sha256(text.encode()).hexdigest()}")
     return "\n".join(lines)
@@ -213,9 +222,10 @@ def run_command(command: str, program: Program, folder: Path) -> str:
 def masked(text: str, folder: Path) -> str:
     """Return a text without what differs from run to run: wall time, folders, host addresses.
 
-    Files of kernbench's own are shown without their folders, so that they may move.
+    Files of kernbench's own are shown without their folders, and lines of its kernels without their
+    numbers, so that they may move.
     """
-    text = _OURS.sub(r"kernbench/\1", text)
+    text = _OWN_LINE.sub(r"\1.py:N", _OURS.sub(r"kernbench/\1", text))
     text = text.replace(str(folder), "FOLDER").replace(str(ROOT), "ROOT")
     return _ADDRESS.sub("at 0x...", _STAMP.sub("W", _WALL.sub("simulated in N s", text)))
 

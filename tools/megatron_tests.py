@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernbench.cli.failures import describe_failure
+from kernbench.cli.programs.failures import describe_failure
 from kernbench.runtime_api import RuntimeContext
 from kernbench.torch_bridge import run_torchrun
 

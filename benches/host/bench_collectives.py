@@ -15,8 +15,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from conftest import Goal, measured_in_a_process
 from kernbench.collectives import build
 from kernbench.hardware import load_machine
+from kernbench.links import Network
 from kernbench.replay import run_collective
-from kernbench.sim_engine import Network
 
 NUM_RANKS = 1024
 NUM_ELEMENTS = 16 * 1024 * 1024
@@ -24,7 +24,7 @@ NUM_ELEMENTS = 16 * 1024 * 1024
 ON_LINKS = f"""
 from kernbench.collectives import build
 from kernbench.hardware import load_machine
-from kernbench.sim_engine import Network
+from kernbench.links import Network
 network = Network(load_machine("ahbm:{NUM_RANKS}"))
 schedule = build("all_reduce", "ring", {NUM_RANKS}, {NUM_ELEMENTS}, 4)
 end_ps = max(network.run(schedule, tuple(range({NUM_RANKS})), (0,) * {NUM_RANKS}).ends_ps)

@@ -25,7 +25,7 @@ from kernbench.dtypes import as_dtype
 from kernbench.errors import NeedsDataError
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import evaluate, footprints, parse_module, tcm_use
-from kernbench.sim_engine import Conditions, schedule_kernel
+from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.triton_backend import DeviceRates, KernelBinary, activate
 from kernbench.triton_backend.kernel_folder import KernelFolder
 

@@ -122,7 +122,7 @@ def test_cost_by_layers_and_ranks(goal: Goal) -> None:
 
 EXCHANGE = """
 from kernbench.hardware import load_machine
-from kernbench.sim_engine import Asked, Network
+from kernbench.links import Asked, Network
 network = Network(load_machine("{machine}:1024"))
 asked, sips = Asked("{op}", 1024, {elements}, 4), tuple(range(1024))
 choice = network.selector.choose(asked, sips)
@@ -144,8 +144,8 @@ def test_a_choice_for_1024_ranks(machine: str, op: str, goal: Goal) -> None:
 GEMM_ROWS = """
 from time import process_time
 from kernbench.errors import KernbenchError
-from kernbench.validation.reference import read_rows, sampled
-from kernbench.validation.registry import make_predictor
+from kernbench.accuracy.validation.rows.reference import read_rows, sampled
+from kernbench.accuracy.validation.rows.registry import make_predictor
 rows = sampled(read_rows(["{path}"]), {{"gemm": {every}}})
 predictor = make_predictor("gemm")
 start = process_time()

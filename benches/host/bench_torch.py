@@ -178,7 +178,7 @@ def over_real_processes(
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
     # As where it is installed.
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    prepare = [sys.executable, "-c", "import kernbench.torch_bridge.programs"]
+    prepare = [sys.executable, "-c", "import kernbench.torch_bridge.front.programs"]
     subprocess.run(prepare, check=True, env=environ)
 
     def seconds(name: str, module: str) -> tuple[float, float]:

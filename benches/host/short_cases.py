@@ -28,8 +28,8 @@ from kernbench import ops
 from kernbench.collectives import build
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import evaluate, parse_module
+from kernbench.links import Asked, Network
 from kernbench.replay import run_collective
-from kernbench.sim_engine import Asked, Network
 from kernbench.tp import ColumnParallelLinear, RowParallelLinear, initialize_model_parallel
 
 os.environ["KERNBENCH_CHECK"] = "0"

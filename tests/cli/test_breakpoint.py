@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernbench.cli.progress import progress
+from kernbench.cli.console.progress import progress
 
 BENCH = """
 def run(torch):

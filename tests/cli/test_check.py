@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.cli.bench_file import known_benches
+from kernbench.cli.programs.bench_file import known_benches
 
 BENCH = """
 import triton

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kernbench.cli.app import app
-from kernbench.cli.kernel_capture import capture
 from kernbench.cli.kernel_text import ttir_lines
+from kernbench.cli.programs.kernel_capture import capture
 from kernbench.hardware import load_machine
+from kernbench.kernel_time import outline_kernel
 from kernbench.report import format_ns
-from kernbench.sim_engine import outline_kernel
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernbench.cli.app import app
-from kernbench.cli.torch_stand_in import torch_stands_in
+from kernbench.cli.programs.torch_stand_in import torch_stands_in
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -6,13 +6,7 @@ import pytest
 import yaml
 
 from kernbench.errors import KernbenchError, MachineError, UnknownNameError, UsageError
-from kernbench.hardware import (
-    Machine,
-    changed_machine,
-    known_machines,
-    load_machine,
-    parse_machine,
-)
+from kernbench.hardware import Machine, changed_machine, known_machines, load_machine, parse_machine
 
 PRESETS = Path(__file__).parents[2] / "src/kernbench/hardware/presets"
 

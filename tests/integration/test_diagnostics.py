@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kernbench import RuntimeContext
-from kernbench.cli.failures import describe_failure
+from kernbench.cli.programs.failures import describe_failure
 from kernbench.errors import DeviceAssertError
 
 

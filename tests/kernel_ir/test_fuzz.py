@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError, KernelParseError, UnsupportedOpError
-from kernbench.kernel_ir import evaluate, evaluator, parse_module
+from kernbench.kernel_ir import evaluate, parse_module
+from kernbench.kernel_ir.evaluation import evaluator
 from tests.kernel_ir import cases
 
 TEXTS = [path.read_text() for path in cases.TEXTS if path.parent.name == cases.VERSIONS[-1]]

@@ -11,7 +11,8 @@ from kernbench.checks import Checks
 from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory
-from kernbench.replay import Launched, PointerArg, build_sanitizer, run_kernel
+from kernbench.replay import PointerArg, run_kernel
+from kernbench.sanitizer import Launched, build_sanitizer
 from kernbench.triton_backend import DeviceRates, KernelBinary
 
 

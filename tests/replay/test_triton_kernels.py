@@ -11,7 +11,7 @@ import pytest
 import triton
 import triton.language as tl
 
-from kernbench.replay.composite import composite_groups
+from kernbench.replay.plans.composite import composite_groups
 from kernbench.triton_backend import activate
 from tests.replay.executing import ExecutingLauncher
 

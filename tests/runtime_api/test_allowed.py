@@ -11,8 +11,8 @@ import pytest
 
 import kernbench
 from kernbench.errors import OutOfBoundsError, OutOfBoundsWarning, UndefinedValueError
-from tests.replay.sanitizer import buggy_kernels, buggy_live_kernels
 from tests.runtime_api import allowed_kernels as kernels
+from tests.sanitizer import buggy_kernels, buggy_live_kernels
 
 N = 40
 X = np.arange(1, N + 1, dtype=np.float32)

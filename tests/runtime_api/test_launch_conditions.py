@@ -10,7 +10,7 @@ import yaml
 
 from kernbench.hardware import Machine, load_machine, parse_machine
 from kernbench.runtime_api import RuntimeContext
-from tests.replay.interleaved.live_kernels import collatz
+from tests.interleaved.live_kernels import collatz
 from tests.runtime_api.runtime_kernels import add_one
 
 COUNT = 1 << 18

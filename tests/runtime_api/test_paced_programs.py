@@ -10,10 +10,10 @@ import pytest
 from kernbench.errors import DataRaceError, DeadlockError, DeviceAssertError, OutOfBoundsError
 from kernbench.hardware import PS_PER_NS, ceil_ps, load_machine
 from kernbench.runtime_api import RuntimeContext
-from tests.replay.interleaved.live_kernels import locked_sum
+from tests.interleaved.live_kernels import locked_sum
 from tests.runtime_api import symmetric_kernels as kernels
-from tests.runtime_api.test_paced_launch import launches, parts_of, rows_of, share
-from tests.runtime_api.test_symmetric_memory import error_of, on_ranks
+from tests.runtime_api.front.test_symmetric_memory import error_of, on_ranks
+from tests.runtime_api.launches.test_paced_launch import launches, parts_of, rows_of, share
 
 
 @pytest.mark.adr("0032-D2")

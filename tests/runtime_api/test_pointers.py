@@ -12,7 +12,7 @@ import triton.language as tl
 
 import kernbench
 from kernbench.errors import BadPointerError, OutOfBoundsError
-from tests.runtime_api.test_host_tensor import Foreign
+from tests.runtime_api.memory.test_host_tensor import Foreign
 
 
 class At:

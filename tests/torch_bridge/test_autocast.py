@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
-from kernbench.torch_bridge.refusals import UnsupportedTorchError  # noqa: E402
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 

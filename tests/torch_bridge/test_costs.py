@@ -13,9 +13,9 @@ from kernbench import dtypes, ops  # noqa: E402
 from kernbench.hardware import load_machine  # noqa: E402
 from kernbench.op_log import Limit, Template  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
-from kernbench.torch_bridge.float32 import Float32  # noqa: E402
-from kernbench.torch_bridge.operations import describe  # noqa: E402
+from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 aten = torch.ops.aten

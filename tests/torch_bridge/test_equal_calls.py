@@ -38,7 +38,7 @@ torch.save([each.detach().cpu() for each in found], f"{sys.argv[1]}/found.pt")
 def test_calls_that_are_known_are_logged_as_those_that_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernbench.torch_bridge import observe
+    from kernbench.torch_bridge.dispatch import observe
 
     seen = []
     for name in ("known", "anew"):

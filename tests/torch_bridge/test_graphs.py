@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from kernbench.report import write_trace  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
-from kernbench.torch_bridge.device.moves import UNDER_WAY  # noqa: E402
-from kernbench.torch_bridge.refusals import CaptureError  # noqa: E402
+from kernbench.torch_bridge.base.refusals import CaptureError  # noqa: E402
+from kernbench.torch_bridge.placement.moves import UNDER_WAY  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 START = """

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
-from kernbench.torch_bridge.device.in_use import _touches  # noqa: E402
+from kernbench.torch_bridge.placement.in_use import _touches  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 START = """

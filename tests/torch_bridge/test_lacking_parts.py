@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.errors import DeadlockError  # noqa: E402
-from kernbench.torch_bridge.refusals import UnsupportedTorchError  # noqa: E402
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 START = """

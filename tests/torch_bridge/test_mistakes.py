@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import CollectiveMismatchError, DeadlockError, KernbenchError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
-from kernbench.torch_bridge.call_order import SwappedCallsWarning  # noqa: E402
+from kernbench.torch_bridge.base.call_order import SwappedCallsWarning  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 START = """

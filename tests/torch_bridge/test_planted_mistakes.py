@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from kernbench.clock import raised_at  # noqa: E402
 from kernbench.errors import CollectiveMismatchError, KernbenchError  # noqa: E402
 from kernbench.runtime_api import SpawnException  # noqa: E402
-from kernbench.sim_engine import raised_at  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 START = """

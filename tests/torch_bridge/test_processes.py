@@ -59,7 +59,7 @@ dist.destroy_process_group()
 def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
     import random
 
-    from kernbench.torch_bridge.random_numbers import PythonRandom
+    from kernbench.torch_bridge.base.random_numbers import PythonRandom
 
     state = PythonRandom()
     assert state.is_copied, "this Python keeps the state elsewhere"
@@ -80,7 +80,7 @@ def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
 @pytest.mark.adr("0089-D1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pytorchs_random_numbers_go_on_where_they_were(dtype: Any) -> None:
-    from kernbench.torch_bridge.random_numbers import TorchRandom
+    from kernbench.torch_bridge.base.random_numbers import TorchRandom
 
     before = torch.get_rng_state()
     state = TorchRandom()
@@ -107,7 +107,7 @@ def test_pytorchs_random_numbers_go_on_where_they_were(dtype: Any) -> None:
 def test_numpys_random_numbers_go_on_where_they_were(other: bool) -> None:
     import numpy as np
 
-    from kernbench.torch_bridge.random_numbers import NumpyRandom
+    from kernbench.torch_bridge.base.random_numbers import NumpyRandom
 
     numpy_random: Any = np.random
     generator, before = numpy_random.get_bit_generator(), np.random.get_state()

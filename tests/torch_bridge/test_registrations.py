@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
-from kernbench.torch_bridge.refusals import UnsupportedTorchError  # noqa: E402
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 

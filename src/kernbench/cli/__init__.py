@@ -10,7 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line and exit; also where Ctrl-C comes while it is still imported."""
     try:
-        from kernbench.cli.interrupt import interruptible
+        from kernbench.cli.console.interrupt import interruptible
 
         with interruptible():
             from kernbench.cli.app import main as run

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 import typer
 
 from kernbench.checks import as_allowed
-from kernbench.cli.bench_file import known_benches
 from kernbench.cli.commands import Commands, option_names
-from kernbench.cli.leaving import leave
+from kernbench.cli.console.leaving import leave
+from kernbench.cli.console.streams import readers_may_leave
 from kernbench.cli.measured import add_commands
-from kernbench.cli.streams import readers_may_leave
+from kernbench.cli.programs.bench_file import known_benches
 from kernbench.errors import UsageError
 
 app = typer.Typer(

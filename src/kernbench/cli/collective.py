@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from kernbench.collectives import known_ops
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import load_machine
+from kernbench.links import Asked, Choice, Selector
 from kernbench.report import format_amount, format_ns
-from kernbench.sim_engine import Asked, Choice, Selector
 
 _ITEM_BYTES = 2
 _SIZE = re.compile(r"(\d+)\s*(?:([kmg])(?:i?b)?|b)?", re.IGNORECASE)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernbench.cli.console.progress import is_terminal
 from kernbench.cli.kernel_text import (
     command_lines,
     format_kib,
@@ -16,17 +17,16 @@ from kernbench.cli.kernel_text import (
     timeline_lines,
     ttir_lines,
 )
-from kernbench.cli.progress import is_terminal
 from kernbench.cli.run import DONE, guarded
 from kernbench.commands import Engine, by_path
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import Machine, SipSpec, load_machine
 from kernbench.kernel_ir import parse_module, tcm_use
+from kernbench.kernel_time import KernelOutline, outline_kernel
 from kernbench.report import format_ns
-from kernbench.sim_engine import KernelOutline, outline_kernel
 
 if TYPE_CHECKING:
-    from kernbench.cli.kernel_capture import CapturedLaunch
+    from kernbench.cli.programs.kernel_capture import CapturedLaunch
 
 _NARROWEST, _WIDEST = 60, 120
 _MOST_PATHS = 8
@@ -73,7 +73,7 @@ def _sections(options: ShowOptions, width: int) -> Iterator[Section]:
             f"{options.what}: name a kernel as FILE:NAME, such as gemm.py:matmul_kernel, "
             "or a .ttir file"
         )
-    from kernbench.cli.kernel_capture import capture
+    from kernbench.cli.programs.kernel_capture import capture
 
     found = capture(
         file,

@@ -32,8 +32,8 @@ from kernbench.commands import (
     access_of,
 )
 from kernbench.kernel_ir import TcmUse
+from kernbench.kernel_time import CommandSpan, ProgramOutline
 from kernbench.report import format_ns, format_share
-from kernbench.sim_engine import CommandSpan, ProgramOutline
 
 _ALIAS = re.compile(r"#loc\d*")
 _DEFINED_LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)$")

@@ -7,13 +7,7 @@ import sys
 import yaml
 
 from kernbench.errors import KernbenchError
-from kernbench.hardware import (
-    fitted_constants,
-    known_machines,
-    leaves,
-    load_machine,
-    source_of,
-)
+from kernbench.hardware import fitted_constants, known_machines, leaves, load_machine, source_of
 from kernbench.report import format_amount, peaks_of
 
 

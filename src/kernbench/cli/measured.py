@@ -13,9 +13,9 @@ from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
-    from kernbench.calibration import Calibration, Fitted
-    from kernbench.measurement import Device, Shape
-    from kernbench.validation import Errors
+    from kernbench.accuracy.calibration import Calibration, Fitted
+    from kernbench.accuracy.measurement import Device, Shape
+    from kernbench.accuracy.validation import Errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +136,8 @@ def calibrate(options: CalibrateOptions) -> None:
 
 
 def _calibrated(options: CalibrateOptions) -> Calibration:
-    from kernbench.calibration import calibrate
-    from kernbench.validation import read_rows
+    from kernbench.accuracy.calibration import calibrate
+    from kernbench.accuracy.validation import read_rows
 
     rows = read_rows(options.data)
     if options.sources:
@@ -181,16 +181,16 @@ def _errors(found: Errors) -> str:
 
 def measure(options: MeasureOptions, make_device: Callable[[], Device] | None = None) -> None:
     """Measure and write; ``make_device`` stands for the GPU in tests."""
-    from kernbench.dtypes import bfloat16, float16, float32
-    from kernbench.errors import UnknownNameError, nearest
-    from kernbench.measurement import (
+    from kernbench.accuracy.measurement import (
         CudaDevice,
         default_shapes,
         parse_gemm,
         read_shapes,
         write_rows,
     )
-    from kernbench.measurement import measure as measured
+    from kernbench.accuracy.measurement import measure as measured
+    from kernbench.dtypes import bfloat16, float16, float32
+    from kernbench.errors import UnknownNameError, nearest
 
     dtypes = {each.name: each for each in (bfloat16, float16, float32)}
     if options.dtype not in dtypes:

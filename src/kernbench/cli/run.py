@@ -12,28 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.checks import Check
-from kernbench.cli.bench_file import Bench, load_bench
-from kernbench.cli.failures import (
+from kernbench.cli.console.interrupt import interruptible
+from kernbench.cli.console.progress import is_terminal, progress
+from kernbench.cli.console.streams import ends_without_reader
+from kernbench.cli.programs.bench_file import Bench, load_bench
+from kernbench.cli.programs.failures import (
     describe_failure,
     is_broken_pipe,
     is_interrupt,
     print_traceback,
 )
-from kernbench.cli.interrupt import interruptible
-from kernbench.cli.parameters import parameters_of, parse_parameters
-from kernbench.cli.progress import is_terminal, progress
-from kernbench.cli.streams import ends_without_reader
+from kernbench.cli.programs.parameters import parameters_of, parse_parameters
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
 from kernbench.hardware import Machine, file_of, load_machine
 from kernbench.outputs import Outputs
-from kernbench.report import (
-    Report,
-    dump_trace,
-    format_ns,
-    idle_parts,
-    peaks_of,
-    print_report,
-)
+from kernbench.report import Report, dump_trace, format_ns, idle_parts, peaks_of, print_report
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from kernbench.cli.arguments import ProgramArguments, unseen_options
-from kernbench.cli.bench_file import is_bench
+from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
+from kernbench.cli.programs.bench_file import is_bench
+from kernbench.cli.programs.torch_stand_in import torch_stands_in
 from kernbench.cli.run import DONE, FAILED, OutputOptions, guarded, make_room, run_and_report
-from kernbench.cli.torch_stand_in import torch_stands_in
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine, load_machine
 

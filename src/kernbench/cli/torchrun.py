@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from itertools import accumulate
 from pathlib import Path
 
-from kernbench.cli.arguments import ProgramArguments, unseen_options
+from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
 from kernbench.cli.run import DONE, FAILED, OutputOptions, guarded, make_room, run_and_report
 from kernbench.cli.script import compile_program, find_script
 from kernbench.errors import UsageError
@@ -127,7 +127,7 @@ def _import_bridge() -> None:
     """Import PyTorch, without looking for garbage among its half a million objects ever again."""
     gc.disable()
     try:
-        importlib.import_module("kernbench.torch_bridge.programs")
+        importlib.import_module("kernbench.torch_bridge.front.programs")
     finally:
         gc.enable()
     gc.freeze()

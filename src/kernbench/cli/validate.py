@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.cli.progress import is_terminal
+from kernbench.cli.console.progress import is_terminal
 from kernbench.errors import UsageError, nearest
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
-    from kernbench.validation import Category, Machines, Row, Scored
+    from kernbench.accuracy.validation import Category, Machines, Row, Scored
 
 _ABOUT = """\
 # How far off the model is
@@ -59,7 +59,13 @@ def validate(options: ValidateOptions) -> int:
     Raises:
         KernbenchError: The rows or the options are wrong, or a file cannot be written.
     """
-    from kernbench.validation import dump_plot, format_of_plot, render_page, render_text, to_json
+    from kernbench.accuracy.validation import (
+        dump_plot,
+        format_of_plot,
+        render_page,
+        render_text,
+        to_json,
+    )
 
     asked = {f"--{name}": getattr(options, name) for name in ("json", "page", "plot")}
     with Outputs(asked, [*options.data, *options.machines]) as outputs:
@@ -83,8 +89,8 @@ def validate(options: ValidateOptions) -> int:
 
 
 def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
+    from kernbench.accuracy.validation import Machines, answer_rows, read_rows, sampled
     from kernbench.hardware import machine_text
-    from kernbench.validation import Machines, answer_rows, read_rows, sampled
 
     rows = read_rows(options.data)
     added = [machine_text(name) for name in options.machines]
@@ -105,7 +111,7 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
 
 def _every(asked: Sequence[str]) -> dict[Category, int]:
     """Return how many rows of each category one is scored of."""
-    from kernbench.validation import Category
+    from kernbench.accuracy.validation import Category
 
     found: dict[Category, int] = {}
     for each in asked:
@@ -133,9 +139,9 @@ def _command(options: ValidateOptions) -> str:
 
 def _borrowed(asked: str, rows: Sequence[Row]) -> tuple[tuple[str, str], list[Row]]:
     """Return the machine that ``DONOR:TARGET`` makes, and TARGET's GEMM rows."""
-    from kernbench.calibration import transferred
+    from kernbench.accuracy.calibration import transferred
+    from kernbench.accuracy.validation import Category
     from kernbench.hardware import parse_machine
-    from kernbench.validation import Category
 
     donor, colon, target = asked.partition(":")
     if not (donor and colon and target):

@@ -1,6 +1,6 @@
 """The vocabulary of a kernel's plan: commands, rolled loops, and the trace that holds them.
 
-The evaluator (``kernel_ir``) writes a :class:`KernelTrace`; scheduling (``sim_engine``) gives its
+The evaluator (``kernel_ir``) writes a :class:`KernelTrace`; scheduling (``kernel_time``) gives its
 commands a start and an end; replay executes them on data. A trace knows no tensor and no address:
 pointers are *(parameter, byte offset)*, so one trace serves every launch of the same kernel with
 the same grid and integers.

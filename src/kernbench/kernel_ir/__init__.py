@@ -1,24 +1,30 @@
 """TTIR text to typed SSA, and its evaluation for all programs of a grid at once."""
 
-from kernbench.kernel_ir.evaluate import evaluate
-from kernbench.kernel_ir.evaluator import Evaluator
-from kernbench.kernel_ir.footprints import (
+from kernbench.kernel_ir.analysis.footprints import (
     Footprint,
     OutOfBounds,
     footprints,
     out_of_bounds,
     touched,
 )
-from kernbench.kernel_ir.integers import BINARY, BOOLEAN_BINARY, compare_arrays, elementwise, wrap
-from kernbench.kernel_ir.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
+from kernbench.kernel_ir.analysis.tcm import TcmTile, TcmUse, tcm_use
+from kernbench.kernel_ir.evaluate import evaluate
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator
+from kernbench.kernel_ir.evaluation.integers import (
+    BINARY,
+    BOOLEAN_BINARY,
+    compare_arrays,
+    elementwise,
+    wrap,
+)
+from kernbench.kernel_ir.evaluation.overflow import address_arithmetic
+from kernbench.kernel_ir.evaluation.signals import SplitPrograms, UnrollLoops
+from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer
+from kernbench.kernel_ir.evaluation.writes import makes_pointers, written_params
 from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
-from kernbench.kernel_ir.overflow import address_arithmetic
-from kernbench.kernel_ir.parser import parse_module
-from kernbench.kernel_ir.signals import SplitPrograms, UnrollLoops
-from kernbench.kernel_ir.stored import decode, encode
-from kernbench.kernel_ir.tcm import TcmTile, TcmUse, tcm_use
-from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Held, Pointer
-from kernbench.kernel_ir.writes import makes_pointers, written_params
+from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
+from kernbench.kernel_ir.text.parser import parse_module
+from kernbench.kernel_ir.text.stored import decode, encode
 
 __all__ = [
     "ABSOLUTE",

@@ -49,15 +49,6 @@ from kernbench.ops.fused import (
     residual_norm,
     rms_norm,
 )
-from kernbench.ops.gemm import gemm_blocks, linear, matmul
-from kernbench.ops.gemm_library import (
-    TileChoice,
-    in_stages,
-    library_tiles,
-    takes_shared_operands,
-    use_tiles,
-)
-from kernbench.ops.gemm_tiles import GemmTile, held_share, matmul_tiled, sum_parts_launch
 from kernbench.ops.heads import join_heads, split_heads
 from kernbench.ops.launches import (
     ELEMENTWISE_OPS,
@@ -73,6 +64,15 @@ from kernbench.ops.norm_backward import norm_backward
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
 from kernbench.ops.probe import KernelProbe, Pointer, record_launches
+from kernbench.ops.products.gemm import gemm_blocks, linear, matmul
+from kernbench.ops.products.gemm_library import (
+    TileChoice,
+    in_stages,
+    library_tiles,
+    takes_shared_operands,
+    use_tiles,
+)
+from kernbench.ops.products.gemm_tiles import GemmTile, held_share, matmul_tiled, sum_parts_launch
 from kernbench.ops.reductions import amax, mean, sum
 from kernbench.runtime_api import register_operators
 

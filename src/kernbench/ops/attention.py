@@ -19,9 +19,9 @@ import triton.language as tl
 
 from kernbench.dtypes import float32
 from kernbench.errors import UsageError
-from kernbench.ops.kernel import Memo, kernel, new_result, prepare
-from kernbench.ops.layout import Ints, block, next_power_of_2
-from kernbench.ops.promotion import compute_dtype, require_float
+from kernbench.ops.base.kernel import Memo, kernel, new_result, prepare
+from kernbench.ops.base.layout import Ints, block, next_power_of_2
+from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.runtime_api import Tensor
 
 _PREPARED = Memo()

@@ -25,9 +25,9 @@ from kernbench.ops.attention import (
     mask_strides,
     scale_of,
 )
-from kernbench.ops.kernel import kernel, new_result
-from kernbench.ops.layout import block
-from kernbench.ops.promotion import compute_dtype
+from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.layout import block
+from kernbench.ops.base.promotion import compute_dtype
 from kernbench.runtime_api import Tensor
 
 

@@ -16,10 +16,10 @@ import triton.language as tl
 
 from kernbench.dtypes import DType, bool_
 from kernbench.errors import UsageError
-from kernbench.ops import scalar_functions as fn
-from kernbench.ops.kernel import Memo, kernel, new_result, normal_dim, prepare
-from kernbench.ops.layout import Walk, broadcast_shape, broadcast_strides, build_walk
-from kernbench.ops.promotion import (
+from kernbench.ops.base import scalar_functions as fn
+from kernbench.ops.base.kernel import Memo, kernel, new_result, normal_dim, prepare
+from kernbench.ops.base.layout import Walk, broadcast_shape, broadcast_strides, build_walk
+from kernbench.ops.base.promotion import (
     as_number,
     compute_dtype,
     float_result,

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from kernbench.errors import UsageError
-from kernbench.ops.kernel import kernel, new_result
-from kernbench.ops.layout import block
+from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.layout import block
 from kernbench.runtime_api import Tensor
 
 

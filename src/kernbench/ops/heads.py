@@ -14,9 +14,9 @@ import triton.language as tl
 
 from kernbench.dtypes import int32
 from kernbench.errors import UsageError
-from kernbench.ops.kernel import Memo, kernel, prepare
-from kernbench.ops.layout import block
-from kernbench.ops.promotion import compute_dtype, require_float
+from kernbench.ops.base.kernel import Memo, kernel, prepare
+from kernbench.ops.base.layout import block
+from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.runtime_api import Tensor
 
 _PREPARED = Memo()

@@ -15,13 +15,13 @@ import triton
 from triton.runtime.errors import OutOfResources
 
 from kernbench.dtypes import DType
-from kernbench.ops import scalar_functions as fn
+from kernbench.ops.base import scalar_functions as fn
+from kernbench.ops.base.promotion import compute_dtype
+from kernbench.ops.base.rows import row_blocks
 from kernbench.ops.elementwise import elementwise_flat
 from kernbench.ops.fused import residual_norm_rows
-from kernbench.ops.gemm_tiles import GemmTile, sum_parts, sum_parts_launch
 from kernbench.ops.normalization import layer_norm_rows, softmax_rows
-from kernbench.ops.promotion import compute_dtype
-from kernbench.ops.rows import row_blocks
+from kernbench.ops.products.gemm_tiles import GemmTile, sum_parts, sum_parts_launch
 from kernbench.ops.rows_in_passes import layer_norm_in_passes, softmax_in_passes
 
 _BLOCK = 1024

@@ -12,10 +12,10 @@ import triton.language as tl
 
 from kernbench.dtypes import float32
 from kernbench.errors import UsageError
-from kernbench.ops.kernel import kernel, new_result
-from kernbench.ops.promotion import compute_dtype, require_float
+from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.promotion import compute_dtype, require_float
+from kernbench.ops.base.rows import row_blocks
 from kernbench.ops.reductions import sum as sum_dim
-from kernbench.ops.rows import row_blocks
 from kernbench.runtime_api import Tensor
 
 _MOST_PARTS = 256

@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 
 from kernbench.errors import UsageError
-from kernbench.ops.kernel import kernel, new_result
-from kernbench.ops.promotion import compute_dtype, require_float
-from kernbench.ops.rows import as_rows, row_blocks
+from kernbench.ops.base.kernel import kernel, new_result
+from kernbench.ops.base.promotion import compute_dtype, require_float
+from kernbench.ops.base.rows import as_rows, row_blocks
 from kernbench.runtime_api import Tensor
 
 

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from kernbench.errors import UsageError
-from kernbench.ops.kernel import kernel
-from kernbench.ops.promotion import require_float
+from kernbench.ops.base.kernel import kernel
+from kernbench.ops.base.promotion import require_float
 from kernbench.runtime_api import Tensor
 
 

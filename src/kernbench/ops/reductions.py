@@ -11,10 +11,10 @@ import triton.language as tl
 
 from kernbench.dtypes import DType, int64
 from kernbench.errors import UsageError
+from kernbench.ops.base.kernel import kernel, new_result, normal_dim
+from kernbench.ops.base.layout import block, build_walk
+from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.ops.elementwise import mul
-from kernbench.ops.kernel import kernel, new_result, normal_dim
-from kernbench.ops.layout import block, build_walk
-from kernbench.ops.promotion import compute_dtype, require_float
 from kernbench.runtime_api import Tensor
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from kernbench.ops.kernel import kernel
+from kernbench.ops.base.kernel import kernel
 
 
 @kernel

@@ -1,63 +1,83 @@
 """Phase 2: executing commands on the bytes of buffers, with numpy."""
 
-from kernbench.replay.collective import run_collective
-from kernbench.replay.frame import PointerArg
-from kernbench.replay.interleaved import (
-    Decisions,
-    Executed,
-    InterleavedLaunch,
-    Resolve,
-    Span,
-    Strand,
-    Watched,
-    capture,
-    of_programs,
-    pace_interleaved,
-    parts_of,
-    run_interleaved,
-    spans_of,
+from kernbench.replay.collective import (
+    run_collective,
 )
-from kernbench.replay.outside import OutsideReads
-from kernbench.replay.run import run_kernel
-from kernbench.replay.sanitizer import (
-    Clock,
-    Kind,
-    Launched,
-    LiveWatch,
-    Part,
-    Sanitizer,
-    Touch,
-    build_sanitizer,
-    record_touch,
-    strided_spans,
+from kernbench.replay.numerics.shapes import (
+    SHAPE_OPS,
+    full,
+)
+from kernbench.replay.numerics.to_integers import (
+    out_of_range,
+)
+from kernbench.replay.plans.composite import (
+    composite_groups,
+)
+from kernbench.replay.plans.group_plan import (
+    GroupPlan,
+    Watch,
+)
+from kernbench.replay.plans.persistent import (
+    iterations_as_programs,
+)
+from kernbench.replay.plans.plan import (
+    Plan,
+)
+from kernbench.replay.plans.rewriting import (
+    Joining,
+    NotAlikeError,
+    outline,
+    with_known,
+)
+from kernbench.replay.run import (
+    run_kernel,
+)
+from kernbench.replay.steps.diagnostics import (
+    show_printed,
+)
+from kernbench.replay.steps.frame import (
+    Frame,
+    PointerArg,
+)
+from kernbench.replay.steps.lifetimes import (
+    operands,
+    reads,
+    results,
+)
+from kernbench.replay.steps.outside import (
+    OutsideReads,
+)
+from kernbench.replay.steps.sites import (
+    Site,
+    atomic_name,
+)
+from kernbench.replay.steps.step import (
+    Step,
 )
 
 __all__ = [
-    "Clock",
-    "Decisions",
-    "Executed",
-    "InterleavedLaunch",
-    "Kind",
-    "Launched",
-    "LiveWatch",
+    "SHAPE_OPS",
+    "Frame",
+    "GroupPlan",
+    "Joining",
+    "NotAlikeError",
     "OutsideReads",
-    "Part",
+    "Plan",
     "PointerArg",
-    "Resolve",
-    "Sanitizer",
-    "Span",
-    "Strand",
-    "Touch",
-    "Watched",
-    "build_sanitizer",
-    "capture",
-    "of_programs",
-    "pace_interleaved",
-    "parts_of",
-    "record_touch",
+    "Site",
+    "Step",
+    "Watch",
+    "atomic_name",
+    "composite_groups",
+    "full",
+    "iterations_as_programs",
+    "operands",
+    "out_of_range",
+    "outline",
+    "reads",
+    "results",
     "run_collective",
-    "run_interleaved",
     "run_kernel",
-    "spans_of",
-    "strided_spans",
+    "show_printed",
+    "with_known",
 ]

@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Sequence
 
 from kernbench.commands import KernelTrace
-from kernbench.replay.frame import PointerArg
-from kernbench.replay.outside import OutsideReads
-from kernbench.replay.plan import Plan
+from kernbench.replay.plans.plan import Plan
+from kernbench.replay.steps.frame import PointerArg
+from kernbench.replay.steps.outside import OutsideReads
 
 # A memo, not state: a plan is a function of its trace alone and dies with it.
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, Plan] = weakref.WeakKeyDictionary()

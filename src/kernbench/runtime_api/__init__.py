@@ -1,28 +1,28 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
-from kernbench.runtime_api.argument_errors import refuse_out_of_bounds
-from kernbench.runtime_api.collective import Collective
-from kernbench.runtime_api.context import RuntimeContext
-from kernbench.runtime_api.current import current_context
-from kernbench.runtime_api.disagreement import not_fitting
-from kernbench.runtime_api.distributed import Distributed, ReduceOp
-from kernbench.runtime_api.host_read import HOST_READS
-from kernbench.runtime_api.host_tensor import HostMemory
-from kernbench.runtime_api.kernel_engine import Grid, KernelEngine, Policies
-from kernbench.runtime_api.kernel_plan import KernelPlan
-from kernbench.runtime_api.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
-from kernbench.runtime_api.launcher import KernelLauncher
-from kernbench.runtime_api.lent_memory import LentMemory
-from kernbench.runtime_api.live_launch import LivePlan, Reach, run_on_copies, run_watched
-from kernbench.runtime_api.multiprocessing import SpawnContext, SpawnException, StartedRank
-from kernbench.runtime_api.operators import register_operators
-from kernbench.runtime_api.process_group import ProcessGroup
-from kernbench.runtime_api.rank_state import RankState
-from kernbench.runtime_api.run import Run
-from kernbench.runtime_api.streams import DeviceStream, Marker, WaitFor
-from kernbench.runtime_api.tables import tables_of
-from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import Part, Signature, Work
+from kernbench.runtime_api.base.current import current_context
+from kernbench.runtime_api.base.rank_state import RankState
+from kernbench.runtime_api.base.run import Run
+from kernbench.runtime_api.base.streams import DeviceStream, Marker, WaitFor
+from kernbench.runtime_api.collectives.collective import Collective
+from kernbench.runtime_api.collectives.disagreement import not_fitting
+from kernbench.runtime_api.collectives.process_group import ProcessGroup
+from kernbench.runtime_api.collectives.work import Part, Signature, Work
+from kernbench.runtime_api.front.context import RuntimeContext
+from kernbench.runtime_api.front.distributed import Distributed, ReduceOp
+from kernbench.runtime_api.front.multiprocessing import SpawnContext, SpawnException, StartedRank
+from kernbench.runtime_api.launches.argument_errors import refuse_out_of_bounds
+from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
+from kernbench.runtime_api.launches.kernel_plan import KernelPlan
+from kernbench.runtime_api.launches.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
+from kernbench.runtime_api.launches.launcher import KernelLauncher
+from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies, run_watched
+from kernbench.runtime_api.launches.tables import tables_of
+from kernbench.runtime_api.memory.host_tensor import HostMemory
+from kernbench.runtime_api.memory.lent_memory import LentMemory
+from kernbench.runtime_api.tensors.host_read import HOST_READS
+from kernbench.runtime_api.tensors.operators import register_operators
+from kernbench.runtime_api.tensors.tensor import Tensor
 
 __all__ = [
     "HOST_READS",

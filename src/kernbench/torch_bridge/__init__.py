@@ -7,9 +7,9 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from kernbench.torch_bridge.device_limit import check_ranks
-from kernbench.torch_bridge.packages import check_private
-from kernbench.torch_bridge.versions import SUPPORTED, TorchVersionError, check_torch
+from kernbench.torch_bridge.base.device_limit import check_ranks
+from kernbench.torch_bridge.base.versions import SUPPORTED, TorchVersionError, check_torch
+from kernbench.torch_bridge.python.packages import check_private
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext
@@ -53,7 +53,7 @@ def run_torchrun(
     check_ranks(nprocs, f"run_torchrun(nprocs={nprocs})")
     check_torch()
     check_private(private, path.parent)
-    from kernbench.torch_bridge.programs import run_torchrun as run
+    from kernbench.torch_bridge.front.programs import run_torchrun as run
 
     run(
         context,

@@ -20,16 +20,16 @@ from kernbench.commands import (
     is_axis,
 )
 from kernbench.dtypes import DType, bool_, int64
-from kernbench.kernel_ir import integers
-from kernbench.kernel_ir.ir import Op
-from kernbench.kernel_ir.literals import dense, scalar
+from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.overflow import note_overflow
+from kernbench.kernel_ir.evaluation.planned import MIXING, planned_values
+from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Held, Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
-from kernbench.kernel_ir.overflow import note_overflow
-from kernbench.kernel_ir.planned import MIXING, planned_values
-from kernbench.kernel_ir.values import ABSOLUTE, Held, Pointer
+from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.literals import dense, scalar
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.commands import Atomic, MemoryOrder, Operand, Splat, Tile
-from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.ops.tt import pointed_to, read_mask
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

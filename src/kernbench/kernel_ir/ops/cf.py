@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.commands import Separable, Splat, constant
-from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -18,13 +18,13 @@ from kernbench.commands import (
     make_range,
     uniform,
 )
-from kernbench.kernel_ir import integers
-from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.values import Descriptor, Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
-from kernbench.kernel_ir.values import Descriptor, Pointer
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from kernbench.commands import Access, Assert, Predicate, Print, Printed
-from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.evaluation.values import Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
-from kernbench.kernel_ir.values import Pointer
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from kernbench.commands import Gemm, MathClass, Operand
 from kernbench.dtypes import DType, bfloat16, float16
-from kernbench.kernel_ir.ir import Op
 from kernbench.kernel_ir.ops.registry import Dialect
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

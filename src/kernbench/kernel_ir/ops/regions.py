@@ -12,24 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kernbench.commands import (
-    Assert,
-    Command,
-    Math,
-    MathClass,
-    Operand,
-    Param,
-    Region,
-    Splat,
-    Tile,
-)
-from kernbench.kernel_ir import ir
-from kernbench.kernel_ir.ir import Op
+from kernbench.commands import Assert, Command, Math, MathClass, Operand, Param, Region, Splat, Tile
+from kernbench.kernel_ir.evaluation.values import Held
 from kernbench.kernel_ir.ops.registry import Dialect
-from kernbench.kernel_ir.values import Held
+from kernbench.kernel_ir.text import ir
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

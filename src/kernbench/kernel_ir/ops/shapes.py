@@ -16,13 +16,13 @@ from kernbench.commands import (
     Tile,
 )
 from kernbench.dtypes import int64
-from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.evaluation.reshape import reshape, reshape_predicate
+from kernbench.kernel_ir.evaluation.values import Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
-from kernbench.kernel_ir.reshape import reshape, reshape_predicate
-from kernbench.kernel_ir.values import Pointer
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

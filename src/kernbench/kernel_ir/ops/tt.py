@@ -21,14 +21,14 @@ from kernbench.commands import (
     uniform,
 )
 from kernbench.dtypes import float32, int64
-from kernbench.kernel_ir.ir import Op
+from kernbench.kernel_ir.evaluation.overflow import note_address
+from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Pointer
 from kernbench.kernel_ir.ops.descriptors import block_pointer_access
 from kernbench.kernel_ir.ops.registry import Dialect
-from kernbench.kernel_ir.overflow import note_address
-from kernbench.kernel_ir.values import ABSOLUTE, Descriptor, Pointer
+from kernbench.kernel_ir.text.ir import Op
 
 if TYPE_CHECKING:
-    from kernbench.kernel_ir.evaluator import Evaluator
+    from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 

@@ -17,29 +17,24 @@ from torch._C._distributed_c10d import Work
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kernbench.errors import (
-    CollectiveTimeoutError,
-    KernbenchError,
-    RankFailedError,
-    UsageError,
-)
+from kernbench.clock import Handle, user_site
+from kernbench.errors import CollectiveTimeoutError, KernbenchError, RankFailedError, UsageError
 from kernbench.runtime_api import Collective, Part, Signature, WaitFor, not_fitting
-from kernbench.sim_engine import Handle, user_site
+from kernbench.torch_bridge.base.dtypes import element_type
 from kernbench.torch_bridge.c10d.data import Compute, all_gather
-from kernbench.torch_bridge.call_keys import is_meta
-from kernbench.torch_bridge.device.in_use import begin_use, end_use
-from kernbench.torch_bridge.device.names import EXECUTING
-from kernbench.torch_bridge.device.residence import residence_of
-from kernbench.torch_bridge.dtypes import element_type
-from kernbench.torch_bridge.host import to_ps
-from kernbench.torch_bridge.known_values import follow_collective
-from kernbench.torch_bridge.process import Process, current
+from kernbench.torch_bridge.dispatch.known_values import follow_collective
+from kernbench.torch_bridge.placement.call_keys import is_meta
+from kernbench.torch_bridge.placement.in_use import begin_use, end_use
+from kernbench.torch_bridge.placement.names import EXECUTING
+from kernbench.torch_bridge.placement.residence import residence_of
+from kernbench.torch_bridge.processes.host import to_ps
+from kernbench.torch_bridge.processes.process import Process, current
 
 if TYPE_CHECKING:
     from types import FrameType
 
+    from kernbench.clock import Site
     from kernbench.runtime_api import ProcessGroup, Run
-    from kernbench.sim_engine import Site
 
 _HERE = str(Path(__file__).parent)
 _CALLS = c10d.__file__

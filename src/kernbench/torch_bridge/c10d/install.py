@@ -12,12 +12,12 @@ import torch.distributed.rpc as rpc
 from torch._C import _distributed_c10d as native
 from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
 
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.c10d.process_group import GlooGroup, NcclGroup
 from kernbench.torch_bridge.c10d.store import HashStore, file_store, rendezvous, tcp_store
 from kernbench.torch_bridge.c10d.world import CurrentWorld
-from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import Process
-from kernbench.torch_bridge.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.process import Process
 
 _NCCL_GROUPS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
 """Classes of which PyTorch makes groups of the backend ``nccl``; releases differ in which."""

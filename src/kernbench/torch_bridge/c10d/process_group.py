@@ -13,9 +13,10 @@ import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from kernbench.clock import user_site
 from kernbench.errors import UsageError
 from kernbench.runtime_api import ProcessGroup
-from kernbench.sim_engine import user_site
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.c10d import data
 from kernbench.torch_bridge.c10d.calls import (
     Call,
@@ -35,9 +36,8 @@ from kernbench.torch_bridge.c10d.checks import (
     cut,
 )
 from kernbench.torch_bridge.c10d.reductions import name_of
-from kernbench.torch_bridge.host import to_ps
-from kernbench.torch_bridge.process import current
-from kernbench.torch_bridge.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.host import to_ps
+from kernbench.torch_bridge.processes.process import current
 
 
 class Options:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError
 
+from kernbench.clock import Handle, rank_lines
 from kernbench.errors import KernbenchError
-from kernbench.sim_engine import Handle, rank_lines
-from kernbench.torch_bridge.host import to_ps
-from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.processes.host import to_ps
+from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine import Simulation
+    from kernbench.clock import Simulation
 
 _TIMEOUT = timedelta(minutes=30)
 

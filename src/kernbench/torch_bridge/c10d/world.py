@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
 
-from kernbench.torch_bridge.process import HERE, current
+from kernbench.torch_bridge.processes.process import HERE, current
 
 
 class _World:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.dtypes import float32
 from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
+from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
-from kernbench.torch_bridge.dtypes import kernel_dtype
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine

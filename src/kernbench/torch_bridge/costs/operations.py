@@ -9,26 +9,21 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, channels_last, channels_last_3d, strided
 
 from kernbench.dtypes import float32
-from kernbench.torch_bridge.call_keys import call_keys
+from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.gemm import GemmCosts
-from kernbench.torch_bridge.costs.products import (
-    CONVOLUTIONS,
-    PRODUCTS,
-    RECURRENT,
-    operand_of,
-)
+from kernbench.torch_bridge.costs.products import CONVOLUTIONS, PRODUCTS, RECURRENT, operand_of
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
 from kernbench.torch_bridge.costs.sequences import in_turn
-from kernbench.torch_bridge.dtypes import kernel_dtype
+from kernbench.torch_bridge.placement.call_keys import call_keys
 
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
     from kernbench.hardware import Machine
+    from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.costs.timing import OperationTiming
-    from kernbench.torch_bridge.float32 import Float32
-    from kernbench.torch_bridge.operations import Operation
+    from kernbench.torch_bridge.processes.float32 import Float32
 
 
 class OperationCosts:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.op_log import Template
-from kernbench.sim_engine import Conditions, schedule_kernel
 from kernbench.torch_bridge.costs.timing import OperationTiming
 
 if TYPE_CHECKING:

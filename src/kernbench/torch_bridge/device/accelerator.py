@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.device.module import device_count, set_device
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, current_index
-from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index
 
 _NO_DEVICE = -1
 _DTYPES = frozenset(

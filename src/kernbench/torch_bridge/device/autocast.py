@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.device.tensors import device_of
-from kernbench.torch_bridge.dispatcher.of_all import library_of_all
-from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.of_all import library_of_all
 
 _set_enabled = torch.set_autocast_enabled
 _clear_cache = torch.clear_autocast_cache

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernbench.torch_bridge.device.residence import residence_of, settle
-from kernbench.torch_bridge.modes import Mode
-from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.base.modes import Mode
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.placement.residence import residence_of, settle
 
 _Reducer: Any = dist.Reducer
 _init = _Reducer.__init__

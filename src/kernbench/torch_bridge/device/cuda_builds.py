@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.backends.cudnn
 
-from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.base.patches import Patches
 
 _PREFIX = "_cuda_"
 _OF_EVERY_BUILD = frozenset(

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
-from kernbench.torch_bridge.device.residence import residence_of, settle_open
-from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.placement.residence import residence_of, settle_open
 
 
 def _settle(gradients: Iterable[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import (
     accelerator,
     autocast,
@@ -15,8 +16,7 @@ from kernbench.torch_bridge.device import (
     rng,
     tensors,
 )
-from kernbench.torch_bridge.memory import cuda
-from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.device import cuda_memory as cuda
 
 
 def install(patches: Patches) -> None:

@@ -17,11 +17,11 @@ import torch.nn.parallel.comm
 import torch.utils.dlpack
 from torch import Tensor
 
-from kernbench.torch_bridge.device.residence import residence_of
-from kernbench.torch_bridge.memory.cuda import mem_get_info
-from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import HERE
-from kernbench.torch_bridge.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.device.cuda_memory import mem_get_info
+from kernbench.torch_bridge.placement.residence import residence_of
+from kernbench.torch_bridge.processes.process import HERE
 
 _TORCH = f"{Path(torch.__file__).parent}/"
 _dlpack = torch.Tensor.__dlpack__

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, unobserved
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of, is_plain, read_by_host
-from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, unobserved
 
 _make = torch._C.TensorBase.__new__
 _type = Tensor.type

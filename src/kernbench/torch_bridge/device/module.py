@@ -8,10 +8,15 @@ from typing import Any
 import torch
 
 from kernbench.hardware import MachineSpec
+from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import rng, streams
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, check_index, current_index, with_index
-from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.placement.names import (
+    DEVICE_TYPE,
+    check_index,
+    current_index,
+    with_index,
+)
+from kernbench.torch_bridge.processes.process import current
 
 _ARCHITECTURE = 90
 """What programs see of a machine that is not CUDA's: one whose features PyTorch uses freely."""

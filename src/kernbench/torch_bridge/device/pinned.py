@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.residence import residence_of, storage_of
-from kernbench.torch_bridge.patches import Patches
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 
 NOT_PINNED = "Only dense CPU tensors can be pinned"
 

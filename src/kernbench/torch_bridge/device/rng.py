@@ -19,7 +19,9 @@ import torch.distributed.tensor._random as dtensor_random
 from torch import Tensor
 from torch.distributed.device_mesh import _get_device_handle
 
-from kernbench.torch_bridge.device.names import (
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.streams import refuse_in_capture
+from kernbench.torch_bridge.placement.names import (
     CPU,
     DEVICE_TYPE,
     EXECUTING,
@@ -27,9 +29,7 @@ from kernbench.torch_bridge.device.names import (
     is_simulated,
     with_index,
 )
-from kernbench.torch_bridge.device.streams import refuse_in_capture
-from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import RandomState, current
+from kernbench.torch_bridge.processes.process import RandomState, current
 
 _Generator: Any = torch.Generator
 _64_BITS = (1 << 64) - 1

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from kernbench.clock import Handle
+from kernbench.clock import Stream as Queue
 from kernbench.errors import UsageError
 from kernbench.runtime_api import DeviceStream, Marker, WaitFor
-from kernbench.sim_engine import Handle
-from kernbench.sim_engine import Stream as Queue
-from kernbench.torch_bridge.device.names import DEVICE_TYPE, is_simulated, with_index
-from kernbench.torch_bridge.process import current
-from kernbench.torch_bridge.refusals import CaptureError
+from kernbench.torch_bridge.base.refusals import CaptureError
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, is_simulated, with_index
+from kernbench.torch_bridge.processes.process import current
 
 _PS_PER_MS = 1e9
 _DEFAULT_HANDLES = (0, 1, 2)

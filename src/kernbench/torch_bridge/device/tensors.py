@@ -12,19 +12,19 @@ from torch.jit._builtins import _get_builtin_table
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from kernbench.torch_bridge.device.moves import moving
-from kernbench.torch_bridge.device.names import (
+from kernbench.torch_bridge.base.operations import PLAIN, holds_memory
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.pinned import NOT_PINNED, pinned
+from kernbench.torch_bridge.placement.moves import moving
+from kernbench.torch_bridge.placement.names import (
     CPU,
     DEVICE_TYPE,
     EXECUTING,
     is_simulated,
     with_index,
 )
-from kernbench.torch_bridge.device.pinned import NOT_PINNED, pinned
-from kernbench.torch_bridge.device.residence import residence_of, settle_open
-from kernbench.torch_bridge.operations import PLAIN, holds_memory
-from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.placement.residence import residence_of, settle_open
+from kernbench.torch_bridge.processes.process import current
 
 _Base = torch._C.TensorBase
 _device_of = _Base.device.__get__

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.device.moves import MOVE, UNDER_WAY
-from kernbench.torch_bridge.device.names import CPU, DEVICE_TYPE, unobserved
-from kernbench.torch_bridge.device.residence import settle, storage_of
+from kernbench.torch_bridge.base.refusals import CaptureError
 from kernbench.torch_bridge.device.rng import device_generator, known_generator, state_for
+from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling, CapturedWork, stand_in
 from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
-from kernbench.torch_bridge.operands import leaves, written_tensors
-from kernbench.torch_bridge.process import RandomState, current
-from kernbench.torch_bridge.refusals import CaptureError
+from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
+from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, unobserved
+from kernbench.torch_bridge.placement.residence import settle, storage_of
+from kernbench.torch_bridge.processes.process import RandomState, current
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import DeviceStream, Marker
+    from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.c10d.calls import Call, CollectiveWork
     from kernbench.torch_bridge.graphs.collectives import Post
-    from kernbench.torch_bridge.operations import Operation
-    from kernbench.torch_bridge.process import Process
+    from kernbench.torch_bridge.processes.process import Process
 
 _NEEDS_DATA = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _NO_BACKWARD = -1

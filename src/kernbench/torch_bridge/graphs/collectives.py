@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from kernbench.torch_bridge.c10d.calls import Call, CollectiveWork
-from kernbench.torch_bridge.device.residence import Residence, storage_of
-from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.placement.residence import Residence, storage_of
+from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.graphs.capture import Capture
     from kernbench.torch_bridge.graphs.memory import Ref
-    from kernbench.torch_bridge.process import Process
+    from kernbench.torch_bridge.processes.process import Process
 
 Post = Callable[[Call], CollectiveWork]
 

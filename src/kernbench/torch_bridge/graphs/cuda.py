@@ -9,14 +9,14 @@ import torch
 import torch.cuda.graphs
 
 from kernbench.outputs import write_text
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import CaptureError
 from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.graphs.capture import Capture, end_all
 from kernbench.torch_bridge.graphs.graph import Graph
 from kernbench.torch_bridge.graphs.queues import CaptureQueue
 from kernbench.torch_bridge.memory import PrivatePool
-from kernbench.torch_bridge.patches import Patches
-from kernbench.torch_bridge.process import Process, current
-from kernbench.torch_bridge.refusals import CaptureError
+from kernbench.torch_bridge.processes.process import Process, current
 
 _MODES = ("global", "thread_local", "relaxed")
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.runtime_api import Marker, WaitFor
-from kernbench.torch_bridge.bursts import Burst
-from kernbench.torch_bridge.commands import HostCopy
-from kernbench.torch_bridge.device.names import unobserved
+from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.graphs.capture import Step
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
-from kernbench.torch_bridge.operands import leaves
+from kernbench.torch_bridge.placement.names import unobserved
+from kernbench.torch_bridge.processes.bursts import Burst
+from kernbench.torch_bridge.processes.commands import HostCopy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kernbench.sim_engine import Stream, StreamCommand
+    from kernbench.clock import Stream, StreamCommand
     from kernbench.torch_bridge.c10d.calls import CollectiveWork
     from kernbench.torch_bridge.graphs.capture import Capture
     from kernbench.torch_bridge.graphs.queues import Command
-    from kernbench.torch_bridge.process import Process
+    from kernbench.torch_bridge.processes.process import Process
 
 
 class Graph:

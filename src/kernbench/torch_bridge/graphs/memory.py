@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map
 
-from kernbench.torch_bridge.device.residence import Residence, storage_of
-from kernbench.torch_bridge.refusals import CaptureError
+from kernbench.torch_bridge.base.refusals import CaptureError
+from kernbench.torch_bridge.placement.residence import Residence, storage_of
 
 
 @dataclass(slots=True, eq=False)

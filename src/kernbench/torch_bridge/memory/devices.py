@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernbench.clock import user_site
 from kernbench.errors import OutOfMemoryError
-from kernbench.sim_engine import user_site
 from kernbench.torch_bridge.memory.allocator import Block, CachingAllocator, DeviceFullError
-from kernbench.torch_bridge.process import current
+from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.torch_bridge.process import Process
+    from kernbench.torch_bridge.processes.process import Process
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MOST_NAMED = 4

@@ -17,11 +17,7 @@ from kernbench.tp.sharding.shards import (
     shard_range,
 )
 from kernbench.tp.sharding.timing import TimedCollective, time_collectives
-from kernbench.tp.sharding.traffic import (
-    CollectiveUse,
-    collectives_per_step,
-    total_step_bytes,
-)
+from kernbench.tp.sharding.traffic import CollectiveUse, collectives_per_step, total_step_bytes
 from kernbench.tp.sharding.transformer import TransformerConfig
 
 __all__ = [

@@ -1,0 +1,29 @@
+"""Time the kernels of kernbench.ops and the vendor's GEMM on a real device, as rows to score."""
+
+from kernbench.accuracy.measurement.campaign import Measured, measure
+from kernbench.accuracy.measurement.cuda import CudaDevice
+from kernbench.accuracy.measurement.device import Device, NoDeviceError
+from kernbench.accuracy.measurement.shapes import (
+    GemmShape,
+    RowShape,
+    Shape,
+    default_shapes,
+    parse_gemm,
+    read_shapes,
+)
+from kernbench.accuracy.measurement.writing import write_rows
+
+__all__ = [
+    "CudaDevice",
+    "Device",
+    "GemmShape",
+    "Measured",
+    "NoDeviceError",
+    "RowShape",
+    "Shape",
+    "default_shapes",
+    "measure",
+    "parse_gemm",
+    "read_shapes",
+    "write_rows",
+]

@@ -1,0 +1,62 @@
+"""How far off the model is: measured rows, predictors, and the error table."""
+
+from kernbench.accuracy.validation.predictors.gemm import DTYPES as GEMM_DTYPES
+from kernbench.accuracy.validation.predictors.gemm import GemmTuner, Timed
+from kernbench.accuracy.validation.rows.devices import Machines, presets
+from kernbench.accuracy.validation.rows.harness import gemm_harness
+from kernbench.accuracy.validation.rows.parts import part_of
+from kernbench.accuracy.validation.rows.predictor import Answer, Predictor
+from kernbench.accuracy.validation.rows.problem import Problem
+from kernbench.accuracy.validation.rows.reference import (
+    Category,
+    Row,
+    category_of,
+    read_rows,
+    sampled,
+)
+from kernbench.accuracy.validation.rows.registry import make_predictor
+from kernbench.accuracy.validation.rows.repeated import repeated_kernels
+from kernbench.accuracy.validation.scores.report import (
+    dump_plot,
+    format_of_plot,
+    render_page,
+    render_text,
+    to_json,
+)
+from kernbench.accuracy.validation.scores.score import (
+    Errors,
+    Scored,
+    answer_rows,
+    errors_of,
+    measure,
+)
+
+__all__ = [
+    "GEMM_DTYPES",
+    "Answer",
+    "Category",
+    "Errors",
+    "GemmTuner",
+    "Machines",
+    "Predictor",
+    "Problem",
+    "Row",
+    "Scored",
+    "Timed",
+    "answer_rows",
+    "category_of",
+    "dump_plot",
+    "errors_of",
+    "format_of_plot",
+    "gemm_harness",
+    "make_predictor",
+    "measure",
+    "part_of",
+    "presets",
+    "read_rows",
+    "render_page",
+    "render_text",
+    "repeated_kernels",
+    "sampled",
+    "to_json",
+]

@@ -1,0 +1,74 @@
+"""Collective rows: the schedule that the machine's library chooses, on the machine's links."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from kernbench.accuracy.validation.predictors.stacks import stack_of
+from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.harness import peer_changes
+from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.errors import KernbenchError
+from kernbench.hardware import changed_machine
+from kernbench.links import Asked, Network
+
+OPS = {"alltoall": "all_to_all", "all_reduce_custom": "all_reduce"}
+"""By the sources' names, where ours differ."""
+
+ITEM_BYTES = {"fp32": 4, "float": 4, "fp16": 2, "bf16": 2, "half": 2, "int8": 1, "fp8": 1}
+
+_PEER_LIMIT_BYTES = 8 * 2**20
+"""Serving stacks hand larger messages to the vendor's library."""
+_PEER = ("one_shot", "two_shot")
+_PS_PER_US = 1e6
+
+
+class CollectivePredictor:
+    """Answers collective rows of one node; every rank enters at the same time."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+        self._network = lru_cache(maxsize=64)(self._make_network)
+
+    def predict(self, row: Row) -> Answer:
+        num_ranks = row.integer("n_ranks")
+        op = OPS.get(row.op, row.op)
+        item_bytes = ITEM_BYTES.get(row.dtype)
+        if item_bytes is None:
+            return Answer(None, f"no item size for dtype {row.dtype}")
+        if (row.optional("n_nodes") or 1) > 1:
+            return Answer(None, "no preset of the links between this source's nodes")
+        if op == "send_recv":
+            num_ranks = 2
+        try:
+            network = self._network(row.device, num_ranks, row.source, row.fields.get("impl", ""))
+        except KernbenchError as error:
+            return Answer(None, str(error).split(";")[0])
+        if network.machine.spec.collectives is None:
+            return Answer(None, f"machine {network.machine.name} has no collective library")
+        asked = Asked(op, num_ranks, -(-row.integer("bytes") // item_bytes), item_bytes)
+        algorithms = ["auto"]
+        if row.op == "all_reduce_custom" and row.integer("bytes") < _PEER_LIMIT_BYTES:
+            algorithms = list(_PEER)
+        elif "NVLS disabled" in row.fields.get("impl", ""):
+            algorithms = ["ring"]
+        answers = [_time(network, asked, algorithm) for algorithm in algorithms]
+        time_ps, how = min(answers)
+        return Answer(time_ps / _PS_PER_US, how=how)
+
+    def _make_network(self, device: str, num_ranks: int, source: str, impl: str) -> Network:
+        machine = self._machines.machine_of(device, num_ranks)
+        machine = stack_of(source).adapted(machine, num_ranks)
+        changes = peer_changes(impl, machine.name)
+        return Network(changed_machine(machine, changes) if changes else machine)
+
+
+def _time(network: Network, asked: Asked, algorithm: str) -> tuple[int, str]:
+    """Return the time of a collective on idle links, and what was chosen."""
+    sips = tuple(range(asked.num_ranks))
+    choice = network.selector.choose(asked, sips, algorithm)
+    # A network of its own: what was timed before must not be in the way.
+    idle = Network(network.machine)
+    placed = idle.run(choice.build(asked), sips, (0,) * asked.num_ranks, choice.protocol)
+    return placed.template.duration_ps, placed.template.algorithm

@@ -1,0 +1,163 @@
+"""GEMM rows: kernbench's own Triton GEMM on the row's machine, with the fastest tile of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernbench.accuracy.validation.predictors.gemm_bounds import GemmBounds
+from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness
+from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.problem import Cached, Problem
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.accuracy.validation.rows.repeated import repeated_kernels
+from kernbench.commands import KernelTrace
+from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
+from kernbench.errors import MachineError
+from kernbench.hardware import Machine, SipSpec
+from kernbench.kernel_time import Conditions, kernel_duration_ps
+from kernbench.ops import (
+    GemmTile,
+    KernelProbe,
+    Pointer,
+    held_share,
+    in_stages,
+    library_tiles,
+    product_call,
+    sum_parts_call,
+    takes_shared_operands,
+)
+from kernbench.triton_backend import activate
+
+DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
+
+_MOST_TRACES = 32
+"""All tiles of one problem, so that rows of the same shape on several devices share them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The fastest tile for a problem."""
+
+    kernel_us: float
+    tile: GemmTile
+
+
+class GemmPredictor:
+    """Answers GEMM rows."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+        self._tuner = GemmTuner()
+        self._met = lru_cache(maxsize=256)(_met)
+
+    def predict(self, row: Row) -> Answer:
+        dtype = DTYPES.get(row.dtype)
+        if row.op != "gemm":
+            return Answer(None, f"no kernel for op {row.op}")
+        if dtype is None:
+            return Answer(None, f"no Triton dtype for {row.dtype}")
+        machine = self._machines.machine_of(row.device)
+        problem = Problem.of(row, dtype)
+        harness = gemm_harness(row.source, machine.name)
+        try:
+            best = self._tuner.tune(
+                problem, self._met(machine, harness, repeated_kernels(row)), harness
+            )
+        except MachineError as error:
+            return Answer(None, str(error).split(";")[0])
+        return Answer(harness.time_us(best.kernel_us), how=str(best.tile))
+
+
+def _met(machine: Machine, harness: Harness, repeated: float) -> Machine:
+    return harness.met(machine, repeated)
+
+
+class GemmTuner:
+    """Finds the fastest tile by timing the kernel with each that may be the fastest."""
+
+    def __init__(self, most_traces: int | None = _MOST_TRACES) -> None:
+        self._probe = KernelProbe()
+        self._products = lru_cache(maxsize=most_traces)(self._product)
+        self._sums = lru_cache(maxsize=most_traces)(self._sum)
+
+    def tune(self, problem: Problem, machine: Machine, harness: Harness) -> Timed:
+        """Return the tile with the least modeled time."""
+        (best,) = self.fastest(problem, machine, harness)
+        return best
+
+    def fastest(
+        self,
+        problem: Problem,
+        machine: Machine,
+        harness: Harness,
+        most: int = 1,
+        among: Sequence[GemmTile] | None = None,
+    ) -> list[Timed]:
+        """Return the ``most`` fastest tiles, the fastest first, of those that the library has.
+
+        Tiles that cannot be among them, by their :class:`GemmBounds`, are not timed. ``among``
+        names tiles to look at instead.
+
+        Raises:
+            MachineError: No tile fits, or the machine gives no rate for the dtype.
+        """
+        sip = machine.sip
+        cached = harness.cached(problem.input_bytes, problem.weight_bytes, sip)
+        least = GemmBounds(problem, sip, cached)
+        known = tiles(problem, sip, harness) if among is None else among
+        bounds = sorted((least.least_ps(tile), index, tile) for index, tile in enumerate(known))
+        found: list[tuple[int, int, GemmTile]] = []
+        # Entered once, not at every trace.
+        with activate(self._probe):
+            for bound, index, tile in bounds:
+                if len(found) == most and bound >= found[-1][0]:
+                    break
+                found.append((self.time_ps(problem, tile, machine, cached), index, tile))
+                found = sorted(found, key=lambda each: each[:2])[:most]
+        if not found:
+            raise MachineError(
+                f"no tile of a GEMM of {problem.dtype} fits in {sip.pe.tcm_kib} KiB of TCM"
+            )
+        return [Timed(time_ps / 1e6, tile) for time_ps, _, tile in found]
+
+    def time_ps(
+        self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()
+    ) -> int:
+        """Return the time of a product with one tile, split-K's second kernel included.
+
+        ``cached`` is how much of the input (parameter 0) and the weights (1) the cache holds.
+        """
+        product = self._products(problem, tile)
+        if tile.split_k == 1:
+            return kernel_duration_ps(product, machine, 0, Conditions(cached=cached))
+        summing = self._sums(problem.m * problem.n, problem.out, tile.split_k)
+        held = held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
+        out = 3 if tile.is_vector else 2
+        first = Conditions(cached=(*cached, (out, held)))
+        second = Conditions(cached=((1, held),), queued=True)
+        return kernel_duration_ps(product, machine, 0, first) + kernel_duration_ps(
+            summing, machine, 0, second
+        )
+
+    def _product(self, problem: Problem, tile: GemmTile) -> KernelTrace:
+        sizes = (problem.m, problem.n, problem.k)
+        operand = Pointer(problem.dtype)
+        out = Pointer(float32 if tile.split_k > 1 else problem.out)
+        return self._probe.trace(product_call(operand, operand, out, sizes, problem.dtype, tile))
+
+    def _sum(self, size: int, out: DType, split_k: int) -> KernelTrace:
+        return self._probe.trace(sum_parts_call(Pointer(out), Pointer(float32), size, split_k))
+
+
+def tiles(problem: Problem, sip: SipSpec, harness: Harness) -> Iterator[GemmTile]:
+    """Yield the tiles that a source's library for the machine has, in as many stages as fit."""
+    from_shared = takes_shared_operands(sip)
+    wide = from_shared and not harness.only_powers_of_two
+    vector = problem.m == 1 and not from_shared
+    for tile in library_tiles(problem.k, problem.dtype, wide, vector):
+        staged = in_stages(tile, problem.dtype, sip)
+        if staged is not None:
+            yield staged

@@ -1,0 +1,188 @@
+"""How long a rank's pass through a transformer takes: a few layers, run on the simulated machine.
+
+Layers repeat, so a pass of many is what a few take and the time from one to the next as often as
+there are more. What is run is a program like a user's: ranks, launches, products with tuned tiles,
+collectives; only its tensors hold no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from kernbench import ops, tp
+from kernbench.accuracy.validation.predictors.gemm import GemmTuner
+from kernbench.accuracy.validation.predictors.stacks import Stack
+from kernbench.accuracy.validation.rows.harness import Harness
+from kernbench.accuracy.validation.rows.problem import Problem
+from kernbench.dtypes import DType
+from kernbench.hardware import Machine, SipSpec
+from kernbench.ops import GemmTile
+from kernbench.runtime_api import KernelEngine, RuntimeContext
+from kernbench.tp import TransformerConfig
+
+LAYERS = 3
+"""Layers that are run: the first one meets an idle device, the last two show the steady pace."""
+
+_KERNEL_TIME = Harness()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What a transformer is, beside the sizes of its :class:`TransformerConfig`."""
+
+    config: TransformerConfig
+    norm: tp.NormName = "layer"
+    post_norm: bool = False
+    causal: bool = True
+    rotary: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What goes through the layers at once.
+
+    Attributes:
+        batch: Sequences.
+        tokens: New tokens of each.
+        past: Tokens of each that a cache holds already.
+        packed: Real tokens of all sequences, where padding is removed; None without padding.
+        head: Whether logits of the last tokens follow.
+    """
+
+    batch: int
+    tokens: int
+    past: int = 0
+    packed: int | None = None
+    head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """The time of a pass: what a layer adds, and the rest."""
+
+    layer_us: float
+    rest_us: float
+
+    def total_us(self, layers: int) -> float:
+        """Return the time of a pass through so many layers."""
+        return self.rest_us + layers * self.layer_us
+
+
+class TunedTiles:
+    """The tile with which each product is fastest, as measured GEMM rows are answered."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._tuner = GemmTuner()
+        self._tile = lru_cache(maxsize=4096)(self._tuned)
+
+    def __call__(self, m: int, n: int, k: int, dtype: DType, sip: SipSpec) -> GemmTile:
+        """Return the tile for a product; all SIPs are alike."""
+        return self._tile(m, n, k, dtype)
+
+    def _tuned(self, m: int, n: int, k: int, dtype: DType) -> GemmTile:
+        return self._tuner.tune(Problem(m, n, k, dtype), self._machine, _KERNEL_TIME).tile
+
+
+class Passes:
+    """Times passes on one machine under one stack. What was timed before is remembered."""
+
+    def __init__(self, machine: Machine, stack: Stack) -> None:
+        self.machine = machine
+        self.stack = stack
+        self._engine = KernelEngine(machine)
+        self._tiles = TunedTiles(machine)
+        self.time = lru_cache(maxsize=4096)(self._time)
+
+    def _time(self, model: Model, asked: Pass) -> PassTime:
+        """Return what a pass takes from an idle device to its end on all ranks."""
+        marks: list[float] = []
+        with RuntimeContext(
+            self.machine, model.config.tp_size, data=False, kernel_engine=self._engine
+        ) as torch:
+            torch.multiprocessing.spawn(
+                self._rank, args=(torch, model, asked, marks), nprocs=model.config.tp_size
+            )
+        layer_us = marks[LAYERS] - marks[LAYERS - 1]
+        return PassTime(layer_us, marks[-1] - LAYERS * layer_us)
+
+    def _rank(
+        self, rank: int, torch: RuntimeContext, model: Model, asked: Pass, marks: list[float]
+    ) -> None:
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group(blocking_wait=False)
+        tp.initialize_model_parallel(model.config.tp_size)
+        ops.use_tiles(self._tiles)
+        config = model.config
+        # Each has weights and a cache of its own, which the device meets as it would in a model.
+        layers = [
+            tp.TransformerLayer(
+                config,
+                self._attention(torch, model, asked),
+                norm=model.norm,
+                post_norm=model.post_norm,
+            )
+            for _ in range(LAYERS)
+        ]
+        rows = asked.packed or asked.batch * asked.tokens
+        table = torch.empty((config.vocab_size, config.hidden_size), dtype=config.dtype)
+        ids = torch.empty((rows,), dtype="int32")
+        head = _Head(torch, model, asked) if asked.head else None
+        torch.ahbm.synchronize()
+
+        begin = torch.ahbm.Event()
+        begin.record()
+        x = ops.embedding(table, ids)
+        events = [torch.ahbm.current_stream().record_event()]
+        for layer in layers:
+            x = layer(x)
+            events.append(torch.ahbm.current_stream().record_event())
+        if head is not None:
+            head.run(x)
+            events.append(torch.ahbm.current_stream().record_event())
+        torch.ahbm.synchronize()
+        if rank == 0:
+            marks += [begin.elapsed_time(event) * 1e3 for event in events]
+
+    def _attention(self, torch: RuntimeContext, model: Model, asked: Pass) -> tp.Attention:
+        config = model.config
+        heads = tp.TransformerLayer.heads(config)
+        if asked.packed is not None:
+            return tp.PackedAttention(
+                torch.empty((asked.packed,), dtype="int32"),
+                torch.empty((asked.batch,), dtype="int32"),
+                asked.tokens, heads, asked.batch, causal=model.causal,
+            )  # fmt: skip
+        end = asked.past + asked.tokens
+        room = (asked.batch, heads.num_key_heads, end, heads.size)
+        rotary: Any = None
+        if model.rotary:
+            table = (end, heads.size // 2)
+            rotary = (torch.empty(table), torch.empty(table))
+        attention = tp.CachedAttention(
+            torch.empty(room, dtype=config.dtype), torch.empty(room, dtype=config.dtype),
+            heads, asked.batch, causal=model.causal, keep_scores=self.stack.keep_scores,
+            rotary=rotary, num_splits=self.stack.decode_splits if asked.tokens == 1 else None,
+        )  # fmt: skip
+        attention.position = asked.past
+        return attention
+
+
+class _Head:
+    """The logits of each sequence's last token: norm, product over the vocabulary, gather."""
+
+    def __init__(self, torch: RuntimeContext, model: Model, asked: Pass) -> None:
+        config = model.config
+        self._asked = asked
+        self._weight = torch.empty((config.hidden_size,), dtype=config.dtype)
+        self._output = tp.ColumnParallelLinear(
+            config.hidden_size, config.vocab_size, dtype=config.dtype, torch=torch
+        )
+
+    def run(self, x: Any) -> Any:
+        asked = self._asked
+        last = x.view(asked.batch, asked.tokens, x.shape[-1])[:, -1]
+        logits = self._output(ops.layer_norm(last, self._weight, self._weight))
+        return tp.gather_from_tensor_model_parallel_region(logits.to("float32"))

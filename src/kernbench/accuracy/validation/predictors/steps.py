@@ -1,0 +1,177 @@
+"""How long a rank's training step takes: layers forward and backward, run on the machine.
+
+As in :mod:`kernbench.accuracy.validation.predictors.passes` a few layers are run as a user's
+program would run them, without data, and the pace of the last ones is that of all others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from kernbench import ops, tp
+from kernbench.accuracy.validation.predictors.passes import LAYERS, Model, TunedTiles
+from kernbench.accuracy.validation.predictors.stacks import Stack
+from kernbench.hardware import Machine
+from kernbench.runtime_api import KernelEngine, RuntimeContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatch:
+    """Sequences that go forward and backward together, each so many tokens long."""
+
+    sequences: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """What a microbatch and an update take on one rank, in microseconds.
+
+    Attributes:
+        forward_us: Of a layer.
+        backward_us: Of a layer, with its second forward where activations are not kept.
+        ends_forward_us: Embedding, last norm, logits and loss.
+        ends_backward_us: Their gradients.
+        update_us: The optimizer's step for a layer.
+        layer_elements: Parameters of a layer on this rank.
+        ends_elements: Parameters of the embedding, and of the output where it has its own.
+    """
+
+    forward_us: float
+    backward_us: float
+    ends_forward_us: float
+    ends_backward_us: float
+    update_us: float
+    layer_elements: int
+    ends_elements: int
+
+
+class Steps:
+    """Times training steps on one machine under one stack. What was timed is remembered."""
+
+    def __init__(self, machine: Machine, stack: Stack) -> None:
+        self.machine = machine
+        self.stack = stack
+        self._engine = KernelEngine(machine)
+        self._tiles = TunedTiles(machine)
+        self.time = lru_cache(maxsize=1024)(self._time)
+
+    def _time(self, model: Model, asked: Microbatch) -> StepTime:
+        """Return what the parts of a step take on the slowest path of all ranks."""
+        found: list[StepTime] = []
+        with RuntimeContext(
+            self.machine, model.config.tp_size, data=False, kernel_engine=self._engine
+        ) as torch:
+            torch.multiprocessing.spawn(
+                self._rank, args=(torch, model, asked, found), nprocs=model.config.tp_size
+            )
+        (step,) = found
+        return step
+
+    def _rank(
+        self,
+        rank: int,
+        torch: RuntimeContext,
+        model: Model,
+        asked: Microbatch,
+        found: list[StepTime],
+    ) -> None:
+        torch.ahbm.set_device(rank)
+        torch.distributed.init_process_group(blocking_wait=False)
+        tp.initialize_model_parallel(model.config.tp_size)
+        ops.use_tiles(self._tiles)
+        run = _Run(torch, model, asked, self.stack)
+        run.step()
+        if rank == 0:
+            found.append(run.measured())
+
+
+class _Run:
+    """One rank's layers, and the events between them."""
+
+    def __init__(
+        self, torch: RuntimeContext, model: Model, asked: Microbatch, stack: Stack
+    ) -> None:
+        config = model.config
+        self._torch = torch
+        self._stack = stack
+        self._layers = [
+            tp.TransformerLayer(
+                config,
+                tp.TrainingAttention(
+                    tp.TransformerLayer.heads(config), asked.sequences,
+                    causal=model.causal, keep_scores=stack.keep_scores,
+                ),
+                norm=model.norm,
+            )
+            for _ in range(LAYERS)
+        ]  # fmt: skip
+        sizes: Any = {"dtype": config.dtype, "torch": torch}
+        self._embedding = tp.VocabParallelEmbedding(
+            config.vocab_size, config.hidden_size,
+            sequence_parallel=config.sequence_parallel, **sizes,
+        )  # fmt: skip
+        self._output = tp.ColumnParallelLinear(
+            config.hidden_size, config.vocab_size,
+            sequence_parallel=config.sequence_parallel, **sizes,
+        )  # fmt: skip
+        self._loss = tp.VocabParallelCrossEntropy(torch)
+        self._norm = torch.empty((config.hidden_size,), dtype=config.dtype)
+        self._ids = torch.empty((asked.sequences * asked.tokens,), dtype="int32")
+        self._config = config
+        self._elements = sum(math.prod(each.shape) for each in self._layers[0].parameters())
+        self._marks: list[Any] = []
+
+    def step(self) -> None:
+        """Queue a microbatch, forward and backward, and the update of one layer."""
+        torch, config = self._torch, self._config
+        moments = [torch.empty((self._elements,), dtype="f32") for _ in range(2)]
+        weights = torch.empty((self._elements,), dtype="f32")
+        grads = torch.empty((self._elements,), dtype=config.dtype)
+        torch.ahbm.synchronize()
+        self._mark()
+        inputs = [self._embedding(self._ids)]
+        self._mark()
+        for layer in self._layers:
+            inputs.append(layer(inputs[-1]))
+            self._mark()
+        last = inputs[-1]
+        logits = self._output(ops.layer_norm(last, self._norm, self._norm))
+        loss = self._loss(logits, self._ids)
+        self._mark()
+        grad = self._output.backward(self._loss.backward(loss))
+        grad, _, _ = ops.norm_backward(grad, last, self._norm)
+        self._mark()
+        for layer, x in zip(reversed(self._layers), reversed(inputs[:-1]), strict=True):
+            if self._stack.recompute:
+                layer(x)
+            grad = layer.backward(grad)
+            self._mark()
+        self._embedding.backward(grad)
+        self._mark()
+        ops.adamw_(weights, grads, *moments, step=1)
+        self._mark()
+        torch.ahbm.synchronize()
+
+    def measured(self) -> StepTime:
+        """Return the times between the marks; a layer's are those of the last of each kind."""
+        between = [
+            before.elapsed_time(after) * 1e3
+            for before, after in zip(self._marks, self._marks[1:], strict=False)
+        ]
+        table = math.prod(self._embedding.weight.shape)
+        return StepTime(
+            forward_us=between[LAYERS],
+            backward_us=between[2 * LAYERS + 2],
+            ends_forward_us=between[0] + between[LAYERS + 1],
+            ends_backward_us=between[LAYERS + 2] + between[2 * LAYERS + 3],
+            update_us=between[2 * LAYERS + 4],
+            layer_elements=self._elements,
+            ends_elements=table if self._config.tied_embeddings else 2 * table,
+        )
+
+    def _mark(self) -> None:
+        self._marks.append(self._torch.ahbm.current_stream().record_event())

@@ -1,0 +1,78 @@
+"""What goes between the groups of ranks that hold a model: stages, and copies of it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+from kernbench.hardware import Machine, changed_machine
+from kernbench.links import Asked, Network
+
+
+class MachineOf(Protocol):
+    """Finds the machine of a device."""
+
+    def __call__(self, device: str, num_sips: int = 1) -> Machine: ...
+
+
+class Wires:
+    """Times messages between stages and sums over copies, on links that are idle otherwise."""
+
+    def __init__(self, machine_of: MachineOf) -> None:
+        self._machine_of = machine_of
+        self.handed_on_us = lru_cache(maxsize=1024)(self._handed_on)
+        self.summed_us = lru_cache(maxsize=1024)(self._summed)
+
+    def _handed_on(self, device: str, tp_size: int, elements: int, itemsize: int) -> float:
+        """Return the time of what a stage hands to the next: a part per rank, gathered there.
+
+        Stages are next to each other: in a node where they fit, else in nodes of their own.
+        """
+        machine = self._spread(device, 2 * tp_size)
+        part = -(-elements // tp_size)
+        total_us = _alone_us(machine, Asked("send_recv", 2, part, itemsize), (0, tp_size))
+        if tp_size > 1:
+            gather = Asked("all_gather", tp_size, part * tp_size, itemsize)
+            total_us += _alone_us(machine, gather, tuple(range(tp_size)))
+        return total_us
+
+    def _summed(
+        self, device: str, tp_size: int, copies: int, elements: int, itemsize: int
+    ) -> float:
+        """Return the time of the sum of gradients over the copies of a model.
+
+        The ranks of a copy are next to each other, so each rank sums with every ``tp_size``-th one;
+        all of them do so at once, each over its own link to the network.
+        """
+        if copies == 1:
+            return 0.0
+        asked = Asked("all_reduce", copies, elements, itemsize)
+        node = _node(self._machine_of(device))
+        if node and tp_size % node == 0:
+            # One rank of every node is in a group; the others of its node have links of their own.
+            machine = changed_machine(
+                self._machine_of(device), {"links.scale_out.sips_per_node": 1}, num_sips=copies
+            )
+            return _alone_us(machine, asked, tuple(range(copies)))
+        machine = self._spread(device, copies * tp_size)
+        return _alone_us(machine, asked, tuple(range(0, copies * tp_size, tp_size)))
+
+    def _spread(self, device: str, num_sips: int) -> Machine:
+        """Return the device's machine with room for so many SIPs: whole nodes where it has any."""
+        one = self._machine_of(device)
+        node = _node(one)
+        room = -(-num_sips // node) * node if node else num_sips
+        return changed_machine(one, {}, num_sips=room)
+
+
+def _node(machine: Machine) -> int:
+    links = machine.spec.links
+    return 0 if links is None or links.scale_out is None else links.scale_out.sips_per_node
+
+
+def _alone_us(machine: Machine, asked: Asked, sips: tuple[int, ...]) -> float:
+    """Return the time of a collective on idle links."""
+    network = Network(machine)
+    choice = network.selector.choose(asked, sips)
+    placed = network.run(choice.build(asked), sips, (0,) * len(sips), choice.protocol)
+    return placed.template.duration_ps / 1e6

@@ -1,0 +1,1 @@
+"""Measured rows: where they come from, of which device, how they were measured."""

@@ -1,0 +1,33 @@
+"""Parts of the rows: those that a fit may see, and those that it is scored on."""
+
+from __future__ import annotations
+
+from hashlib import md5
+
+from kernbench.accuracy.validation.rows.reference import Category, Row
+
+PARTS = 4
+"""Into how many parts rows are cut unless a calibration is told otherwise."""
+
+_TOGETHER = {
+    Category.GEMM: ("n", "k"),
+    Category.MEMBOUND: ("rows", "cols"),
+    Category.COLLECTIVES: ("op", "n_ranks"),
+    Category.TP_SCALING: ("model", "tp", "pp"),
+}
+
+
+def part_of(row: Row, parts: int) -> int:
+    """Return which of ``parts`` a row is in, by a hash that keeps whole shapes together.
+
+    GEMMs go by their weights (n x k), elementwise rows by rows x cols, collectives by operation
+    and ranks, whole models by model and split: rows that differ in one size only are never on both
+    sides of a split.
+    """
+    key = "x".join(row.fields.get(name, "") for name in _TOGETHER[row.category])
+    return int(md5(key.encode()).hexdigest(), 16) % parts
+
+
+def is_apart(row: Row) -> bool:
+    """Say whether a row is in the part that calibration scores and never fits to."""
+    return part_of(row, PARTS) == 0

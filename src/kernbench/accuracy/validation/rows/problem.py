@@ -1,0 +1,39 @@
+"""The product that a GEMM row measured, and what the cache has of its operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.dtypes import DType, bfloat16
+
+Cached = tuple[tuple[int, Fraction], ...]
+"""Shares of a launch's parameters that the cache holds, by their index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``C[m, n] = A[m, k] @ B[k, n]`` of one dtype."""
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+
+    @classmethod
+    def of(cls, row: Row, dtype: DType) -> Problem:
+        """Return the problem of a row."""
+        return cls(row.integer("m"), row.integer("n"), row.integer("k"), dtype)
+
+    @property
+    def out(self) -> DType:
+        return bfloat16 if self.dtype.itemsize == 1 else self.dtype
+
+    @property
+    def input_bytes(self) -> int:
+        return self.m * self.k * self.dtype.itemsize
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.k * self.n * self.dtype.itemsize

@@ -1,0 +1,28 @@
+"""Which predictor answers which category."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from kernbench.accuracy.validation.rows.devices import Machines, presets
+from kernbench.accuracy.validation.rows.predictor import Predictor
+from kernbench.accuracy.validation.rows.reference import Category
+
+# Module and class: a predictor is loaded by the processes that need it.
+PREDICTORS: dict[Category, tuple[str, str]] = {
+    Category.GEMM: ("kernbench.accuracy.validation.predictors.gemm", "GemmPredictor"),
+    Category.MEMBOUND: ("kernbench.accuracy.validation.predictors.membound", "MemboundPredictor"),
+    Category.COLLECTIVES: (
+        "kernbench.accuracy.validation.predictors.collectives",
+        "CollectivePredictor",
+    ),
+    Category.TP_SCALING: ("kernbench.accuracy.validation.predictors.tp_scaling", "TpPredictor"),
+}
+
+
+def make_predictor(category: Category, machines: Machines | None = None) -> Predictor:
+    """Return a new predictor of a category, for the presets or other machines."""
+    module, name = PREDICTORS[category]
+    maker: Callable[[Machines], Predictor] = getattr(import_module(module), name)
+    return maker(machines or presets())

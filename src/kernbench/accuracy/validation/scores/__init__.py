@@ -1,0 +1,1 @@
+"""From rows and answers to errors, goals, baselines and the error table."""

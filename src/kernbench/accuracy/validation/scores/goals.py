@@ -1,0 +1,133 @@
+"""The accuracy that the model is held to, and whether rows show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.parts import is_apart
+from kernbench.accuracy.validation.rows.reference import Category, Row
+from kernbench.accuracy.validation.scores.score import Scored, measure
+from kernbench.accuracy.validation.scores.sweeps import Sweeps
+from kernbench.errors import KernbenchError
+from kernbench.hardware import source_of
+
+_LARGE_BYTES = 16e6
+_STREAMS = ("add", "mul", "relu", "gelu", "silu")
+_FITTED_KEY = "sip.pe.gemm.efficiency"
+"""Its source says for a machine to which GEMM rows its constants were fitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One goal: what it is of, how far off the model may be, and what was reached.
+
+    ``limit`` and ``reached`` are in the same unit: percent or points of error, or percent right.
+    """
+
+    name: str
+    rows: int
+    limit: str
+    reached: str
+    met: bool
+
+
+def goals_of(scored: Sequence[Scored], sweeps: Sweeps | None, machines: Machines) -> list[Goal]:
+    """Return the goals that any of the rows speaks of."""
+    answered = [each for each in scored if each.answer.time_us is not None]
+    found = [*_gemm(answered, machines), *_others(answered)]
+    if sweeps is not None:
+        found += _of_sweeps(sweeps)
+    return found
+
+
+def fitted_to(row: Row, machines: Machines) -> str:
+    """Return what a machine's file says of the rows that its GEMM constants were fitted to."""
+    try:
+        spec = machines.machine_of(row.device).spec
+    except KernbenchError:
+        return ""
+    return source_of(spec, _FITTED_KEY) or ""
+
+
+def _gemm(answered: Sequence[Scored], machines: Machines) -> Iterable[Goal]:
+    own: dict[str, list[Scored]] = {}
+    borrowed: dict[str, list[Scored]] = {}
+    other: dict[str, list[Scored]] = {}
+    for each in answered:
+        row = each.row
+        if row.category is not Category.GEMM or not row.device.startswith(("A100", "H100", "H200")):
+            continue
+        if row.source == "vidur-mlp":
+            other.setdefault(row.device, []).append(each)
+        elif row.source == "aic-gemm" and "aic-gemm" in fitted_to(row, machines):
+            if is_apart(row):
+                own.setdefault(row.device, []).append(each)
+        elif row.source == "aic-gemm":
+            borrowed.setdefault(row.device, []).append(each)
+    for device, rows in own.items():
+        yield _goal(f"GEMM of {device}, rows never fitted to", rows, 5.5, 4.0)
+    for device, rows in borrowed.items():
+        yield _goal(f"GEMM of {device}, no row of it fitted to", rows, 6.0)
+    for device, rows in other.items():
+        yield _goal(f"GEMM of {device}, vidur-mlp, not refitted", rows, 8.0)
+
+
+def _others(answered: Sequence[Scored]) -> Iterable[Goal]:
+    kinds: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
+        ("memory-bound", 6.0, lambda row: row.category is Category.MEMBOUND),
+        ("elementwise from 16 MB", 3.0, _is_large_stream),
+        (
+            "collectives in a node (aic-nccl)",
+            8.0,
+            lambda row: row.category is Category.COLLECTIVES and row.source == "aic-nccl",
+        ),
+        ("TP layer and iteration time", 7.0, lambda row: row.category is Category.TP_SCALING),
+    )
+    for name, limit, belongs in kinds:
+        rows = [each for each in answered if belongs(each.row)]
+        if rows:
+            yield _goal(name, rows, limit)
+
+
+def _is_large_stream(row: Row) -> bool:
+    return (
+        row.category is Category.MEMBOUND
+        and row.op in _STREAMS
+        and row.integer("bytes") >= _LARGE_BYTES
+    )
+
+
+def _goal(name: str, rows: Sequence[Scored], limit: float, median: float | None = None) -> Goal:
+    found = measure(rows)
+    assert found.mape is not None
+    assert found.median is not None
+    limits, reached = f"MAPE <= {limit:g} %", f"{found.mape:.1f} %"
+    met = found.mape <= limit
+    if median is not None:
+        limits += f", median <= {median:g} %"
+        reached += f", {found.median:.1f} %"
+        met = met and found.median <= median
+    return Goal(name=name, rows=len(rows), limit=limits, reached=reached, met=met)
+
+
+def _of_sweeps(sweeps: Sweeps) -> Iterable[Goal]:
+    yield Goal(
+        name="TP scaling efficiency",
+        rows=sweeps.splits,
+        limit="error <= 4 points",
+        reached=f"{sweeps.scaling_points:.1f} points",
+        met=sweeps.scaling_points <= 4,
+    )
+    for question in sweeps.questions:
+        right, naive = (
+            100 * each / question.sweeps for each in (question.right, question.naive_right)
+        )
+        yield Goal(
+            name=f"choice of split: {question.name}",
+            rows=question.sweeps,
+            limit="right >= 95 %",
+            reached=f"{right:.0f} % (naive rule {naive:.0f} %)",
+            met=right >= 95,
+        )

@@ -1,0 +1,260 @@
+"""The error table: as text, as JSON, as the page of the documentation, and as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kernbench.accuracy.validation.rows.devices import Machines, presets
+from kernbench.accuracy.validation.rows.reference import Category
+from kernbench.accuracy.validation.scores.baselines import Baselines, baselines
+from kernbench.accuracy.validation.scores.goals import goals_of
+from kernbench.accuracy.validation.scores.score import (
+    Errors,
+    Group,
+    Scored,
+    grouped,
+    measure,
+    reasons,
+)
+from kernbench.accuracy.validation.scores.splits import splits_of
+from kernbench.accuracy.validation.scores.sweeps import sweeps_of
+from kernbench.errors import UsageError, nearest
+
+_HEAD = (
+    "rows", "unanswered", "MAPE", "median", "p90", "bias", "Spearman", "roofline", "fitted line",
+)  # fmt: skip
+_MOST_REASONS = 12
+
+
+def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[str, Any]:
+    """Return the errors per category and per group, in percent; goals, and sweeps of splits."""
+    machines = machines or presets()
+    categories = {}
+    for category in Category:
+        rows = [each for each in scored if each.row.category is category]
+        if rows:
+            found = measure(rows)
+            categories[category.value] = {
+                name: getattr(found, name)
+                for name in ("rows", "unanswered", "mape", "median", "p90")
+            }
+    groups = []
+    for group, rows in grouped(scored).items():
+        found = measure(rows)
+        groups.append(
+            {
+                "category": group.category.value,
+                "device": group.device,
+                "source": group.source,
+                "op": group.op,
+                "dtype": group.dtype,
+                **{
+                    name: getattr(found, name)
+                    for name in (
+                        "rows", "unanswered", "mape", "median", "p90", "bias", "spearman",
+                    )
+                },
+            }
+        )  # fmt: skip
+    sweeps = sweeps_of(scored)
+    return {
+        "categories": categories,
+        "groups": groups,
+        "goals": [asdict(each) for each in goals_of(scored, sweeps, machines)],
+        "tp_sweeps": None if sweeps is None else asdict(sweeps),
+        "apart": [asdict(each) for each in splits_of(scored, machines)],
+    }
+
+
+def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -> list[list[str]]:
+    """Return the lines of the error table as cells: every group, then every category."""
+    lines = [[*header, *_HEAD]]
+    previous: Category | None = None
+    for group, rows in grouped(scored).items():
+        if previous is not None and group.category is not previous:
+            lines.append(_total(scored, previous, len(header)))
+        previous = group.category
+        cells = [group.category.value, group.device, group.source, f"{group.op} {group.dtype}"]
+        lines.append([*cells, *_errors(measure(rows), baselines(rows, machines))])
+    if previous is not None:
+        lines.append(_total(scored, previous, len(header)))
+    return lines
+
+
+def _total(scored: Sequence[Scored], category: Category, width: int) -> list[str]:
+    rows = [each for each in scored if each.row.category is category]
+    cells = [category.value, "all", *[""] * (width - 2)]
+    return [*cells, *_errors(measure(rows), Baselines(None, None))]
+
+
+def _errors(found: Errors, beside: Baselines) -> list[str]:
+    percent = [_percent(value) for value in (found.mape, found.median, found.p90)]
+    bias = "-" if found.bias is None else f"{found.bias:+.1f}"
+    spearman = "-" if found.spearman is None else f"{found.spearman:.3f}"
+    others = [_baseline(each) for each in (beside.roofline, beside.fitted)]
+    return [str(found.rows), str(found.unanswered), *percent, bias, spearman, *others]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _baseline(found: Errors | None) -> str:
+    return "" if found is None else "/".join(map(_percent, (found.mape, found.median, found.p90)))
+
+
+HEADER = ("category", "device", "source", "op")
+
+
+def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None = None) -> str:
+    """Return what the command prints."""
+    lines = table(scored, HEADER, machines or presets())
+    text = _columns(lines, len(HEADER))
+    text += ["", "errors in %; roofline and fitted line: MAPE/median/p90 of the same rows"]
+    for said, cells in _more(scored, machines or presets()):
+        text += ["", f"{said}:", *_columns(cells, 1)]
+    found = reasons(scored)
+    if found:
+        text += ["", "unanswered rows:"]
+        text += [f"{count:>7}  {reason}" for count, reason in found[:_MOST_REASONS]]
+        left = sum(count for count, _ in found[_MOST_REASONS:])
+        text += [f"{left:>7}  for other reasons"] if left else []
+    if worst:
+        text += ["", f"the {worst} rows that are furthest off:", *_worst(scored, worst)]
+    return "\n".join(text)
+
+
+def _columns(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
+    """Return lines of cells under each other, the first ``num_left`` columns to the left."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < num_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[list[str]]]]:
+    """Return the tables beside the one of errors, each with what it is of."""
+    tables: list[tuple[str, list[list[str]]]] = []
+    sweeps = sweeps_of(scored)
+    goals = goals_of(scored, sweeps, machines)
+    if goals:
+        lines = [["goal", "rows", "limit", "reached", "met"]]
+        lines += [
+            [each.name, str(each.rows), each.limit, each.reached, "yes" if each.met else "no"]
+            for each in goals
+        ]
+        tables.append(("goals", lines))
+    if sweeps is not None:
+        lines = [["choice of a split (TP x PP x CP x DP)", "sweeps", "model right", "naive right"]]
+        lines += [
+            [each.name, str(each.sweeps), str(each.right), str(each.naive_right)]
+            for each in sweeps.questions
+        ]
+        tables.append(("sweeps of splits", lines))
+    splits = splits_of(scored, machines)
+    if splits:
+        lines = [
+            [
+                "device",
+                "machine",
+                "constants of GEMMs",
+                "fitted numbers",
+                "fit: rows",
+                "MAPE",
+                "apart: rows",
+                "MAPE",
+            ]
+        ]
+        lines += [
+            [
+                each.device, each.machine, each.said or "-", str(each.constants),
+                str(each.fit_rows), _percent(each.fit_mape),
+                str(each.apart_rows), _percent(each.apart_mape),
+            ]
+            for each in splits
+        ]  # fmt: skip
+        tables.append(("fitted numbers of each machine, and GEMM rows that fits keep apart", lines))
+    return tables
+
+
+def _worst(scored: Iterable[Scored], count: int) -> list[str]:
+    answered = [each for each in scored if each.answer.time_us is not None]
+    # By ratio: half as long is as wrong as twice as long.
+    answered.sort(key=lambda each: -max(1 + each.error, 1 / max(1 + each.error, 1e-12)))
+    return [
+        f"{each.error * 100:>+8.1f} %  {each.answer.time_us or 0:>10.2f} for "
+        f"{each.row.time_us:>10.2f} us  {each.row}  [{each.answer.how}]"
+        f"  {each.row.source}, {each.row.where}"
+        for each in answered[:count]
+    ]
+
+
+def render_page(scored: Sequence[Scored], about: str, machines: Machines | None = None) -> str:
+    """Return the table as a page of the documentation; ``about`` is its text."""
+    lines = table(scored, HEADER, machines or presets())
+    text = [about.rstrip()]
+    for said, cells in _more(scored, machines or presets()):
+        text += ["", f"## {said[0].upper()}{said[1:]}", "", *_marked_down(cells, 1)]
+    text += ["", "## Errors", "", *_marked_down(lines, len(HEADER))]
+    found = reasons(scored)
+    if found:
+        text += ["", "## Rows without an answer", "", "| rows | why |", "| ---: | --- |"]
+        text += [f"| {count} | {reason} |" for count, reason in found]
+    return "\n".join(text) + "\n"
+
+
+def _marked_down(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
+    cells = ["| " + " | ".join(line) + " |" for line in lines]
+    align = ["---"] * num_left + ["---:"] * (len(lines[0]) - num_left)
+    return [cells[0], "| " + " | ".join(align) + " |", *cells[1:]]
+
+
+def format_of_plot(path: Path) -> str:
+    """Return the format that a plot's name asks for.
+
+    Raises:
+        UsageError: matplotlib is not installed, or does not know the format.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise UsageError(
+            "a plot needs matplotlib; install kernbench with its plots extra: "
+            "pip install 'kernbench[plots]'"
+        ) from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    found = path.suffix.removeprefix(".").lower() or "png"
+    if found not in known:
+        raise UsageError(f"--plot {path}: no plot is a .{found}: {nearest(found, known)}")
+    return found
+
+
+def dump_plot(scored: Sequence[Scored], out: BinaryIO, format: str) -> None:
+    """Write modeled against measured times to an open file, a colour per category and device."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 7), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log")
+    answered = [each for each in scored if each.answer.time_us is not None]
+    named: dict[str, list[Scored]] = {}
+    for each in answered:
+        named.setdefault(f"{each.row.category.value} {each.row.device}", []).append(each)
+    for name, rows in sorted(named.items()):
+        measured = [each.row.time_us for each in rows]
+        modeled = [each.answer.time_us or 0.0 for each in rows]
+        axes.scatter(measured, modeled, s=5, alpha=0.5, label=name)
+    times = [each.row.time_us for each in answered] or [1.0]
+    axes.plot([min(times), max(times)], [min(times), max(times)], color="black", linewidth=0.8)
+    axes.set(xlabel="measured time, us", ylabel="modeled time, us")
+    axes.legend(fontsize=6, loc="upper left")
+    figure.savefig(out, format=format)
+
+
+__all__ = ["Group", "dump_plot", "format_of_plot", "render_page", "render_text", "to_json"]

@@ -1,0 +1,251 @@
+"""From rows and answers to errors per category, device and source."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.accuracy.validation.rows.devices import Machines, presets
+from kernbench.accuracy.validation.rows.predictor import Answer, Predictor
+from kernbench.accuracy.validation.rows.reference import Category, Row
+from kernbench.accuracy.validation.rows.registry import make_predictor
+from kernbench.errors import UnknownNameError, UsageError
+
+_CHUNK = 24
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A row and what the model says of it."""
+
+    row: Row
+    answer: Answer
+
+    @property
+    def error(self) -> float:
+        """Modeled over measured time, less one; the row must have an answer."""
+        assert self.answer.time_us is not None
+        return self.answer.time_us / self.row.time_us - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The errors of a set of rows, in percent; None where no row has an answer."""
+
+    rows: int
+    unanswered: int
+    mape: float | None
+    median: float | None
+    p90: float | None
+    bias: float | None
+    spearman: float | None
+    """Rank correlation of modeled and measured times, from -1 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one category, device, source, op and dtype."""
+
+    category: Category
+    device: str
+    source: str
+    op: str
+    dtype: str
+
+    @classmethod
+    def of(cls, row: Row) -> Group:
+        return cls(row.category, row.device, row.source, row.op, row.dtype)
+
+
+def answer_rows(
+    rows: Sequence[Row],
+    jobs: int = 1,
+    advance: Callable[[int], Any] = lambda count: None,
+    machines: Machines | None = None,
+) -> list[Scored]:
+    """Return every row with the model's answer, in order; ``advance`` hears of rows done.
+
+    Rows of like shapes go to one process together, whatever their devices: what it has compiled
+    and evaluated for one device serves the others.
+
+    Raises:
+        UsageError: ``jobs`` is below 1, or a row has an impossible number.
+        UnknownNameError: Not one row is of a device that a machine lists.
+    """
+    if jobs < 1:
+        raise UsageError(f"jobs must be at least 1, but got {jobs}")
+    machines = machines or presets()
+    _check_devices(rows, machines)
+    order = sorted(range(len(rows)), key=lambda index: _affinity(rows[index]))
+    chunks = _chunks(order, rows)
+    answers: dict[int, Answer] = {}
+    if jobs == 1 or len(chunks) < 2:
+        answerer = _Answerer(machines)
+        for chunk in chunks:
+            found = answerer.answer([rows[index] for index in chunk])
+            answers.update(zip(chunk, found, strict=True))
+            advance(len(chunk))
+    else:
+        context = get_context("spawn")
+        with ProcessPoolExecutor(
+            min(jobs, len(chunks)), context, initializer=_begin, initargs=(machines.added,)
+        ) as pool:
+            with _interrupts_held():
+                pending = {
+                    pool.submit(_answer, [rows[index] for index in chunk]): chunk
+                    for chunk in chunks
+                }
+            try:
+                for future in as_completed(pending):
+                    chunk = pending[future]
+                    answers.update(zip(chunk, future.result(), strict=True))
+                    advance(len(chunk))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    return [Scored(row, answers[index]) for index, row in enumerate(rows)]
+
+
+_SHAPE = ("n", "k", "m", "cols", "rows", "op", "n_ranks", "bytes", "model")
+
+
+def _affinity(row: Row) -> tuple[str, ...]:
+    return (row.category.value, row.dtype, *(row.fields.get(name, "") for name in _SHAPE))
+
+
+def _chunks(order: Sequence[int], rows: Sequence[Row]) -> list[list[int]]:
+    """Cut what the processes are given, never between rows of one shape."""
+    chunks: list[list[int]] = []
+    for _, alike in groupby(order, key=lambda index: _affinity(rows[index])):
+        if not chunks or len(chunks[-1]) >= _CHUNK:
+            chunks.append([])
+        chunks[-1] += alike
+    return chunks
+
+
+class _Answerer:
+    """The predictors of one process."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+        self._predictors: dict[Category, Predictor] = {}
+
+    def answer(self, rows: Iterable[Row]) -> list[Answer]:
+        return [self._one(row) for row in rows]
+
+    def _one(self, row: Row) -> Answer:
+        if row.category not in self._predictors:
+            self._predictors[row.category] = make_predictor(row.category, self._machines)
+        try:
+            return self._predictors[row.category].predict(row)
+        except UnknownNameError as error:
+            return Answer(None, str(error))
+
+
+# What a process of a pool answers with; its initializer makes it.
+_ANSWERERS: list[_Answerer] = []
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let SIGINT wait; a process that is started meanwhile lets it wait until :func:`_begin`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(added: tuple[tuple[str, str], ...]) -> None:
+    # Ctrl-C goes to all processes of a terminal; one of them says so.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    _ANSWERERS[:] = [_Answerer(Machines(added))]
+
+
+def _answer(rows: list[Row]) -> list[Answer]:
+    return _ANSWERERS[0].answer(rows)
+
+
+def _check_devices(rows: Sequence[Row], machines: Machines) -> None:
+    """Refuse data of which the model knows no device at all: a misspelt name, most likely."""
+    if rows and all(row.device not in machines for row in rows):
+        try:
+            machines.machine_of(rows[0].device)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{rows[0].where}: {error}") from None
+
+
+def measure(scored: Iterable[Scored]) -> Errors:
+    """Return the errors of rows."""
+    rows = list(scored)
+    answered = [each for each in rows if each.answer.time_us is not None]
+    modeled = np.array([each.answer.time_us for each in answered], dtype=np.float64)
+    measured = np.array([each.row.time_us for each in answered], dtype=np.float64)
+    return errors_of(modeled, measured, len(rows) - len(answered))
+
+
+def errors_of(modeled: Array, measured: Array, unanswered: int = 0) -> Errors:
+    """Return the errors of modeled against measured times."""
+    rows = len(modeled) + unanswered
+    if not len(modeled):
+        return Errors(rows, unanswered, None, None, None, None, None)
+    signed = (modeled / measured - 1) * 100
+    off = np.abs(signed)
+    return Errors(
+        rows=rows,
+        unanswered=unanswered,
+        mape=float(off.mean()),
+        median=float(np.median(off)),
+        p90=float(np.percentile(off, 90)),
+        bias=float(signed.mean()),
+        spearman=_spearman(modeled, measured),
+    )
+
+
+def _spearman(a: Array, b: Array) -> float | None:
+    """Return the correlation of ranks, ties sharing the mean; None if one side is constant."""
+    ranks = [_ranks(values) for values in (a, b)]
+    if any(np.ptp(each) == 0 for each in ranks):
+        return None
+    first, second = ranks
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: Array) -> Array:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse.reshape(-1)], dtype=np.float64)
+
+
+def grouped(scored: Iterable[Scored]) -> dict[Group, list[Scored]]:
+    """Return the rows by group, in order of category and name."""
+    found: dict[Group, list[Scored]] = {}
+    for each in scored:
+        found.setdefault(Group.of(each.row), []).append(each)
+    key = list(Category).index
+    return dict(
+        sorted(
+            found.items(),
+            key=lambda item: (key(item[0].category), item[0].device, item[0].source, item[0].op,
+                              item[0].dtype),
+        )
+    )  # fmt: skip
+
+
+def reasons(scored: Iterable[Scored]) -> list[tuple[int, str]]:
+    """Return why rows have no answer, the commonest first, with how many there are."""
+    found = Counter(each.answer.why_not for each in scored if each.answer.time_us is None)
+    return [(count, reason) for reason, count in found.most_common()]

@@ -1,0 +1,1 @@
+"""The terminal: progress, Ctrl-C, readers that go away."""

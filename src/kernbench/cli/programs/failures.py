@@ -1,0 +1,246 @@
+"""What a user is told when a bench fails: the causes first, and only lines of their own."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+import traceback
+from bdb import BdbQuit
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import kernbench
+from kernbench.cli.programs.bench_file import shipped_folder
+from kernbench.errors import CheckFailedError, InternalError, KernbenchError
+
+MOST_FRAMES = 6
+MOST_CAUSES = 4
+
+# A note that the runtime adds for tracebacks; here the rank is in the headline.
+_RANK_NOTE = re.compile(r"in rank \d+ on SIP \d+")
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+_NUMBER = re.compile(r"\d+")
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the text for stderr: each root cause, on which ranks, and where in the user's code."""
+    blocks: dict[str, _Block] = {}
+    for rank, cause in root_causes(error):
+        text = _block(cause)
+        block = blocks.setdefault(_NUMBER.sub("N", text.message), _Block(text.message, [], []))
+        if rank is not None:
+            block.ranks.append(rank)
+            block.is_one = block.is_one and text.message == block.message
+        if text.where not in block.where:
+            block.where.append(text.where)
+    texts = [block.text() for block in list(blocks.values())[:MOST_CAUSES]]
+    left = [rank for block in list(blocks.values())[MOST_CAUSES:] for rank in block.ranks]
+    if left:
+        texts.append(f"and other errors on {format_ranks(left)}; --debug shows all")
+    return "\n".join(texts)
+
+
+def root_causes(error: BaseException) -> Iterator[tuple[int | None, BaseException]]:
+    """Yield the leaves of a failure, each with the rank that it came from, if it came from one."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield None, error
+        return
+    by_rank = getattr(error, "errors", None)
+    if isinstance(by_rank, dict):
+        for rank, each in by_rank.items():
+            for inner, leaf in root_causes(each):
+                yield (rank if inner is None else inner), leaf
+        return
+    for each in error.exceptions:
+        yield from root_causes(each)
+
+
+def format_ranks(ranks: list[int]) -> str:
+    """Return ranks in few words.
+
+    >>> format_ranks([2]), format_ranks([3, 0, 1, 2, 7])
+    ('rank 2', 'ranks 0-3, 7')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return f"rank{'s' if len(set(ranks)) > 1 else ''} {', '.join(texts)}"
+
+
+def is_broken_pipe(error: BaseException) -> bool:
+    """Return whether the reader of stdout, `head` say, went away, on whichever rank."""
+    return any(isinstance(leaf, BrokenPipeError) for _, leaf in root_causes(error))
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether the user ended the run, by Ctrl-C or out of pdb, on whichever rank."""
+    return any(isinstance(leaf, KeyboardInterrupt | BdbQuit) for _, leaf in root_causes(error))
+
+
+class _Text(NamedTuple):
+    """One failure in words."""
+
+    message: str
+    where: str
+    """Where in the user's code, and who else it concerned."""
+
+
+@dataclass(slots=True)
+class _Block:
+    """Failures that say the same, numbers aside: ranks often differ in their own number only."""
+
+    message: str
+    ranks: list[int]
+    where: list[str]
+    is_one: bool = True
+
+    def text(self) -> str:
+        ranks = f" on {format_ranks(self.ranks)}" if self.ranks else ""
+        whose = "" if self.is_one else f" (the words of rank {self.ranks[0]})"
+        return "\n".join([f"error{ranks}{whose}: {self.message}", *filter(None, self.where)])
+
+
+def _block(error: BaseException) -> _Text:
+    """Return one cause: what led to it first, then its message, then the user's lines."""
+    before = error.__cause__
+    if before is None and not error.__suppress_context__:
+        before = error.__context__
+    message, where = _one(error)
+    if (
+        before is not None
+        and not isinstance(before, KeyboardInterrupt | SystemExit)
+        and _words(before) not in message
+    ):
+        message = "\n".join([*filter(None, _one(before)), "then:", message])
+    if isinstance(error, InternalError):
+        where += "\nthis is a bug in kernbench; run again with --debug and report the traceback"
+    elif (line := _line_of_ours(error)) is not None:
+        where += (
+            f"\nraised at {line} of kernbench: a bug of ours if your call is right; see --debug"
+        )
+    elif _asks_for_gpu(error):
+        where += (
+            "\nPyTorch itself was asked for a GPU, or for other ranks; kernbench torchrun FILE "
+            "runs PyTorch programs on simulated devices, and a bench uses the torch that run() is "
+            "given"
+        )
+    return _Text(message, where.lstrip("\n"))
+
+
+def _one(error: BaseException) -> _Text:
+    lines = []
+    frames = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if is_users(frame.f_code.co_filename)
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        line = f":{error.lineno}" if error.lineno else ""
+        lines.append(f"  {_short(error.filename)}{line}")
+        if error.text:
+            lines.append(f"    {error.text.strip()}")
+    if len(frames) > MOST_FRAMES:
+        lines.append(f"  ... {len(frames) - MOST_FRAMES} calls before")
+    for code, number in frames[-MOST_FRAMES:]:
+        lines.append(f"  {_short(code.co_filename)}:{number} in {code.co_name}")
+        if source := linecache.getline(code.co_filename, number).strip():
+            lines.append(f"    {source}")
+    notes = [note for note in getattr(error, "__notes__", ()) if not _RANK_NOTE.fullmatch(note)]
+    lines += [f"  {note}" for note in notes]
+    return _Text(_headline(error), "\n".join(lines))
+
+
+def _headline(error: BaseException) -> str:
+    name = type(error).__name__
+    text = error.msg if isinstance(error, SyntaxError) else _words(error)
+    if isinstance(error, CheckFailedError) or (type(error) is AssertionError and _is_bench(error)):
+        return f"check failed: {text}" if text else "check failed"
+    return f"{name}: {text}" if text else name
+
+
+def _is_bench(error: BaseException) -> bool:
+    """Return whether an error is of a bench and its checks, not of a program that runs as one."""
+    return not _asks_for_gpu(error) and not any(
+        frame.f_globals.get("__name__") in ("__main__", "__mp_main__")
+        and is_users(frame.f_code.co_filename)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+def _asks_for_gpu(error: BaseException) -> bool:
+    """Return whether PyTorch itself, not taken over, was asked for a GPU or for other ranks."""
+    if "kernbench.torch_bridge.front.programs" in sys.modules:
+        return False
+    modules = [
+        str(frame.f_globals.get("__name__", ""))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    return any(each.startswith(("torch.cuda", "torch.distributed")) for each in modules) or (
+        any(each.partition(".")[0] == "torch" for each in modules)
+        and any(word in _words(error) for word in ("CUDA", "NVIDIA", "cuda"))
+    )
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says, also where its own ``__str__`` fails."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its __str__ raised {type(another).__name__})"
+
+
+def _line_of_ours(error: BaseException) -> str | None:
+    """Return the line of kernbench that raised what is none of its own errors, or None."""
+    *_, last = (None, *traceback.walk_tb(error.__traceback__))
+    if isinstance(error, KernbenchError) or last is None:
+        return None
+    filename = last[0].f_code.co_filename
+    if is_users(filename):
+        return None
+    path = Path(filename).resolve()
+    package = Path(kernbench.__file__).resolve().parent
+    if not path.is_relative_to(package):
+        return None
+    return f"{path.relative_to(package)}:{last[1]}"
+
+
+@cache
+def is_users(filename: str) -> bool:
+    """Return whether a source file is the user's: not ours, not a library's, not Python's."""
+    path = Path(filename)
+    # Extension modules name their sources as they were on the machine that built them.
+    if filename.startswith("<") or not path.is_file():
+        return False
+    path = path.resolve()
+    if path.is_relative_to(shipped_folder().resolve()):
+        return True
+    # Of whichever environment: one may show the packages of another.
+    if not _PACKAGES.isdisjoint(path.parts):
+        return False
+    package = Path(kernbench.__file__).resolve().parent
+    library = [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib", "platlib")]
+    return not any(path.is_relative_to(each.resolve()) for each in (package, *library))
+
+
+def _short(filename: str) -> str:
+    """Return the path as the user would type it from here."""
+    path = Path(filename)
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # a program may remove the folder that it is in
+        return str(path)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print the whole traceback, ours included, to stderr."""
+    traceback.print_exception(error, file=sys.stderr)

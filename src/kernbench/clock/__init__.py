@@ -1,0 +1,69 @@
+"""Virtual time: ranks as processes, the streams and commands of devices, what shares their HBM."""
+
+from kernbench.clock.carriers import (
+    Carrier,
+    CtrlC,
+    on_greenlet,
+    on_thread,
+)
+from kernbench.clock.deadlock import (
+    listed,
+    microseconds,
+    rank_lines,
+    wait_line,
+)
+from kernbench.clock.handles import (
+    Handle,
+    Timer,
+)
+from kernbench.clock.hbm_sharing import (
+    Flow,
+    HbmSharing,
+    Share,
+    demand_of,
+)
+from kernbench.clock.ranks import (
+    Rank,
+)
+from kernbench.clock.simulation import (
+    Simulation,
+)
+from kernbench.clock.sites import (
+    Site,
+    raised_at,
+    user_site,
+)
+from kernbench.clock.stream import (
+    DeviceEngine,
+    Stream,
+    StreamCommand,
+)
+from kernbench.clock.tasks import (
+    Task,
+)
+
+__all__ = [
+    "Carrier",
+    "CtrlC",
+    "DeviceEngine",
+    "Flow",
+    "Handle",
+    "HbmSharing",
+    "Rank",
+    "Share",
+    "Simulation",
+    "Site",
+    "Stream",
+    "StreamCommand",
+    "Task",
+    "Timer",
+    "demand_of",
+    "listed",
+    "microseconds",
+    "on_greenlet",
+    "on_thread",
+    "raised_at",
+    "rank_lines",
+    "user_site",
+    "wait_line",
+]

@@ -1,0 +1,161 @@
+"""A rank: user code that thinks it blocks, run as a SimPy process (ADR-0027 D0, ADR-0060).
+
+The user's function runs in a worker, a greenlet or a thread. When it must wait, the worker hands
+main the handle; there the rank's process yields the handle to SimPy and switches back when it has
+ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from simpy import Event, Interrupt
+
+from kernbench.clock.carriers import Carrier, on_greenlet
+from kernbench.clock.handles import Handle
+from kernbench.clock.sites import Site, user_site
+
+if TYPE_CHECKING:
+    from kernbench.clock.simulation import Simulation
+
+
+_MOST_CONTEXTS = 32
+
+
+class Rank:
+    """One rank's code, the process that stands for it, and how it ended.
+
+    ``on_end`` is called once, on main, when the function has returned or raised; the outcome is
+    in :attr:`error`. ``local`` is for the runtime: whatever it keeps per rank. ``carrier`` makes
+    what the code runs on.
+    """
+
+    __slots__ = (
+        "_body",
+        "_on_end",
+        "_process",
+        "_simulation",
+        "_to_main",
+        "_worker",
+        "aborted",
+        "ended_ps",
+        "error",
+        "local",
+        "rank_id",
+        "since_ps",
+        "strands",
+        "waiting_for",
+    )
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        rank_id: int,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any = None,
+        carrier: Carrier = on_greenlet,
+    ) -> None:
+        self.rank_id = rank_id
+        self.local = local
+        self.error: BaseException | None = None
+        self.ended_ps: int | None = None
+        self.waiting_for: Handle | None = None
+        self.since_ps = simulation.now_ps
+        self.aborted = False
+        self.strands: list[Rank] = []
+        """Further threads of control that share its number and ``local``."""
+        self._simulation = simulation
+        self._body = body
+        self._on_end = on_end
+        self._worker, self._to_main = carrier(self._run)
+        self._process = simulation.env.process(self._drive())
+
+    def __repr__(self) -> str:
+        return f"Rank({self.rank_id})"
+
+    @property
+    def alive(self) -> bool:
+        return self.ended_ps is None
+
+    def wait(self, handle: Handle) -> None:
+        """Leave the rank until ``handle`` has ended. Only for the running rank itself."""
+        self.waiting_for = handle
+        self.since_ps = self._simulation.env._now  # type: ignore[assignment]
+        self._to_main(handle)
+
+    def abort(self) -> None:
+        """End the rank by raising SystemExit where it waits; its ``finally`` blocks run."""
+        if self.alive and not self.aborted:
+            self.aborted = True
+            self._process.interrupt()
+        for strand in self.strands:
+            strand.abort()
+
+    def kill(self) -> None:
+        """End the rank at once, off the clock, when nothing drives the simulation any more."""
+        for strand in self.strands:
+            if strand.alive:
+                strand.kill()
+        self.aborted = True
+        self._simulation.running = self
+        try:
+            # A rank that waits in a finally block comes back here; the next throw ends that wait.
+            for _ in range(100):
+                # False also for one that has not begun; throwing would end main instead.
+                if not self._worker:
+                    break
+                self._worker.throw(SystemExit)
+        finally:
+            self._simulation.running = None
+        if self.ended_ps is None:
+            self.ended_ps = self._simulation.now_ps
+
+    def site(self) -> Site | None:
+        """Return the user's line at which the rank waits, or None when it does not wait."""
+        return user_site(self._worker.gr_frame) if self._worker else None
+
+    def _run(self) -> None:
+        try:
+            self._body()
+        except BaseException as error:
+            self.error = _cause(error)
+
+    def _drive(self) -> Generator[Event, Any, None]:
+        simulation = self._simulation
+        worker = self._worker
+        resume: Callable[..., Any] = worker.switch
+        reason: tuple[type[SystemExit], ...] = ()
+        if self.aborted:
+            resume, reason = worker.throw, (SystemExit,)
+        # A rank that was aborted before it began never runs its body.
+        while worker or not self.aborted:
+            simulation.running = self
+            try:
+                target = resume(*reason)
+            finally:
+                simulation.running = None
+            if worker.dead:
+                break
+            resume, reason = worker.switch, ()
+            try:
+                yield target
+            except Interrupt:
+                resume, reason = worker.throw, (SystemExit,)
+        if self.ended_ps is None:
+            self.waiting_for = None
+            self.ended_ps = simulation.now_ps
+            self._on_end(self)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the interrupt that an error comes from: one may leave a library in disorder."""
+    found: BaseException | None = error
+    for _ in range(_MOST_CONTEXTS):
+        if found is None:
+            break
+        if isinstance(found, KeyboardInterrupt):
+            return found
+        found = found.__context__
+    return error

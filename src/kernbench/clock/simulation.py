@@ -1,0 +1,206 @@
+"""One run's virtual time: SimPy is the only scheduler, and only main drives it (ADR-0027 D0)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from heapq import heapify
+from typing import Any, Protocol
+
+import simpy
+from simpy import Event
+
+from kernbench.clock.carriers import Carrier, current_greenlet, is_running_in, on_greenlet
+from kernbench.clock.deadlock import deadlock_error
+from kernbench.clock.handles import Handle, Timer
+from kernbench.clock.idling import Bounded, Idling
+from kernbench.clock.ranks import Rank
+from kernbench.clock.sites import user_site
+from kernbench.clock.tasks import Task
+from kernbench.errors import UsageError
+
+
+class OpenEnded(Protocol):
+    """Something under way that ends only if something else happens first."""
+
+    def describe(self) -> str:
+        """Return what an error says about it."""
+
+    def abandon(self) -> None:
+        """End it where it is, as what it waits for cannot come."""
+
+
+class Simulation:
+    """The clock of a run, its ranks, and the one place that advances both.
+
+    Time is an integer number of picoseconds. The greenlet that made the simulation is *main*;
+    while no rank runs, host code on main is host code too, and its waits drive the clock.
+    """
+
+    def __init__(self) -> None:
+        self.env = simpy.Environment()
+        self.ranks: list[Rank] = []
+        self.running: Rank | None = None
+        """The rank whose code executes now; None on main."""
+        self.open_ended: dict[OpenEnded, None] = {}
+        """In the order in which they began."""
+        self.idling = Idling(self)
+        self.main_resumes: Callable[[], None] | None = None
+        """Called when main goes on after a wait, in which ranks have run."""
+        self._main = current_greenlet()
+
+    @property
+    def now_ps(self) -> int:
+        return self.env._now  # type: ignore[return-value]
+
+    def handle(self, label: str = "") -> Handle:
+        """Return a handle that ends when somebody calls its ``end_after``."""
+        return Handle(self.env, label)
+
+    def timer(self, delay_ps: int, label: str = "") -> Timer:
+        """Return a handle that ends ``delay_ps`` from now."""
+        return Timer(self.env, delay_ps, label)
+
+    def wait(self, handle: Handle) -> None:
+        """Block the caller, a rank or main, until ``handle`` has ended; raise its error.
+
+        A handle that has ended returns at once, without a switch.
+
+        Raises:
+            DeadlockError: Called on main, and nothing can end the handle any more.
+        """
+        if handle.callbacks is not None:
+            rank = self.running
+            if rank is None:
+                self.run_until(handle)
+            else:
+                rank.wait(handle)
+        if handle.error is not None:
+            handle.error_seen = True
+            raise handle.error
+
+    def sleep(self, delay_ps: int) -> None:
+        """Let ``delay_ps`` of host time pass for the caller, a rank or main."""
+        self.wait(Timer(self.env, delay_ps, "host time"))
+
+    def idle(self, delay_ps: int, label: str) -> None:
+        """Sleep in a wait that a program may repeat for ever, and that errors call ``label``.
+
+        Raises:
+            DeadlockError: It has, and nothing else happens.
+        """
+        self.wait(self.idling.timer(delay_ps, label))
+
+    def wait_at_most(self, handle: Handle, delay_ps: int) -> bool:
+        """Block the caller until ``handle`` has ended or ``delay_ps`` are over; whether it has."""
+        if handle.done:
+            return True
+        self.wait(Bounded(self.idling, handle, delay_ps))
+        return handle.done
+
+    def run_until(self, handle: Handle) -> None:
+        """Advance the clock until ``handle`` has ended. Only main may do this.
+
+        Raises:
+            DeadlockError: No event is left; lists every rank.
+        """
+        self._check_main()
+        try:
+            self.env.run(until=handle)
+        except RuntimeError:
+            # SimPy's only sign that the queue ran dry; errors of ranks and commands never
+            # come this way (see Handle.error).
+            if handle.callbacks is None or self.env.peek() != simpy.core.Infinity:
+                raise
+            handle.callbacks.clear()
+            raise deadlock_error(self, handle) from None
+        finally:
+            if self.main_resumes is not None:
+                self.main_resumes()
+        if handle.callbacks is not None:
+            # SimPy stopped in the middle of the handle's callbacks and put the rest in front.
+            self.env.step()
+
+    def drain(self) -> None:
+        """Advance the clock until nothing is left to happen; doing so twice is doing it once.
+
+        Raises:
+            DeadlockError: Ranks still wait then.
+        """
+        self._check_main()
+        self.env.run()
+        if self.open_ended or any(rank.alive for rank in self.ranks):
+            raise deadlock_error(self, None)
+
+    def start_rank(
+        self,
+        rank_id: int,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any = None,
+        carrier: Carrier = on_greenlet,
+    ) -> Rank:
+        """Return a new rank that starts to run ``body`` when the clock is next driven."""
+        rank = Rank(self, rank_id, body, on_end, local, carrier)
+        self.ranks.append(rank)
+        return rank
+
+    def move(self, ends_ps: Mapping[Event, int]) -> None:
+        """Let handles that were to end at one time end at another, not before now."""
+        if not ends_ps:
+            return
+        queue = self.env._queue
+        for place, (_, priority, number, event) in enumerate(queue):
+            end_ps = ends_ps.get(event)
+            if end_ps is not None:
+                queue[place] = (end_ps, priority, number, event)
+        heapify(queue)
+
+    def start_strand(
+        self,
+        rank: Rank | None,
+        body: Callable[[], object],
+        on_end: Callable[[Rank], None],
+        local: Any,
+        carrier: Carrier,
+    ) -> Rank:
+        """Return one more thread of control of a rank, None for main; it starts as a rank does.
+
+        It has the rank's number, and is ended with it.
+        """
+        strand = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
+        if rank is not None:
+            rank.strands.append(strand)
+        return strand
+
+    def cancel(self, timer: Timer) -> None:
+        """Forget a timer that nobody waits for any more, so that the clock need not go there."""
+        queue = self.env._queue
+        queue[:] = [entry for entry in queue if entry[3] is not timer]
+        heapify(queue)
+
+    def task(
+        self, steps: Generator[int | None, None, None], on_error: Callable[[Exception], None]
+    ) -> Task:
+        """Return something that goes on at times of its own, once it is started."""
+        return Task(self.env, steps, on_error)
+
+    def abandon(self) -> None:
+        """End what only others could have ended, after these have failed."""
+        for each in list(self.open_ended):
+            each.abandon()
+
+    def call_at(self, time_ps: int, callback: Callable[[], None]) -> None:
+        """Call back at a time, after everything that is already due then; not before now."""
+        timer = Timer(self.env, max(time_ps - self.now_ps, 0))
+        timer.callbacks.append(lambda _: callback())
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back at this very time, after everything that is already due."""
+        self.call_at(self.now_ps, callback)
+
+    def _check_main(self) -> None:
+        if not is_running_in(self._main):
+            raise UsageError(
+                f"a run must be waited for where it was entered, but {user_site()} waits for it "
+                "from another rank or greenlet; enter a RuntimeContext of its own there"
+            )

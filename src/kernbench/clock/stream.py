@@ -1,0 +1,175 @@
+"""A device's in-order queue of commands."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from simpy import Environment, Event
+
+from kernbench.clock.handles import Handle, Timer
+from kernbench.clock.hbm_sharing import HbmSharing
+from kernbench.clock.simulation import Simulation
+from kernbench.errors import raisable
+
+
+class StreamCommand(Handle):
+    """Something a stream runs: how long it takes is decided when it starts.
+
+    An error of :meth:`begin` or :meth:`finish` ends the command and is raised in whoever waits.
+    """
+
+    start_ps = -1
+    end_ps = -1
+    earliest_ps = 0
+    """When its launch reaches the device; the host may be ahead of the simulation's clock."""
+    engine: DeviceEngine | None = None
+    """What only one command of any stream may use at a time; None where there is no such thing."""
+    queued = False
+    """Whether it waited on the device, behind another command of its stream or engine."""
+    hbm_ps = 0
+    """HBM time of the bytes that it moves, if others can slow it down; :meth:`begin` sets it."""
+
+    def __init__(self, env: Environment, label: str = "") -> None:
+        self.env = env
+        self.callbacks = []
+        self.label = label
+
+    def begin(self) -> int | None:
+        """Return the duration in picoseconds. The command starts now.
+
+        None: it does not know, and calls its :meth:`end_after` itself.
+        """
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Do what there is to do on completion, before anyone who waits goes on."""
+
+
+class Entrance(Protocol):
+    """Where a command comes in once its engine is free."""
+
+    def enter(self, command: StreamCommand) -> None: ...
+
+
+class Holder(Protocol):
+    """Somebody who has taken an engine for several things to do in a row."""
+
+    def cut(self) -> None:
+        """Give it back after what runs now."""
+
+
+class DeviceEngine:
+    """Something of a SIP that its streams share; who asks first gets it first."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self.waiting: deque[tuple[Entrance, StreamCommand]] = deque()
+        self.holder: Holder | None = None
+        """Who has it, if that is somebody who can give way in the middle."""
+
+    def wanted_by(self, entrance: Entrance, command: StreamCommand) -> None:
+        """Let a command wait for it; ``entrance`` is told when it is free."""
+        self.waiting.append((entrance, command))
+        if self.holder is not None:
+            self.holder.cut()
+
+    def release(self) -> None:
+        """Let the next command have it."""
+        self.is_busy = False
+        if self.waiting:
+            entrance, command = self.waiting.popleft()
+            # It asks again, and nobody else can have come in between.
+            entrance.enter(command)
+
+
+class Stream:
+    """Runs commands one after another, in the order in which they were submitted.
+
+    There is no process behind it: one SimPy event per command, whose callback starts the next.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        name: str,
+        sip_id: int = 0,
+        sharing: HbmSharing | None = None,
+    ) -> None:
+        self.name = name
+        self._sip_id = sip_id
+        self._sharing = sharing
+        self.tail: StreamCommand | None = None
+        """The command that was submitted last, or None. When it is done the stream is idle."""
+        self._failed: list[StreamCommand] = []
+        self._env = simulation.env
+        self._current: StreamCommand | None = None
+        self._queue: deque[StreamCommand] = deque()
+
+    def submit(self, command: StreamCommand) -> None:
+        """Put ``command`` at the end of the queue; it starts now if the stream is idle."""
+        command.callbacks.append(self._completed)
+        self.tail = command
+        now_ps: int = self._env._now  # type: ignore[assignment]
+        command.earliest_ps = max(command.earliest_ps, now_ps)
+        if self._current is None:
+            self.start(command)
+        else:
+            self._queue.append(command)
+
+    def raise_unseen(self) -> None:
+        """Raise the error of the first command that failed and that nobody has waited for."""
+        failed, self._failed = self._failed, []
+        for command in failed:
+            if command.error is not None and not command.error_seen:
+                command.error_seen = True
+                raise command.error
+
+    def start(self, command: StreamCommand) -> None:
+        """Begin a command of this stream as soon as its launch is there and its engine is free."""
+        self._current = command
+        now_ps: int = self._env._now  # type: ignore[assignment]
+        if command.earliest_ps > now_ps:
+            reached = Timer(self._env, command.earliest_ps - now_ps)
+            reached.callbacks.append(lambda _: self.enter(command))
+        else:
+            self.enter(command)
+
+    def enter(self, command: StreamCommand) -> None:
+        """Begin the command at the head of this stream now, or when its engine is free."""
+        engine = command.engine
+        if engine is not None:
+            if engine.is_busy:
+                engine.wanted_by(self, command)
+                return
+            engine.is_busy = True
+        now_ps: int = self._env._now  # type: ignore[assignment]
+        command.start_ps = now_ps
+        command.queued = now_ps > command.earliest_ps
+        try:
+            duration_ps = command.begin()
+        except Exception as error:
+            command.error = raisable(error, command.describe())
+            duration_ps = 0
+        if duration_ps is not None:
+            command.end_after(duration_ps)
+            if command.hbm_ps and self._sharing is not None:
+                self._sharing.begin_alone(command, self._sip_id, command.hbm_ps, duration_ps)
+
+    def _completed(self, event: Event) -> None:
+        command = self._current
+        assert command is event
+        command.end_ps = self._env._now  # type: ignore[assignment]
+        if command.error is None:
+            try:
+                command.finish()
+            except Exception as error:
+                command.error = raisable(error, command.describe())
+        if command.error is not None:
+            self._failed.append(command)
+        if command.engine is not None:
+            # Not before it is finished: what starts now may read what this one wrote.
+            command.engine.release()
+        self._current = None
+        if self._queue:
+            self.start(self._queue.popleft())

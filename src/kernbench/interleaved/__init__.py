@@ -1,0 +1,30 @@
+"""Kernels whose programs decide by data, or wait for each other: executed program by program."""
+
+from kernbench.interleaved.execution import StrandWatch, capture
+from kernbench.interleaved.launch import (
+    Executed,
+    InterleavedLaunch,
+    pace_interleaved,
+    run_interleaved,
+)
+from kernbench.interleaved.memory import Resolve
+from kernbench.interleaved.pacing import Decisions, Span, Watched, parts_of, spans_of
+from kernbench.interleaved.strand import Strand
+from kernbench.interleaved.values import of_programs
+
+__all__ = [
+    "Decisions",
+    "Executed",
+    "InterleavedLaunch",
+    "Resolve",
+    "Span",
+    "Strand",
+    "StrandWatch",
+    "Watched",
+    "capture",
+    "of_programs",
+    "pace_interleaved",
+    "parts_of",
+    "run_interleaved",
+    "spans_of",
+]

@@ -1,0 +1,276 @@
+"""Commands of a strand on data: put on the tensors that they go to, then executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    PROGRAM,
+    Access,
+    AddressOverflow,
+    Atomic,
+    Command,
+    DmaRead,
+    DmaWrite,
+    KernelTrace,
+    Math,
+    MathClass,
+    Operand,
+    ProgramGroup,
+    Tile,
+    Transfer,
+    access_of,
+    axis_dim,
+    uniform,
+    walk,
+)
+from kernbench.dtypes import bool_
+from kernbench.errors import BadPointerError
+from kernbench.interleaved.partial import known_part
+from kernbench.interleaved.values import Rows
+from kernbench.kernel_ir import ABSOLUTE, Op, SplitPrograms
+from kernbench.replay import GroupPlan, Watch, reads, results
+
+if TYPE_CHECKING:
+    from kernbench.interleaved.strand import Strand
+    from kernbench.replay import Frame
+
+Array = npt.NDArray[Any]
+
+
+class StrandWatch(Watch, Protocol):
+    """Looks on while strands run; what it knows about a slot lies in the strand, at ``~slot``."""
+
+    def issue(self, program_ids: Array, commands: Collection[Command]) -> Any:
+        """Return what has to be known of programs when their writes take effect later."""
+
+    def enter(self, frame: Frame, program_ids: Array, issued: Any) -> None:
+        """Prepare for commands of some programs."""
+
+    def leave(self, program_ids: Array) -> None:
+        """Take note that they have run."""
+
+    def refuse(self, overflows: Collection[AddressOverflow]) -> None:
+        """Raise the first of the overflows that have become part of an address."""
+
+    def undefined(self, shadow: Array) -> Array:
+        """Return a shadow less what is defined as data, such as an offset that overflowed."""
+
+    def refuse_undefined(
+        self, where: str, use: str, program: tuple[int, int, int], number: int
+    ) -> NoReturn:
+        """Raise for the use of a value whose shadow is ``number``."""
+
+
+def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Command, ...]:
+    """Return the commands of an operation with every address on the tensor that it is in.
+
+    Raises:
+        SplitPrograms: Programs reach different tensors by one command.
+        BadPointerError: An address belongs to no tensor that the launch can reach.
+    """
+    commands = tuple(placed for each in commands for placed in _placed(strand, op, each))
+    for each in transfers_of(commands):
+        strand.launch.memory.check_pointer(access_of(each).param)
+    return commands
+
+
+def transfers_of(commands: tuple[Command, ...]) -> list[Transfer]:
+    """Return the commands that touch memory, those in loops too."""
+    return [each for each in walk(commands) if isinstance(each, DmaRead | DmaWrite | Atomic)]
+
+
+def execute(strand: Strand, commands: tuple[Command, ...]) -> None:
+    """Run placed commands for the programs of a strand.
+
+    Raises:
+        OutOfBoundsError: An access leaves its tensor.
+    """
+    frame, transfers = strand.launch.memory.frame, transfers_of(commands)
+    strand.polled |= any(not isinstance(each, DmaWrite) for each in transfers)
+    if strand.launch.memory.is_partial:
+        commands = known_part(strand, commands)
+        if not commands:
+            return
+    kept = frozenset(tile.slot for command in commands for tile in results(command))
+    capture(strand, commands, kept)()
+    copies = any(isinstance(each, DmaRead) for each in transfers)
+    for slot in kept:
+        value = frame.values[slot]
+        shows = copies and strand.launch.memory.shows(value)
+        strand.keep(slot, value.copy() if shows else value)
+    frame.values = []
+
+
+def capture(
+    strand: Strand,
+    commands: tuple[Command, ...],
+    kept: frozenset[int] = frozenset(),
+    *,
+    later: bool = False,
+) -> Callable[[], None]:
+    """Return what runs placed commands on the values that the strand holds now.
+
+    Slots that are ``kept`` can be read from the frame right after it. With ``later`` the strand
+    goes on before that.
+    """
+    memory, transfers = strand.launch.memory, transfers_of(commands)
+    watch, program_ids = strand.launch.watch, strand.program_ids
+    plan = GroupPlan(ProgramGroup(program_ids, commands), _trace(strand), watch, kept)
+    given = {
+        slot: strand.data[slot].array
+        for command in commands
+        for slot in reads(command)
+        if slot in strand.data
+    }
+    issued = None
+    if watch is not None:
+        for slot in list(given):
+            if ~slot in strand.data:
+                given[plan.shadow(slot)] = strand.data[~slot].array
+        issued = watch.issue(program_ids, transfers) if later else None
+    stores = any(isinstance(each, DmaWrite) for each in transfers)
+
+    def run() -> None:
+        frame = memory.frame
+        frame.changed = False
+        if watch is not None:
+            watch.enter(frame, program_ids, issued)
+        with np.errstate(all="ignore"):
+            plan.run(frame, memory.params, given)
+        if watch is not None:
+            watch.leave(program_ids)
+            for slot in kept:
+                strand.keep_shadow(slot, frame.values[plan.shadow(slot)])
+        if any(not isinstance(each, DmaRead) for each in transfers):
+            memory.version += stores or frame.changed
+
+    return run
+
+
+def _trace(strand: Strand) -> KernelTrace:
+    launch = strand.launch
+    return KernelTrace(
+        name=launch.module.kernel.name,
+        grid=launch.grid,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        groups=(),
+        num_slots=strand.num_slots,
+        tcm_bytes=0,
+        line=launch.module.kernel.line,
+        pointer_params=(),
+    )
+
+
+def _placed(strand: Strand, op: Op, command: Command) -> tuple[Command, ...]:
+    """Return a command on absolute addresses as commands on the tensors that they lie in."""
+    if not isinstance(command, DmaRead | DmaWrite | Atomic):
+        return (command,)
+    access = access_of(command)
+    if access.param != ABSOLUTE:
+        return (command,)
+    addresses, active = lanes(strand, command, access)
+    memory = strand.launch.memory
+    found = memory.find_all(np.where(active, addresses, _any(addresses, active)))
+    if not active.any():
+        found[...] = memory.any_param()
+    if (found < 0).any():
+        raise _lost(strand, op, command, addresses, active & (found < 0))
+    params = np.unique(found)
+    if len(params) == 1:
+        return (_on(strand, command, int(params[0])),)
+    rows = found.reshape(len(found), -1)
+    if (rows == rows[:, :1]).all():
+        raise SplitPrograms(rows[:, 0])
+    return _one_by_one(strand, op, command, found, active)
+
+
+def _any(addresses: Array, active: Array) -> Any:
+    return addresses[active][0] if active.any() else 0
+
+
+def lanes(strand: Strand, command: Transfer, access: Access) -> tuple[Array, Array]:
+    """Return the address of every lane ``[programs, *tile]``, and which lanes are on."""
+    dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(access.shape))))
+    addresses = access.offset.dense(dims)
+    if access.gather is not None:
+        addresses = addresses + strand.array(access.gather)
+    mask = command.mask
+    active = strand.array(mask) if isinstance(mask, Tile) else mask.dense(dims)
+    shape = (len(strand.program_ids), *access.shape)
+    return np.broadcast_to(addresses, shape), np.broadcast_to(active, shape)
+
+
+def _on(strand: Strand, command: Transfer, param: int) -> Transfer:
+    access = access_of(command)
+    base = uniform(strand.launch.memory.buffer(param).address)
+    moved = Access(param, access.offset - base, access.dtype, access.gather)
+    if isinstance(command, DmaRead):
+        return replace(command, source=moved)
+    if isinstance(command, DmaWrite):
+        return replace(command, dest=moved)
+    return replace(command, access=moved)
+
+
+def _one_by_one(
+    strand: Strand, op: Op, command: Transfer, found: Array, active: Array
+) -> tuple[Command, ...]:
+    """Return one command per tensor that lanes of one tile lie in."""
+    parts: list[Command] = []
+    params = np.unique(found[active]).tolist()
+    for param in params:
+        part = _on(strand, command, param)
+        mask = strand.new_tile(access_of(command).shape, bool_)
+        strand.data[mask.slot] = Rows(active & (found == param))
+        part = replace(part, mask=mask)
+        if isinstance(part, DmaRead) and param != params[-1]:
+            part = replace(part, dst=strand.new_tile(part.dst.shape, part.dst.dtype))
+        if isinstance(part, DmaRead) and parts:
+            before = parts[-1]
+            assert isinstance(before, DmaRead)
+            part = replace(part, other=before.dst)
+        parts.append(part)
+    if isinstance(command, Atomic) and command.dst is not None:
+        return _joined(strand, command, command.dst, parts)
+    return tuple(parts)
+
+
+def _joined(
+    strand: Strand, command: Atomic, dst: Tile, parts: list[Command]
+) -> tuple[Command, ...]:
+    """Let the parts of an atomic find old values of their own, and put them together."""
+    found: list[Command] = []
+    old: Operand | None = None
+    for number, part in enumerate(parts):
+        assert isinstance(part, Atomic)
+        last = number == len(parts) - 1
+        own = strand.new_tile(dst.shape, dst.dtype)
+        found.append(replace(part, dst=own))
+        if old is None:
+            old = own
+            continue
+        assert isinstance(part.mask, Tile)
+        joined = dst if last else strand.new_tile(dst.shape, dst.dtype)
+        inputs = (part.mask, own, old)
+        found.append(Math(joined, "arith.select", inputs, MathClass.FREE, command.line))
+        old = joined
+    return tuple(found)
+
+
+def _lost(
+    strand: Strand, op: Op, command: Transfer, addresses: Array, lost: Array
+) -> BadPointerError:
+    flat = int(np.argmax(lost))
+    position = flat // max(int(np.prod(addresses.shape[1:])), 1)
+    address = int(addresses.reshape(-1)[flat])
+    return BadPointerError(
+        f"{op.name} at {command.line} goes to address {address:#x} (program "
+        f"{strand.launch.coordinates(int(strand.program_ids[position]))}), which "
+        f"{strand.launch.memory.why_lost(address)}"
+    )

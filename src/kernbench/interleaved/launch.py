@@ -1,0 +1,255 @@
+"""A launch whose programs decide by data: strands in turn, until all have returned."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import IN_FLOAT32, KernelTrace, ProgramGroup, Roundings
+from kernbench.errors import DeadlockError
+from kernbench.interleaved.execution import StrandWatch
+from kernbench.interleaved.liveness import Liveness
+from kernbench.interleaved.memory import LaunchMemory, Params, Resolve
+from kernbench.interleaved.merging import merge_groups
+from kernbench.interleaved.pacing import signalling_loops
+from kernbench.interleaved.strand import Strand
+from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
+from kernbench.replay import OutsideReads, PointerArg, show_printed
+
+Array = npt.NDArray[Any]
+
+_STRAND_ELEMENTS = 1 << 20
+"""Elements of the largest tile, over all programs that begin as one strand."""
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executed:
+    """What a launch did. Its data is in memory already."""
+
+    trace: KernelTrace
+    """For the scheduler: every strand's commands, with the trip counts that it had."""
+    reached: tuple[PointerArg, ...]
+    """What pointers in memory led to; the trace numbers them after the kernel's parameters."""
+    pointers: Mapping[int, PointerArg]
+    """All that it could reach, by parameter index: its arguments, and what is in ``reached``."""
+
+
+def run_interleaved(
+    module: Module,
+    grid: tuple[int, int, int],
+    ints: Mapping[int, int],
+    params: Params,
+    resolve: Resolve,
+    *,
+    num_warps: int,
+    num_stages: int,
+    roundings: Roundings = IN_FLOAT32,
+    watch: StrandWatch | None = None,
+    outside: OutsideReads | None = None,
+) -> Executed:
+    """Run a kernel on data, programs taking turns where they wait for each other (ADR-0031).
+
+    Args:
+        module: The kernel.
+        grid: Its programs.
+        ints: The value of every integer parameter, by index.
+        params: One per parameter: a :class:`PointerArg`, a float, or None where it is in ``ints``.
+        resolve: Gives the buffer behind an address that the kernel has loaded.
+        num_warps: As the launch says; only passed on to the trace.
+        num_stages: As the launch says.
+        roundings: What becomes of float32 operands of products.
+        watch: Looks on; the sanitizer's checks.
+        outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
+
+    Raises:
+        DeadlockError: Programs wait for something that no program does.
+        OutOfBoundsError: An access leaves its tensor.
+        BadPointerError: A loaded pointer belongs to no tensor.
+        UnsupportedOpError: The kernel has an operation that is not supported.
+    """
+    launch = InterleavedLaunch(
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch, outside
+    )
+    try:
+        launch.run()
+    finally:
+        launch.show_printed()
+    return Executed(launch.trace(), launch.memory.reached, launch.memory.frame.pointers)
+
+
+def pace_interleaved(
+    module: Module,
+    grid: tuple[int, int, int],
+    ints: Mapping[int, int],
+    params: Params,
+    resolve: Resolve,
+    *,
+    num_warps: int,
+    num_stages: int,
+    roundings: Roundings = IN_FLOAT32,
+    watch: StrandWatch | None = None,
+    outside: OutsideReads | None = None,
+) -> InterleavedLaunch:
+    """Return a kernel on data whose strands hand out what they do; arguments as above."""
+    launch = InterleavedLaunch(
+        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch, outside
+    )
+    launch.is_paced = True
+    # Each signal of a loop has a time of its own.
+    launch.stepped.update(signalling_loops(module))
+    return launch
+
+
+class InterleavedLaunch:
+    """All strands of one launch, and what they share."""
+
+    def __init__(
+        self,
+        module: Module,
+        grid: tuple[int, int, int],
+        ints: Mapping[int, int],
+        params: Params,
+        resolve: Resolve,
+        num_warps: int,
+        num_stages: int,
+        roundings: Roundings,
+        watch: StrandWatch | None = None,
+        outside: OutsideReads | None = None,
+    ) -> None:
+        self.module = module
+        self.grid = grid
+        self.ints = ints
+        self.num_warps = num_warps
+        self.num_stages = num_stages
+        self.roundings = roundings
+        self.watch = watch
+        """What looks on while commands run, or None."""
+        self.memory = LaunchMemory(module.kernel.name, params, resolve, outside)
+        self.liveness = Liveness(module)
+        self.stepped: set[Op] = set()
+        """Loops that cannot run as one command."""
+        self.is_paced = False
+        """Whether somebody else performs what operations do, in the order of virtual time."""
+        self.waiting: deque[Strand] = deque()
+        """Strands in the order of their turns."""
+        self.ended: list[Strand] = []
+
+    def run(self) -> None:
+        """Give strands their turns until all have ended.
+
+        The order is fixed: by program at the start and where a strand is split, and whoever reads
+        memory in a loop goes to the end of the line with every iteration.
+        """
+        waiting = self.waiting
+        waiting.extend(self._first_strands())
+        while waiting:
+            strand = waiting.popleft()
+            try:
+                goes_on = strand.advance()
+            except SplitPrograms as split:
+                waiting.extendleft(reversed(strand.split(split.labels)))
+                continue
+            if not goes_on:
+                strand.forget()
+                self.ended.append(strand)
+                continue
+            waiting.append(strand)
+            if strand.stuck_at is not None and self.is_stuck():
+                patient = [each for each in waiting if each.may_give_up]
+                if not patient:
+                    raise self.deadlock()
+                # Nothing happens any more but that time passes.
+                patient[0].gives_up = True
+
+    def show_printed(self) -> None:
+        """Print what programs have printed since the last call, program by program."""
+        show_printed(self.memory.frame)
+
+    def is_stuck(self) -> bool:
+        """Whether another turn of all strands would change nothing."""
+        version = self.memory.version
+        return all(strand.stuck_at == version for strand in self.waiting)
+
+    def deadlock(self) -> DeadlockError:
+        """Return the error that names who waits where."""
+        by_line: dict[str, list[int]] = {}
+        for strand in self.waiting:
+            by_line.setdefault(str(strand.loop_line), []).extend(strand.program_ids.tolist())
+        count = sum(map(len, by_line.values()))
+        lines = [
+            f"kernel {self.module.kernel.name} cannot end: {count} of "
+            f"{self.grid[0] * self.grid[1] * self.grid[2]} programs wait in loops for memory that "
+            "no program changes any more"
+        ]
+        for line, ids in sorted(by_line.items()):
+            named = ", ".join(str(self.coordinates(i)) for i in sorted(ids)[:_MOST_NAMED])
+            more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
+            lines.append(f"  at {line}: {'program' if len(ids) == 1 else 'programs'} {named}{more}")
+        return DeadlockError("\n".join(lines))
+
+    def coordinates(self, program_id: int) -> tuple[int, int, int]:
+        """Return a program's place in the grid."""
+        x, y, _ = self.grid
+        return program_id % x, program_id // x % y, program_id // (x * y)
+
+    def trace(self) -> KernelTrace:
+        """Return what all strands did."""
+        kernel = self.module.kernel
+        groups = [
+            ProgramGroup(
+                strand.program_ids, strand.recording.body(strand.program_ids, strand.num_loops)
+            )
+            for strand in self.ended
+        ]
+        tcm = tcm_use(self.module, self.num_stages)
+        return KernelTrace(
+            name=kernel.name,
+            grid=self.grid,
+            num_warps=self.num_warps,
+            num_stages=self.num_stages,
+            groups=merge_groups(groups),
+            num_slots=1 + max((strand.num_slots for strand in self.ended), default=0),
+            tcm_bytes=tcm.total_bytes,
+            staged_bytes=tcm.staged_bytes,
+            line=kernel.line,
+            pointer_params=tuple(p.index for p in kernel.params if p.is_pointer),
+        )
+
+    def _first_strands(self) -> list[Strand]:
+        x, y, z = self.grid
+        count, length = x * y * z, self.most_in_step
+        return [
+            self.strand(np.arange(start, min(start + length, count), dtype=np.int64))
+            for start in range(0, count, length)
+        ]
+
+    @cached_property
+    def most_in_step(self) -> int:
+        """The most programs that begin as one strand."""
+        return max(_STRAND_ELEMENTS // _largest_tile(self.module), 1)
+
+    def strand(self, program_ids: Array) -> Strand:
+        """Return programs that are about to begin."""
+        strand = Strand(self, program_ids)
+        strand.begin()
+        return strand
+
+
+def _largest_tile(module: Module) -> int:
+    """Return the most elements that a value of the module has."""
+    most = 1
+    pending: list[Region] = [function.body for function in module.functions.values()]
+    while pending:
+        for block in pending.pop().blocks:
+            for op in block.ops:
+                pending += op.regions
+                for result in op.results:
+                    most = max(most, int(np.prod(result.type.shape, dtype=np.int64)))
+    return most

@@ -1,0 +1,164 @@
+"""A launch whose commands somebody else performs: in the order of virtual time, beside others.
+
+A strand of such a launch hands out what an operation does in *parts*: one access to memory each,
+or a run of commands that touch none. What was read on the way is kept, so that a program that
+waits for memory to change can be told when it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from kernbench.commands import Atomic, Command, DmaRead, DmaWrite, Loop, Transfer, access_of, walk
+from kernbench.interleaved.execution import lanes
+from kernbench.interleaved.recording import Recording
+from kernbench.kernel_ir import Module, Op, Region
+from kernbench.memory import Buffer
+
+if TYPE_CHECKING:
+    from kernbench.interleaved.strand import Strand
+
+Array = npt.NDArray[Any]
+
+Commands = tuple[Command, ...]
+
+_MOST_SNAPSHOT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes ``[low, high)`` of a buffer that an access may touch."""
+
+    buffer: Buffer
+    low: int
+    high: int
+    writes: bool
+
+    def meets(self, other: Span) -> bool:
+        """Whether both may touch the same byte."""
+        return self.buffer is other.buffer and self.low < other.high and other.low < self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a program has read, and how it looked then; None where it was too much to keep."""
+
+    span: Span
+    seen: bytes | None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether memory looks different now, as far as that is known."""
+        return self.seen is None or self.seen != _bytes(self.span)
+
+
+class Decisions(Recording):
+    """What remains of a record where commands are timed as they come: how many decisions."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def copy(self) -> Decisions:
+        return Decisions(self.count)
+
+    def add(self, program_ids: Array, commands: Commands, decisive: bool) -> None:
+        self.count += 1
+
+    def take(self) -> int:
+        """Return how many there were since the last call."""
+        count, self.count = self.count, 0
+        return count
+
+    def enter_loop(self, line: Any) -> None:
+        """Loops leave no mark."""
+
+    def next_iteration(self) -> None:
+        """Loops leave no mark."""
+
+    def leave_loop(self) -> None:
+        """Loops leave no mark."""
+
+
+def parts_of(commands: Commands) -> list[Commands]:
+    """Return commands in parts with at most one access to memory, or one loop with accesses."""
+    parts: list[Commands] = []
+    plain: list[Command] = []
+    for command in commands:
+        if not any(isinstance(each, DmaRead | DmaWrite | Atomic) for each in walk((command,))):
+            plain.append(command)
+            continue
+        if plain:
+            parts.append(tuple(plain))
+            plain = []
+        parts.append((command,))
+    if plain:
+        parts.append(tuple(plain))
+    return parts
+
+
+def signalling_loops(module: Module) -> Iterator[Op]:
+    """Yield the loops with atomics or volatile loads in them."""
+    for function in module.functions.values():
+        yield from _signalling(function.body)[1]
+
+
+def _signalling(region: Region) -> tuple[bool, list[Op]]:
+    """Return whether anything in a region is an atomic or volatile, and the loops that have one."""
+    signals, loops = False, []
+    for block in region.blocks:
+        for op in block.ops:
+            own = op.name.startswith("tt.atomic") or bool(op.attrs.get("isVolatile"))
+            own |= op.name == "tt.call"
+            for inner in op.regions:
+                inside, found = _signalling(inner)
+                own |= inside
+                loops += found
+            if own and op.name == "scf.for":
+                loops.append(op)
+            signals |= own
+    return signals, loops
+
+
+def spans_of(strand: Strand, part: Commands) -> list[Span]:
+    """Return what a part may touch of memory: never too little."""
+    return [
+        _span(strand, command, isinstance(part[0], Loop))
+        for command in walk(part)
+        if isinstance(command, DmaRead | DmaWrite | Atomic)
+    ]
+
+
+def watch(strand: Strand, part: Commands) -> list[Watched]:
+    """Return what a part is about to read, as it looks now."""
+    found = []
+    for span in spans_of(strand, part):
+        if not span.writes or any(isinstance(each, Atomic) for each in part):
+            small = span.high - span.low <= _MOST_SNAPSHOT
+            found.append(Watched(span, _bytes(span) if small else None))
+    return found
+
+
+def _span(strand: Strand, command: Transfer, in_loop: bool) -> Span:
+    access = access_of(command)
+    pointer = strand.launch.memory.frame.pointers[access.param]
+    buffer, writes = pointer.buffer, not isinstance(command, DmaRead)
+    size = buffer.size_bytes
+    if access.gather is None:
+        low, high = access.offset.bounds()
+    elif in_loop:
+        return Span(buffer, 0, size, writes)
+    else:
+        offsets, active = lanes(strand, command, access)
+        if not active.any():
+            return Span(buffer, 0, 0, writes)
+        low, high = int(offsets[active].min()), int(offsets[active].max())
+    low, high = low + pointer.offset_bytes, high + pointer.offset_bytes + access.dtype.itemsize
+    return Span(buffer, max(low, 0), min(high, size), writes)
+
+
+def _bytes(span: Span) -> bytes:
+    return span.buffer.bytes[span.low : span.high].tobytes()

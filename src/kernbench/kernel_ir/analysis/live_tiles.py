@@ -1,0 +1,173 @@
+"""Which accumulators, and which loops' loads, a program holds at the same time.
+
+An accumulator is one piece of memory from the product that begins it to the last use of what it
+becomes in place: the next product that adds to it, a scaling of it, the value that a loop carries
+on. Two that are never live together can lie in the same place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kernbench.kernel_ir.text.ir import Function, Op, Region, Value
+
+DOTS = ("tt.dot", "tt.dot_scaled")
+_LOOPS = ("scf.for", "scf.while")
+_TERMINATORS = ("scf.yield", "scf.condition")
+_IN_PLACE = ("arith.", "math.", "tt.fp_to_fp", "tt.precise_")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The operations of a function, by number, during which something is live."""
+
+    first: int
+    last: int
+
+
+class LiveTiles:
+    """Where the accumulators of a function are live; it has no branches but structured ones."""
+
+    def __init__(self, function: Function) -> None:
+        self._spans: dict[Op, Span] = {}
+        self._loops: dict[Op, tuple[Op, ...]] = {}
+        """Of each operation: the loops around it, from the outside in."""
+        self._parents: dict[Value, Value] = {}
+        self._count(function.body, ())
+        self._uses = Counter(value for op in self._spans for value in op.operands)
+        # What is inside comes first: a loop asks what its values lie with.
+        for op in reversed(self._spans):
+            self._join(op)
+
+    def accumulators(self) -> list[tuple[Op, Span]]:
+        """Return the first product of each accumulator, and where the accumulator is live."""
+        members: dict[Value, list[Op]] = {}
+        for op in self._spans:
+            if op.name in DOTS:
+                members.setdefault(self._root(op.results[0]), []).append(op)
+        spans = self._live(set(members))
+        return [(ops[0], spans[root]) for root, ops in members.items()]
+
+    def span(self, op: Op) -> Span:
+        """Return an operation with all that is inside it."""
+        return self._spans[op]
+
+    def _count(self, region: Region, loops: tuple[Op, ...]) -> None:
+        for op in (op for block in region.blocks for op in block.ops):
+            first = len(self._spans)
+            self._spans[op] = Span(first, first)
+            self._loops[op] = loops
+            for inner in op.regions:
+                self._count(inner, (*loops, op) if op.name in _LOOPS else loops)
+            self._spans[op] = Span(first, len(self._spans) - 1)
+
+    def _root(self, value: Value) -> Value:
+        while (parent := self._parents.get(value, value)) is not value:
+            value = parent
+        return value
+
+    def _same(self, value: Value, becomes: Value) -> None:
+        """Note that one value lies where the other one does."""
+        self._parents[self._root(becomes)] = self._root(value)
+
+    def _join(self, op: Op) -> None:
+        if op.name in DOTS:
+            # Nothing else may want what it was.
+            if self._uses[op.operands[-1]] == 1:
+                self._same(op.operands[-1], op.results[0])
+        elif op.name in _LOOPS:
+            self._join_loop(op)
+        elif op.name == "scf.if":
+            for region in op.regions:
+                self._carry(_yielded(region), op.results)
+        elif op.name.startswith(_IN_PLACE) and len(op.results) == 1:
+            result = op.results[0]
+            alike = (value for value in op.operands if value.type.text == result.type.text)
+            free = next((value for value in alike if self._uses[value] == 1), None)
+            if free is not None:
+                self._same(free, result)
+
+    def _join_loop(self, op: Op) -> None:
+        inside = op.regions[-1].entry.args
+        if op.name == "scf.for":
+            args, inside, inits = inside[1:], inside[1:], op.operands[3:]
+        else:
+            args, inits = op.regions[0].entry.args, op.operands
+            self._carry(_yielded(op.regions[0])[1:], inside)
+        # A value that several want at the start is copied.
+        for init, arg in zip(inits, args, strict=True):
+            if self._uses[init] == 1:
+                self._carry([init], [arg])
+        # What comes back in another's place is a swap: each stays where it is.
+        places = {self._root(arg): arg for arg in inside}
+        for value, arg, own in zip(_yielded(op.regions[-1]), args, inside, strict=True):
+            if places.get(self._root(value), own) is own:
+                self._carry([value], [arg])
+        self._carry(inside, op.results)
+
+    def _carry(self, values: Sequence[Value], becomes: Sequence[Value]) -> None:
+        for value, target in zip(values, becomes, strict=False):
+            if value.type.shape:
+                self._same(value, target)
+
+    def _live(self, roots: set[Value]) -> dict[Value, Span]:
+        """Return from where to where the values are live that lie where these do."""
+        spans: dict[Value, Span] = {}
+        made_in: dict[Value, tuple[Op, ...]] = {}
+
+        def extend(value: Value, at: Span) -> None:
+            root = self._root(value)
+            if root in roots:
+                known = spans.get(root, at)
+                spans[root] = Span(min(known.first, at.first), max(known.last, at.last))
+
+        for op, span in self._spans.items():
+            for region in op.regions:
+                for arg in (arg for block in region.blocks for arg in block.args):
+                    made_in[arg] = (*self._loops[op], op) if op.name in _LOOPS else self._loops[op]
+                    extend(arg, span)
+            for result in op.results:
+                made_in[result] = self._loops[op]
+                if op.name != "arith.constant":
+                    extend(result, Span(span.last, span.last))
+        for op, span in self._spans.items():
+            for value in op.operands:
+                # What a loop finds, it finds again in its next iteration.
+                around = self._loops[op][len(made_in.get(value, ())) :]
+                extend(value, self._spans[around[0]] if around else Span(span.first, span.first))
+        return spans
+
+
+def most_at_once(held: Iterable[tuple[T, int, Span]]) -> list[T]:
+    """Return those of some things with sizes that are live where the sum is largest."""
+    held = list(held)
+    best: list[tuple[T, int, Span]] = []
+    for _, _, start in held:
+        live = [each for each in held if each[2].first <= start.first <= each[2].last]
+        if sum(size for _, size, _ in live) > sum(size for _, size, _ in best):
+            best = live
+    return [each for each, _, _ in best]
+
+
+def is_structured(function: Function) -> bool:
+    """Return whether each region of a function is one block, so that order says what is live."""
+    return all(len(region.blocks) <= 1 for region in _regions(function.body))
+
+
+def _regions(region: Region) -> Iterator[Region]:
+    yield region
+    for block in region.blocks:
+        for op in block.ops:
+            for inner in op.regions:
+                yield from _regions(inner)
+
+
+def _yielded(region: Region) -> Sequence[Value]:
+    """Return what a region hands on; one that hands on nothing may end in any operation."""
+    last = region.entry.ops[-1] if region.blocks and region.entry.ops else None
+    return last.operands if last is not None and last.name in _TERMINATORS else ()

@@ -1,0 +1,65 @@
+"""Which loops Triton's pipeliner would run ahead, and which loads it would multi-buffer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from kernbench.kernel_ir.text.ir import Op, Region, Value
+
+_LOADS = ("tt.load", "tt.descriptor_load", "tt.experimental_descriptor_load")
+_DOTS = ("tt.dot", "tt.dot_scaled")
+
+
+def num_stages_of(loop: Op, launch_num_stages: int) -> int:
+    """Return how many iterations of a loop are in flight at once (1: one after another).
+
+    The loop's own ``num_stages`` (``tl.range(..., num_stages=n)``) wins over the launch's, which
+    counts only for loops that feed a ``tt.dot``. A loop around another loop is not pipelined.
+    """
+    if not pipelined_loads(loop):
+        return 1
+    own = loop.attrs.get("tt.num_stages")
+    return max(int(own if isinstance(own, int) else launch_num_stages), 1)
+
+
+# A memo, not state: operations do not change.
+@functools.lru_cache(maxsize=1024)
+def pipelined_loads(loop: Op) -> tuple[Op, ...]:
+    """Return the loads of a loop that are issued ahead.
+
+    Those that feed a ``tt.dot`` through any chain of operations, or all loads where the loop asks
+    for stages itself.
+    """
+    body = loop.regions[0].entry.ops
+    if _holds_loop(loop.regions[0]):
+        return ()
+    loads = tuple(op for op in body if op.name in _LOADS)
+    if "tt.num_stages" in loop.attrs:
+        return loads
+    feeding: set[Value] = set()
+    for op in reversed(body):
+        if op.name in _DOTS:
+            # The accumulator is not streamed in.
+            feeding |= set(op.operands[:2])
+        elif any(result in feeding for result in op.results):
+            feeding |= set(op.operands)
+    return tuple(op for op in loads if any(result in feeding for result in op.results))
+
+
+def _holds_loop(region: Region) -> bool:
+    return any(
+        op.name in ("scf.for", "scf.while") or any(map(_holds_loop, op.regions))
+        for block in region.blocks
+        for op in block.ops
+        if op.regions
+    )
+
+
+def walk_ops(region: Region) -> Iterator[Op]:
+    """Yield every operation of a region, each before those inside it."""
+    for block in region.blocks:
+        for op in block.ops:
+            yield op
+            for inner in op.regions:
+                yield from walk_ops(inner)

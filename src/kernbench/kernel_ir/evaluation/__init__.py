@@ -1,0 +1,1 @@
+"""Evaluation of TTIR for all programs of a grid at once."""

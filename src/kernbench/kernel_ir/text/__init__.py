@@ -1,0 +1,1 @@
+"""TTIR text to typed SSA."""

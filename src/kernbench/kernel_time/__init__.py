@@ -1,0 +1,67 @@
+"""How long a kernel takes on the PEs of a SIP, and when each of its commands runs."""
+
+from kernbench.kernel_time.conditions import (
+    Conditions,
+)
+from kernbench.kernel_time.costs.cache_contents import (
+    CacheContents,
+)
+from kernbench.kernel_time.costs.cached_operands import (
+    cached_shares,
+    kernel_operands,
+    meet_operands,
+)
+from kernbench.kernel_time.costs.command_costs import (
+    dot_ps,
+    math_ps,
+)
+from kernbench.kernel_time.costs.lookup_tables import (
+    Tables,
+    gathered_params,
+)
+from kernbench.kernel_time.launch.outline import (
+    CommandSpan,
+    KernelOutline,
+    ProgramOutline,
+    outline_kernel,
+)
+from kernbench.kernel_time.launch.schedule import (
+    check_kernel,
+    kernel_duration_ps,
+    schedule_kernel,
+)
+from kernbench.kernel_time.launch.waves import (
+    line_of_short_rows,
+    resident_programs,
+)
+from kernbench.kernel_time.stepwise.strand_costs import (
+    LaneCosts,
+)
+from kernbench.kernel_time.stepwise.timed_strands import (
+    Lane,
+    Lanes,
+)
+
+__all__ = [
+    "CacheContents",
+    "CommandSpan",
+    "Conditions",
+    "KernelOutline",
+    "Lane",
+    "LaneCosts",
+    "Lanes",
+    "ProgramOutline",
+    "Tables",
+    "cached_shares",
+    "check_kernel",
+    "dot_ps",
+    "gathered_params",
+    "kernel_duration_ps",
+    "kernel_operands",
+    "line_of_short_rows",
+    "math_ps",
+    "meet_operands",
+    "outline_kernel",
+    "resident_programs",
+    "schedule_kernel",
+]

@@ -1,0 +1,1 @@
+"""What the commands of programs cost: arithmetic, bytes, bursts, the shared cache."""

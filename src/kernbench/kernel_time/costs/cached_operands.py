@@ -1,0 +1,94 @@
+"""What a launch uses of the tensors that its pointers point to: what meets the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
+from kernbench.kernel_ir import footprints
+from kernbench.kernel_time.costs.cache_contents import SHARES, CacheContents
+from kernbench.kernel_time.program.timed_plan import build_program_plan
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOperand:
+    """The bytes ``[low, high)`` of a pointer parameter's tensor, relative to it."""
+
+    param: int
+    low: int
+    high: int
+    size: int
+    """How many of them are used at most: tiles may lie apart."""
+    is_loaded: bool
+    is_known: bool
+    """Whether the addresses are; else only ``size`` says something."""
+
+
+def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
+    """Return what a trace uses by parameter; what it changes comes last."""
+    moved: dict[int, int] = {}
+    loaded: set[int] = set()
+    changed: set[int] = set()
+    for group in trace.groups:
+        trips = dict(group.trips)
+        for site in build_program_plan(group.body, trace.num_slots).sites:
+            command = site.command
+            if not isinstance(command, DmaRead | DmaWrite | Atomic):
+                continue
+            access = access_of(command)
+            tile_bytes = int(np.prod(access.shape, dtype=np.int64)) * access.dtype.itemsize
+            runs = np.ones(len(group.program_ids), dtype=np.int64)
+            for loop in site.loops:
+                runs *= trips.get(loop.loop_id, loop.trip_count)
+            total = tile_bytes * int(runs.sum())
+            moved[access.param] = moved.get(access.param, 0) + total
+            (loaded if isinstance(command, DmaRead) else changed).add(access.param)
+    found = [
+        KernelOperand(
+            each.param,
+            each.low,
+            each.high,
+            min(moved[each.param], each.high - each.low) if each.is_complete else moved[each.param],
+            each.param in loaded,
+            each.is_complete and each.param >= 0,
+        )
+        for each in footprints(trace)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.param in changed, each.param)))
+
+
+def meet_operands(
+    contents: CacheContents, operands: Iterable[KernelOperand], addresses: Sequence[int]
+) -> tuple[int, ...]:
+    """Let a launch use its operands, its results last; return what the cache held of them before.
+
+    That is a number of steps (``SHARES``) for each operand that is loaded; of others it is 0.
+    """
+    used = []
+    found = []
+    for each in operands:
+        if each.is_known:
+            address = addresses[each.param]
+            start, end = address + each.low, address + each.high
+            found.append(contents.share_steps(start, end) if each.is_loaded else 0)
+        else:
+            # No tensor is there: the bytes only push out others.
+            start, end = -each.size, 0
+            found.append(0)
+        used.append((start, end, each.size))
+    for start, end, size in used:
+        contents.touch(start, end, size)
+    return tuple(found)
+
+
+def cached_shares(
+    operands: Iterable[KernelOperand], steps: Iterable[int]
+) -> tuple[tuple[int, Fraction], ...]:
+    """Return by parameter which share the cache held of it, where it held any."""
+    return tuple(
+        (each.param, SHARES[held]) for each, held in zip(operands, steps, strict=True) if held
+    )

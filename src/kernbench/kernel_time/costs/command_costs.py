@@ -1,0 +1,342 @@
+"""What every command of one program costs on a PE, while a given number of programs run.
+
+The rates and latencies all come from the machine file. A DMA command takes as long as the slowest
+of the resources that it crosses: the PE's port, its share of the cache, of HBM, and of the links
+between cubes. Shared resources are divided evenly among the programs that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from kernbench.commands import (
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    Gemm,
+    Math,
+    MathClass,
+    Operand,
+    Reduce,
+    access_of,
+)
+from kernbench.dtypes import DType
+from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
+from kernbench.kernel_time.conditions import Conditions
+from kernbench.kernel_time.costs.bursts import Dims, Touched
+from kernbench.kernel_time.program.overlap import Load, Overlapped, overlapped
+from kernbench.kernel_time.program.pipeline import Cost, SiteTimes
+from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan
+from kernbench.policy import Placement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """What one program moves at one DMA site."""
+
+    dims: Dims
+    """Loops that it varies over, as dims, outermost first."""
+    shape: tuple[int, ...]
+    """Their trip counts."""
+    touched: tuple[Touched, ...]
+    repeats: int
+    """How often one program runs each entry of ``touched``."""
+    copies: int = 1
+    """How many copies of the tensor each byte goes to: a write to a replicated one goes to all."""
+    passes: int = 1
+    """How often HBM moves each burst: an atomic reads it and writes it back."""
+
+    @property
+    def useful_bytes(self) -> int:
+        return self.repeats * sum(each.useful_bytes for each in self.touched)
+
+    @property
+    def burst_bytes(self) -> int:
+        return self.repeats * sum(each.burst_bytes for each in self.touched)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Who else runs while a program runs: one wave of programs."""
+
+    active: int
+    """Programs in the wave."""
+    missed: tuple[tuple[int, int], ...]
+    """By DMA site: how much comes from HBM and not from the cache, and of how much."""
+    conflicts: tuple[int, ...] = ()
+    """By site: how many of the members change the same elements; empty where none does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramCosts:
+    """The costs of one program under one :class:`Sharing`."""
+
+    times: SiteTimes
+    busy_ps: tuple[int, ...]
+    """By site: how long its queue is taken in all."""
+    shares_ps: tuple[int, int, int]
+    """What its traffic takes on the program's share of HBM, of the cache, and between cubes."""
+    hbm_bytes: Fraction
+    """What one program moves in and out of HBM, on average over those that share tiles."""
+    hbm_stream_bytes: Fraction
+    """How much HBM could stream in the time that it takes for that."""
+
+    @property
+    def least_ps(self) -> int:
+        """What the program's share of the busiest shared resource needs for all its traffic."""
+        return max(self.shares_ps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DmaCosts:
+    """What one program pays at one DMA site, in all its iterations."""
+
+    load: Load
+    alone: Overlapped
+    """What it takes with no other load beside it."""
+    busy_ps: int
+    latency_ps: int
+    shares_ps: tuple[int, int, int]
+    """The time of it all on the program's share of HBM, of the cache, and between cubes."""
+    hbm_bytes: Fraction
+    hbm_stream_bytes: Fraction
+
+
+class CostModel:
+    """Costs of one group's commands on one SIP."""
+
+    def __init__(self, plan: ProgramPlan, sip: SipSpec, conditions: Conditions) -> None:
+        self.plan = plan
+        self.sip = sip
+        self.placements = dict(conditions.placements)
+        self.spread = Placement.interleaved(sip)
+        self.cached = dict(conditions.cached) if sip.cache is not None else {}
+        self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
+        self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
+        self._port = ps_per_byte(sip.pe.dma_port_gbps)
+        self._issue_ps = sip.cycles_ps(sip.pe.dma_issue_cycles)
+        self._likeness = {
+            site.index: (type(site.command), access_of(site.command).param)
+            for site in plan.sites
+            if isinstance(site.command, DmaRead | DmaWrite | Atomic)
+        }
+        self._known: dict[tuple[Any, ...], DmaCosts] = {}
+
+    def _place(self, site: CommandSite) -> Placement:
+        assert isinstance(site.command, DmaRead | DmaWrite | Atomic)
+        return self.placements.get(access_of(site.command).param, self.spread)
+
+    def program(
+        self, traffic: Sequence[Traffic | None], counts: Sequence[int], sharing: Sharing
+    ) -> ProgramCosts:
+        """Return the costs of a program with the given traffic (None where no DMA site is).
+
+        ``counts`` says by site how often it runs it.
+        """
+        occupancy: list[Cost] = []
+        varies: list[tuple[int, ...]] = []
+        latency: list[int] = []
+        busy: list[int] = []
+        shares_ps = [0, 0, 0]
+        hbm_bytes = hbm_stream_bytes = Fraction(0)
+        together: dict[int, list[tuple[CommandSite, DmaCosts]]] = {}
+        for site, moved in zip(self.plan.sites, traffic, strict=True):
+            if moved is None:
+                occupancy.append(self._fixed_ps[site.index])
+                varies.append(())
+                latency.append(0)
+                busy.append(self._fixed_ps[site.index] * counts[site.index])
+                continue
+            conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
+            missed = sharing.missed[site.index]
+            # What a segment costs at one site, many others do too, and sites that are alike.
+            key = (
+                *self._likeness[site.index], id(moved.touched), moved.repeats, moved.copies,
+                moved.passes, sharing.active, missed, conflicts,
+            )  # fmt: skip
+            found = self._known.get(key)
+            if found is None:
+                of_hbm = self._missed(site, sharing)
+                found = self._dma(site, moved, sharing.active, of_hbm, conflicts)
+                self._known[key] = found
+            occupancy.append(found.alone.occupancy)
+            varies.append(found.alone.varies)
+            latency.append(found.latency_ps)
+            busy.append(found.busy_ps)
+            for resource, share in enumerate(found.shares_ps):
+                shares_ps[resource] += share
+            if site.loops and isinstance(site.command, DmaRead):
+                together.setdefault(site.loops[-1].loop_id, []).append((site, found))
+            hbm_bytes += found.hbm_bytes
+            hbm_stream_bytes += found.hbm_stream_bytes
+        for loads in together.values():
+            if len(loads) < 2:
+                continue
+            sites, alone = zip(*loads, strict=True)
+            taken = overlapped([each.load for each in alone], sites[0].loops, self._issue_ps)
+            for site, each in zip(sites, taken, strict=True):
+                occupancy[site.index], varies[site.index] = each.occupancy, each.varies
+                busy[site.index] = each.busy_ps(counts[site.index], self._issue_ps)
+        times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
+        shares = (shares_ps[0], shares_ps[1], shares_ps[2])
+        return ProgramCosts(times, tuple(busy), shares, hbm_bytes, hbm_stream_bytes)
+
+    def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
+        """Return the share of a program's bytes at a site that HBM moves."""
+        missed = Fraction(*sharing.missed[site.index])
+        if isinstance(site.command, DmaRead):
+            missed *= 1 - self.cached.get(site.command.source.param, Fraction(0))
+        return missed
+
+    def _stream_bytes(self, moved: Traffic) -> int | Fraction:
+        """Return how much HBM could stream in the time that it takes for a program's bursts."""
+        short = sum(each.burst_bytes for each in moved.touched if self._is_short(each))
+        longer = moved.burst_bytes - short * moved.repeats
+        if not short:
+            return longer
+        return longer + self.sip.short_run_slowdown * (short * moved.repeats)
+
+    def _dma(
+        self, site: CommandSite, moved: Traffic, active: int, missed: Fraction, conflicts: int
+    ) -> DmaCosts:
+        sip = self.sip
+        place = self._place(site)
+        remote = place.remote_fraction
+        if moved.copies > 1:
+            remote = Fraction(moved.copies - 1)
+        # What HBM moves for each byte of a burst.
+        weight = missed * moved.copies * moved.passes
+        hbm = self._hbm_ps_per_byte(place, active) * weight
+        cache = Fraction(0)
+        # What the command itself waits for: a store may end before HBM has it.
+        stores = isinstance(site.command, DmaWrite)
+        waits = not stores or sip.cache is None or not sip.cache.write_back
+        if sip.cache is not None:
+            cache = ps_per_byte(sip.cache.bandwidth_gbps) * active
+            if not stores:
+                # What a load misses is written into the cache before it is read.
+                cache *= 1 + missed
+        between = Fraction(0)
+        if sip.die_to_die is not None:
+            between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
+            between *= Fraction(active, sip.num_cubes)
+        # Programs that change the same elements take turns at the HBM that holds them.
+        turns = self._one_cube * (moved.passes * (conflicts - 1)) if conflicts > 1 else Fraction(0)
+        waited = hbm if waits else Fraction(0)
+        needs = {
+            each: (
+                _up(self._port, each.useful_bytes, turns * each.burst_bytes),
+                _up(self._slowed(waited, each) + turns, each.burst_bytes),
+                _up(cache + turns, each.burst_bytes),
+                _up(between + turns, each.burst_bytes),
+            )
+            for each in set(moved.touched)
+        }
+        load = Load.of(moved.dims, moved.shape, [needs[each] for each in moved.touched])
+        (alone,) = overlapped([load], site.loops, self._issue_ps)
+        total, streamed = moved.burst_bytes, self._stream_bytes(moved)
+        return DmaCosts(
+            load=load,
+            alone=alone,
+            busy_ps=alone.busy_ps(moved.repeats * len(moved.touched), self._issue_ps),
+            latency_ps=self._latency_ps(missed, remote, waits),
+            shares_ps=(_up(hbm, streamed), _up(cache, total), _up(between, total)),
+            hbm_bytes=weight * total,
+            hbm_stream_bytes=weight * streamed,
+        )
+
+    def _slowed(self, hbm: Fraction, touched: Touched) -> Fraction:
+        """Return HBM's time per byte where the runs of bytes are too short to stream."""
+        return hbm * self.sip.short_run_slowdown if self._is_short(touched) else hbm
+
+    def _is_short(self, touched: Touched) -> bool:
+        """Say whether its runs of bytes open a DRAM page each, so that they do not stream."""
+        return 0 < touched.run_bytes < self.sip.cube.hbm_page_bytes
+
+    def _hbm_ps_per_byte(self, place: Placement, active: int) -> Fraction:
+        """Return one program's share of the HBM that holds a tensor, as time per byte."""
+        if place.copies > 1:
+            # Each program reads its own cube's copy.
+            return self._one_cube * -(-active // place.num_cubes)
+        return self._one_cube * Fraction(active, place.num_cubes)
+
+    def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool) -> int:
+        sip = self.sip
+        nanoseconds = sip.cube.hbm_latency_ns
+        if sip.cache is not None and not (missed and waits):
+            nanoseconds = sip.cache.latency_ns
+        if sip.die_to_die is not None and remote:
+            nanoseconds += sip.die_to_die.latency_ns
+        return ceil_ps(nanoseconds * PS_PER_NS)
+
+    def _engine_ps(self, site: CommandSite) -> int:
+        """Return the cost of one GEMM or math command, 0 for a DMA command."""
+        command = site.command
+        if isinstance(command, Gemm):
+            return self._gemm_ps(command)
+        if isinstance(command, Math):
+            return math_ps(command.cost, _size(command.dst.shape), self.sip)
+        if isinstance(command, Reduce):
+            elements = sum(_size(each.shape) for each in command.inputs)
+            return math_ps(MathClass.REDUCE, elements, self.sip)
+        return 0
+
+    def _gemm_ps(self, command: Gemm) -> int:
+        *batch, m, k = command.a.shape
+        sizes = (_size(tuple(batch)), m, command.b.shape[-1], k)
+        return dot_ps(sizes, gemm_flops_per_clock(command, self.sip), self.sip)
+
+
+def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: SipSpec) -> int:
+    """Return the time of products of ``sizes`` (how many, M, N, K) on one GEMM engine.
+
+    Whole native tiles at the given rate, and filling and draining once.
+    """
+    engine = sip.pe.gemm
+    count, m, n, k = sizes
+    tiles = count * -(-m // engine.native_m) * -(-n // engine.native_n) * -(-k // engine.native_k)
+    flops = 2 * tiles * engine.native_m * engine.native_n * engine.native_k
+    cycles = ceil_ps(flops / (flops_per_clock * engine.efficiency))
+    return sip.cycles_ps(cycles + engine.fill_drain_cycles)
+
+
+def math_ps(cost: MathClass, elements: int, sip: SipSpec) -> int:
+    """Return the time of a command of so many elements on one math engine."""
+    engine = sip.pe.math
+    rate: int = getattr(engine.elements_per_clock, cost.value)
+    return sip.cycles_ps(engine.startup_cycles + -(-elements // rate))
+
+
+def gemm_flops_per_clock(command: Gemm, sip: SipSpec) -> Fraction:
+    """Return the rate of a dot on one PE: that of its slower operand, over its passes.
+
+    Raises:
+        MachineError: The machine gives no rate for an operand's dtype.
+    """
+    rates = (_rate(operand, command.precision, sip) for operand in (command.a, command.b))
+    return min(Fraction(sip.gemm_flops_per_clock(name), passes) for name, passes in rates)
+
+
+def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
+    """Return the name of the rate that a GEMM operand runs at, and how many passes it takes."""
+    dtype: DType | None = getattr(operand, "dtype", None)
+    name = "int8" if dtype is None else dtype.name
+    if name == "float32":
+        return sip.float32_passes(precision)
+    return ("int8" if name in ("uint8", "bool") else name), 1
+
+
+def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:
+    """Return the time of so many bytes and ``more_ps``, rounded up."""
+    if isinstance(size, int) and not more_ps:
+        return -(-ps_per_byte.numerator * size // ps_per_byte.denominator)
+    return ceil_ps(ps_per_byte * size + more_ps)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))

@@ -1,0 +1,134 @@
+"""Numbers that tell which programs touch the same addresses, and which touch alike ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    PROGRAM,
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    IndexTile,
+    MaskTile,
+    Predicate,
+    Separable,
+    access_of,
+    is_axis,
+)
+from kernbench.kernel_time.program.origins import Loaded, Made, Part, in_order, inputs_of, leaves
+from kernbench.kernel_time.program.timed_plan import CommandSite
+
+Array = npt.NDArray[Any]
+Dims = tuple[int, ...]
+
+# Odd, so that multiplying by it loses nothing modulo 2**64.
+SPREAD = -7046029254386353131
+
+
+def mixed(numbers: Array) -> Array:
+    """Return numbers of 64 bits that look drawn by chance, by the mixing steps of splitmix64."""
+    found = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
+    return found ^ (found >> np.uint64(31))
+
+
+def weights(dim: int, length: int) -> Array:
+    """Return the numbers that make a vector over ``dim`` into one fingerprint; they add up to 1.
+
+    A sum of terms has the same fingerprint however its numbers are split over the terms.
+    """
+    first = np.arange(1, length + 1, dtype=np.uint64) + np.uint64(dim << 32)
+    found = mixed(first).view(np.int64)
+    found[:1] += 1 - found.sum(dtype=np.int64, keepdims=True)
+    return found
+
+
+def fold(array: Array, dims: Dims, keep: Dims) -> Array:
+    """Return a fingerprint of ``array`` over the dims that are not in ``keep``."""
+    for where in reversed(range(len(dims))):
+        if dims[where] not in keep:
+            vector = weights(dims[where], array.shape[where])
+            array = np.tensordot(array.astype(np.int64, copy=False), vector, axes=(where, 0))
+    return array
+
+
+def program_fingerprints(site: CommandSite, count: int) -> Array:
+    """Return a number per program, equal where programs touch the same addresses.
+
+    Of addresses that are data, those are taken as other ones that are made of other numbers.
+    """
+    command = site.command
+    assert isinstance(command, DmaRead | DmaWrite | Atomic)
+    total = np.zeros(count, dtype=np.int64)
+    total = reduce(np.add, _program_terms(access_of(command).offset), total)
+    if site.gather is not None:
+        total = total * SPREAD + _marks(site.gather, count)
+    return total
+
+
+def pattern_fingerprints(site: CommandSite, count: int) -> Array:
+    """Return a number per program, equal where a DMA command has the same shape and mask.
+
+    Where the tile lies does not count, only how its elements lie to each other.
+    """
+    command = site.command
+    assert isinstance(command, DmaRead | DmaWrite | Atomic)
+    parts: list[Separable | Predicate] = [access_of(command).offset]
+    if isinstance(command.mask, Predicate):
+        parts.append(command.mask)
+    for origin in (site.gather, site.mask):
+        if origin is not None:
+            parts += leaves(origin)
+    total = np.zeros(count, dtype=np.int64)
+    for part in parts:
+        for term in _pattern_terms(part):
+            total = total * SPREAD + term
+    return total
+
+
+def _marks(part: Part, count: int) -> Array:
+    """Return a number per program, equal where programs have the same numbers in a part."""
+    found: dict[int, Array] = {}
+    for each in in_order(part):
+        total = np.zeros(count, dtype=np.int64)
+        known: list[Separable | Predicate] = []
+        if isinstance(each, IndexTile | MaskTile):
+            known = [each.values]
+        elif isinstance(each, Loaded):
+            known = [each.access.offset]
+            known += [each.mask] if isinstance(each.mask, Predicate) else []
+        elif isinstance(each, Made) and not each.inputs:
+            # What an atomic found, or nobody knows what: each program has something else.
+            total += mixed(np.arange(count) + (each.number << 32)).view(np.int64)
+        for value in known:
+            total = total * SPREAD + reduce(np.add, _program_terms(value), np.zeros_like(total))
+        for source in inputs_of(each):
+            total = total * SPREAD + found[id(source)]
+        # Unmixed, what one operation makes could be what others make of its inputs.
+        found[id(each)] = mixed(total).view(np.int64)
+    return found[id(part)]
+
+
+def _program_terms(value: Separable | Predicate) -> Iterator[Array]:
+    """Yield, of each term that varies over programs, a number per program."""
+    for dims, array in value.terms.items():
+        if dims and dims[0] == PROGRAM:
+            yield fold(array, dims, (PROGRAM,))
+
+
+def _pattern_terms(value: Separable | Predicate) -> Iterator[Array]:
+    """As :func:`_program_terms`, without where a tensor's first element lies."""
+    for dims, array in value.terms.items():
+        if not dims or dims[0] != PROGRAM:
+            continue
+        if isinstance(value, Predicate):
+            yield fold(array, dims, (PROGRAM,))
+        elif is_axis(dims[-1]):
+            yield fold(array - array[..., :1], dims, (PROGRAM,))

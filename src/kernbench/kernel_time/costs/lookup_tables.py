@@ -1,0 +1,82 @@
+"""What is read from tables by indices that are data: never more than the table is (ADR-0100)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
+from kernbench.kernel_time.costs.bursts import Touched
+from kernbench.kernel_time.program.origins import is_loaded
+from kernbench.kernel_time.program.timed_plan import CommandSite
+
+Tables = tuple[tuple[int, int], ...]
+"""(parameter index, bytes) of the tensors that a kernel goes to by loaded indices."""
+
+
+def gathered_params(trace: KernelTrace) -> tuple[int, ...]:
+    """Return the parameters whose tensors have to have a size for the time to be known, rising."""
+    found = {
+        access_of(command).param
+        for command in trace.commands()
+        if isinstance(command, DmaRead | DmaWrite | Atomic)
+        and access_of(command).gather is not None
+        and access_of(command).param >= 0
+    }
+    return tuple(sorted(found))
+
+
+def capped(touched: tuple[Touched, ...], size_bytes: int, burst_bytes: int) -> tuple[Touched, ...]:
+    """Return what lanes touch that may all be in one table: no more bursts than it has."""
+    whole = -(-size_bytes // burst_bytes) * burst_bytes
+    return tuple(
+        replace(each, burst_bytes=whole, run_bytes=max(each.run_bytes, size_bytes))
+        if each.burst_bytes > whole
+        else each
+        for each in touched
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookups:
+    """The sites of a group that go to tables of known size by loaded indices."""
+
+    sizes: Mapping[int, int]
+    """By site: the bytes of the table."""
+    parts: Mapping[int, int]
+    """By site: how many sites go to the same one."""
+
+    @staticmethod
+    def of(sites: Iterable[CommandSite], tables: Mapping[int, int]) -> Lookups:
+        """Return those of a group; tables that only stores go to are left out."""
+        params = {
+            site.index: access_of(site.command).param
+            for site in sites
+            if isinstance(site.command, DmaRead | Atomic)
+            and site.gather is not None
+            and access_of(site.command).param in tables
+            and is_loaded(site.gather)
+        }
+        together = list(params.values())
+        return Lookups(
+            {site: tables[param] for site, param in params.items()},
+            {site: together.count(param) for site, param in params.items()},
+        )
+
+    def shares(
+        self, moved: Mapping[int, int], programs: Fraction, room: int
+    ) -> tuple[dict[int, Fraction], int]:
+        """Return which share of a site's bytes comes from HBM, and the room that is left.
+
+        ``moved`` are the bytes of all programs of the group by site, which are that part of the
+        launch's ``programs``. A table that stays in the cache, of which there is so much ``room``,
+        is read once: the smallest are kept first.
+        """
+        found: dict[int, Fraction] = {}
+        for site, size_bytes in sorted(self.sizes.items(), key=lambda each: (each[1], each[0])):
+            once = size_bytes * programs / self.parts[site]
+            if once < moved[site] and size_bytes <= room:
+                found[site] = once / moved[site]
+                room -= size_bytes // self.parts[site]
+        return found, room

@@ -1,0 +1,397 @@
+"""What the programs of a group move: who moves alike, what the cache holds, who conflicts.
+
+Programs of a group that move the same amounts, and go around its loops equally often, are one
+*class*. Programs of one path that run in one wave are a *cell*: they share tiles. A class in a
+cell is a *segment*, and segments that have all in common but their programs are of one *kind*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    PROGRAM,
+    Atomic,
+    DmaRead,
+    DmaWrite,
+    KernelTrace,
+    Loop,
+    Predicate,
+    ProgramGroup,
+    Separable,
+    Tile,
+    access_of,
+    loop_dim,
+    path_numbers,
+    walk,
+)
+from kernbench.kernel_time.costs.bursts import Moved, touched
+from kernbench.kernel_time.costs.command_costs import Sharing, Traffic
+from kernbench.kernel_time.costs.fingerprints import pattern_fingerprints, program_fingerprints
+from kernbench.kernel_time.costs.joint_reads import ReadTogether
+from kernbench.kernel_time.costs.listed_addresses import listed
+from kernbench.kernel_time.costs.lookup_tables import Lookups, capped
+from kernbench.kernel_time.program.origins import is_loaded, leaves
+from kernbench.kernel_time.program.timed_plan import CommandSite, build_program_plan
+
+Array = npt.NDArray[Any]
+
+_MIX = -7046029254386353131
+_MOST_LISTED = 256
+"""Kinds of programs at a site whose addresses are listed one by one; the others are as the last."""
+NO_TABLES: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramClass:
+    """Programs that move the same amounts and go around all loops equally often."""
+
+    trips: Mapping[int, int]
+    """Trip counts of the loops that programs of the group go around differently often."""
+    counts: tuple[int, ...]
+    """By site: how often one program runs it."""
+    traffic: tuple[Traffic | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What the programs of some segments have in common."""
+
+    program_class: ProgramClass
+    sharing: Sharing
+
+
+def varies_by_program(group: ProgramGroup) -> bool:
+    """Return whether an access varies over programs and a loop of ``trips`` at the same time."""
+    loops = {loop_dim(loop_id) for loop_id, _ in group.trips}
+    terms = [
+        dims
+        for command in walk(group.body)
+        if isinstance(command, DmaRead | DmaWrite | Atomic)
+        for tensor in (access_of(command).offset, command.mask)
+        if not isinstance(tensor, Tile)
+        for dims in tensor.terms
+    ]
+    return any(PROGRAM in dims and not loops.isdisjoint(dims) for dims in terms)
+
+
+class GroupTraffic:
+    """The classes, cells and segments of a program group on so many PEs."""
+
+    def __init__(
+        self,
+        trace: KernelTrace,
+        group: ProgramGroup,
+        num_pes: int,
+        burst_bytes: int,
+        room: int | None,
+        copies: Mapping[int, int],
+        together: ReadTogether | None = None,
+        tables: Mapping[int, int] = NO_TABLES,
+    ) -> None:
+        self.plan = build_program_plan(group.body, trace.num_slots)
+        self._lookups = Lookups.of(self.plan.sites, tables)
+        self._burst_bytes = burst_bytes
+        self._copies = copies
+        self._ids = group.program_ids
+        self._path_trips, self._path_of = path_numbers(group)
+        self._dma = [
+            site
+            for site in self.plan.sites
+            if isinstance(site.command, DmaRead | DmaWrite | Atomic)
+        ]
+        # Cells in order of their path, then of their wave.
+        wave_of = self._ids // num_pes
+        num_waves = int(wave_of.max()) + 1
+        cells, self._cell_of = np.unique(self._path_of * num_waves + wave_of, return_inverse=True)
+        self._cell_of = self._cell_of.reshape(-1)
+        waves = cells % num_waves
+        self._members = np.bincount(self._cell_of)
+        active = np.minimum(num_pes, trace.num_programs - waves * num_pes)
+        self.class_of, self.classes = self._classes()
+        self._looked_up: Mapping[int, Fraction] = {}
+        if room is not None and self._lookups.sizes:
+            part = Fraction(len(self._ids), trace.num_programs)
+            self._looked_up, room = self._lookups.shares(self._moved(), part, room)
+        missed, read = self._missed(room, together), self._members[:, None]
+        if together is not None or self._looked_up:
+            missed, read = self._with_shares(missed, together)
+        conflicts = self._conflicts()
+
+        pairs = self._cell_of * len(self.classes) + self.class_of
+        order = np.argsort(pairs, kind="stable")
+        found, starts = np.unique(pairs[order], return_index=True)
+        cell_at, class_at = np.divmod(found, len(self.classes))
+        self.program_ids = self._ids[order]
+        """Of all segments, one after the other."""
+        self.sizes = np.diff(starts, append=len(order))
+        """How many programs each segment has."""
+        self.wave = waves[cell_at]
+        columns = [class_at, active[cell_at]]
+        columns += [column[cell_at] for column in (*read.T, *missed.T, *conflicts.T)]
+        _, first, self.kind_of = np.unique(
+            reduce(_joined, columns), return_index=True, return_inverse=True
+        )
+        self.kind_of = self.kind_of.reshape(-1)
+        self.kinds = [
+            Kind(self.classes[which], _sharing(active, rest, len(self.plan.sites), read.shape[1]))
+            for which, active, *rest in zip(
+                *(column[first].tolist() for column in columns), strict=True
+            )
+        ]
+
+    @property
+    def dma_sites(self) -> list[CommandSite]:
+        """The sites that move bytes."""
+        return self._dma
+
+    @property
+    def sites_by_data(self) -> list[CommandSite]:
+        """The sites that go by loaded indices to rows that may lie anywhere."""
+        return [
+            site
+            for site in self._dma
+            if site.gather is not None
+            and site.index not in self._looked_up
+            and is_loaded(site.gather)
+        ]
+
+    def num_programs(self) -> list[int]:
+        """Return how many programs are of each kind."""
+        counts = np.zeros(len(self.kinds), dtype=np.int64)
+        np.add.at(counts, self.kind_of, self.sizes)
+        return counts.tolist()
+
+    # -- classes ------------------------------------------------------------------------------
+
+    def _classes(self) -> tuple[Array, list[ProgramClass]]:
+        """Split the programs by how often they go around loops, and by what they move."""
+        count = len(self._ids)
+        patterns = [pattern_fingerprints(site, count) for site in self._dma]
+        marks = self._path_of
+        for pattern in patterns:
+            marks = marks * _MIX + pattern
+        _, first, class_of = np.unique(marks, return_index=True, return_inverse=True)
+        known: dict[Any, Moved] = {}
+        by_site: dict[Any, list[Moved]] = {}
+        repeated: dict[Any, Traffic] = {}
+        found = []
+        for position in first.tolist():
+            path = int(self._path_of[position])
+            trips = {loop: int(each[path]) for loop, each in self._path_trips.items()}
+            counts = tuple(_count(site, trips) for site in self.plan.sites)
+            traffic: list[Traffic | None] = [None] * len(counts)
+            for site, pattern in zip(self._dma, patterns, strict=True):
+                # Classes that differ in other ways than this share what is found.
+                of_site = (site.index, *self._trips_of(site, trips))
+                key = (int(pattern[position]), *of_site)
+                moved = known.get(key)
+                if moved is None and (site.gather is not None or site.mask is not None):
+                    before = by_site.setdefault(of_site, [])
+                    if len(before) < _MOST_LISTED:
+                        alike = np.flatnonzero(class_of == class_of[position]).tolist()
+                        before.append(self._listed(site, alike, trips))
+                    moved = known[key] = before[-1]
+                elif moved is None:
+                    moved = known[key] = touched(site, position, self._burst_bytes, trips)
+                as_often = (key, counts[site.index])
+                if as_often not in repeated:
+                    repeated[as_often] = self._traffic(site, moved, counts[site.index], trips)
+                traffic[site.index] = repeated[as_often]
+            found.append(ProgramClass(trips, counts, tuple(traffic)))
+        return class_of.reshape(-1), found
+
+    def _listed(
+        self, site: CommandSite, positions: Sequence[int], trips: Mapping[int, int]
+    ) -> Moved:
+        """Return what programs that are alike move at a site whose addresses are data."""
+        dims, moved = listed(site, positions, self._burst_bytes, trips)
+        if site.index in self._lookups.sizes:
+            moved = capped(moved, self._lookups.sizes[site.index], self._burst_bytes)
+        return dims, moved
+
+    @staticmethod
+    def _trips_of(site: CommandSite, trips: Mapping[int, int]) -> tuple[int, ...]:
+        """Return the trip counts that decide what a site moves in each iteration."""
+        if not trips:
+            return ()
+        command = site.command
+        assert isinstance(command, DmaRead | DmaWrite | Atomic)
+        tensors: list[Separable | Predicate] = [access_of(command).offset]
+        if isinstance(command.mask, Predicate):
+            tensors.append(command.mask)
+        for part in (site.gather, site.mask):
+            tensors += () if part is None else leaves(part)
+        dims = {dim for each in tensors for term in each.terms for dim in term}
+        return tuple(count for loop, count in trips.items() if loop_dim(loop) in dims)
+
+    def _traffic(
+        self,
+        site: CommandSite,
+        moved: Moved,
+        count: int,
+        trips: Mapping[int, int],
+    ) -> Traffic:
+        dims, each = moved
+        lengths = {loop_dim(loop.loop_id): _trips(loop, trips) for loop in site.loops}
+        shape = tuple(lengths[dim] for dim in dims)
+        repeats = count // max(int(np.prod(shape, dtype=np.int64)), 1)
+        copies, is_load = 1, True
+        if isinstance(site.command, DmaWrite | Atomic):
+            copies = self._copies.get(access_of(site.command).param, 1)
+        if isinstance(site.command, Atomic):
+            is_load = site.command.kind == "load"
+        return Traffic(dims, shape, each, repeats, copies, 1 if is_load else 2)
+
+    # -- cells --------------------------------------------------------------------------------
+
+    def _missed(self, room: int | None, together: ReadTogether | None) -> Array:
+        """Return, by cell and site, how many of the programs' tiles come from HBM."""
+        missed = np.repeat(self._members[:, None], len(self.plan.sites), axis=1)
+        if room is None:
+            return missed
+        known: Container[object] = ()
+        if together is not None:
+            room, known = together.room, together.shares
+        left: dict[int, int] = {}
+        for path, bytes_read, site, positions, tiles in sorted(
+            self._shared_tiles(known), key=lambda each: each[:3]
+        ):
+            # The smallest operands stay in the cache for the whole launch, if they fit together.
+            kept = bytes_read <= left.setdefault(path, room)
+            left[path] -= bytes_read if kept else 0
+            cells = self._cell_of[positions]
+            mine = np.unique(cells)
+            if kept:
+                _, first = np.unique(tiles, return_index=True)
+                cells = cells[first]
+            else:
+                distinct = int(tiles.max()) + 1
+                cells = np.unique(cells * distinct + tiles) // distinct
+            missed[mine, site] = np.bincount(cells, minlength=len(self._members))[mine]
+        return missed
+
+    def _moved(self) -> dict[int, int]:
+        """Return what all programs move at the sites that look something up."""
+        found = dict.fromkeys(self._lookups.sizes, 0)
+        for number, each in zip(np.bincount(self.class_of).tolist(), self.classes, strict=True):
+            for site in found:
+                traffic = each.traffic[site]
+                assert traffic is not None
+                found[site] += number * traffic.burst_bytes
+        return found
+
+    def _with_shares(self, missed: Array, together: ReadTogether | None) -> tuple[Array, Array]:
+        """Return, by cell and site, how much comes from HBM, and of how much, in lowest terms."""
+        read = np.repeat(self._members[:, None], missed.shape[1], axis=1)
+        shares = {} if together is None else together.shares
+        for site in self._dma:
+            share = shares.get(site.command)  # type: ignore[arg-type]
+            of_table = self._looked_up.get(site.index, Fraction(1))
+            # Programs that share rows may need less than the table.
+            if share is None and of_table * int(self._members.sum()) < missed[:, site.index].sum():
+                share = _in_few_digits(of_table)
+            if share is not None:
+                missed[:, site.index], read[:, site.index] = share
+        divisor = np.gcd(missed, read)
+        return missed // divisor, read // divisor
+
+    def _shared_tiles(self, known: Container[object]) -> list[tuple[int, int, int, Array, Array]]:
+        """Return what programs of a path read together at sites that are not ``known``.
+
+        Path, bytes of all distinct tiles, site, the programs (as positions) and their tiles.
+        """
+        by_path = np.argsort(self._path_of, kind="stable")
+        sizes = np.bincount(self._path_of)
+        ends = np.cumsum(sizes)
+        per_class = np.bincount(self.class_of)
+        path_of_class = np.zeros(len(self.classes), dtype=np.int64)
+        path_of_class[self.class_of] = self._path_of
+        found = []
+        for site in self._dma:
+            if not isinstance(site.command, DmaRead) or site.command in known:
+                continue
+            tiles, distinct = self._tiles(site, self._path_of)
+            moved = [0] * len(sizes)
+            for path, number, each in zip(
+                path_of_class.tolist(), per_class.tolist(), self.classes, strict=True
+            ):
+                traffic = each.traffic[site.index]
+                assert traffic is not None
+                moved[path] += number * traffic.burst_bytes
+            # Where each tile is another one, nothing is shared.
+            for path in np.flatnonzero(distinct < sizes).tolist():
+                positions = by_path[ends[path] - sizes[path] : ends[path]]
+                bytes_read = moved[path] * int(distinct[path]) // int(sizes[path])
+                _, own = np.unique(tiles[positions], return_inverse=True)
+                found.append((path, bytes_read, site.index, positions, own.reshape(-1)))
+        return found
+
+    def _conflicts(self) -> Array:
+        """Return, by cell and site, how many programs change the same elements by an atomic.
+
+        Addresses that depend on data are taken as distinct. Has no columns without atomics.
+        """
+        atomics = [site for site in self.plan.sites if isinstance(site.command, Atomic)]
+        width = len(self.plan.sites) if atomics else 0
+        conflicts = np.ones((len(self._members), width), dtype=np.int64)
+        for site in atomics:
+            if site.gather is None or not is_loaded(site.gather):
+                _, targets = self._tiles(site, self._cell_of)
+                conflicts[:, site.index] = -(-self._members // targets)
+        return conflicts
+
+    def _tiles(self, site: CommandSite, parts: Array) -> tuple[Array, Array]:
+        """Return the tile of each program, and how many different ones each part has."""
+        marks = program_fingerprints(site, len(self._ids))
+        _, tiles = np.unique(marks, return_inverse=True)
+        tiles = tiles.reshape(-1)
+        number = int(tiles.max()) + 1
+        distinct = np.bincount(np.unique(parts * number + tiles) // number)
+        return tiles, distinct
+
+
+_MOST_PARTS = 1 << 20
+
+
+def _in_few_digits(share: Fraction) -> tuple[int, int]:
+    """Return a share as two numbers of a few digits, rounded up."""
+    if share.denominator <= _MOST_PARTS:
+        return share.numerator, share.denominator
+    return -(-share.numerator * _MOST_PARTS // share.denominator), _MOST_PARTS
+
+
+def _joined(a: Array, b: Array) -> Array:
+    """Return numbers that are equal where both are; they stay below the length squared."""
+    if (b == b[:1]).all():
+        return a
+    values, which = np.unique(b, return_inverse=True)
+    _, joined = np.unique(a * len(values) + which.reshape(-1), return_inverse=True)
+    return joined.reshape(-1)
+
+
+def _sharing(active: int, columns: list[int], num_sites: int, num_reads: int) -> Sharing:
+    """Return what a kind shares, of columns: what is read (by site, or once), missed, in turns."""
+    read, missed = columns[:num_reads], columns[num_reads : num_reads + num_sites]
+    pairs = zip(missed, read if len(read) == num_sites else read * num_sites, strict=True)
+    return Sharing(active, tuple(pairs), tuple(columns[num_reads + num_sites :]))
+
+
+def _trips(loop: Loop, trips: Mapping[int, int]) -> int:
+    return trips.get(loop.loop_id, loop.trip_count)
+
+
+def _count(site: CommandSite, trips: Mapping[int, int]) -> int:
+    """Return how often a program of these trip counts runs a site."""
+    total = 1
+    for loop in site.loops:
+        total *= _trips(loop, trips)
+    return total

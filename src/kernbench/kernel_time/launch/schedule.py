@@ -1,0 +1,176 @@
+"""The schedule of one kernel launch on one SIP (ADR-0007)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+from kernbench.commands import Engine, Gemm, KernelTrace
+from kernbench.hardware import PS_PER_NS, PS_PER_US, Machine, SipSpec, ceil_ps, transfer_ps
+from kernbench.kernel_time.conditions import Conditions
+from kernbench.kernel_time.costs.command_costs import gemm_flops_per_clock
+from kernbench.kernel_time.launch.log_rows import build_rows
+from kernbench.kernel_time.launch.paces import busy_ps
+from kernbench.kernel_time.launch.waves import Waves, build_waves
+from kernbench.kernel_time.program.timed_plan import QUEUES
+from kernbench.op_log import Limit, Template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTime:
+    """What the time of a launch is made of, the host's part aside."""
+
+    front_end_ps: int
+    makespan_ps: int
+    """From the start of the first program to the end of the last."""
+    stream_ps: int
+    """HBM's time for all bytes that move, short runs counted as what could stream instead."""
+    stretch: Fraction
+    """How many times longer everything after the front end takes on engines that run hot."""
+
+    @property
+    def cool_ps(self) -> int:
+        """The time after the front end at full clock."""
+        # Programs of different length overlap with programs of other waves than their own.
+        return max(self.makespan_ps, self.stream_ps)
+
+    @property
+    def duration_ps(self) -> int:
+        """From the device's start of the launch to its end."""
+        return self.front_end_ps + ceil_ps(self.cool_ps * self.stretch)
+
+
+def launch_time(waves: Waves, sip: SipSpec, conditions: Conditions) -> LaunchTime:
+    """Return the time of a launch whose programs run as ``waves`` says."""
+    streamed = (costs.hbm_stream_bytes * count for costs, count in waves.tally())
+    stream_ps = sip.hbm_stream_ps(math.ceil(sum(streamed, Fraction(0))))
+    cool_ps = max(waves.makespan_ps, stream_ps)
+    return LaunchTime(
+        front_end_ps=sip.queued_front_end_ps if conditions.queued else sip.front_end_ps,
+        makespan_ps=waves.makespan_ps,
+        stream_ps=stream_ps,
+        stretch=_stretch(_gemm_bound_ps(waves, sip), cool_ps, sip),
+    )
+
+
+def schedule_kernel(
+    trace: KernelTrace, machine: Machine, sip_id: int, conditions: Conditions | None = None
+) -> Template:
+    """Return when every command of a launch starts and ends, from the launch's start on.
+
+    The duration holds the device's front end, not the host's launch. ``flops`` are those of GEMM
+    commands, ``hbm_bytes`` what HBM moves, in whole bursts. Nothing here depends on addresses or
+    data, so the result may be kept for the same trace, SIP description and conditions.
+    """
+    sip = machine.sip_at(sip_id)
+    conditions = conditions or Conditions()
+    waves = build_waves(trace, sip, conditions)
+    moved = (costs.hbm_bytes * count for costs, count in waves.tally())
+    hbm_bytes = math.ceil(sum(moved, Fraction(0)))
+    time = launch_time(waves, sip, conditions)
+    return Template(
+        name=trace.name,
+        kind="kernel",
+        algorithm="",
+        duration_ps=time.duration_ps,
+        flops=sum(flops for _, flops in _gemms(waves)),
+        hbm_bytes=hbm_bytes,
+        engine_busy_ps=_engine_busy_ps(waves, sip),
+        message_bytes=0,
+        bound_ps=max(_gemm_bound_ps(waves, sip), sip.hbm_stream_ps(hbm_bytes)),
+        limits_ps=_limits_ps(waves, sip, time),
+        size_bytes=waves.size_bytes(),
+        make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
+    )
+
+
+def kernel_duration_ps(
+    trace: KernelTrace, machine: Machine, sip_id: int, conditions: Conditions | None = None
+) -> int:
+    """Return the duration of the schedule that :func:`schedule_kernel` gives, and no more."""
+    sip = machine.sip_at(sip_id)
+    conditions = conditions or Conditions()
+    return launch_time(build_waves(trace, sip, conditions), sip, conditions).duration_ps
+
+
+def check_kernel(trace: KernelTrace, machine: Machine, sip_id: int) -> None:
+    """Refuse a kernel that a SIP cannot run.
+
+    Raises:
+        MachineError: Its GEMM engine has no rate for an operand's dtype.
+    """
+    sip = machine.sip_at(sip_id)
+    for command in trace.commands():
+        if isinstance(command, Gemm):
+            gemm_flops_per_clock(command, sip)
+
+
+def _stretch(gemm_ps: int, busy_ps: int, sip: SipSpec) -> Fraction:
+    """Return how many times longer a kernel takes because its GEMM engines run hot."""
+    sustained = sip.sustained
+    if sustained is None or not gemm_ps:
+        return Fraction(1)
+    load = min(Fraction(gemm_ps, busy_ps) / sustained.full_load, Fraction(1))
+    half_ps = sustained.half_time_us * PS_PER_US
+    return 1 + sustained.clock_loss * load * busy_ps / (busy_ps + half_ps)
+
+
+def _gemms(waves: Waves) -> Iterator[tuple[Gemm, int]]:
+    """Yield every dot of the text, and its flops in the whole launch."""
+    for group in waves.groups:
+        for site in group.plan.sites:
+            if isinstance(site.command, Gemm):
+                runs = sum(
+                    kind.program_class.counts[site.index] * count
+                    for kind, count in zip(group.kinds, group.num_programs, strict=True)
+                )
+                yield site.command, runs * site.command.flops
+
+
+def _gemm_bound_ps(waves: Waves, sip: SipSpec) -> int:
+    """Return the least time of all dots on all PEs of a SIP, at peak and without ragged edges."""
+    clocks = sum(
+        (flops / gemm_flops_per_clock(command, sip) for command, flops in _gemms(waves)),
+        Fraction(0),
+    )
+    return ceil_ps(clocks * PS_PER_NS / sip.clock_ghz / sip.num_pes)
+
+
+def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]:
+    """Return how long each part of the SIP would take by itself, at full clock."""
+    busy = _engine_busy_ps(waves, sip)
+    crossing = {Engine.DMA_IN: 0, Engine.DMA_OUT: 0}
+    cache = between = 0
+    for group in waves.groups:
+        for kind, timed, count in zip(group.kinds, group.timed, group.num_programs, strict=True):
+            _, on_cache, on_links = timed.costs.shares_ps
+            cache += on_cache * count // kind.sharing.active
+            between += on_links * count // kind.sharing.active
+            for site, moved in zip(group.plan.sites, kind.program_class.traffic, strict=True):
+                if moved is not None:
+                    crossing[QUEUES[site.queue]] += moved.useful_bytes * count
+    limits = {
+        Limit.GEMM: busy[Engine.GEMM],
+        Limit.MATH: busy[Engine.MATH],
+        Limit.HBM: time.stream_ps,
+        Limit.CACHE: cache,
+        Limit.PORT: transfer_ps(max(crossing.values()), sip.pe.dma_port_gbps * sip.num_pes),
+        Limit.CUBES: between,
+        Limit.LAUNCH: time.front_end_ps,
+    }
+    working = max(each for limit, each in limits.items() if limit is not Limit.LAUNCH)
+    limits[Limit.LATENCY] = max(time.cool_ps - working, 0)
+    return limits
+
+
+def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:
+    """Return the busy time of each sort of engine, averaged over all PEs of the SIP."""
+    busy = [0] * len(QUEUES)
+    for group in waves.groups:
+        for timed, count in zip(group.timed, group.num_programs, strict=True):
+            for queue, each in enumerate(busy_ps(group.plan, timed.costs)):
+                busy[queue] += each * count
+    return {engine: total // sip.num_pes for engine, total in zip(QUEUES, busy, strict=True)}

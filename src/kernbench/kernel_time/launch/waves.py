@@ -1,0 +1,343 @@
+"""Which programs run when: programs go to PEs in order, each to the PE that can begin it first.
+
+A PE begins a program before the one before it has ended, as far as TCM holds them; their commands
+still take the PE's queues in order.
+
+The programs that would run together if all took equally long, a *wave*, share the memory system:
+their number divides its bandwidth, and a tile that several of them read comes from HBM once where
+there is a cache. Programs of one class in a wave are a *segment*: it is timed once, whatever the
+number of its programs, and so are all segments of one kind.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import KernelTrace, SourceLine, by_path
+from kernbench.hardware import SipSpec
+from kernbench.kernel_time.conditions import Conditions
+from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
+from kernbench.kernel_time.costs.joint_reads import read_together
+from kernbench.kernel_time.costs.traffic import GroupTraffic, Kind, varies_by_program
+from kernbench.kernel_time.launch.paces import Pace, Paces, Timing, busy_ps
+from kernbench.kernel_time.program.pipeline import PipelineTimes
+from kernbench.kernel_time.program.timed_plan import ProgramPlan
+
+Array = npt.NDArray[Any]
+
+_SITE_BYTES, _COLUMN_BYTES = 150, 48
+"""What a site of a kind takes, and a segment."""
+_SHORT_RUN = 8
+"""Programs in a row that take equally long: where runs are shorter, they are placed singly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """One program of a kind."""
+
+    costs: ProgramCosts
+    pipeline: PipelineTimes
+    duration_ps: int
+    """The pipeline's time, or longer where a shared resource cannot keep up with it."""
+    interval_ps: int
+    """From its start to when the PE begins the next program like it."""
+
+
+@dataclass(slots=True, eq=False)
+class Segments:
+    """The segments of a group, as columns."""
+
+    kind: Array
+    wave: Array
+    count: Array
+    program_ids: Array
+    """Of all segments, one after the other."""
+    first_start_ps: Array
+    last_start_ps: Array
+    first_pe: Array
+
+    @property
+    def first_program(self) -> Array:
+        """The lowest program of each segment."""
+        first: Array = self.program_ids[np.cumsum(self.count) - self.count]
+        return first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupWaves:
+    """A program group cut in segments."""
+
+    plan: ProgramPlan
+    kinds: list[Kind]
+    timed: list[Timed]
+    """By kind."""
+    num_programs: list[int]
+    """By kind."""
+    segments: Segments
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waves:
+    """All programs of a launch, placed in time from the first program's start on."""
+
+    groups: list[GroupWaves]
+    num_cubes: int
+    """Cubes that run programs; those that follow each other run in different cubes."""
+    makespan_ps: int
+
+    def size_bytes(self) -> int:
+        """Return what this takes in memory, about."""
+        tables = sum(len(group.kinds) * len(group.plan.sites) for group in self.groups)
+        columns = sum(
+            _COLUMN_BYTES * len(group.segments.kind) + group.segments.program_ids.nbytes
+            for group in self.groups
+        )
+        return _SITE_BYTES * tables + columns
+
+    def tally(self) -> Iterator[tuple[ProgramCosts, int]]:
+        """Yield the costs of each kind of programs, and how many programs have them."""
+        for group in self.groups:
+            for timed, count in zip(group.timed, group.num_programs, strict=True):
+                yield timed.costs, count
+
+
+def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Waves:
+    """Return when each program of a launch runs on the PEs of a SIP."""
+    num_cubes, pes_per_cube = pes_in_use(sip, conditions)
+    num_pes = num_cubes * pes_per_cube
+    timing = Timing(
+        resident_programs(trace.tcm_bytes, trace.staged_bytes, sip),
+        -(-trace.num_programs // num_pes),
+    )
+    groups = [
+        _timed_group(traffic, CostModel(traffic.plan, sip, conditions), timing)
+        for traffic in _traffic(trace, sip, conditions, num_pes)
+    ]
+    makespan = _in_lock_step(groups)
+    if makespan is None:
+        makespan = _one_by_one(groups, trace.num_programs, num_pes)
+    return Waves(groups, num_cubes, makespan)
+
+
+def line_of_short_rows(
+    trace: KernelTrace, sip: SipSpec, conditions: Conditions
+) -> SourceLine | None:
+    """Return the first line that goes to rows by loaded indices where it counts how they lie.
+
+    It counts where rows are so short that DRAM does not stream them one by one.
+    """
+    num_cubes, pes_per_cube = pes_in_use(sip, conditions)
+    for traffic in _traffic(trace, sip, conditions, num_cubes * pes_per_cube):
+        for site in traffic.sites_by_data:
+            for kind in traffic.kinds:
+                moved = kind.program_class.traffic[site.index]
+                if moved is not None and any(
+                    0 < each.run_bytes < sip.cube.hbm_page_bytes for each in moved.touched
+                ):
+                    return site.command.line
+    return None
+
+
+# What does not depend on rates is found once per trace: other conditions and other machines with
+# as many PEs share it.
+_TRAFFIC: WeakKeyDictionary[KernelTrace, dict[Any, list[GroupTraffic]]] = WeakKeyDictionary()
+
+
+def _traffic(
+    trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int
+) -> list[GroupTraffic]:
+    """Return what the groups of a trace move, on a SIP of this shape."""
+    cache = sip.cache
+    room = None if cache is None else cache.held_bytes
+    copies = tuple(
+        (param, place.copies) for param, place in conditions.placements if place.copies > 1
+    )
+    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables)
+    known = _TRAFFIC.setdefault(trace, {})
+    found = known.get(key)
+    if found is None:
+        if any(varies_by_program(group) for group in trace.groups):
+            trace = by_path(trace)
+        together = read_together(trace, num_pes, room)
+        burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)
+        found = known[key] = [
+            GroupTraffic(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables)
+            for group in trace.groups
+            if len(group.program_ids)
+        ]
+    return found
+
+
+def resident_programs(tcm_bytes: int, staged_bytes: int, sip: SipSpec) -> int:
+    """Return how many programs a PE can have in TCM at the same time, at least one.
+
+    Where part of the TCM is registers, loads that run ahead (the ``staged_bytes`` of a program's
+    ``tcm_bytes``) have the other part to themselves.
+    """
+    registers = sip.pe.register_kib * 1024
+    needs = [(sip.tcm_bytes, tcm_bytes)]
+    if registers:
+        staging = sip.tcm_bytes - registers
+        needs = [(staging, staged_bytes), (registers, tcm_bytes - staged_bytes)]
+    fitting = [room // needed for room, needed in needs if needed]
+    return max(1, min([sip.pe.resident_programs, *fitting]))
+
+
+def pes_in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
+    """Return how many cubes, and PEs per cube, run programs: all, or what the policies ask for."""
+    places = [place for _, place in conditions.placements]
+    if not places:
+        return sip.num_cubes, sip.pes_per_cube
+    return max(each.num_cubes for each in places), max(each.num_pes for each in places)
+
+
+def _timed_group(traffic: GroupTraffic, model: CostModel, timing: Timing) -> GroupWaves:
+    """Return a group with every kind of its programs timed."""
+    costs = [
+        model.program(kind.program_class.traffic, kind.program_class.counts, kind.sharing)
+        for kind in traffic.kinds
+    ]
+    # Many kinds differ only in what does not hold them up.
+    alike: dict[Any, list[int]] = {}
+    for index, each in enumerate(costs):
+        alike.setdefault((each.times.occupancy_ps, each.times.latency_ps), []).append(index)
+    paces: dict[int, Pace] = {}
+    for indices in alike.values():
+        programs = [(traffic.kinds[i].program_class.trips, costs[i]) for i in indices]
+        found = Paces(traffic.plan, costs[indices[0]].times, timing).of(programs)
+        paces.update(zip(indices, found, strict=True))
+    timed = [_timed(traffic.plan, each, paces[index]) for index, each in enumerate(costs)]
+    count = len(traffic.kind_of)
+    segments = Segments(
+        traffic.kind_of,
+        traffic.wave,
+        traffic.sizes,
+        traffic.program_ids,
+        *(np.full(count, -1, dtype=np.int64) for _ in range(3)),
+    )
+    return GroupWaves(traffic.plan, traffic.kinds, timed, traffic.num_programs(), segments)
+
+
+def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace) -> Timed:
+    duration = interval = max(pace.pipeline.end_ps, costs.least_ps)
+    if pace.interval_ps is not None:
+        interval = max(pace.interval_ps, costs.least_ps, *busy_ps(plan, costs))
+    return Timed(costs, pace.pipeline, duration, min(interval, duration))
+
+
+def _times(groups: list[GroupWaves]) -> tuple[Array, Array]:
+    """Return the interval and the duration of every segment, group after group."""
+    columns = [
+        np.array([(each.interval_ps, each.duration_ps) for each in group.timed])[
+            group.segments.kind
+        ]
+        for group in groups
+    ]
+    intervals, durations = np.concatenate(columns).T if columns else np.zeros((2, 0), np.int64)
+    return intervals, durations
+
+
+def _place(groups: list[GroupWaves], first: Array, last: Array, pe: Array) -> None:
+    """Write down where the segments, group after group, begin."""
+    start = 0
+    for group in groups:
+        stop = start + len(group.segments.kind)
+        group.segments.first_start_ps = first[start:stop]
+        group.segments.last_start_ps = last[start:stop]
+        group.segments.first_pe = pe[start:stop]
+        start = stop
+
+
+def _in_lock_step(groups: list[GroupWaves]) -> int | None:
+    """Place waves one after the other, where all programs of each take equally long."""
+    intervals, durations = _times(groups)
+    if not len(intervals):
+        return 0
+    wave = np.concatenate([group.segments.wave for group in groups])
+    count = np.concatenate([group.segments.count for group in groups])
+    order = np.argsort(wave, kind="stable")
+    is_next = np.diff(wave[order]) > 0
+    if (is_next | (np.diff(intervals[order]) == 0)).all():
+        first = np.concatenate(([0], np.flatnonzero(is_next) + 1))
+        wave_of = np.concatenate(([0], np.cumsum(is_next)))
+        ends = np.cumsum(intervals[order][first])
+        starts = np.empty(len(wave), dtype=np.int64)
+        starts[order] = (ends - intervals[order][first])[wave_of]
+        used = np.cumsum(count[order]) - count[order]
+        pes = np.empty(len(wave), dtype=np.int64)
+        pes[order] = used - used[first][wave_of]
+        _place(groups, starts, starts, pes)
+        return int((starts + durations).max())
+    return None
+
+
+def _one_by_one(groups: list[GroupWaves], num_programs: int, num_pes: int) -> int:
+    """Give each program, in order, to the PE that can begin it first."""
+    intervals, durations = _times(groups)
+    owner = np.full(num_programs, -1, dtype=np.int64)
+    count = np.concatenate([group.segments.count for group in groups])
+    ids = np.concatenate([group.segments.program_ids for group in groups])
+    owner[ids] = np.repeat(np.arange(len(count)), count)
+    values, counts = _runs(owner)
+    place = _singly if len(owner) < _SHORT_RUN * len(values) else _in_runs
+    first, last, pe = place(values, counts, intervals, num_pes)
+    _place(groups, first, last, pe)
+    return int((last + durations).max())
+
+
+def _singly(
+    values: Array, counts: Array, intervals: Array, num_pes: int
+) -> tuple[Array, Array, Array]:
+    """Return, by segment, the first and the last start and the first PE."""
+    first, last, first_pe = ([-1] * len(intervals) for _ in range(3))
+    durations = intervals.tolist()
+    free = [(0, pe) for pe in range(num_pes)]
+    for index in np.repeat(values, counts).tolist():
+        if index < 0:
+            continue
+        start, pe = free[0]
+        heapq.heapreplace(free, (start + durations[index], pe))
+        if first[index] < 0:
+            first[index], first_pe[index] = start, pe
+        last[index] = start
+    return np.array(first), np.array(last), np.array(first_pe)
+
+
+def _in_runs(
+    values: Array, counts: Array, intervals: Array, num_pes: int
+) -> tuple[Array, Array, Array]:
+    """As :func:`_singly`.
+
+    Of programs in a row that take equally long, as many are placed at once as there are PEs that
+    come free before the first of them hands its PE on.
+    """
+    first, last, first_pe = (np.full(len(intervals), -1, dtype=np.int64) for _ in range(3))
+    free = np.zeros(num_pes, dtype=np.int64)
+    pes = np.arange(num_pes)
+    for index, count in zip(values.tolist(), counts.tolist(), strict=True):
+        if index < 0:
+            continue
+        interval = int(intervals[index])
+        while count:
+            at_once = max(1, min(count, int(np.searchsorted(free, free[0] + interval))))
+            if first[index] < 0:
+                first[index], first_pe[index] = free[0], pes[0]
+            last[index] = free[at_once - 1]
+            free[:at_once] += interval
+            order = np.lexsort((pes, free))
+            free, pes = free[order], pes[order]
+            count -= at_once
+    return first, last, first_pe
+
+
+def _runs(values: Array) -> tuple[Array, Array]:
+    """Return every value and how often it follows itself."""
+    bounds = np.flatnonzero(np.diff(values, prepend=values[:1] - 1, append=values[-1:] - 1))
+    return values[bounds[:-1]], np.diff(bounds)

@@ -1,0 +1,231 @@
+"""One program's commands in the form that timing needs: sites, queues, and what waits for what.
+
+A *site* is one command of the kernel's text; it may run many times (programs x iterations). Views
+(trans, reshape, broadcast) cost nothing and disappear: who reads a view reads what it views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from kernbench.commands import (
+    Assert,
+    Atomic,
+    Command,
+    DmaRead,
+    DmaWrite,
+    Engine,
+    Gemm,
+    Loop,
+    Math,
+    MathClass,
+    Operand,
+    Predicate,
+    Print,
+    Reduce,
+    Tile,
+)
+from kernbench.kernel_time.program.addressing import Addressing
+from kernbench.kernel_time.program.origins import Origins, Part, uses_tiles
+
+QUEUES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
+"""The in-order queues of a PE, in the order of ``Step.queue``."""
+
+ONE_PATH: Mapping[int, int] = MappingProxyType({})
+"""No loop that programs go around differently often."""
+
+Slots = tuple[int, ...]
+SiteCommand = DmaRead | DmaWrite | Atomic | Gemm | Math | Reduce
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommandSite:
+    """One command of the text, and the loops around it, outermost first."""
+
+    index: int
+    queue: int
+    kind: str
+    command: SiteCommand
+    loops: tuple[Loop, ...]
+    gather: Part | None = None
+    """What the part of its addresses that is data was made of."""
+    mask: Part | None = None
+    """What its mask was made of, where that is data."""
+
+    @property
+    def count(self) -> int:
+        """How often one program runs it."""
+        total = 1
+        for loop in self.loops:
+            total *= loop.trip_count
+        return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A command of one program: which queue it takes, which slots it reads and writes."""
+
+    site: int
+    queue: int
+    reads: Slots
+    writes: Slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopNode:
+    """A rolled loop of steps."""
+
+    loop_id: int
+    trip_count: int
+    in_flight: int
+    """How many iterations have TCM slots at the same time."""
+    body: tuple[Node, ...]
+    sites: range
+    inits: tuple[Slots, ...]
+    args: Slots
+    yields: tuple[Slots, ...]
+    results: Slots
+    invariants: Slots
+    """Slots that the body reads and that are written before the loop."""
+
+
+Node = Step | LoopNode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramPlan:
+    """All commands of one program of a group."""
+
+    nodes: tuple[Node, ...]
+    sites: tuple[CommandSite, ...]
+    num_slots: int
+
+
+def build_program_plan(body: tuple[Command, ...], num_slots: int) -> ProgramPlan:
+    """Return the plan of one program whose commands are ``body``."""
+    builder = _Builder()
+    if uses_tiles(body):
+        builder.origins, builder.addressing = Origins(), Addressing(body)
+    nodes = builder.nodes(body, ())
+    return ProgramPlan(nodes, tuple(builder.sites), num_slots)
+
+
+@dataclass(slots=True)
+class _Builder:
+    sites: list[CommandSite] = field(default_factory=list)
+    roots: dict[int, Slots] = field(default_factory=dict)
+    """Slots that a view stands for."""
+    origins: Origins | None = None
+    """Where an access uses tiles: how they came to be."""
+    addressing: Addressing | None = None
+
+    def nodes(self, body: tuple[Command, ...], loops: tuple[Loop, ...]) -> tuple[Node, ...]:
+        found: list[Node] = []
+        for command in body:
+            if isinstance(command, Loop):
+                found.append(self._loop(command, loops))
+            elif isinstance(command, Math) and self._is_free(command):
+                self.roots[command.dst.slot] = self._slots(command.inputs)
+                if self.origins is not None:
+                    self.origins.note(command)
+            elif not isinstance(command, Print | Assert):
+                found.append(self._step(command, loops))
+        return tuple(found)
+
+    def _is_free(self, command: Math) -> bool:
+        if command.cost is MathClass.FREE:
+            return True
+        return self.addressing is not None and self.addressing.holds(command)
+
+    def _origin(self, operand: Tile | Predicate | None) -> Part | None:
+        is_tile = isinstance(operand, Tile) and self.origins is not None
+        return self.origins.of(operand) if is_tile else None  # type: ignore[union-attr, arg-type]
+
+    def _slots(self, operands: Iterable[Operand | Predicate | None]) -> Slots:
+        found: dict[int, None] = {}
+        for each in operands:
+            if isinstance(each, Tile):
+                found.update(dict.fromkeys(self.roots.get(each.slot, (each.slot,))))
+        return tuple(found)
+
+    def _step(self, command: SiteCommand, loops: tuple[Loop, ...]) -> Step:
+        gather: Tile | None = None
+        writes: Slots
+        if isinstance(command, DmaRead):
+            queue, kind, gather = 0, "dma_read", command.source.gather
+            reads = self._slots((command.other, command.mask, gather))
+            writes = (command.dst.slot,)
+        elif isinstance(command, DmaWrite):
+            queue, kind, gather = 3, "dma_write", command.dest.gather
+            reads, writes = self._slots((command.value, command.mask, gather)), ()
+        elif isinstance(command, Atomic):
+            queue, kind, gather = 3, "atomic", command.access.gather
+            reads = self._slots((command.value, command.compare, command.mask, gather))
+            writes = () if command.dst is None else (command.dst.slot,)
+        elif isinstance(command, Gemm):
+            queue, kind = 1, "gemm"
+            reads = self._slots((command.a, command.b, command.acc))
+            writes = (command.dst.slot,)
+        elif isinstance(command, Reduce):
+            queue, kind = 2, "reduce"
+            reads = self._slots(command.inputs)
+            writes = tuple(each.slot for each in command.dsts)
+        else:
+            queue, kind = 2, "math"
+            reads, writes = self._slots(command.inputs), (command.dst.slot,)
+        index = len(self.sites)
+        address = self._origin(gather)
+        mask = self._origin(getattr(command, "mask", None))
+        self.sites.append(CommandSite(index, queue, kind, command, loops, address, mask))
+        # A tile's slot may be that of an earlier one.
+        for slot in writes:
+            self.roots.pop(slot, None)
+        if self.origins is not None:
+            self.origins.note(command)
+        return Step(index, queue, reads, writes)
+
+    def _loop(self, loop: Loop, loops: tuple[Loop, ...]) -> LoopNode:
+        first = len(self.sites)
+        inits = tuple(self._slots((each.init,)) for each in loop.carried)
+        if self.origins is not None:
+            self.origins.enter(loop)
+        body = self.nodes(loop.body, (*loops, loop))
+        args = tuple(each.arg.slot for each in loop.carried)
+        if self.origins is not None:
+            self.origins.leave(loop)
+        innermost = not any(isinstance(each, Loop) for each in loop.body)
+        return LoopNode(
+            loop_id=loop.loop_id,
+            trip_count=loop.trip_count,
+            # Only innermost loops are pipelined, as Triton does it.
+            in_flight=max(1, loop.num_stages) if innermost else 1,
+            body=body,
+            sites=range(first, len(self.sites)),
+            inits=inits,
+            args=args,
+            yields=tuple(self._slots((each.yielded,)) for each in loop.carried),
+            results=tuple(each.result.slot for each in loop.carried),
+            invariants=tuple(sorted(_reads(body) - _writes(body) - set(args))),
+        )
+
+
+def _reads(body: tuple[Node, ...]) -> set[int]:
+    found: set[int] = set()
+    for node in body:
+        if isinstance(node, Step):
+            found.update(node.reads)
+        else:
+            found.update(*node.inits, *node.yields, _reads(node.body))
+    return found
+
+
+def _writes(body: tuple[Node, ...]) -> set[int]:
+    found: set[int] = set()
+    for node in body:
+        if isinstance(node, Step):
+            found.update(node.writes)
+        else:
+            found.update(node.args, node.results, _writes(node.body))
+    return found

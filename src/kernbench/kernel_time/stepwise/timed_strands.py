@@ -1,0 +1,410 @@
+"""A kernel on the PEs of a SIP, a few commands at a time, while others run (ADR-0032).
+
+``schedule_kernel`` needs all that a launch does. What waits for other ranks is known only on the
+way: so programs that run in step are a *lane*, and the commands that they come to are timed one
+part after the other, by the rules and costs of ``kernel_pipeline`` and ``kernel_costs``. Queues
+belong to PEs and outlive a part; programs of several lanes on a PE share them.
+
+A part is a run of commands that nobody else can tell (:meth:`Lanes.run`), or one access that goes
+to another SIP or that others may see or change, which has an :class:`Issue`: it is known when it
+could begin, and whoever drives the clock then lets it begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    Atomic,
+    Command,
+    DmaRead,
+    DmaWrite,
+    Loop,
+    Math,
+    MathClass,
+    SourceLine,
+    Tile,
+    Transfer,
+    access_of,
+    walk,
+)
+from kernbench.hardware import Machine
+from kernbench.kernel_time.program.pipeline import PipelineRun
+from kernbench.kernel_time.program.timed_plan import (
+    CommandSite,
+    ProgramPlan,
+    Step,
+    build_program_plan,
+)
+from kernbench.kernel_time.stepwise.strand_costs import LaneCosts, PartCosts
+from kernbench.kernel_time.stepwise.strand_log import LaneLog, Programs
+from kernbench.kernel_time.stepwise.strand_loops import FarRun
+from kernbench.links import Network
+from kernbench.op_log import Template
+
+Array = npt.NDArray[Any]
+
+_MATH = 2
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Programs that run in step, each on a PE of its own."""
+
+    program_ids: Array
+    pes: Array
+    floor_ps: int
+    """Nothing that comes later in the program starts before."""
+    ready: list[int]
+    """When the value of each slot is there."""
+    extents: dict[int, tuple[int, ...]]
+    """By the slot of a view of one tile: its shape, with 1 along axes where nothing varies."""
+    stored_ps: int
+    """When all that it has written is there."""
+    fence_ps: int
+    """The same for what operations before the present one have written."""
+    acquired_ps: int
+    """When the present operation has acquired what it acquires."""
+    end_ps: int
+    """When all that it has done is over."""
+
+    @property
+    def programs(self) -> Programs:
+        return Programs(int(self.program_ids[0]), len(self.program_ids), int(self.pes[0]))
+
+    def take(self, positions: Array) -> Lane:
+        """Return the lane of some of the programs."""
+        return replace(
+            self,
+            program_ids=self.program_ids[positions],
+            pes=self.pes[positions],
+            ready=list(self.ready),
+            extents=dict(self.extents),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """One access, ready to go."""
+
+    site: CommandSite
+    reads: tuple[int, ...]
+    costs: PartCosts
+    peer: tuple[int, int] | None
+    """SIP and rank that it goes to; None: it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an access."""
+
+    effect_ps: int
+    """When memory is looked at, or changed."""
+    done_ps: int
+    """When the value is there, or it is certain that memory has changed."""
+
+
+class Lanes:
+    """The PEs of one SIP during one launch."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        sip_id: int,
+        network: Network,
+        costs: LaneCosts,
+        start_ps: int,
+    ) -> None:
+        self.sip = machine.sip_at(sip_id)
+        self.sip_id = sip_id
+        self.start_ps = start_ps
+        self.num_pes = costs.num_pes
+        self.active = 0
+        """Programs that run, and do not wait for memory to change."""
+        self.peers: dict[int, tuple[int, int]] = {}
+        """SIP and rank behind the parameters that lead to another SIP."""
+        self.log = LaneLog(self.sip, start_ps)
+        self._machine = machine
+        self._network = network
+        self._costs = costs
+        begin_ps = self.begin_ps = start_ps + costs.front_end_ps
+        """When the SIP's front end has passed the launch on."""
+        self._queues = np.full((4, self.sip.num_pes), begin_ps, dtype=np.int64)
+
+    def begin(self, program_ids: Array, pes: Array, at_ps: int) -> Lane:
+        """Return a new lane; not before the SIP's front end has passed the launch on."""
+        begin_ps = max(at_ps, self.begin_ps)
+        return Lane(program_ids, pes, begin_ps, [], {}, begin_ps, begin_ps, begin_ps, begin_ps)
+
+    def template(self, name: str, end_ps: int) -> Template:
+        """Return what the launch did."""
+        return self.log.template(name, end_ps)
+
+    def run(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> int:
+        """Time commands that stay on the SIP; return when the last of them has ended."""
+        plan = build_program_plan(commands, num_slots)
+        if plan.sites:
+            costs = self._part_costs(lane, commands, num_slots)
+            run = self._resume(lane, plan, costs, num_slots)
+            self._settle(lane, plan, costs, run, *run.nodes(plan.nodes, lane.floor_ps))
+        self._pass_views(lane, commands, num_slots)
+        return lane.end_ps
+
+    def far_loops(self, lane: Lane, loop: Loop, num_slots: int) -> Generator[int, None, int]:
+        """Time a loop with accesses to other SIPs, and return when it has ended.
+
+        Yields when the next access begins, and takes the links when it is resumed.
+        """
+        plan = build_program_plan((loop,), num_slots)
+        costs = self._part_costs(lane, (loop,), num_slots)
+        far = {site.index for site in plan.sites if self._peer_rank(site) >= 0}
+        run = FarRun(
+            plan,
+            costs.program.times,
+            far,
+            lambda site, start, free: self._travel(lane, site, costs, start, free).done_ps,
+        )
+        self._load(run, lane, num_slots)
+        floor_ps, end_ps = yield from run.far_nodes(plan.nodes, lane.floor_ps)
+        self._settle(lane, plan, costs, run, floor_ps, end_ps)
+        return end_ps
+
+    def reaches_out(self, command: Command) -> bool:
+        """Whether a command, or one in a loop, goes to another SIP."""
+        return any(
+            access_of(each).param in self.peers
+            for each in walk((command,))
+            if isinstance(each, DmaRead | DmaWrite | Atomic)
+        )
+
+    def decide(self, lane: Lane) -> None:
+        """Let a decision by data pass: one operation on one element, before all that follows."""
+        engine = self.sip.pe.math
+        rate = engine.elements_per_clock.simple
+        cost_ps = self.sip.cycles_ps(engine.startup_cycles + -(-1 // rate))
+        free = max(lane.floor_ps, int(self._queues[_MATH, lane.pes].max())) + cost_ps
+        self._queues[_MATH, lane.pes] = free
+        self.hold(lane, free)
+
+    def begin_operation(self, lane: Lane) -> None:
+        """Let the accesses that follow be those of one operation, which do not wait for another."""
+        lane.fence_ps = lane.stored_ps
+
+    def end_operation(self, lane: Lane) -> None:
+        """Let what follows wait for what the operation has acquired."""
+        lane.floor_ps = max(lane.floor_ps, lane.acquired_ps)
+
+    def hold(self, lane: Lane, until_ps: int) -> None:
+        """Let nothing more of a lane start before a time."""
+        lane.floor_ps = max(lane.floor_ps, until_ps)
+        lane.end_ps = max(lane.end_ps, until_ps)
+
+    def wait(self, lane: Lane, line: SourceLine, until_ps: int) -> None:
+        """Let a lane go on at a time, which it has waited for since it could last do anything."""
+        if until_ps > lane.floor_ps:
+            self.log.waited(line, lane.programs, lane.floor_ps, until_ps)
+        self.hold(lane, until_ps)
+
+    # -- single accesses ----------------------------------------------------------------------
+
+    def issue(self, lane: Lane, command: Transfer, num_slots: int) -> Issue:
+        """Return an access of a lane, ready to begin."""
+        command = _with_rows(command, lane.extents)
+        plan = build_program_plan((command,), num_slots)
+        _grow(lane.ready, num_slots)
+        (node,) = plan.nodes
+        assert isinstance(node, Step)
+        costs = self._part_costs(lane, (command,), num_slots)
+        return Issue(plan.sites[0], node.reads, costs, self.peers.get(access_of(command).param))
+
+    def earliest_ps(self, lane: Lane, issue: Issue) -> int:
+        """Return when an access can begin, as far as it is known now."""
+        start = max(lane.floor_ps, int(self._queues[issue.site.queue, lane.pes].max()))
+        command = issue.site.command
+        if isinstance(command, Atomic) and command.order in ("release", "acq_rel"):
+            start = max(start, lane.fence_ps)
+        return max([start, *(lane.ready[slot] for slot in issue.reads)])
+
+    def start(self, lane: Lane, issue: Issue, start_ps: int) -> Outcome:
+        """Begin an access."""
+        site, costs = issue.site, issue.costs
+        occupancy = costs.program.times.occupancy_ps[0]
+        assert isinstance(occupancy, int)
+        free = start_ps + occupancy
+        self._queues[site.queue, lane.pes] = free
+        if issue.peer is None:
+            outcome = self._here(issue, free)
+            self.log.hbm_bytes += costs.program.hbm_bytes * len(lane.program_ids)
+        else:
+            outcome = self._travel(lane, site, costs, start_ps, free)
+        peer = -1 if issue.peer is None else issue.peer[1]
+        self.log.ran(
+            site, lane.programs, start_ps, outcome.done_ps, occupancy, costs.useful_bytes[0], peer
+        )
+        command = site.command
+        lane.end_ps = max(lane.end_ps, outcome.done_ps)
+        if not isinstance(command, DmaRead):
+            lane.stored_ps = max(lane.stored_ps, outcome.done_ps)
+        if isinstance(command, Atomic) and command.order in ("acquire", "acq_rel"):
+            lane.acquired_ps = max(lane.acquired_ps, outcome.done_ps)
+        dst = None if isinstance(command, DmaWrite) else command.dst  # type: ignore[union-attr]
+        if isinstance(dst, Tile):
+            lane.ready[dst.slot] = outcome.done_ps
+            lane.extents.pop(dst.slot, None)
+        return outcome
+
+    def _here(self, issue: Issue, free_ps: int) -> Outcome:
+        done = free_ps + issue.costs.program.times.latency_ps[0]
+        command = issue.site.command
+        looks = isinstance(command, DmaRead) or (
+            isinstance(command, Atomic) and command.dst is not None
+        )
+        return Outcome(free_ps if looks else done, done)
+
+    def _travel(
+        self, lane: Lane, site: CommandSite, costs: PartCosts, start_ps: int, free_ps: int
+    ) -> Outcome:
+        """Take the links for one run of an access to another SIP.
+
+        A load's request and the answer to what is written take the latency of their way; the bytes
+        take the links, and the memory at the far end as long as it streams them.
+        """
+        command = site.command
+        assert isinstance(command, DmaRead | DmaWrite | Atomic)
+        sip_id, rank = self.peers[access_of(command).param]
+        network, there = self._network, self._machine.sip_at(sip_id)
+        size_bytes = costs.burst_bytes[site.index]
+        memory_ps = there.hbm_latency_ps
+        if isinstance(command, DmaRead):
+            asked = start_ps + network.latency_ps(self.sip_id, sip_id)
+            passage = network.transfer(sip_id, self.sip_id, size_bytes, asked + memory_ps)
+            streamed = passage.head_ps + there.hbm_stream_ps(size_bytes)
+            done = max(passage.tail_ps, streamed, free_ps)
+            effect = asked if command.volatile else start_ps
+        else:
+            passage = network.transfer(self.sip_id, sip_id, size_bytes, start_ps)
+            effect = max(passage.tail_ps, free_ps)
+            effect = max(effect, passage.head_ps + there.hbm_stream_ps(size_bytes))
+            done = effect + memory_ps + network.latency_ps(sip_id, self.sip_id)
+        self.log.passed(site, lane.programs, passage, size_bytes, rank)
+        return Outcome(effect, done)
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _part_costs(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> PartCosts:
+        count = len(lane.program_ids)
+        active = min(max(self.active, count), self.num_pes)
+        return self._costs.of(commands, count, num_slots, active, frozenset(self.peers))
+
+    def _resume(
+        self, lane: Lane, plan: ProgramPlan, costs: PartCosts, num_slots: int
+    ) -> PipelineRun:
+        run = PipelineRun(plan, costs.program.times, True)
+        self._load(run, lane, num_slots)
+        return run
+
+    def _load(self, run: PipelineRun, lane: Lane, num_slots: int) -> None:
+        """Let a run go on where the lane's queues and values are."""
+        _grow(lane.ready, num_slots)
+        run.ready = lane.ready
+        run.queue = self._queues[:, lane.pes].max(axis=1).tolist()
+
+    def _settle(
+        self,
+        lane: Lane,
+        plan: ProgramPlan,
+        costs: PartCosts,
+        run: PipelineRun,
+        floor_ps: int,
+        end_ps: int,
+    ) -> None:
+        """Take over what a run did, and note it."""
+        program = costs.program
+        began = min((time for time in run.first if time >= 0), default=lane.floor_ps)
+        # What the SIP's programs share may not keep up with one PE's queues.
+        behind = max(began + program.least_ps - end_ps, 0)
+        end_ps += behind
+        used = {site.queue for site in plan.sites}
+        for queue, time in enumerate(run.queue):
+            if queue in used:
+                now = self._queues[queue, lane.pes]
+                self._queues[queue, lane.pes] = np.maximum(now, time + behind)
+        for node in plan.nodes:
+            for slot in node.writes if isinstance(node, Step) else node.results:
+                lane.ready[slot] += behind
+        if floor_ps > lane.floor_ps:
+            # What follows a loop starts after it.
+            lane.floor_ps = floor_ps + behind
+        lane.end_ps = max(lane.end_ps, end_ps)
+        self.log.hbm_bytes += program.hbm_bytes * len(lane.program_ids)
+        for site in plan.sites:
+            if run.first[site.index] < 0:
+                continue
+            peer = self._peer_rank(site)
+            self.log.ran(
+                site,
+                lane.programs,
+                run.first[site.index],
+                run.last[site.index] + behind,
+                program.busy_ps[site.index],
+                costs.useful_bytes[site.index] * site.count,
+                peer,
+            )
+            if isinstance(site.command, DmaWrite | Atomic):
+                lane.stored_ps = max(lane.stored_ps, run.last[site.index] + behind)
+
+    def _peer_rank(self, site: CommandSite) -> int:
+        if not isinstance(site.command, DmaRead | DmaWrite | Atomic):
+            return -1
+        return self.peers.get(access_of(site.command).param, (-1, -1))[1]
+
+    def _pass_views(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> None:
+        """A view is there when what it views is."""
+        _grow(lane.ready, num_slots)
+        for command in commands:
+            if not isinstance(command, Math):
+                continue
+            slot = command.dst.slot
+            lane.extents.pop(slot, None)
+            if command.cost is MathClass.FREE:
+                tiles = [each for each in command.inputs if isinstance(each, Tile)]
+                lane.ready[slot] = max((lane.ready[tile.slot] for tile in tiles), default=0)
+                if len(tiles) == 1:
+                    lane.extents[slot] = _extent(command, tiles[0], lane.extents)
+
+
+def _grow(ready: list[int], num_slots: int) -> None:
+    if len(ready) < num_slots:
+        ready.extend([0] * (num_slots - len(ready)))
+
+
+def _extent(command: Math, tile: Tile, extents: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the extent of a view of a tile."""
+    extent = extents.get(tile.slot, tile.shape)
+    if command.op == "tt.expand_dims":
+        axis = int(command.attrs["axis"])
+        return (*extent[:axis], 1, *extent[axis:])
+    if command.op == "tt.trans":
+        return tuple(extent[axis] for axis in command.attrs["order"])
+    if command.op == "tt.splat":
+        return (1,) * len(command.dst.shape)
+    return extent if command.op == "tt.broadcast" else command.dst.shape
+
+
+def _with_rows(command: Transfer, extents: dict[int, tuple[int, ...]]) -> Transfer:
+    """Return a gather with as many addresses of its own as it has, before they were broadcast."""
+    access = access_of(command)
+    if access.gather is None or access.gather.slot not in extents:
+        return command
+    rows = Tile(access.gather.slot, extents[access.gather.slot], access.gather.dtype)
+    access = replace(access, gather=rows)
+    if isinstance(command, DmaRead):
+        return replace(command, source=access)
+    if isinstance(command, DmaWrite):
+        return replace(command, dest=access)
+    return replace(command, access=access)

@@ -1,0 +1,309 @@
+"""A collective's schedule laid on the links of a machine: what takes how long, and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+from kernbench.collectives import Part, Schedule, Step
+from kernbench.hardware import NO_LINK, PLAIN_PROTOCOL, Machine, ProtocolSpec, SipSpec, transfer_ps
+from kernbench.links.wires import (
+    Hop,
+    Positions,
+    Times,
+    Wires,
+    build_wires,
+    hops_of,
+    local_hop,
+    part_hops,
+)
+
+_RoundKey = tuple[tuple[int, int, Part], ...]
+
+
+REDUCE_TRAFFIC = 3
+"""HBM bytes per byte received and reduced: both operands are read, the result is written."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """Steps that links serve as they come, and all their transfers, step by step."""
+
+    first: int
+    """The number of the first of them in the schedule."""
+    waits: bool
+    """Whether it waits for what was before; False if it was issued together with that."""
+    steps: tuple[Step, ...]
+    wires: Wires
+    hops: Iterable[Hop]
+    """To be gone through once."""
+    sizes: Positions
+    """Of every transfer, as a position in the plan's ``sizes``."""
+    memory_ps: Times
+    """Least time of taking every one in."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkPlan:
+    """A schedule and a protocol on given SIPs. Links are numbered locally: position in ``links``.
+
+    Tables over (link, size) and (rank, size) are flat; a size is the position of a chunk's bytes
+    in ``sizes``.
+    """
+
+    schedule: Schedule
+    machine: Machine
+    sips: Positions
+    links: Positions
+    """Indices into the machine's links."""
+    local: Positions | None
+    """By link of the machine, its position in ``links``; None where all links are used."""
+    sizes: Times
+    size_of_span: dict[int, Positions]
+    """By how many chunks travel as one: the size, by the first of them."""
+    link_latency_ps: Times
+    wire_ps: Times
+    """By ``link * len(sizes) + size``: how long a transfer occupies a link."""
+    memory_ps: Times
+    """By ``(reduce * ranks + rank) * len(sizes) + size``: least time of taking a chunk in."""
+    entry_ps: int
+    """From the call to the first transfer."""
+    step_ps: int
+    """From the arrival of a chunk to its use."""
+    round_ps: int
+    """Before every round but the first."""
+    exit_ps: Times
+    """Per rank, from its last transfer to its end."""
+    hbm_ps: Times
+    """Per rank, HBM time of all that it reads and writes."""
+    hbm_bytes: Times
+    reduced_bytes: int
+    _kept: dict[_RoundKey, tuple[Wires, list[Hop]] | None]
+    """Where rounds travel that come several times, once it has been worked out."""
+
+    @property
+    def num_links(self) -> int:
+        return len(self.links)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but empty chunks move, which take latency only."""
+        return self.schedule.work_elements == 0
+
+    def rounds(self) -> Iterator[Round]:
+        """Yield the rounds in their order. Those of equal index arrays share where they travel."""
+        for first, steps in _rounds(self.schedule):
+            key = _key(steps)
+            kept = self._kept.get(key)
+            if kept is None:
+                wires = build_wires(steps, self.machine, self.sips)
+                hops: Iterable[Hop] = (
+                    local_hop(links, self.local, self.num_links)
+                    for links in hops_of(wires, self.machine, self.sips)
+                )
+                if key in self._kept:
+                    # The others are too many to keep: a million transfers of 256 hops each.
+                    hops = list(hops)
+                    self._kept[key] = wires, hops
+            else:
+                wires, hops = kept
+            pieces = [self.size_of_span[step.span][step.chunk] for step in steps]
+            sizes = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            rank = wires.dst
+            if any(step.reduce for step in steps):
+                adds = np.repeat([step.reduce for step in steps], [len(step) for step in steps])
+                rank = rank + adds * self.schedule.num_ranks
+            memory_ps = self.memory_ps[rank * len(self.sizes) + sizes]
+            if wires.not_taken_in is not None:
+                memory_ps[wires.not_taken_in] = 0
+            waits = not steps[0].concurrent
+            yield Round(first, waits, steps, wires, hops, sizes, memory_ps)
+
+
+def build_link_plan(
+    schedule: Schedule,
+    machine: Machine,
+    sips: Sequence[int],
+    protocol: ProtocolSpec = PLAIN_PROTOCOL,
+) -> LinkPlan:
+    """Return ``schedule`` on ``machine`` in a protocol, its rank ``i`` on ``sips[i]``.
+
+    Raises:
+        UsageError: The machine has no such SIP, or no switch that the schedule needs.
+    """
+    places = np.array(sips, dtype=np.intp)
+    used = _links_used(schedule, machine, places)
+    local = None
+    if len(used) < len(machine.links):
+        local = np.zeros(len(machine.links), dtype=np.intp)
+        local[used] = np.arange(len(used))
+    spans = sorted({step.span for step in schedule.steps}) or [1]
+    by_span = {span: schedule.span_bytes(span) for span in spans}
+    sizes = np.unique(np.concatenate(list(by_span.values())))
+    size_list = sizes.tolist()
+    links = [machine.links[link] for link in used.tolist()]
+    most = span_gbps(machine, sips)
+    # Links of one level share the object; a million fractions would take long to compare.
+    inner = machine.num_inner_links
+    kinds = [(id(link.bandwidth_gbps), link.index >= inner) for link in links]
+    bandwidths = dict(zip(kinds, (link.bandwidth_gbps for link in links), strict=True))
+    rates = {
+        kind: protocol.share(kind[1]) * (gbps if most is None else min(gbps, most))
+        for kind, gbps in bandwidths.items()
+    }
+    wire = {key: [transfer_ps(size, rate) for size in size_list] for key, rate in rates.items()}
+    hbm_bytes, reduced_bytes = _hbm_traffic(schedule)
+    specs = [machine.sip_at(sip) for sip in sips]
+    size_of_span = {span: np.searchsorted(sizes, each) for span, each in by_span.items()}
+    largest = size_list[0] if len(size_list) == 1 else _largest_sent(schedule)
+    library = machine.spec.collectives
+    tails = [
+        protocol.tail_ps(size, min(rates.values()), 0 if library is None else library.fill_bytes)
+        if rates
+        else 0
+        for size in size_list
+    ]
+    return LinkPlan(
+        schedule=schedule,
+        machine=machine,
+        sips=places,
+        links=used,
+        local=local,
+        sizes=sizes,
+        size_of_span={span: each.astype(np.intp) for span, each in size_of_span.items()},
+        link_latency_ps=np.array([link.latency_ps for link in links], dtype=np.int64),
+        wire_ps=np.array([wire[kind] for kind in kinds], dtype=np.int64).ravel(),
+        memory_ps=np.concatenate(
+            [_memory_ps(specs, size_list, traffic) for traffic in (1, REDUCE_TRAFFIC)]
+        ),
+        entry_ps=(
+            protocol.launch_ps(schedule.num_ranks, largest, schedule.size_bytes)
+            if schedule.steps
+            else 0
+        ),
+        step_ps=protocol.step_ps,
+        round_ps=protocol.round_ps,
+        exit_ps=_exits(schedule, specs, size_of_span, tails),
+        hbm_ps=np.array(
+            [
+                spec.hbm_stream_ps(size)
+                for spec, size in zip(specs, hbm_bytes.tolist(), strict=True)
+            ],
+            dtype=np.int64,
+        ),
+        hbm_bytes=hbm_bytes,
+        reduced_bytes=reduced_bytes,
+        _kept=_repeated(schedule),
+    )
+
+
+def _rounds(schedule: Schedule) -> Iterator[tuple[int, tuple[Step, ...]]]:
+    """Yield every round: the number of its first step, and its steps."""
+    steps = schedule.steps
+    begins = [
+        number
+        for number, step in enumerate(steps)
+        if not number or not step.concurrent or step.behind
+    ]
+    for begin, end in pairwise([*begins, len(steps)]):
+        yield begin, steps[begin:end]
+
+
+def _key(steps: tuple[Step, ...]) -> _RoundKey:
+    return tuple((id(step.src), id(step.dst), step.part) for step in steps)
+
+
+def _repeated(schedule: Schedule) -> dict[_RoundKey, tuple[Wires, list[Hop]] | None]:
+    counts = Counter(_key(steps) for _, steps in _rounds(schedule))
+    return {key: None for key, count in counts.items() if count > 1}
+
+
+def _links_used(schedule: Schedule, machine: Machine, sips: Positions) -> Positions:
+    """Return the links that any transfer takes, in order of their numbers."""
+    is_used = np.zeros(len(machine.links), dtype=np.bool_)
+    seen: set[tuple[int, int, Part]] = set()
+    for step in schedule.steps:
+        key = (id(step.src), id(step.dst), step.part)
+        if key in seen:
+            continue
+        seen.add(key)
+        for links in part_hops(
+            step.part, step.src.astype(np.intp), step.dst.astype(np.intp), machine, sips
+        ):
+            is_used[links[links != NO_LINK]] = True
+        if is_used.all():
+            break
+    return np.flatnonzero(is_used)
+
+
+def span_gbps(machine: Machine, sips: Sequence[int]) -> Fraction | None:
+    """Return what a link carries among these SIPs if the machine bounds it, else None."""
+    links = machine.spec.links
+    if links is None or not links.span_bandwidth_gbps:
+        return None
+    domains = sorted(links.span_bandwidth_gbps)
+    for size in domains:
+        if len({sip // size for sip in sips}) == 1:
+            return links.span_bandwidth_gbps[size]
+    return links.span_bandwidth_gbps[domains[-1]]
+
+
+def _exits(
+    schedule: Schedule,
+    specs: Sequence[SipSpec],
+    size_of_span: dict[int, Positions],
+    tails: Sequence[int],
+) -> Times:
+    """Return what every rank still does after its last transfer."""
+    exits = np.zeros(schedule.num_ranks, dtype=np.int64)
+    if any(tails):
+        received = np.full(schedule.num_ranks, -1)
+        sent = np.full(schedule.num_ranks, -1)
+        by_size = np.array(tails, dtype=np.int64)
+        for number, step in enumerate(schedule.steps):
+            received[step.dst] = number
+            sent[step.src] = number
+            exits[step.dst] = by_size[size_of_span[step.span][step.chunk]]
+        # Who sends last has handed on what it took in.
+        exits[received < sent] = 0
+    if schedule.fold:
+        moved = (schedule.num_ranks + 1) * schedule.size_bytes
+        exits += np.array([spec.hbm_stream_ps(moved) for spec in specs], dtype=np.int64)
+    return exits
+
+
+def _memory_ps(specs: Sequence[SipSpec], sizes: Sequence[int], traffic: int) -> Times:
+    by_spec = {
+        id(spec): [spec.hbm_stream_ps(traffic * size) for size in sizes]
+        for spec in {id(spec): spec for spec in specs}.values()
+    }
+    return np.array([by_spec[id(spec)] for spec in specs], dtype=np.int64).ravel()
+
+
+def _largest_sent(schedule: Schedule) -> int:
+    """Return the bytes of the largest chunk that travels; a root's own may stay where it is."""
+    sizes = (schedule.step_bytes(step) for step in schedule.steps)
+    return max((int(each.max()) for each in sizes if len(each)), default=0)
+
+
+def _hbm_traffic(schedule: Schedule) -> tuple[Times, int]:
+    """Return the HBM bytes that each rank reads and writes, and how many bytes are reduced."""
+    traffic = schedule.sent_bytes()
+    reduced = 0
+    for step in schedule.steps:
+        if step.part == "up":
+            continue  # the switch adds, and hands on the sum with the rank's own part
+        sizes = schedule.step_bytes(step)
+        if step.reduce:
+            reduced += int(sizes.sum())
+            sizes = sizes * REDUCE_TRAFFIC
+        traffic[step.dst] += sizes
+    if schedule.fold:
+        traffic += (schedule.num_ranks + 1) * schedule.size_bytes
+        reduced += schedule.num_ranks * (schedule.num_ranks - 1) * schedule.size_bytes
+    return traffic, reduced

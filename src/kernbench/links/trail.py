@@ -1,0 +1,128 @@
+"""What happened to every transfer of a collective, and its rows for the op log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Engine, Space
+from kernbench.links.routed_schedule import LinkPlan, Round
+from kernbench.links.wires import Positions, Times
+
+Column = npt.NDArray[Any]
+
+
+class Trail:
+    """Collects what happened to every transfer: per link that it took, and where it arrived."""
+
+    HOP = ("step", "chunk", "rank", "peer", "size", "start_ps", "end_ps", "link", "busy_ps")
+    INTAKE = ("step", "chunk", "rank", "peer", "size", "start_ps", "end_ps", "reduce")
+
+    def __init__(self) -> None:
+        self._hops: list[dict[str, Column]] = []
+        self._intakes: list[dict[str, Column]] = []
+
+    def hop(
+        self,
+        each: Round,
+        who: Positions | slice,
+        links: Positions,
+        start_ps: Times,
+        end_ps: Times,
+        busy_ps: Times | int,
+    ) -> None:
+        """Note that transfers of a round took a link each."""
+        wires = each.wires
+        step, chunk = _places(each)
+        self._hops.append(
+            {
+                "step": step[who],
+                "chunk": chunk[who],
+                "rank": wires.src[who],
+                "peer": wires.dst[who],
+                "size": each.sizes[who],
+                "link": links,
+                "start_ps": start_ps,
+                "end_ps": end_ps,
+                "busy_ps": np.broadcast_to(busy_ps, len(links)),
+            }
+        )
+
+    def intake(self, each: Round, start_ps: Times, end_ps: Times) -> None:
+        """Note that the transfers of a round were taken in."""
+        step, chunk = _places(each)
+        self._intakes.append(
+            {
+                "step": step,
+                "chunk": chunk,
+                "rank": each.wires.dst,
+                "peer": each.wires.src,
+                "size": each.sizes,
+                "start_ps": start_ps,
+                "end_ps": end_ps,
+                "reduce": np.repeat([it.reduce for it in each.steps], list(map(len, each.steps))),
+            }
+        )
+
+    def hops(self) -> dict[str, Column]:
+        """Return a column for each name of HOP."""
+        return _columns(self.HOP, self._hops)
+
+    def intakes(self) -> dict[str, Column]:
+        """Return a column for each name of INTAKE."""
+        return _columns(self.INTAKE, self._intakes)
+
+
+def _places(each: Round) -> tuple[Column, Column]:
+    """Return the step and the chunk of every transfer."""
+    numbers = np.arange(each.first, each.first + len(each.steps))
+    step = np.repeat(numbers, [len(it) for it in each.steps])
+    return step, np.concatenate([it.chunk for it in each.steps]).astype(np.int64)
+
+
+def _columns(names: tuple[str, ...], pieces: list[dict[str, Column]]) -> dict[str, Column]:
+    none = np.zeros(0, dtype=np.int64)
+    return {name: np.concatenate([none, *(piece[name] for piece in pieces)]) for name in names}
+
+
+def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
+    """Return a row per transfer and link, and one per chunk that a rank took in.
+
+    Ordered by step and start; the columns are those of the op log.
+    """
+    hops, intakes = trail.hops(), trail.intakes()
+    hops["link"] = plan.links[hops["link"]]
+    reduce = intakes.pop("reduce").astype(bool)
+    num_hops = len(hops["step"])
+    rows: dict[str, Column] = {
+        name: np.concatenate([hops[name], intakes[name]])
+        for name in ("step", "chunk", "rank", "peer", "size", "start_ps", "end_ps")
+    }
+    rows["bytes"] = plan.sizes[rows.pop("size")]
+    rows["busy_ps"] = rows["end_ps"] - rows["start_ps"]
+    rows["busy_ps"][:num_hops] = hops["busy_ps"]
+    rows["link"] = np.full(len(rows["step"]), -1)
+    rows["link"][:num_hops] = hops["link"]
+    rows["flops"] = np.zeros_like(rows["bytes"])
+    # In a fold every slot that arrives is added later, which counts where it arrived; what a
+    # switch adds on the way up is no work of a SIP.
+    in_switch = np.array([step.part == "up" for step in plan.schedule.steps], dtype=np.bool_)
+    adds = (reduce & ~in_switch[intakes["step"]]) | plan.schedule.fold
+    rows["flops"][num_hops:] = rows["bytes"][num_hops:] // plan.schedule.itemsize * adds
+    sort = np.zeros(len(rows["step"]), dtype=np.intp)
+    sort[num_hops:] = 1 + reduce
+    for name, texts in _TEXTS.items():
+        rows[name] = np.array(texts, dtype=object)[sort]
+    order = np.lexsort((rows["link"], rows["rank"], rows["start_ps"], rows["step"]))
+    return {name: column[order] for name, column in rows.items()}
+
+
+_TEXTS = {
+    "engine": (Engine.LINK.value, Engine.LINK.value, Engine.MATH.value),
+    "kind": ("send", "receive", "reduce"),
+    "src_space": (Space.HBM.value, Space.LINK.value, Space.LINK.value),
+    "dst_space": (Space.LINK.value, Space.HBM.value, Space.HBM.value),
+}
+"""Texts of the rows of a link, of a chunk that was copied, and of one that was reduced."""

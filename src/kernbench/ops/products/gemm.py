@@ -1,0 +1,323 @@
+"""Matrix products: one GEMM kernel for any strides, with bias and activation in its epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from kernbench.errors import UsageError
+from kernbench.ops.base import scalar_functions as fn
+from kernbench.ops.base.kernel import Memo, kernel, new_result, prepare, require_dims
+from kernbench.ops.base.layout import Ints, block, broadcast_shape, broadcast_strides, build_walk
+from kernbench.ops.base.promotion import compute_dtype, require_float
+from kernbench.ops.fused import bias_activation
+from kernbench.ops.products.gemm_library import TileChoice, chosen_tiles
+from kernbench.ops.products.gemm_tiles import launch_tiles
+from kernbench.ops.products.row_products import ProductLaunch, RowProduct, fastest_launch
+from kernbench.runtime_api import Tensor
+
+_PREPARED = Memo()
+"""The shape and the launch of each product, by the types and layouts of its operands."""
+
+GROUP_M = 8
+NUM_STAGES = 3
+
+ACTIVATIONS = {None: None, "gelu": fn.gelu, "relu": fn.relu, "silu": fn.silu}
+
+
+@kernel
+def gemm(
+    a_ptr, b_ptr, bias_ptr, c_ptr, M, N, K,
+    a_batch, a_m, a_k, b_batch, b_k, b_n, bias_n, c_batch, c_m, c_n,
+    ACTIVATION: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    PRECISION: tl.constexpr = "ieee",
+):  # fmt: skip
+    """``C[M, N] = activation(A[M, K] @ B[K, N] + bias[N])``, a batch entry per ``program_id(1)``.
+
+    Programs go through C in bands of GROUP tiles in M, so that neighbours share tiles of A and B
+    (Source: Triton's tutorial 03). Sums are kept in ACC.
+    """
+    num_m = tl.cdiv(M, BLOCK_M)
+    num_n = tl.cdiv(N, BLOCK_N)
+    pid = tl.program_id(0)
+    first_m = pid // (GROUP * num_n) * GROUP
+    band = min(num_m - first_m, GROUP)
+    m = (first_m + pid % (GROUP * num_n) % band) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (pid % (GROUP * num_n) // band) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    # A batch of scores may have more elements than 32 bits count.
+    batch = tl.program_id(1).to(tl.int64)
+
+    a_ptrs = a_ptr + batch * a_batch + m[:, None] * a_m + k[None, :] * a_k
+    b_ptrs = b_ptr + batch * b_batch + k[:, None] * b_k + n[None, :] * b_n
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for step in range(tl.cdiv(K, BLOCK_K)):
+        left = K - step * BLOCK_K
+        a = tl.load(a_ptrs, mask=(m[:, None] < M) & (k[None, :] < left), other=0.0)
+        b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n[None, :] < N), other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=ACC)
+        a_ptrs += BLOCK_K * a_k
+        b_ptrs += BLOCK_K * b_k
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + n * bias_n, mask=n < N, other=0.0).to(ACC)[None, :]
+    if ACTIVATION is not None:
+        acc = ACTIVATION(acc)
+    c_ptrs = c_ptr + batch * c_batch + m[:, None] * c_m + n[None, :] * c_n
+    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+def gemm_blocks(m: int, n: int, itemsize: int) -> dict[str, int]:
+    """Return the tile of a GEMM: at most 128 x 128 of C, and 128 bytes along K."""
+    return {
+        "BLOCK_M": block(m, 16, 128),
+        "BLOCK_N": block(n, 16, 128),
+        "BLOCK_K": max(128 // itemsize, 16),
+    }
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    activation: str | None = None,
+    input_precision: str = "ieee",
+) -> Tensor:
+    """Return ``activation(a @ b + bias)``, summed in float32 and rounded once at the end.
+
+    Shapes are as in ``torch.matmul``: vectors, matrices, and batches that broadcast. Views are
+    read through their strides, without a copy. ``activation`` is one of ``"gelu"`` (tanh form),
+    ``"relu"`` and ``"silu"``. ``input_precision`` is ``tl.dot``'s, for operands of float32. After
+    :func:`~kernbench.ops.use_tiles` a library picks the tile.
+
+    Raises:
+        UsageError: Sizes, dtypes or ``out`` do not fit; names both.
+    """
+    choose = chosen_tiles(a.context)
+    if choose is not None and input_precision == "ieee":
+        tiled = _by_library(a, b, bias, out, activation, choose)
+        if tiled is not None:
+            return tiled
+    a_shape = a.shape
+    key = (
+        a_shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype,
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype),
+        None if out is None else (out.shape, out.stride(), out.dtype), activation, input_precision,
+        # The kernel of a single row is the machine's choice.
+        a.context.machine if len(a_shape) < 2 or a_shape[-2] == 1 else None,
+    )  # fmt: skip
+    known = _PREPARED.get(key)
+    if known is not None:
+        shape, prepared = known
+        if out is None:
+            out = new_result(shape, a.dtype, a)
+        prepared.launch("matmul", (a, b, bias, out), out.context)
+        return out
+    _check(a, b, bias, activation)
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
+    shape = batch + a.shape[-2:-1] + (b.shape[-1:] if len(b.shape) > 1 else ())
+    if out is None:
+        out = new_result(shape, a.dtype, a)
+    elif out.shape != shape:
+        raise UsageError(f"matmul gives shape {shape}, but out has {out.shape}")
+    if 0 in shape:
+        return out
+    layout = build_layout(
+        a.shape, a.stride(), b.shape, b.stride(), out.stride(), batch, a.dtype.itemsize
+    )
+    if layout is None:
+        return _batch_by_batch(a, b, bias, out, activation, input_precision)
+    tensors = (a, b, bias, out)
+    launch = _launch(layout, tensors, activation, input_precision)
+    prepared = prepare(
+        launch.kernel, tensors, launch.numbers, launch.grid, dict(launch.constants),
+        num_stages=launch.num_stages,
+    )  # fmt: skip
+    _PREPARED.keep(key, (shape, prepared))
+    prepared.launch("matmul", tensors, out.context)
+    return out
+
+
+def _launch(
+    layout: GemmLayout,
+    tensors: tuple[Tensor, Tensor, Tensor | None, Tensor],
+    activation: str | None,
+    input_precision: str,
+) -> ProductLaunch:
+    a, _, bias, _ = tensors
+    bias_n = 0 if bias is None else bias.stride()[0]
+    numbers = (*layout.sizes, *layout.a_strides, *layout.b_strides, bias_n, *layout.c_strides)
+    constants = {
+        "ACTIVATION": ACTIVATIONS[activation],
+        "ACC": compute_dtype(a.dtype),
+        "GROUP": GROUP_M,
+        "PRECISION": input_precision,
+        **layout.blocks,
+    }
+    plain = ProductLaunch(gemm, numbers, layout.grid, tuple(constants.items()), NUM_STAGES)
+    m, n, k = layout.sizes
+    if m > 1 or len(layout.grid) > 1 or 0 in layout.sizes:
+        return plain
+    product = RowProduct(
+        n=n,
+        k=k,
+        strides=(*layout.a_strides[1:], *layout.b_strides[1:], bias_n, *layout.c_strides[1:]),
+        activation=ACTIVATIONS[activation],
+        accumulator=compute_dtype(a.dtype),
+        types=tuple(None if each is None else each.dtype for each in tensors),
+    )
+    return fastest_launch(plain, product, a.context.machine)
+
+
+def _by_library(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    activation: str | None,
+    choose: TileChoice,
+) -> Tensor | None:
+    """Return the product with the tile that a library takes; None if it is none of matrices."""
+    _check(a, b, bias, activation)
+    shape = a.shape[:-1] + b.shape[-1:]
+    if len(b.shape) != 2 or 0 in shape or (out is not None and out.shape != shape):
+        return None
+    if out is None:
+        out = new_result(shape, a.dtype, a)
+    layout = build_layout(
+        a.shape, a.stride(), b.shape, b.stride(), out.stride(), a.shape[:-2], a.dtype.itemsize
+    )
+    if layout is None or len(layout.grid) > 1 or layout.c_strides[2] != 1:
+        return None
+    m, n, k = layout.sizes
+    tile = choose(m, n, k, a.dtype, a.context.machine.sip_at(a.sip_id))
+    if tile.split_k > 1 and not out.is_contiguous():
+        return None
+    strides = (*layout.a_strides[1:], *layout.b_strides[1:])
+    launch_tiles("matmul", (a, b, out), (m, n, k), strides, layout.c_strides[1], tile)
+    if bias is not None or activation is not None:
+        bias_activation(out, bias, activation, out)
+    return out
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """Return ``activation(x @ weight.T + bias)`` with ``weight`` as (out_features, in_features)."""
+    if len(weight.shape) != 2:
+        raise UsageError(
+            f"linear needs a weight of 2 dims (out_features, in_features), but got shape "
+            f"{tuple(weight.shape)}"
+        )
+    return matmul(x, weight.T, bias, out, activation)
+
+
+def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> None:
+    for operand in (a, b):
+        require_dims("matmul", operand, 1)
+        require_float("matmul", operand)
+    if a.dtype != b.dtype:
+        raise UsageError(f"matmul needs equal dtypes, but got {a.dtype} and {b.dtype}")
+    inner = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise UsageError(
+            f"matmul of shapes {tuple(a.shape)} and {tuple(b.shape)}: the inner sizes "
+            f"{a.shape[-1]} and {inner} differ"
+        )
+    if bias is not None and tuple(bias.shape) != (b.shape[-1],):
+        raise UsageError(
+            f"the bias of a matmul with {b.shape[-1]} columns must have shape ({b.shape[-1]},), "
+            f"but got {tuple(bias.shape)}"
+        )
+    if activation not in ACTIVATIONS:
+        known = ", ".join(repr(name) for name in ACTIVATIONS)
+        raise UsageError(f"activation must be one of {known}, but got {activation!r}")
+
+
+@dataclass(frozen=True)
+class GemmLayout:
+    """What a launch of :func:`gemm` needs beside its tensors; strides in elements."""
+
+    sizes: Ints
+    """M, N, K."""
+    a_strides: Ints
+    """Of a batch entry, a row and a column; the same for b and c."""
+    b_strides: Ints
+    c_strides: Ints
+    grid: Ints
+    blocks: dict[str, int]
+
+
+@lru_cache(maxsize=4096)
+def build_layout(
+    a_shape: Ints,
+    a_stride: Ints,
+    b_shape: Ints,
+    b_stride: Ints,
+    c_stride: Ints,
+    batch: Ints,
+    itemsize: int,
+) -> GemmLayout | None:
+    """Return the layout of one launch, or None if the batch dims are not one run in memory.
+
+    Vectors count as matrices with one row or column. With one matrix ``b`` for the whole batch,
+    batch dims become more rows where strides allow.
+    """
+    m, k = (1, *a_shape)[-2:]
+    n = b_shape[-1] if len(b_shape) > 1 else 1
+    a_m, a_k = (0, *a_stride)[-2:]
+    b_k, b_n = b_stride[-2:] if len(b_shape) > 1 else (b_stride[0], 0)
+    c_batch = c_stride[: len(batch)]
+    c_m = c_stride[len(batch)] if len(a_shape) > 1 else 0
+    c_n = c_stride[-1] if len(b_shape) > 1 else 0
+    a_batch = broadcast_strides(a_shape[:-2], a_stride[:-2], batch)
+    b_batch = broadcast_strides(b_shape[:-2], b_stride[:-2], batch)
+    entries = build_walk(batch, a_batch, b_batch, c_batch)
+    if not any(b_batch):
+        rows = build_walk((*batch, m), (*a_batch, a_m), (*c_batch, c_m))
+        if len(rows.shape) <= 1:
+            m = rows.shape[0] if rows.shape else 1
+            a_m, c_m = (own[0] if own else 0 for own in rows.strides)
+            entries = build_walk((), (), (), ())
+    if len(entries.shape) > 1:
+        return None
+    a_step, b_step, c_step = (own[0] if own else 0 for own in entries.strides)
+    blocks = gemm_blocks(m, n, itemsize)
+    tiles = triton.cdiv(m, blocks["BLOCK_M"]) * triton.cdiv(n, blocks["BLOCK_N"])
+    return GemmLayout(
+        sizes=(m, n, k),
+        a_strides=(a_step, a_m, a_k),
+        b_strides=(b_step, b_k, b_n),
+        c_strides=(c_step, c_m, c_n),
+        grid=(tiles, *entries.shape),
+        blocks=blocks,
+    )
+
+
+def _batch_by_batch(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
+    input_precision: str,
+) -> Tensor:
+    """Launch once per entry of the first batch dim: the batch is not one run in memory."""
+
+    def entry(operand: Any, index: int) -> Any:
+        if len(operand.shape) < len(out.shape):
+            return operand
+        return operand[0 if operand.shape[0] == 1 else index]
+
+    for index in range(out.shape[0]):
+        matmul(entry(a, index), entry(b, index), bias, out[index], activation, input_precision)
+    return out

@@ -1,0 +1,1 @@
+"""What operations compute: numpy functions, rounded as the device rounds."""

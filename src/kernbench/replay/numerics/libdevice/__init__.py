@@ -1,0 +1,1 @@
+"""CUDA's math library on numpy arrays."""

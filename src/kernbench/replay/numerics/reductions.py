@@ -1,0 +1,181 @@
+"""``tt.reduce``: named combines as one numpy reduction, any other region as a tree of pairs.
+
+The tree keeps the order of operands and only moves brackets, so it is right for every associative
+combine. float16 and bfloat16 sums are kept in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Math, MathClass, Reduce, Region, Splat, Tile
+from kernbench.errors import UnsupportedOpError
+from kernbench.replay.numerics.elementwise import build_function
+from kernbench.replay.numerics.halves import narrow, widen
+from kernbench.replay.numerics.operand_types import as_unsigned
+from kernbench.replay.numerics.scans import named_scan, region_scan
+from kernbench.replay.numerics.shapes import full, same_lead
+
+Array = npt.NDArray[Any]
+Reduction = Callable[[list[Array]], list[Array]]
+"""From the inputs' arrays ``[programs, *tile]`` to one array per destination."""
+
+_NAMED: dict[str, Callable[..., Array]] = {
+    "arith.addf": np.add.reduce,
+    "arith.mulf": np.multiply.reduce,
+    "arith.maxnumf": np.fmax.reduce,
+    "arith.minnumf": np.fmin.reduce,
+    "arith.maximumf": np.maximum.reduce,
+    "arith.minimumf": np.minimum.reduce,
+    "arith.addi": np.add.reduce,
+    "arith.muli": np.multiply.reduce,
+    "arith.maxsi": np.maximum.reduce,
+    "arith.minsi": np.minimum.reduce,
+    "arith.andi": np.bitwise_and.reduce,
+    "arith.ori": np.bitwise_or.reduce,
+    "arith.xori": np.bitwise_xor.reduce,
+}
+_ROUNDED = ("arith.addf", "arith.mulf")
+_UNSIGNED: dict[str, Callable[..., Array]] = {
+    "arith.maxui": np.maximum.reduce,
+    "arith.minui": np.minimum.reduce,
+}
+_ARG: dict[str, Callable[..., Array]] = {
+    "argmax": np.argmax,
+    "argmin": np.argmin,
+    "argmaxu": np.argmax,
+    "argminu": np.argmin,
+}
+
+
+def build_reduction(command: Reduce) -> Reduction:
+    """Return the function that reduces, or scans, the inputs along the command's axis.
+
+    Raises:
+        UnsupportedOpError: The combine has no name that is known and no region.
+    """
+    axis = 1 + command.axis
+    shape = command.inputs[0].shape
+    combine = command.combine
+    if command.scan:
+        return _scan(command)
+    if combine in _ARG:
+        return _arg_reduction(combine, axis, shape)
+    if combine in _UNSIGNED:
+        return _unsigned(_UNSIGNED[combine], axis, shape)
+    if combine in _NAMED:
+        return _named(combine, axis, shape, command.dsts[0].dtype.numpy)
+    if command.region is not None:
+        return _tree(command.region, axis, shape)
+    raise UnsupportedOpError(f"tt.reduce with {combine!r} at {command.line} cannot run yet")
+
+
+def _scan(command: Reduce) -> Reduction:
+    named = named_scan(command)
+    if named is not None:
+        return named
+    region = command.region or _pair_region(command)
+    return region_scan(command, build_region(region))
+
+
+def _pair_region(command: Reduce) -> Region:
+    """Return a combine that has a name as a region."""
+    dst = command.dsts[0]
+    a, b, c = (Tile(slot, (), dst.dtype) for slot in (-1, -2, -3))
+    step = Math(c, command.combine, (a, b), MathClass.SIMPLE, command.line)
+    return Region((a, b), (step,), (c,))
+
+
+def _named(combine: str, axis: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Reduction:
+    function = _NAMED[combine]
+    if combine in _ROUNDED:
+        return lambda inputs: [narrow(function(widen(full(inputs[0], shape)), axis=axis), dtype)]
+    if combine == "arith.addi" and dtype == np.bool_:
+        function = np.bitwise_xor.reduce
+    if combine in ("arith.addi", "arith.muli"):
+        return lambda inputs: [function(full(inputs[0], shape), axis=axis, dtype=dtype)]
+    return lambda inputs: [function(full(inputs[0], shape), axis=axis)]
+
+
+def _unsigned(function: Callable[..., Array], axis: int, shape: tuple[int, ...]) -> Reduction:
+    def reduced(inputs: list[Array]) -> list[Array]:
+        (array,) = inputs
+        bits = full(array, shape).view(f"u{array.dtype.itemsize}")
+        return [function(bits, axis=axis).view(array.dtype)]
+
+    return reduced
+
+
+def _arg_reduction(combine: str, axis: int, shape: tuple[int, ...]) -> Reduction:
+    find = _ARG[combine]
+    worst = -np.inf if combine == "argmax" else np.inf
+
+    def comparable(values: Array) -> Array:
+        if values.dtype.kind in "fV":
+            values = widen(values)
+            unordered = np.isnan(values)
+            # Triton's comparisons are ordered: NaN loses against every number.
+            return np.where(unordered, worst, values) if unordered.any() else values
+        return as_unsigned(values) if combine.endswith("u") else values
+
+    def reduced(inputs: list[Array]) -> list[Array]:
+        values, index = (full(array, shape) for array in inputs)
+        where = np.expand_dims(find(comparable(values), axis=axis), axis)
+        best = np.take_along_axis(values, where, axis).squeeze(axis)
+        if len(index) != len(where):
+            index, where = same_lead((index, where))
+        return [best, np.take_along_axis(index, where, axis).squeeze(axis)]
+
+    return reduced
+
+
+def _tree(region: Region, axis: int, shape: tuple[int, ...]) -> Reduction:
+    combine = build_region(region)
+
+    def reduced(inputs: list[Array]) -> list[Array]:
+        parts = [np.moveaxis(full(a, shape), axis, 0) for a in inputs]
+        while len(parts[0]) > 1:
+            even = len(parts[0]) // 2 * 2
+            joined = combine([p[0:even:2] for p in parts], [p[1:even:2] for p in parts])
+            if even < len(parts[0]):
+                lengths = [
+                    np.broadcast_shapes(j.shape[1:], p.shape[1:])
+                    for j, p in zip(joined, parts, strict=True)
+                ]
+                joined = [
+                    np.concatenate(
+                        [np.broadcast_to(j, (len(j), *s)), np.broadcast_to(p[even:], (1, *s))]
+                    )
+                    for j, p, s in zip(joined, parts, lengths, strict=True)
+                ]
+            parts = joined
+        return [p[0] for p in parts]
+
+    return reduced
+
+
+def build_region(region: Region) -> Callable[[list[Array], list[Array]], list[Array]]:
+    """Return the region as a function of two lists of equally shaped arrays."""
+    steps = [(build_function(command), command) for command in region.commands]
+
+    def combined(left: list[Array], right: list[Array]) -> list[Array]:
+        values: dict[int, Array] = {}
+        for tile, array in zip(region.args, [*left, *right], strict=True):
+            values[id(tile)] = array
+
+        def fetch(operand: Any) -> Array:
+            if isinstance(operand, Tile):
+                return values[id(operand)]
+            if isinstance(operand, Splat):
+                return np.full((1,) * left[0].ndim, operand.value, operand.dtype.numpy)
+            raise UnsupportedOpError(f"a reduce region reads {type(operand).__name__}")
+
+        for function, command in steps:
+            values[id(command.dst)] = function(*map(fetch, command.inputs))
+        return [fetch(result) for result in region.results]
+
+    return combined

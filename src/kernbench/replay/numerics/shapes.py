@@ -1,0 +1,149 @@
+"""Operations that rename, reshape or move the elements of a tile.
+
+Values may have length 1 along an axis whose elements are all the same, so a splat or a broadcast
+copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Math
+from kernbench.replay.numerics.mx import build_decode
+
+Array = npt.NDArray[Any]
+Function = Callable[..., Array]
+
+
+def full(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return the value with every tile axis at its real length."""
+    if array.shape[1:] == shape:
+        return array
+    return np.broadcast_to(array, (array.shape[0], *shape))
+
+
+def same_lead(arrays: tuple[Array, ...]) -> list[Array]:
+    """Return the values with equally long program axes."""
+    lead = max(len(array) for array in arrays)
+    return [
+        array if len(array) == lead else np.broadcast_to(array, (lead, *array.shape[1:]))
+        for array in arrays
+    ]
+
+
+def _splat(command: Math) -> Function:
+    ones = (1,) * len(command.dst.shape)
+    return lambda x: x.reshape(len(x), *ones)
+
+
+def _unsplat(command: Math) -> Function:
+    return lambda x: x.reshape(len(x), -1)[:, 0]
+
+
+def _broadcast(command: Math) -> Function:
+    return lambda x: x
+
+
+def _expand_dims(command: Math) -> Function:
+    axis = 1 + int(command.attrs["axis"])
+    return lambda x: np.expand_dims(x, axis)
+
+
+def _reshape(command: Math) -> Function:
+    source, result = command.inputs[0].shape, command.dst.shape
+    return lambda x: full(x, source).reshape(len(x), *result)
+
+
+def _trans(command: Math) -> Function:
+    order = (0, *(1 + int(axis) for axis in command.attrs["order"]))
+    return lambda x: x.transpose(order)
+
+
+def _join(command: Math) -> Function:
+    source = command.inputs[0].shape
+    return lambda *parts: np.stack([full(x, source) for x in same_lead(parts)], axis=-1)
+
+
+def _split(command: Math) -> Function:
+    index = int(command.attrs["index"])
+    source = command.inputs[0].shape
+    return lambda x: full(x, source)[..., index]
+
+
+def _cat(command: Math) -> Function:
+    a_shape, b_shape = (operand.shape for operand in command.inputs)
+
+    def concatenated(a: Array, b: Array) -> Array:
+        a, b = same_lead((full(a, a_shape), full(b, b_shape)))
+        return np.concatenate([a, b], axis=1)
+
+    return concatenated
+
+
+def _gather(command: Math) -> Function:
+    axis = 1 + int(command.attrs["axis"])
+    source, where = (operand.shape for operand in command.inputs)
+
+    def gathered(x: Array, index: Array) -> Array:
+        x, index = same_lead((full(x, source), full(index, where)))
+        return np.take_along_axis(x, index, axis)
+
+    return gathered
+
+
+def _histogram(command: Math) -> Function:
+    (bins,) = command.dst.shape
+    source, result = command.inputs[0].shape, command.dst.dtype.numpy
+
+    def counted(x: Array, mask: Array | None = None) -> Array:
+        if mask is None:
+            (x,) = same_lead((full(x, source),))
+            inside = (x >= 0) & (x < bins)
+        else:
+            x, mask = same_lead((full(x, source), full(mask, source)))
+            inside = (x >= 0) & (x < bins) & mask
+        return np.stack(
+            [np.bincount(row[ok], minlength=bins) for row, ok in zip(x, inside, strict=True)]
+        ).astype(result)
+
+    return counted
+
+
+SHAPE_OPS: dict[str, Callable[[Math], Function]] = {
+    "tt.splat": _splat,
+    "tt.unsplat": _unsplat,
+    "tt.broadcast": _broadcast,
+    "tt.expand_dims": _expand_dims,
+    "tt.reshape": _reshape,
+    "tt.view": _reshape,
+    "tt.trans": _trans,
+    "tt.join": _join,
+    "tt.split": _split,
+    "tt.cat": _cat,
+    "tt.gather": _gather,
+    "tt.histogram": _histogram,
+    "tt.mx_decode": build_decode,
+}
+
+VIEW_OPS = frozenset(
+    {
+        "tt.splat",
+        "tt.unsplat",
+        "tt.broadcast",
+        "tt.expand_dims",
+        "tt.reshape",
+        "tt.view",
+        "tt.trans",
+        "tt.split",
+        "arith.bitcast",
+        "tt.bitcast",
+        "tt.fp_to_fp",
+        "arith.extf",
+        "arith.truncf",
+    }
+)
+"""Operations whose result may share its input's memory."""

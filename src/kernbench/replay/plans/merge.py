@@ -1,0 +1,153 @@
+"""Offsets and masks of a whole grid as those of one program with one large tile.
+
+The programs of an outer product are row classes times column classes. A tile's axes are of a
+*kind*: rows (``m``), columns (``n``), the loop's axis (``k``) or plain. Merged, an axis of kind
+``m`` holds the tiles of all row classes one after the other, and so on; what depends on the
+program must depend on its row class along ``m`` and on its column class along ``n`` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import PROGRAM, Predicate, Separable, axis_dim, axis_of, is_axis, is_loop
+
+Array = npt.NDArray[Any]
+Kinds = tuple[str, ...]
+"""Per axis ``m``, ``n``, ``k`` or ``""`` (plain)."""
+
+
+class NotMergeableError(Exception):
+    """The programs are not an outer product here; the general path runs them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """``position[r, c]`` is the program of row class ``r`` and column class ``c``."""
+
+    position: Array
+    trip_count: int
+
+    def count(self, kind: str) -> int:
+        rows, columns = self.position.shape
+        counts = {"m": int(rows), "n": int(columns), "k": self.trip_count, "": 1}
+        return counts[kind]
+
+    def merged_shape(self, shape: tuple[int, ...], kinds: Kinds) -> tuple[int, ...]:
+        return tuple(n * self.count(kind) for n, kind in zip(shape, kinds, strict=True))
+
+    def merge_offset(self, tensor: Separable, kinds: Kinds) -> Separable:
+        """Return the merged tensor.
+
+        Raises:
+            NotMergeableError: It depends on the program or the loop in another way.
+        """
+        parts = self._vectors(tensor, kinds)
+        rows, columns = self.position.shape
+        by_program = sum(parts.by_program, np.zeros((rows, columns), dtype=np.int64))
+        corner = int(by_program[0, 0])
+        row, column = by_program[:, 0] - corner, by_program[0, :] - corner
+        if (by_program != corner + row[:, None] + column).any():
+            raise NotMergeableError
+        parts.add_class("m", row)
+        parts.add_class("n", column)
+        for steps in parts.by_loop:
+            parts.add_class("k", steps)
+        terms: dict[tuple[int, ...], Array] = {}
+        for axis, vectors in parts.axes.items():
+            terms[(axis_dim(axis),)] = sum(vectors[1:], vectors[0])
+        const = tensor.const + corner + parts.constant
+        return Separable(self.merged_shape(tensor.shape, kinds), const, terms)
+
+    def merge_mask(self, mask: Predicate, kinds: Kinds, shape: tuple[int, ...]) -> Predicate:
+        """As :meth:`merge_offset`; ``shape`` is the tile's (a true mask may have none)."""
+        parts = self._vectors(Predicate(shape, mask.terms), kinds)
+        for by_program in parts.by_program:
+            row: Array = np.logical_or.reduce(by_program, axis=1)
+            column: Array = np.logical_or.reduce(by_program, axis=0)
+            if (by_program != (row[:, None] & column)).any():
+                raise NotMergeableError
+            parts.add_class("m", row)
+            parts.add_class("n", column)
+        for steps in parts.by_loop:
+            parts.add_class("k", steps)
+        terms: dict[tuple[int, ...], Array] = {}
+        for axis, vectors in parts.axes.items():
+            terms[(axis_dim(axis),)] = np.logical_and.reduce(vectors)
+        return Predicate(self.merged_shape(shape, kinds), terms)
+
+    def _vectors(self, tensor: Separable | Predicate, kinds: Kinds) -> _Parts:
+        parts = _Parts(tensor.shape, kinds, self)
+        for dims, array in tensor.terms.items():
+            axes = [axis_of(dim) for dim in dims if is_axis(dim)]
+            loops = [dim for dim in dims if is_loop(dim)]
+            has_program = PROGRAM in dims
+            if has_program and len(array) == 1:
+                array, dims, has_program = array[0], dims[1:], False
+            if len(axes) > 1 or len(loops) > 1 or (has_program and loops):
+                raise NotMergeableError
+            if has_program:
+                array = array[self.position]
+            if not dims:
+                # Nowhere active: there is nothing to gain.
+                raise NotMergeableError
+            if not axes:
+                (parts.by_program if has_program else parts.by_loop).append(array)
+                continue
+            (axis,) = axes
+            length = tensor.shape[axis]
+            array = np.broadcast_to(array, (*array.shape[:-1], length))
+            parts.add(axis, self._along(array, kinds[axis], has_program, bool(loops)))
+        return parts
+
+    def _along(self, array: Array, kind: str, by_program: bool, by_loop: bool) -> Array:
+        """Return the merged vector of ``[rows, columns, length]``, ``[trips, length]`` or one."""
+        if by_program:
+            if kind == "m" and (array == array[:, :1]).all():
+                return np.ravel(array[:, 0])
+            if kind == "n" and (array == array[:1]).all():
+                return np.ravel(array[0])
+            if not (array == array[:1, :1]).all():
+                raise NotMergeableError
+            array = array[0, 0]
+        elif by_loop:
+            if kind == "k" and len(array) == self.trip_count:
+                return array.reshape(-1)
+            if not (array == array[:1]).all():
+                raise NotMergeableError
+            array = array[0]
+        merged: Array = np.tile(array, self.count(kind))
+        return merged
+
+
+class _Parts:
+    """The vectors of a tensor that is being merged, per axis."""
+
+    def __init__(self, shape: tuple[int, ...], kinds: Kinds, classes: Classes) -> None:
+        self.shape, self.kinds, self.classes = shape, kinds, classes
+        self.axes: dict[int, list[Array]] = {}
+        self.by_program: list[Array] = []
+        self.by_loop: list[Array] = []
+        self.constant = 0
+
+    def add(self, axis: int, vector: Array) -> None:
+        self.axes.setdefault(axis, []).append(vector)
+
+    def add_class(self, kind: str, values: Array) -> None:
+        """Add a number per class along the axis of that kind."""
+        neutral = values.dtype.type(True if values.dtype == np.bool_ else 0)
+        if (values == neutral).all():
+            return
+        if kind not in self.kinds:
+            if kind == "k" and values.dtype != np.bool_ and (values == values[0]).all():
+                self.constant += int(values[0])
+                return
+            raise NotMergeableError
+        axis = self.kinds.index(kind)
+        if kind == "k" and len(values) != self.classes.trip_count:
+            raise NotMergeableError
+        self.add(axis, np.repeat(values, self.shape[axis]))

@@ -1,0 +1,217 @@
+"""Persistent kernels: the iterations of a program that goes from tile to tile, as programs.
+
+Such a program is one loop that carries no data. Where no iteration reads what another one stored,
+an iteration is as good as a program of its own, and what is known of grids holds for it: tiles of
+all iterations are an outer product (``composite``), chunks are as large as the cache, and stores
+fill whole buffers. That nothing is read which is stored depends on where the parameters point, so
+a plan compares those (ADR-0044 D1).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    PROGRAM,
+    Command,
+    Dims,
+    DmaRead,
+    DmaWrite,
+    Gemm,
+    Loop,
+    Math,
+    Predicate,
+    ProgramGroup,
+    Reduce,
+    Separable,
+    SourceLine,
+    Tile,
+    aligned,
+    axis_dim,
+    loop_dim,
+    walk,
+)
+from kernbench.dtypes import DType
+from kernbench.replay.plans.rewriting import Joining, Known, with_known
+
+Array = npt.NDArray[Any]
+
+_MOST_ELEMENTS = 1 << 24
+"""Whose places are looked at one by one, once per trace."""
+
+
+def iterations_as_programs(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup, ...] | None:
+    """Return the groups with a program per iteration, or None where one is no persistent loop.
+
+    Groups that only differ in how many tiles their programs have become one. The result is right
+    if no stored parameter points into the buffer of another one.
+    """
+    # A program that has no tile leaves nothing behind.
+    groups = [g for g in groups if not all(isinstance(each, DmaRead | Math) for each in g.body)]
+    loops = [_persistent_loop(group.body) for group in groups]
+    if not loops or any(loop is None for loop in loops):
+        return None
+    spread = [_spread(group, loop) for group, loop in zip(groups, loops, strict=True) if loop]
+    trip_counts = [loop.trip_count for loop in loops if loop]
+    one = _as_one(spread, trip_counts) if len(spread) > 1 else None
+    found = tuple(spread) if one is None else (one,)
+    return found if _keeps_order(found) else None
+
+
+def stored_params(groups: Sequence[ProgramGroup]) -> frozenset[int]:
+    """Return the parameters that the groups store to."""
+    return frozenset(
+        command.dest.param
+        for group in groups
+        for command in walk(group.body)
+        if isinstance(command, DmaWrite)
+    )
+
+
+def _persistent_loop(body: tuple[Command, ...]) -> Loop | None:
+    """Return the loop that is all there is, but for scalars that are found before it."""
+    *before, loop = body or (None,)
+    if not isinstance(loop, Loop) or loop.carried or loop.trip_count < 1:
+        return None
+    if not all(isinstance(each, DmaRead | Math) and not each.dst.shape for each in before):
+        return None
+    inner = list(walk(loop.body))
+    if not all(
+        isinstance(each, DmaRead | DmaWrite | Gemm | Math | Reduce | Loop) for each in inner
+    ):
+        return None
+    loaded = {each.source.param for each in [*before, *inner] if isinstance(each, DmaRead)}
+    stored = [each.dest.param for each in inner if isinstance(each, DmaWrite)]
+    directly = sum(isinstance(each, DmaWrite) for each in loop.body)
+    return loop if len(stored) == directly and loaded.isdisjoint(stored) else None
+
+
+def _keeps_order(groups: Sequence[ProgramGroup]) -> bool:
+    """Return whether it does not matter which of two stores comes first.
+
+    One store per parameter keeps the order of its programs; of several, all must go to other bytes.
+    """
+    stores: dict[int, list[DmaWrite]] = {}
+    for group in groups:
+        for command in group.body:
+            if isinstance(command, DmaWrite):
+                stores.setdefault(command.dest.param, []).append(command)
+    programs = {id(c): len(group.program_ids) for group in groups for c in group.body}
+    return all(
+        len(several) == len(groups) == 1
+        or _go_to_other_bytes([(each, programs[id(each)]) for each in several])
+        for several in stores.values()
+    )
+
+
+def _go_to_other_bytes(stores: list[tuple[DmaWrite, int]]) -> bool:
+    """Return whether no byte is written twice by stores of so many programs each."""
+    places: list[Array] = []
+    for store, programs in stores:
+        shape = (programs, *store.dest.shape)
+        if store.dest.gather is not None or isinstance(store.mask, Tile):
+            return False
+        if math.prod(shape) > _MOST_ELEMENTS:
+            return False
+        dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(shape) - 1)))
+        offsets = np.broadcast_to(store.dest.offset.dense(dims), shape)
+        places.append(offsets[np.broadcast_to(store.mask.dense(dims), shape)])
+    size = stores[0][0].dest.dtype.itemsize
+    if any(store.dest.dtype.itemsize != size for store, _ in stores):
+        return False
+    every = np.concatenate(places)
+    if not every.size:
+        return True
+    elements, rest = np.divmod(every - every.min(), size)
+    if rest.any() or elements.max() > 4 * _MOST_ELEMENTS:
+        return False
+    return int(np.bincount(elements).max()) == 1
+
+
+def _spread(group: ProgramGroup, loop: Loop) -> ProgramGroup:
+    """Return the group whose programs are the iterations: all first ones, then all second ones."""
+    count, dim = len(group.program_ids), loop_dim(loop.loop_id)
+
+    def spread(tensor: Known) -> Known:
+        terms: dict[Dims, Array] = {}
+        for dims, array in tensor.terms.items():
+            if PROGRAM in dims or dim in dims:
+                rest: Dims = tuple(each for each in dims if each not in (PROGRAM, dim))
+                full: Array = aligned(array, dims, (PROGRAM, dim, *rest))
+                full = np.broadcast_to(full, (count, loop.trip_count, *full.shape[2:]))
+                array = full.swapaxes(0, 1).reshape(count * loop.trip_count, *full.shape[2:])
+                dims = (PROGRAM, *rest)
+                if dims in terms:
+                    array = terms[dims] & array if array.dtype == np.bool_ else terms[dims] + array
+            terms[dims] = array
+        return _of_terms(tensor, terms)
+
+    body = with_known((*group.body[:-1], *loop.body), spread)
+    return ProgramGroup(np.tile(group.program_ids, loop.trip_count), body)
+
+
+def _of_terms(tensor: Known, terms: dict[Dims, Array]) -> Known:
+    if isinstance(tensor, Separable):
+        return Separable(tensor.shape, tensor.const, terms)
+    return Predicate(tensor.shape, terms)
+
+
+def _as_one(groups: Sequence[ProgramGroup], trip_counts: list[int]) -> ProgramGroup | None:
+    """Return the groups as one, or None if they differ in more than addresses and masks.
+
+    Its programs are in the order of one group's: by iteration, then by the program that was.
+    """
+    first = groups[0]
+    loops = [_loops(group.body) for group in groups]
+    if any(len(each) != len(loops[0]) for each in loops):
+        return None
+    bodies = [
+        with_known(group.body, _renaming(dict(zip(own, loops[0], strict=True))))
+        for group, own in zip(groups, loops, strict=True)
+    ]
+    if not all(_alike(first.body, body, {}) for body in bodies):
+        return None
+    counts = [len(group.program_ids) for group in groups]
+    ids = np.concatenate([group.program_ids for group in groups])
+    turns = [
+        np.repeat(np.arange(trips), count // trips)
+        for trips, count in zip(trip_counts, counts, strict=True)
+    ]
+    order = np.lexsort((ids, np.concatenate(turns)))
+    return ProgramGroup(ids[order], Joining(counts, order).values(bodies))
+
+
+def _loops(body: tuple[Command, ...]) -> list[int]:
+    """Return the dims of the loops of a body. Groups number theirs in the order of the text."""
+    return [loop_dim(each.loop_id) for each in walk(body) if isinstance(each, Loop)]
+
+
+def _renaming(names: dict[int, int]) -> Callable[[Any], Any]:
+    def rename(tensor: Known) -> Known:
+        terms = {tuple(names.get(d, d) for d in dims): a for dims, a in tensor.terms.items()}
+        return _of_terms(tensor, terms)
+
+    return rename
+
+
+def _alike(a: Any, b: Any, tiles: dict[int, int]) -> bool:
+    """Whether two bodies differ in addresses, masks and the names of tiles and loops at most."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Separable | Predicate):
+        return bool(a.shape == b.shape)
+    if isinstance(a, Tile):
+        same = (a.shape, a.dtype) == (b.shape, b.dtype)
+        return same and tiles.setdefault(a.slot, b.slot) == b.slot
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(_alike(x, y, tiles) for x, y in zip(a, b, strict=True))
+    if isinstance(a, DType | SourceLine) or not dataclasses.is_dataclass(a):
+        return repr(a) == repr(b)
+    names = (field.name for field in dataclasses.fields(a) if field.name != "loop_id")
+    return all(_alike(getattr(a, name), getattr(b, name), tiles) for name in names)

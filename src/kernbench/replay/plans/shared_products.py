@@ -1,0 +1,66 @@
+"""Products of a whole group where the commands around them cannot be merged (ADR-0044 D4).
+
+What comes after a product may depend on the tile: it is split in two, reduced along its rows, added
+to memory atomically. Then programs stay programs, but the loop that makes the products is still an
+outer product of row tiles and column tiles: it is computed as in ``composite``, operands loaded and
+upcast once, and every program gets its block of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernbench.commands import Loop, Param, ProgramGroup, Splat, Tile, walk
+from kernbench.replay.plans.composite import Merge, flatten, outer_products
+from kernbench.replay.plans.kinds import KindTable
+from kernbench.replay.plans.merge import Classes, NotMergeableError
+from kernbench.replay.steps.lifetimes import operands, reads, results
+
+_MOST_ELEMENTS = 1 << 26
+"""Of all programs' results, which are in memory at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedProduct:
+    """One outer product of programs: what its one large program does, and who gets which block."""
+
+    classes: Classes
+    group: ProgramGroup
+    tiles: tuple[Tile, ...]
+    """The loop's results, as one program has them."""
+
+
+def shared_products(group: ProgramGroup, loop: Loop) -> list[SharedProduct] | None:
+    """Return the outer products that compute a loop for all programs, or None if none do."""
+    tiles = tuple(carried.result for carried in loop.carried)
+    elements = sum(math.prod(tile.shape) for tile in tiles) * len(group.program_ids)
+    if elements > _MOST_ELEMENTS or not _stands_alone(loop):
+        return None
+    try:
+        flat = flatten((loop,))
+        kinds = KindTable()
+        kinds.infer(flat.commands)
+        return [
+            SharedProduct(
+                classes,
+                ProgramGroup(
+                    group.program_ids[classes.position[:1, 0]], Merge(flat, kinds, classes).body()
+                ),
+                tiles,
+            )
+            for classes in outer_products(group, flat, kinds)
+        ]
+    except NotMergeableError:
+        return None
+
+
+def _stands_alone(loop: Loop) -> bool:
+    """Whether all that the loop computes with is loaded inside of it."""
+    made = {tile.slot for command in walk(loop.body) for tile in results(command)}
+    made |= {carried.arg.slot for carried in loop.carried}
+    if not all(isinstance(carried.init, Splat) for carried in loop.carried):
+        return False
+    if any(isinstance(o, Param) for c in walk(loop.body) for o in operands(c)):
+        return False
+    return made.issuperset(slot for command in loop.body for slot in reads(command))

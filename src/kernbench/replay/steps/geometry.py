@@ -1,0 +1,335 @@
+"""Where a load or store touches memory, worked out once: strided boxes and element indices.
+
+An access of a chunk of programs is cut into *parts*. A :class:`Box` is a rectangle of a run of
+programs that one strided view covers; :class:`Indices` is whatever is not that regular. Nothing
+here knows a pointer: offsets are relative to the parameter's address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import PROGRAM, Predicate, Separable, axis_dim, axis_of, is_axis, num_axes
+
+Array = npt.NDArray[Any]
+Steps = tuple[tuple[int, int], ...]
+"""Nested counts and byte strides, outermost first."""
+
+_MAX_LEVELS = 3
+_SMALL_PART = 512
+"""Elements below which many strided copies cost more than one gather."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """A run of programs times a rectangle of the tile, as one strided view.
+
+    ``where`` are the slices of the value ``[programs, *tile]`` that it covers, ``offset`` the byte
+    of its first element, ``view_shape`` and ``view_strides`` the memory. ``merged`` is the shape of
+    the same elements with one program axis.
+    """
+
+    where: tuple[slice, ...]
+    offset: int
+    view_shape: tuple[int, ...]
+    view_strides: tuple[int, ...]
+    merged: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Indices:
+    """Elements of any pattern: flat ``positions`` in the value, byte ``offsets`` from ``low``.
+
+    ``elements`` are the offsets divided by the item size, or None if they do not divide.
+    """
+
+    positions: Array
+    offsets: Array
+    elements: Array | None
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Geometry:
+    """All parts of one access, in program order. ``lead`` is 1 if every program has the same."""
+
+    lead: int
+    shape: tuple[int, ...]
+    parts: tuple[Box | Indices, ...]
+    whole: Box | None
+    """The only part, if it is one plain view of every element."""
+    covers: bool
+    """Whether every element of the value is in some part."""
+    size_bytes: int
+    """Roughly, for whoever keeps it."""
+
+
+def build_geometry(
+    offset: Separable,
+    mask: Predicate,
+    itemsize: int,
+    num_programs: int,
+    *,
+    ordered: bool,
+    narrow: bool,
+) -> Geometry:
+    """Return the parts that the active elements of ``offset`` fall into.
+
+    Args:
+        offset: Byte offsets over the programs of one chunk and the tile's axes.
+        mask: Where elements are active, over the same dims.
+        itemsize: Bytes per element.
+        num_programs: Programs in the chunk.
+        ordered: Elements may be written more than once, so that parts must not overlap
+            themselves (a store).
+        narrow: An axis along which every element is the same may have length 1 (a load).
+    """
+    shape = offset.shape
+    varies = any(PROGRAM in d for d in (*offset.terms, *mask.terms))
+    lead = num_programs if varies else 1
+    pattern = _Pattern(offset, mask, itemsize, lead, shape, narrow)
+    parts = pattern.parts()
+    if ordered:
+        parts = [_ordered(part, pattern) for part in parts]
+    whole = None
+    full = (lead, *pattern.value_shape)
+    if len(parts) == 1 and isinstance(parts[0], Box):
+        box = parts[0]
+        if box.merged == full == box.view_shape:
+            whole = box
+    size = 1024 + sum(
+        part.offsets.nbytes * (1 if part.elements is None else 2) + part.positions.nbytes
+        for part in parts
+        if isinstance(part, Indices)
+    )
+    count = sum(
+        len(part.positions) if isinstance(part, Indices) else int(np.prod(part.merged))
+        for part in parts
+    )
+    covers = count == int(np.prod(full, dtype=np.int64))
+    return Geometry(lead, full, tuple(parts), whole, covers, size)
+
+
+class _Pattern:
+    """The programs of a chunk, each with a base, a rectangle, and whether it is regular in it."""
+
+    def __init__(
+        self,
+        offset: Separable,
+        mask: Predicate,
+        itemsize: int,
+        lead: int,
+        shape: tuple[int, ...],
+        narrow: bool,
+    ) -> None:
+        self.offset, self.mask, self.itemsize = offset, mask, itemsize
+        self.lead, self.shape = lead, shape
+        rank = len(shape)
+        self.low = np.zeros((lead, rank), dtype=np.int64)
+        self.high = np.broadcast_to(np.asarray(shape, dtype=np.int64), (lead, rank)).copy()
+        self.active = np.ones(lead, dtype=np.bool_)
+        self.regular = np.ones(lead, dtype=np.bool_)
+        self.base = np.full(lead, offset.const, dtype=np.int64)
+        self.strides = [0] * rank
+        self.value_shape = shape
+        self._read_mask()
+        self._read_offset()
+        if narrow:
+            touched = {
+                axis_of(d) for dims in (*offset.terms, *mask.terms) for d in dims if is_axis(d)
+            }
+            self.value_shape = tuple(n if axis in touched else 1 for axis, n in enumerate(shape))
+            self.high = np.minimum(self.high, self.value_shape)
+
+    def _read_mask(self) -> None:
+        for dims, array in self.mask.terms.items():
+            if num_axes(dims) > 1:
+                self.regular[:] = False
+            elif num_axes(dims) == 0:
+                self.active &= array
+            else:
+                axis = axis_of(dims[-1])
+                full = np.broadcast_to(array, (*array.shape[:-1], self.shape[axis]))
+                low, high, solid = _runs(full.reshape(-1, self.shape[axis]))
+                self.low[:, axis] = np.maximum(self.low[:, axis], low)
+                self.high[:, axis] = np.minimum(self.high[:, axis], high)
+                self.regular &= solid
+        if len(self.shape):
+            self.active &= (self.high > self.low).all(axis=1)
+
+    def _read_offset(self) -> None:
+        by_axis: dict[int, Array] = {}
+        for dims, array in self.offset.terms.items():
+            if num_axes(dims) > 1:
+                self.regular[:] = False
+            elif num_axes(dims) == 0:
+                self.base = self.base + array
+            else:
+                axis = axis_of(dims[-1])
+                length = self.shape[axis]
+                rows = np.broadcast_to(array, (*array.shape[:-1], length)).reshape(-1, length)
+                by_axis[axis] = by_axis[axis] + rows if axis in by_axis else rows
+        for axis, rows in by_axis.items():
+            self._read_axis(axis, rows)
+
+    def _read_axis(self, axis: int, rows: Array) -> None:
+        """Add an axis' offsets ``[1 or lead, length]`` as base plus stride where they are that."""
+        low, high = self.low[:, axis], self.high[:, axis]
+        if len(rows) == 1 and (low == low[0]).all() and (high == high[0]).all():
+            low, high = low[:1], high[:1]
+        length = rows.shape[1]
+        first = np.minimum(low, length - 1)
+        index = np.arange(len(first))
+        if len(rows) == 1:
+            rows = np.broadcast_to(rows, (len(first), length))
+        start = rows[index, first]
+        steps = np.diff(rows, axis=1)
+        wide = high - low > 1
+        if wide.any():
+            chosen = int(np.argmax(wide))
+            stride = int(steps[chosen, low[chosen]])
+            position = np.arange(length - 1)
+            inside = (position >= low[:, None]) & (position < high[:, None] - 1)
+            self.regular &= ((steps == stride) | ~inside).all(axis=1)
+            self.strides[axis] = stride
+            start = start - stride * low
+        self.base = self.base + start
+
+    def parts(self) -> list[Box | Indices]:
+        lead = self.lead
+        if not self.active.any():
+            return []
+        signature = np.concatenate(
+            [self.low, self.high, self.regular[:, None], self.active[:, None]], axis=1
+        )
+        cuts = np.flatnonzero((signature[1:] != signature[:-1]).any(axis=1)) + 1
+        bounds = [0, *cuts.tolist(), lead]
+        elements = lead * int(np.prod(self.shape, dtype=np.int64))
+        if len(bounds) > 9 and elements < _SMALL_PART * (len(bounds) - 1):
+            return [self.indices(0, lead)]
+        found: list[Box | Indices] = []
+        for start, end in pairwise(bounds):
+            if not self.active[start]:
+                continue
+            if not self.regular[start]:
+                found.append(self.indices(start, end))
+            else:
+                found += self._boxes(start, end)
+        return found
+
+    def _boxes(self, start: int, end: int) -> list[Box | Indices]:
+        """Cover programs ``start`` to ``end``, which share one rectangle."""
+        base = self.base[start:end]
+        steps = nested_steps(base)
+        if steps is not None:
+            return [self._box(start, end, steps)]
+        stride_changes = np.flatnonzero(np.diff(base, n=2)) + 1
+        # After a change the next step starts a new run: keep every other cut of a pair.
+        cuts: list[int] = []
+        for change in stride_changes.tolist():
+            if not cuts or change > cuts[-1]:
+                cuts.append(change + 1)
+        bounds = [0, *[c for c in cuts if c < len(base)], len(base)]
+        size = int(np.prod(self.high[start] - self.low[start]))
+        if len(base) * size < _SMALL_PART * (len(bounds) - 1):
+            return [self.indices(start, end)]
+        found: list[Box | Indices] = []
+        for first, last in pairwise(bounds):
+            inner = nested_steps(base[first:last])
+            if inner is not None:
+                found.append(self._box(start + first, start + last, inner))
+            else:
+                found += [
+                    self._box(start + p, start + p + 1, ((1, 0),)) for p in range(first, last)
+                ]
+        return found
+
+    def _box(self, start: int, end: int, steps: Steps) -> Box:
+        low, high = self.low[start].tolist(), self.high[start].tolist()
+        extents = tuple(h - lo for lo, h in zip(low, high, strict=True))
+        offset = int(self.base[start]) + sum(
+            stride * lo for stride, lo in zip(self.strides, low, strict=True)
+        )
+        return Box(
+            (slice(start, end), *(slice(lo, h) for lo, h in zip(low, high, strict=True))),
+            offset,
+            (*(count for count, _ in steps), *extents),
+            (*(stride for _, stride in steps), *self.strides),
+            (end - start, *extents),
+        )
+
+    def indices(self, start: int, end: int) -> Indices:
+        """Return every active element of the programs as positions and offsets."""
+        dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(self.shape))))
+        full = (self.lead, *self.value_shape)
+        offsets = np.broadcast_to(self.offset.dense(dims), full)[start:end]
+        active = np.broadcast_to(self.mask.dense(dims), full)[start:end]
+        inside = np.flatnonzero(active)
+        offsets = offsets.reshape(-1)[inside]
+        positions = inside + start * int(np.prod(self.value_shape, dtype=np.int64))
+        return make_indices(positions, offsets, self.itemsize)
+
+
+def make_indices(positions: Array, offsets: Array, itemsize: int) -> Indices:
+    """Return the part that touches byte ``offsets[i]`` for the value's flat ``positions[i]``."""
+    if not len(offsets):
+        return Indices(positions, offsets, offsets, 0, 0)
+    low, high = int(offsets.min()), int(offsets.max()) + itemsize
+    offsets = offsets - low
+    elements, rest = np.divmod(offsets, itemsize)
+    return Indices(positions, offsets, None if rest.any() else elements, low, high)
+
+
+def nested_steps(base: Array) -> Steps | None:
+    """Return ``base`` as nested counts and strides, or None if it is not that regular.
+
+    >>> nested_steps(np.array([0, 4, 8, 100, 104, 108]))
+    ((2, 100), (3, 4))
+    """
+    if len(base) == 1:
+        return ((1, 0),)
+    steps: list[tuple[int, int]] = []
+    while len(base) > 1:
+        if len(steps) == _MAX_LEVELS:
+            return None
+        delta = np.diff(base)
+        other = np.flatnonzero(delta != delta[0])
+        length = int(other[0]) + 1 if len(other) else len(base)
+        if len(base) % length or (length == 1 and len(base) > 1):
+            return None
+        rows = base.reshape(-1, length)
+        if not (rows - rows[:, :1] == rows[0] - rows[0, 0]).all():
+            return None
+        steps.append((length, int(delta[0])))
+        base = rows[:, 0]
+    return tuple(reversed(steps))
+
+
+def _runs(mask: Array) -> tuple[Array, Array, Array]:
+    """Return per row the first and one past the last true element, and if all between are true."""
+    length = mask.shape[1]
+    any_true = mask.any(axis=1)
+    first = np.where(any_true, mask.argmax(axis=1), 0)
+    end = np.where(any_true, length - mask[:, ::-1].argmax(axis=1), 0)
+    return first, end, mask.sum(axis=1) == end - first
+
+
+def _ordered(part: Box | Indices, pattern: _Pattern) -> Box | Indices:
+    """Replace a box that touches some byte twice by indices, which keep program order."""
+    if isinstance(part, Indices):
+        return part
+    reach = pattern.itemsize
+    dims = zip(part.view_shape, part.view_strides, strict=True)
+    for count, stride in sorted(
+        ((count, abs(stride)) for count, stride in dims if count > 1), key=lambda d: d[1]
+    ):
+        if stride < reach:
+            return pattern.indices(part.where[0].start, part.where[0].stop)
+        reach += (count - 1) * stride
+    return part

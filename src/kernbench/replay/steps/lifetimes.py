@@ -1,0 +1,168 @@
+"""When values of a trace are last read: what may be freed, and which views must be copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernbench.commands import (
+    Access,
+    Assert,
+    Atomic,
+    Command,
+    DmaRead,
+    DmaWrite,
+    Gemm,
+    Loop,
+    Math,
+    Operand,
+    Print,
+    Reduce,
+    Tile,
+    Transfer,
+    access_of,
+)
+from kernbench.replay.numerics.shapes import VIEW_OPS
+
+Body = tuple[Command, ...]
+
+
+def operands(command: Command) -> Iterator[Operand]:
+    """Yield what a command reads itself; a loop reads what it carries in and out."""
+    if isinstance(command, DmaRead | DmaWrite | Atomic):
+        yield from _moved(command)
+    elif isinstance(command, Gemm):
+        yield from (command.a, command.b)
+        if command.acc is not None:
+            yield command.acc
+    elif isinstance(command, Loop):
+        for carried in command.carried:
+            yield from (carried.init, carried.yielded)
+    elif isinstance(command, Print):
+        for value in command.values:
+            if not isinstance(value, Access):
+                yield value
+    elif isinstance(command, Assert):
+        yield command.condition
+    else:
+        yield from command.inputs
+
+
+def _moved(command: Transfer) -> Iterator[Operand]:
+    if isinstance(command, DmaWrite | Atomic):
+        yield command.value
+    if isinstance(command, Atomic) and command.compare is not None:
+        yield command.compare
+    access = access_of(command)
+    if access.gather is not None:
+        yield access.gather
+    if isinstance(command.mask, Tile):
+        yield command.mask
+    if isinstance(command, DmaRead) and command.other is not None:
+        yield command.other
+
+
+def results(command: Command) -> tuple[Tile, ...]:
+    """Return the tiles that a command defines after it."""
+    if isinstance(command, Reduce):
+        return command.dsts
+    if isinstance(command, Loop):
+        return tuple(carried.result for carried in command.carried)
+    if isinstance(command, DmaWrite | Print | Assert):
+        return ()
+    return () if command.dst is None else (command.dst,)
+
+
+def reads(command: Command) -> Iterator[int]:
+    """Yield the slots that a command reads, those inside a loop included."""
+    for operand in operands(command):
+        if isinstance(operand, Tile):
+            yield operand.slot
+    if isinstance(command, Loop):
+        for inner in command.body:
+            yield from reads(inner)
+
+
+def freed_after(body: Body, kept: frozenset[int]) -> list[tuple[int, ...]]:
+    """Return per command of ``body`` the slots that it defined or read last, less ``kept``."""
+    last: dict[int, int] = {}
+    for index, command in enumerate(body):
+        for tile in results(command):
+            last[tile.slot] = index
+    for index, command in enumerate(body):
+        for slot in reads(command):
+            if slot in last:
+                last[slot] = index
+    freed: list[list[int]] = [[] for _ in body]
+    for slot, index in last.items():
+        if slot not in kept:
+            freed[index].append(slot)
+    return [tuple(slots) for slots in freed]
+
+
+_FOREVER = 1 << 60
+
+
+class Hazards:
+    """Which parameters are stored to while a loaded tile is still to be read.
+
+    A load may be a view of memory; it must be a copy if a store changes that memory before the
+    tile's last use. Parameters may point to the same buffer, so replay compares those.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self._stores: list[tuple[int, int]] = []
+        self._last: dict[int, int] = {}
+        self._defined: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._flows: dict[int, list[int]] = {}
+        self._uses: list[tuple[int, int, tuple[int, ...]]] = []
+        self._ends: dict[int, int] = {}
+        self._number(body, 0, ())
+        for slot, position, loops in self._uses:
+            inside = self._defined.get(slot, (0, ()))[1]
+            for loop in loops:
+                if loop not in inside:
+                    # Read again in the next iteration.
+                    position = max(position, self._ends[loop])
+            self._last[slot] = max(self._last.get(slot, 0), position)
+
+    def _number(self, body: Body, position: int, loops: tuple[int, ...]) -> int:
+        for command in body:
+            position += 1
+            here = position
+            if isinstance(command, Loop):
+                inner = (*loops, command.loop_id)
+                for carried in command.carried:
+                    self._defined[carried.arg.slot] = (here, inner)
+                    self._flow(carried.init, carried.arg)
+                    self._flow(carried.init, carried.result)
+                    if isinstance(carried.yielded, Tile):
+                        self._last[carried.yielded.slot] = _FOREVER
+                position = self._number(command.body, position, inner) + 1
+                self._ends[command.loop_id] = position
+            if isinstance(command, DmaWrite | Atomic):
+                self._stores.append((here, access_of(command).param))
+            for tile in results(command):
+                self._defined[tile.slot] = (here, loops)
+            for operand in operands(command):
+                if isinstance(operand, Tile):
+                    self._uses.append((operand.slot, position, loops))
+                    if isinstance(command, Math) and command.op in VIEW_OPS:
+                        self._flow(operand, command.dst)
+        return position
+
+    def _flow(self, source: Operand, target: Tile) -> None:
+        if isinstance(source, Tile):
+            self._flows.setdefault(source.slot, []).append(target.slot)
+
+    def of(self, load: DmaRead) -> tuple[int, ...]:
+        """Return the parameters stored to between the load and the last use of its tile."""
+        slot = load.dst.slot
+        start = self._defined[slot][0]
+        last, pending, seen = 0, [slot], set[int]()
+        while pending:
+            each = pending.pop()
+            if each not in seen:
+                seen.add(each)
+                last = max(last, self._last.get(each, 0))
+                pending += self._flows.get(each, [])
+        return tuple({param for where, param in self._stores if start < where <= last})

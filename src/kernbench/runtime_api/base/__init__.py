@@ -1,0 +1,1 @@
+"""One run: machine, clock, devices, log, and what orders its operations."""

@@ -1,0 +1,216 @@
+"""What orders the operations of a run, as the sanitizer must know it (ADR-0021).
+
+A stream runs its commands one after the other; a command follows what its rank had waited for when
+it was asked for; a stream that waits for an event follows what the event stands for; a collective
+follows what its ranks bring to it. Nothing else orders anything, whatever the modeled times are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernbench.clock import user_site
+from kernbench.runtime_api.memory.in_flight import byte_span
+from kernbench.runtime_api.memory.storage import BufferView
+from kernbench.sanitizer import Clock, Kind, Part, Touch, record_touch, strided_spans
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle, Stream
+    from kernbench.memory import Buffer
+    from kernbench.runtime_api.base.rank_state import RankState
+    from kernbench.runtime_api.collectives.work import Work
+
+Record = Callable[[], None]
+Touched = tuple[BufferView, Kind]
+Noted = tuple["Buffer", Touch]
+
+
+class _Timeline:
+    """A sequence of operations: its number, its newest operation, and what the next follows too."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.newest: Clock | None = None
+        self.awaited: list[Clock] = []
+        self.asked: Clock | None = None
+        """The program's call that the newest operation comes from."""
+
+    @property
+    def tail(self) -> list[Clock]:
+        """What somebody comes after who comes after all of this."""
+        return self.awaited if self.newest is None else [self.newest, *self.awaited]
+
+    def next(
+        self,
+        after: Iterable[Clock],
+        where: str = "",
+        asked: Iterable[tuple[Clock, Clock]] = (),
+    ) -> Clock:
+        """Return the clock of a new operation, which follows those before and ``after``."""
+        index = 0 if self.newest is None else self.newest.index + 1
+        self.newest = Clock(self.number, index, [*self.tail, *after], where, asked)
+        self.awaited = []
+        return self.newest
+
+
+class Ordering:
+    """The timelines of one run with a sanitizer."""
+
+    def __init__(self) -> None:
+        self._timelines: dict[Any, _Timeline] = {}
+        """By rank (its program), by stream and rank, by channel and rank."""
+        self._users: dict[Stream, list[RankState]] = {}
+        """Which ranks have put something on a stream: mostly the one that owns it."""
+        self._brought: dict[Work, tuple[Any, Clock]] = {}
+        """Of a rank's part in a collective that has not started: the channel, what it brings."""
+
+    def enqueue(self, state: RankState, stream: Stream, command: Handle) -> None:
+        """Give a command that a rank puts on a stream its clock."""
+        call = self._of(state).next(())
+        timeline = self._of((stream, state))
+        where = f"rank {state.rank}, stream {stream.name}, at {user_site()}"
+        command.clock = timeline.next((call,), where, self._others(stream, state))
+        timeline.asked = call
+
+    def begin(self, command: Handle, stream: str) -> Clock:
+        """Return what a kernel tells others by its signals: all that it follows, as it begins."""
+        timeline = self._of(("begun", stream))
+        index = 0 if timeline.newest is None else timeline.newest.index + 1
+        timeline.newest = command.clock.beginning(timeline.number, index)
+        return timeline.newest
+
+    def goes_on_after(self, state: RankState, handle: Handle) -> None:
+        """Let what a rank's program does from now on follow a handle that has ended."""
+        if handle.clock is not None:
+            self._of(state).awaited.append(handle.clock)
+
+    def stream_waits(self, state: RankState, stream: Stream, handle: Handle) -> None:
+        """Let what a rank puts on a stream from now on follow what a handle stands for."""
+        if handle.clock is not None:
+            self._of((stream, state)).awaited.append(handle.clock)
+
+    def starts(self, state: RankState, parent: RankState) -> None:
+        """Let a rank's program follow that of main so far."""
+        self._of(state).awaited += self._of(parent).tail
+
+    def joins(self, state: RankState, child: RankState) -> None:
+        """Let main's program follow that of a rank that has ended."""
+        self._of(state).awaited += self._of(child).tail
+
+    def arrive(self, work: Work, state: RankState, stream: Stream, channel: Any) -> None:
+        """Give a rank's part in a collective its clock: it follows what its stream has by now."""
+        before = state.channel_tails.get(channel)
+        after = [*self._of(state).tail, *self._of((stream, state)).tail]
+        if before is not None:
+            after.append(before.clock)
+        brought = self._of(("call", channel, state)).next(after, asked=self._others(stream, state))
+        self._brought[work] = channel, brought
+        where = f"rank {work.rank}, at {work.site}"
+        work.clock = self._of((channel, state)).next((brought,), where)
+
+    def start(self, works: Sequence[Work], root: int, then: Record) -> Record:
+        """Order the parts of a collective that all ranks have come to behind what they need.
+
+        Returns a record that takes note of what they touch, then does ``then``.
+        """
+        arrived = [self._brought.pop(work) for work in works]
+        brought = [clock for _, clock in arrived]
+        # Somebody who has all that the ranks bring, so that not every part need look at each.
+        everything = self._of(("all", arrived[0][0])).next(brought)
+        touches: list[Noted] = []
+        for position, work in enumerate(works):
+            sources = _SOURCES.get(work.signature.op, _from_all)(position, root)
+            work.clock.put_after(
+                [everything] if sources is None else [brought[source] for source in sources]
+            )
+            touches += touches_of(work.name, work.clock, _touched(work, position, root))
+        return noting(touches, then)
+
+    def _others(self, stream: Stream, state: RankState) -> list[tuple[Clock, Clock]]:
+        """Return what other ranks have put on a stream: this one follows what it knows of."""
+        users = self._users.setdefault(stream, [])
+        if state not in users:
+            users.append(state)
+        found = []
+        for user in users:
+            timeline = self._of((stream, user))
+            if user is not state and timeline.asked is not None and timeline.newest is not None:
+                found.append((timeline.asked, timeline.newest))
+        return found
+
+    def _of(self, key: Any) -> _Timeline:
+        found = self._timelines.get(key)
+        if found is None:
+            found = self._timelines[key] = _Timeline(len(self._timelines))
+        return found
+
+
+def touches_of(name: str, clock: Clock, touched: Iterable[Touched]) -> list[Noted]:
+    """Return what an operation that is no kernel does to the buffers of some tensors."""
+    return [
+        (view.buffer, Touch(kind, clock, clock.where, (_part(name, view),), _key(view, kind)))
+        for view, kind in touched
+    ]
+
+
+def noting(touches: list[Noted], then: Record | None) -> Record:
+    """Return a record that takes note of touches, then does ``then``."""
+
+    def record() -> None:
+        for buffer, touch in touches:
+            record_touch(buffer, touch)
+        if then is not None:
+            then()
+
+    return record
+
+
+def _touched(work: Work, position: int, root: int) -> list[Touched]:
+    """Return what a rank's part in a collective does to its tensors."""
+    in_place = work.outputs is work.inputs
+    op = work.signature.op
+    only_reads = (op == "broadcast" and position == root) or (op == "reduce" and position != root)
+    written = Kind.READ if only_reads else Kind.WRITE
+    touched = [(view, written) for view in work.outputs]
+    if not in_place:
+        touched += [(view, Kind.READ) for view in work.inputs]
+    return touched
+
+
+def _from_all(position: int, root: int) -> None:
+    """What the ranks get is made of what all of them bring."""
+
+
+def _from_root(position: int, root: int) -> tuple[int, ...]:
+    return (root,)
+
+
+def _to_root(position: int, root: int) -> tuple[int, ...] | None:
+    return None if position == root else ()
+
+
+def _to_receiver(position: int, root: int) -> tuple[int, ...]:
+    return (0,) if position else ()
+
+
+_SOURCES: dict[str, Callable[[int, int], tuple[int, ...] | None]] = {
+    "broadcast": _from_root,
+    "scatter": _from_root,
+    "reduce": _to_root,
+    "gather": _to_root,
+    "send_recv": _to_receiver,
+}
+"""Whose contribution a rank cannot end without; None for everybody's."""
+
+
+def _part(name: str, view: BufferView) -> Part:
+    size = view.dtype.itemsize
+    low, high = byte_span(view)
+    return Part(
+        name, low, high, lambda: strided_spans(view.offset, view.shape, view.strides, size), size
+    )
+
+
+def _key(view: BufferView, kind: Kind) -> Any:
+    return (kind, view.offset, view.shape, view.strides, view.dtype.itemsize)

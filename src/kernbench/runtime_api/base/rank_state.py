@@ -1,0 +1,49 @@
+"""What the runtime keeps per rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle
+    from kernbench.runtime_api.base.streams import DeviceStream
+    from kernbench.runtime_api.collectives.process_group import ProcessGroup
+    from kernbench.runtime_api.collectives.work import Part
+    from kernbench.runtime_api.launches.launch_attributes import LaunchAttributes
+
+
+@dataclass(slots=True, eq=False)
+class RankState:
+    """A rank's device and place in the world. Outside of ``spawn`` main has one too, rank 0."""
+
+    rank: int
+    world_size: int
+    sip_id: int
+    """The SIP the rank is bound to (ADR-0024 D10)."""
+    spawn_id: int
+    """Which call of ``spawn`` the rank belongs to, -1 for main: groups never mix two of them."""
+    bound: bool = False
+    """Whether the program itself chose the SIP."""
+    world: ProcessGroup | None = None
+    """The default group, once ``init_process_group`` was called."""
+    call_counts: dict[ProcessGroup, int] = field(default_factory=dict)
+    """How many collectives this rank has called on each group."""
+    channel_tails: dict[Any, Part] = field(default_factory=dict)
+    """The newest call on each group, and on each pair of sender and receiver."""
+    new_group_calls: int = 0
+    stream: DeviceStream | None = None
+    """Inside ``torch.ahbm.stream(...)``, that stream; else None for the SIP's default one."""
+    random_calls: int = 0
+    seed: int | None = None
+    """Set by ``manual_seed``; None takes the run's."""
+    last_launch: Handle | None = None
+    """What ``torch.launch`` returns."""
+    launch_label: str | None = None
+    """The name that ``torch.launch`` gave to the launch in progress."""
+    launch_attributes: LaunchAttributes | None = None
+    """What ``torch.launch`` was told of the launch in progress."""
+    blocking_wait: bool = True
+    """Whether waiting for a collective holds up the host, or the current stream only."""
+    extensions: dict[Any, Any] = field(default_factory=dict)
+    """What packages above the runtime keep per rank, each under a key of its own."""

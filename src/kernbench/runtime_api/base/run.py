@@ -1,0 +1,343 @@
+"""One run: its machine, clock, devices and log; what every part of the runtime works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from kernbench.checks import Allowed, Check, Checks
+from kernbench.clock import DeviceEngine, Handle, HbmSharing, Simulation, Stream
+from kernbench.errors import UsageError
+from kernbench.hardware import Machine, load_machine
+from kernbench.kernel_time import CacheContents, LaneCosts, Lanes
+from kernbench.links import Network
+from kernbench.memory import BytePool, DeviceMemory
+from kernbench.op_log import Each, OpLog, Template
+from kernbench.replay import OutsideReads
+from kernbench.runtime_api.base.device_costs import TransferTemplates
+from kernbench.runtime_api.base.ordering import Ordering, touches_of
+from kernbench.runtime_api.base.rank_state import RankState
+from kernbench.runtime_api.base.replay_queue import ReplayQueue
+from kernbench.runtime_api.base.sip import Sip
+from kernbench.runtime_api.base.streams import DeviceStream
+from kernbench.runtime_api.memory.in_flight import find_in_flight
+from kernbench.runtime_api.memory.lent_memory import LentMemory
+from kernbench.runtime_api.memory.signals import Signals
+from kernbench.runtime_api.memory.storage import BufferView
+from kernbench.sanitizer import Kind, build_sanitizer
+from kernbench.triton_backend import cache_remarks
+
+if TYPE_CHECKING:
+    from kernbench.clock import StreamCommand
+    from kernbench.runtime_api.base.transfers import DeviceCommand
+    from kernbench.runtime_api.tensors.tensor_base import TensorBase
+
+
+class Run:
+    """A machine at work. Everything that a run changes hangs on this object."""
+
+    def __init__(
+        self,
+        machine: str | Path | Machine,
+        ranks: int | None,
+        data: bool,
+        seed: int,
+        check: Check = None,
+        allow: str | Iterable[str] | None = None,
+    ) -> None:
+        if ranks is not None and (type(ranks) is not int or ranks < 1):
+            raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
+        if type(data) is not bool:
+            raise UsageError(f"data must be True or False, but got {data!r}")
+        if type(seed) is not int:
+            raise UsageError(f"seed must be an integer, but got {seed!r}")
+        if not isinstance(machine, (str, Path, Machine)):
+            raise UsageError(
+                "machine must be a preset's name, the path of a YAML file or a Machine, "
+                f"but got {machine!r}"
+            )
+        self.machine = load_machine(machine, ranks)
+        self.world_size = self.machine.num_sips if ranks is None else ranks
+        """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
+        self.has_data = data
+        self.seed = seed
+        checks = Checks.of(check, allow)
+        may_read_outside = Allowed.OUT_OF_BOUNDS_READS in checks.allowed
+        self.outside = OutsideReads() if may_read_outside else None
+        """Who hears of loads outside of a tensor; None where they are errors."""
+        self.sanitizer = build_sanitizer(checks, self.outside)
+        """What looks for mistakes during replay, or None."""
+        self.ordering = Ordering() if self.sanitizer is not None and data else None
+        """What the sanitizer knows of who waited for whom."""
+        self.remarks: list[Callable[[], list[str]]] = [cache_remarks]
+        """Asked for lines to end the report with."""
+        self.simulation = Simulation()
+        self.op_log = OpLog()
+        self._put_command = self.op_log.plain_commands.extend
+        self._put_span = self.op_log.plain_spans.extend
+        self.replay_queue = ReplayQueue(data)
+        self.signals = Signals(self.simulation, self.replay_queue)
+        self.replay_queue.on_push = self.signals.recorded
+        self.transfers = TransferTemplates(self.machine)
+        self.lent = LentMemory()
+        """Host tensors that kernels may reach through addresses in memory."""
+        self.started_s = perf_counter()
+        self.ended = False
+        self.probed_ps: int | None = None
+        """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""
+        self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
+        self._byte_pool = BytePool()
+        self._memories: dict[int, DeviceMemory] = {}
+        self._sips: dict[int, Sip] = {}
+        self._more_streams: list[DeviceStream] = []
+        self.hbm = HbmSharing(self.simulation)
+        """What is under way on the SIPs, and slows each other down."""
+        self.has_symmetric = False
+        """Whether ranks have shared memory with each other."""
+        self._num_logged = 0
+        self._num_tensors = 0
+
+    @cached_property
+    def network(self) -> Network:
+        """The links between the SIPs, from the first collective on."""
+        return Network(self.machine)
+
+    @property
+    def rank_state(self) -> RankState:
+        """The state of the rank whose code runs now; main's outside of ``spawn``."""
+        running = self.simulation.running
+        return self._main_state if running is None else running.local
+
+    def memory(self, sip_id: int) -> DeviceMemory:
+        """Return the HBM of a SIP."""
+        found = self._memories.get(sip_id)
+        if found is None:
+            capacity_bytes = self.machine.sip_at(sip_id).hbm_bytes
+            found = self._memories[sip_id] = DeviceMemory(
+                sip_id, capacity_bytes, self.has_data, self._byte_pool
+            )
+        return found
+
+    def sip(self, sip_id: int) -> Sip:
+        """Return what there is of a SIP beside its memory."""
+        found = self._sips.get(sip_id)
+        if found is None:
+            spec = self.machine.sip_at(sip_id)
+            found = self._sips[sip_id] = Sip(
+                spec,
+                spec.host_launch_ps,
+                spec.tcm_bytes,
+                spec.shared_memory_bytes,
+                DeviceEngine(),
+                CacheContents(spec.cache),
+                self._new_queue(f"sip{sip_id}", sip_id),
+            )
+        return found
+
+    def lanes(self, sip_id: int, costs: LaneCosts) -> Lanes:
+        """Return the PEs of a SIP for a launch that begins now and talks to others."""
+        return Lanes(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
+
+    def new_stream(self, sip_id: int) -> DeviceStream:
+        """Return a new stream of a SIP, beside its default one."""
+        number = 1 + sum(stream.sip_id == sip_id for stream in self._more_streams)
+        stream = DeviceStream(self, sip_id, self._new_queue(f"sip{sip_id}.{number}", sip_id))
+        self._more_streams.append(stream)
+        return stream
+
+    def default_stream(self, sip_id: int) -> DeviceStream:
+        """Return the stream that a rank uses that names none."""
+        return DeviceStream(self, sip_id, self.sip(sip_id).queue)
+
+    def current_stream(self) -> DeviceStream:
+        """Return the stream that the calling rank's launches go to."""
+        state = self.rank_state
+        return self.default_stream(state.sip_id) if state.stream is None else state.stream
+
+    def queue_for(self, sip_id: int) -> Stream:
+        """Return the current stream's queue, the default one's for another SIP."""
+        chosen = self.rank_state.stream
+        if chosen is not None and chosen.sip_id == sip_id:
+            return chosen.queue
+        return self.sip(sip_id).queue
+
+    def _new_queue(self, name: str, sip_id: int) -> Stream:
+        return Stream(self.simulation, name, sip_id, self.hbm)
+
+    def queues(self, sip_id: int) -> list[Stream]:
+        """Return the queues of all streams of a SIP."""
+        more = [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
+        return [self.sip(sip_id).queue, *more]
+
+    def peak_hbm_bytes(self) -> dict[int, int]:
+        """Return the most HBM that was allocated at a time, by SIP."""
+        return {sip_id: memory.peak_bytes for sip_id, memory in sorted(self._memories.items())}
+
+    def enqueue(self, stream: Stream, command: StreamCommand) -> None:
+        """Put a command on a stream, behind what is there and what the rank has waited for."""
+        if self.ordering is not None:
+            self.ordering.enqueue(self.rank_state, stream, command)
+        stream.submit(command)
+
+    def submit(
+        self,
+        command: DeviceCommand,
+        writes: TensorBase | None = None,
+        reads: TensorBase | None = None,
+    ) -> DeviceCommand:
+        """Put a fill or a copy on its SIP's stream; costs the rank the host time of a launch.
+
+        It ``writes`` and ``reads`` the elements of these tensors.
+        """
+        if self.probed_ps is not None:
+            self.probed_ps += command.template.duration_ps
+            command.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
+            return command
+        self.pass_launch_time(command.label)
+        if command.target is not None:
+            command.target.last_writer = command
+        self.enqueue(self.queue_for(command.sip_id), command)
+        if self.ordering is not None:
+            self._note(command, writes, reads)
+        return command
+
+    def _note(
+        self, command: DeviceCommand, writes: TensorBase | None, reads: TensorBase | None
+    ) -> None:
+        """Let the record of a fill or a copy tell the sanitizer what it touches."""
+        touched = [(BufferView(reads), Kind.READ)] if reads is not None else []
+        if writes is not None:
+            touched.append((BufferView(writes), Kind.WRITE))
+        command.note(touches_of(command.template.name, command.clock, touched))
+        if command.blocks_host:
+            self._comes_after(command)
+
+    def pass_launch_time(self, label: str) -> None:
+        """Let the host time of one launch pass for the current rank."""
+        state = self.rank_state
+        delay_ps = self.sip(state.sip_id).launch_ps
+        simulation = self.simulation
+        start_ps: int = simulation.env._now  # type: ignore[assignment]
+        simulation.sleep(delay_ps)
+        self._put_span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
+
+    def wait(self, handle: Handle) -> None:
+        """Block the current rank until ``handle`` has ended, and raise its error if it failed.
+
+        One that has ended returns at once, without giving way to other ranks.
+
+        Raises:
+            UsageError: ``handle`` is nothing that a launch or a collective returns.
+        """
+        if not isinstance(handle, Handle):
+            raise UsageError(
+                f"wait takes what launch or a collective with async_op=True returns, not {handle!r}"
+            )
+        self.block_on(handle)
+        self._comes_after(handle)
+
+    def block_on(self, handle: Handle) -> None:
+        """Block the current rank until ``handle`` has ended, though nothing in the program says so.
+
+        What a host read needs anyway does not order the program's own operations.
+        """
+        simulation = self.simulation
+        since_ps = simulation.now_ps
+        simulation.wait(handle)
+        handle.waited_for()
+        now_ps = simulation.now_ps
+        if now_ps > since_ps:
+            running = simulation.running
+            rank = 0 if running is None else running.rank_id
+            self._put_span((rank, "wait", handle.label, since_ps, now_ps))
+
+    def has_ended(self, handle: Handle) -> bool:
+        """Return whether ``handle`` has ended; a rank that sees so comes after it."""
+        if handle.done:
+            self._comes_after(handle)
+        return handle.done
+
+    def poll(self, handle: Handle) -> bool:
+        """Return whether ``handle`` has ended; a look too early costs the host a launch's time."""
+        if not handle.done:
+            sip = self.machine.sip_at(self.rank_state.sip_id)
+            self.simulation.idle(sip.host_launch_ps, f"a look whether {handle.label} has ended")
+        return self.has_ended(handle)
+
+    def _comes_after(self, handle: Handle) -> None:
+        """Order what the current rank does from now on behind ``handle``."""
+        if self.ordering is not None:
+            self.ordering.goes_on_after(self.rank_state, handle)
+
+    def synchronize(self, sip_id: int) -> None:
+        """Block the current rank until all streams of a SIP are idle."""
+        for queue in self.queues(sip_id):
+            if queue.tail is not None:
+                self.wait(queue.tail)
+        self.replay_queue.let_speak()
+
+    def drain(self) -> None:
+        """Let everything that is under way end, then replay it. Main only; twice is once.
+
+        Raises:
+            DeadlockError: Ranks wait for something that cannot come.
+        """
+        self.simulation.drain()
+        self.check_streams()
+        self.replay_queue.drain()
+
+    def check_streams(self) -> None:
+        """Raise the first error of a command that nobody waited for."""
+        for sip in self._sips.values():
+            sip.queue.raise_unseen()
+        for more in self._more_streams:
+            more.queue.raise_unseen()
+
+    def log(
+        self,
+        template: Any,
+        ranks: Each,
+        sips: Each,
+        starts_ps: Each,
+        ends_ps: Each,
+        stream: str,
+        addresses: tuple[int, ...] = (),
+    ) -> None:
+        """Put a completed command into the op log: of one rank numbers, of several tuples."""
+        number = self._num_logged = self._num_logged + 1
+        self._put_command((number, template, ranks, sips, starts_ps, ends_ps, stream, addresses))
+
+    def log_in_a_row(
+        self,
+        ranks: tuple[int, ...],
+        sips: tuple[int, ...],
+        stream: str,
+        templates: list[Template],
+        starts_ps: list[int],
+        ends_ps: list[int],
+    ) -> None:
+        """Put completed commands of one rank into the op log, which keeps the lists."""
+        columns = (templates, starts_ps, ends_ps)
+        self.op_log.plain_instances.extend((self._num_logged + 1, ranks, sips, stream, *columns))
+        self._num_logged += len(templates)
+
+    def next_tensor_name(self) -> str:
+        """Return the name of a tensor that the program gave none."""
+        self._num_tensors += 1
+        return f"tensor{self._num_tensors}"
+
+    def check_open(self, what: str) -> None:
+        """Refuse work after the run has ended.
+
+        Raises:
+            UsageError: It has.
+        """
+        if self.ended:
+            raise UsageError(f"{what}: the run has ended; do it inside `with RuntimeContext(...)`")
+
+    def can_read(self, tensor: TensorBase) -> bool:
+        """Return whether a host read of the tensor is allowed now."""
+        return self.has_data and find_in_flight(tensor, writes=False) is None

@@ -1,0 +1,129 @@
+"""Stream commands that move or set bytes without a kernel: fills and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from kernbench.clock import StreamCommand
+from kernbench.op_log import Template
+from kernbench.runtime_api.base.ordering import noting
+
+if TYPE_CHECKING:
+    from kernbench.memory import Buffer
+    from kernbench.runtime_api.base.ordering import Noted
+    from kernbench.runtime_api.base.run import Run
+
+Record = Callable[[], None]
+
+
+class DeviceCommand(StreamCommand):
+    """A stream command with a fixed template that lands in the op log when it ends."""
+
+    blocks_host = False
+    """Whether PyTorch's call returns when it has ended, so that nothing else need wait for it."""
+
+    def __init__(
+        self,
+        context: Run,
+        sip_id: int,
+        template: Template,
+        target: Buffer | None = None,
+        addresses: tuple[int, ...] = (),
+        record: Record | None = None,
+    ) -> None:
+        super().__init__(context.simulation.env, template.name)
+        self.context = context
+        self.sip_id = sip_id
+        self.rank = context.rank_state.rank
+        self.template = template
+        self.target = target
+        """The buffer that is written, or None."""
+        if template.name in ("fill", "copy"):
+            self.engine = context.sip(sip_id).pes
+        self._stream = context.queue_for(sip_id).name
+        self.addresses = addresses
+        self._record = record
+
+    def note(self, touches: list[Noted]) -> None:
+        """Let the record take note of what the command touches."""
+        self._record = noting(touches, self._record)
+
+    def begin(self) -> int:
+        cache = self.context.sip(self.sip_id).cache
+        for address in self.addresses:
+            cache.touch(address, address + self.template.hbm_bytes // len(self.addresses))
+        self.hbm_ps = self.template.hbm_ps
+        return self.template.duration_ps
+
+    def finish(self) -> None:
+        self.context.log(
+            self.template,
+            self.rank,
+            self.sip_id,
+            self.start_ps,
+            self.end_ps,
+            self._stream,
+            self.addresses,
+        )
+        if self._record is not None:
+            self.context.replay_queue.push(self, self._record)
+            # The buffers a record holds must not live as long as the handle.
+            self._record = None
+        self.target = None
+
+    def describe(self) -> str:
+        return f"{self.template.name} on SIP {self.sip_id} (rank {self.rank})"
+
+
+class Write(DeviceCommand):
+    """A command that writes ``size_bytes`` of a buffer and reads no other."""
+
+    template_name: Literal["fill", "copy_from_host"]
+
+    def __init__(
+        self,
+        context: Run,
+        target: Buffer,
+        size_bytes: int,
+        record: Record | None = None,
+    ) -> None:
+        template = context.transfers.build(self.template_name, target.sip_id, size_bytes)
+        super().__init__(context, target.sip_id, template, target, (target.address,), record)
+
+
+class Fill(Write):
+    """Set bytes of HBM: what ``zeros``, ``full``, ``rand`` and ``fill_`` cost."""
+
+    template_name: Literal["fill", "copy_from_host"] = "fill"
+
+
+class HostToDevice(Write):
+    """Copy bytes from the host over the host link."""
+
+    blocks_host = True
+    template_name: Literal["fill", "copy_from_host"] = "copy_from_host"
+
+
+class DeviceToHost(DeviceCommand):
+    """Copy ``size_bytes`` to the host over the host link."""
+
+    def __init__(self, context: Run, sip_id: int, size_bytes: int) -> None:
+        template = context.transfers.build("copy_to_host", sip_id, size_bytes)
+        super().__init__(context, sip_id, template)
+
+
+class DeviceCopy(DeviceCommand):
+    """Copy ``size_bytes`` inside one SIP's HBM."""
+
+    def __init__(
+        self,
+        context: Run,
+        target: Buffer,
+        source: Buffer,
+        size_bytes: int,
+        record: Record,
+    ) -> None:
+        template = context.transfers.build("copy", target.sip_id, size_bytes)
+        addresses = (source.address, target.address)
+        super().__init__(context, target.sip_id, template, target, addresses, record)

@@ -1,0 +1,186 @@
+"""One call of a collective by all ranks of a group: who is there, who is missing, what happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.clock import Flow, Handle, Share, demand_of, listed, rank_lines
+from kernbench.errors import CollectiveMismatchError, CollectiveTimeoutError, KernbenchError
+from kernbench.links import Asked
+from kernbench.runtime_api.collectives.disagreement import differing, exchanged
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.base.run import Run
+    from kernbench.runtime_api.collectives.work import Part
+
+_PS_PER_S = 10**12
+
+
+class Collective:
+    """The meeting point. It starts when every rank has come and every rank's inputs are there.
+
+    A rank's inputs are there when its stream has reached the call and its previous collective on
+    the same group has ended.
+    """
+
+    def __init__(
+        self, run: Run, title: str, ranks: tuple[int, ...], timeout_ps: int, call: int = 0
+    ) -> None:
+        self._run = run
+        self.title = title
+        """How errors name it, e.g. ``all_reduce #7 on group world``."""
+        self.call = call
+        """Between two ranks: how many of theirs came before, from 1 on."""
+        self._ranks = ranks
+        self._works: list[Part | None] = [None] * len(ranks)
+        self._num_absent = len(ranks)
+        self._num_not_ready = len(ranks)
+        self._counts: tuple[int, ...] = ()
+        """From every rank to every rank, where the parts of an all_to_all are uneven."""
+        self._error: KernbenchError | None = None
+        """Why it does not take place, though ranks may still come."""
+        self._timeout_ps = timeout_ps
+        self.deadline_ps = run.simulation.now_ps + timeout_ps
+        """Counted from when the first rank came."""
+        if len(ranks) > 1:
+            run.simulation.idling.limit(self)
+
+    def arrive(self, position: int, work: Part, after: list[Handle]) -> None:
+        """Take a rank's part; its inputs are there once all of ``after`` have ended."""
+        assert self._works[position] is None
+        self._works[position] = work
+        work.collective = self
+        self._num_absent -= 1
+        if self._num_absent == 0:
+            self._run.simulation.idling.met(self)
+        if self._error is not None:
+            work.end_with(self._error)
+            return
+        if self._run.simulation.now_ps > self.deadline_ps:
+            self.give_up(f"before rank {work.rank} came")
+            return
+        waiting = [handle for handle in after if not handle.done]
+        left = len(waiting)
+
+        def one_is_done(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._ready(work)
+
+        for handle in waiting:
+            handle.when_done(one_is_done)
+        if self._num_absent == 0:
+            self._check()
+        if self._error is None and not waiting:
+            self._ready(work)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has come."""
+        return self._num_absent == 0
+
+    def missing(self) -> tuple[int, ...]:
+        """Return the ranks that have not come yet."""
+        if not self._num_absent:
+            return ()
+        return tuple(
+            rank for rank, work in zip(self._ranks, self._works, strict=True) if work is None
+        )
+
+    def describe(self) -> str:
+        """Return how errors name it."""
+        return self.title
+
+    def progress(self) -> str:
+        """Return what it waits for."""
+        missing = list(self.missing())
+        return f"waits for {listed(missing)}" if missing else "started"
+
+    def _ready(self, work: Part) -> None:
+        work.ready_ps = self._run.simulation.now_ps
+        self._num_not_ready -= 1
+        if self._num_not_ready == 0 and not work.done and work.error is None:
+            try:
+                self._start()
+            except KernbenchError as error:
+                self.fail(error)
+
+    def parts(self) -> list[Part]:
+        """Return the parts of the ranks that have come, in group order."""
+        return [work for work in self._works if work is not None]
+
+    def _check(self) -> None:
+        """Refuse calls that do not go together, as soon as all are known."""
+        works = self.parts()
+        error = differing(self.title, works)
+        try:
+            if error is None:
+                self._counts = exchanged(self.title, works)
+        except CollectiveMismatchError as wrong:
+            error = wrong
+        if error is not None:
+            self.fail(error)
+
+    def fail(self, error: KernbenchError) -> None:
+        """End every rank's part with an error."""
+        self._error = error
+        self._run.simulation.idling.met(self)
+        for work in self.parts():
+            work.end_with(error)
+
+    def give_up(self, reason: str = "", timeout_ps: int = 0) -> None:
+        """End it with an error that says who has not come within a time, the group's timeout."""
+        if self._error is not None:
+            return
+        timeout = f"{(timeout_ps or self._timeout_ps) / _PS_PER_S:g} s"
+        reason = reason or f"without {listed(list(self.missing()))}"
+        head = f"{self.title} is given up after a timeout of {timeout}, {reason}:"
+        self.fail(CollectiveTimeoutError("\n".join([head, *rank_lines(self._run.simulation)])))
+
+    def _start(self) -> None:
+        run, works = self._run, self.parts()
+        signature = works[0].signature
+        counts = self._counts
+        # Of uneven parts, what a rank sends on average.
+        sent = -(-sum(counts) // len(works)) if counts else sum(works[0].sent)
+        asked = Asked(
+            signature.op,
+            len(works),
+            sent or signature.num_elements,
+            signature.dtype.itemsize if signature.dtype is not None else 1,
+            signature.root,
+            counts,
+        )
+        sips = tuple(work.sip_id for work in works)
+        choice = run.network.selector.choose(asked, sips, signature.algorithm, signature.protocol)
+        schedule = choice.build(asked)
+        starts_ps = tuple(work.ready_ps for work in works)
+        placed = run.network.run(schedule, sips, starts_ps, choice.protocol)
+        now_ps = run.simulation.now_ps
+        # A sender may have left before the last rank came, but nobody knew it then.
+        ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
+        # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
+        # this is the record's place among the others.
+        record = works[0].record(schedule, works)
+        if record is not None:
+            run.replay_queue.push(self, record)
+        shares = [
+            Share(work.sip_id, demand_of(hbm_ps, end_ps - now_ps), work, end_ps - now_ps, end_ps)
+            for work, hbm_ps, end_ps in zip(works, placed.hbm_ps, ends_ps, strict=True)
+        ]
+        last = works[ends_ps.index(max(ends_ps))]
+
+        def ended(_: object) -> None:
+            ranks = tuple([work.rank for work in works])
+            ends_ps = tuple([share.end_ps for share in shares])
+            run.log(placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective")
+            # They know it; kept here, they and their tensors would wait for Python's collector.
+            self._works.clear()
+
+        last.callbacks.insert(0, ended)
+        for work, end_ps in zip(works, ends_ps, strict=True):
+            work.end_after(end_ps - now_ps)
+        flow = Flow(shares, now_ps)
+        flow.on_delay = lambda by_ps: run.network.delay(placed, run.simulation.now_ps, by_ps)
+        run.hbm.begin(flow)

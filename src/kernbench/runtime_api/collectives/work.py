@@ -1,0 +1,229 @@
+"""One rank's part in a collective: what it asked for, and the handle it waits on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kernbench.clock import Handle, Site
+from kernbench.errors import CollectiveTimeoutError, KernbenchError
+from kernbench.runtime_api.collectives.collective_data import build_record
+from kernbench.runtime_api.memory.in_flight import Span, byte_span
+from kernbench.runtime_api.memory.storage import BufferView
+
+if TYPE_CHECKING:
+    from kernbench.collectives import Schedule
+    from kernbench.memory import Buffer
+    from kernbench.runtime_api.base.run import Run
+    from kernbench.runtime_api.collectives.collective import Collective
+    from kernbench.runtime_api.tensors.tensor import Tensor
+
+
+class ElementType(Protocol):
+    """As much of an element type as a collective asks for."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def itemsize(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What must be the same on every rank of a collective."""
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the tensors that go in, or for a broadcast and a receive, out."""
+    dtype: ElementType | None
+    reduce_op: str
+    root: int
+    """Position in the group of who sends; 0 where there is no such rank."""
+    algorithm: str
+    num_elements: int
+    """Length of the message; 0 for an all_to_all, where it is what each rank sends."""
+    protocol: str = "auto"
+    called: str = ""
+    """What the program calls it, where that is not ``op``: a barrier of another kind."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.called or self.op
+
+    def __str__(self) -> str:
+        reduce_op = f"({self.reduce_op})" if self.reduce_op else ""
+        what = ""
+        if self.dtype is not None:
+            shapes = set(self.shapes)
+            shown = str(self.shapes[0]) if len(shapes) == 1 else str(list(self.shapes))
+            shown = f"{shown} " if shapes else ""
+            count = f"{len(self.shapes)} x " if len(shapes) == 1 and len(self.shapes) > 1 else ""
+            what = f" of {count}{shown}{self.dtype.name}"
+        root = f" from position {self.root}" if self.op in ("broadcast", "scatter") else ""
+        if self.op in ("reduce", "gather"):
+            root = f" to position {self.root}"
+        algorithm = "" if self.algorithm == "auto" else f" by {self.algorithm}"
+        protocol = "" if self.protocol == "auto" else f" in {self.protocol}"
+        return f"{self.name}{reduce_op}{what}{root}{algorithm}{protocol}"
+
+
+class Part(Handle):
+    """One rank's part in a collective, whatever its data is; ends when the part is done."""
+
+    def __init__(
+        self,
+        run: Run,
+        signature: Signature,
+        site: Site,
+        sent: tuple[int, ...] = (),
+        taken: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(run.simulation.env, signature.op)
+        self._run = run
+        state = run.rank_state
+        self.rank = state.rank
+        self.sip_id = state.sip_id
+        self.signature = signature
+        self.site = site
+        self.sent = sent
+        """Elements for every rank of the group, in an all_to_all; else empty."""
+        self.taken = taken
+        """The same from every rank."""
+        self.collective: Collective | None = None
+        """Set on arrival."""
+        self.called = ""
+        """The rank's own name for it, where that is not the collective's title."""
+        self.ready_ps = 0
+        """When the rank's own stream had produced the inputs."""
+
+    def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
+        """Return what computes the data of the collective in its place in the replay, if any."""
+        return None
+
+    def end_with(self, error: KernbenchError) -> None:
+        """End it with an error; one object each, as an exception belongs to who raises it."""
+        self.error = type(error)(*error.args)
+        self.waited_for()
+        self.end_after(0)
+
+    def asked(self) -> str:
+        """Return the rank's call in words, for an error that compares it with the others'."""
+        side = self.called.partition(" ")[0]
+        return str(self.signature).replace("send_recv", side) if side else str(self.signature)
+
+    def waits_for(self) -> tuple[int, ...]:
+        return () if self.collective is None else self.collective.missing()
+
+    @property
+    def name(self) -> str:
+        """How errors name it, e.g. ``all_reduce #7 on group world``."""
+        return self.called or (self.label if self.collective is None else self.collective.title)
+
+    def describe(self) -> str:
+        if self.collective is None:
+            return self.label
+        return f"{self.name}, {self.collective.progress()}"
+
+
+class Work(Part):
+    """What an asynchronous collective returns. Until somebody waits, its tensors are in use."""
+
+    def __init__(
+        self,
+        run: Run,
+        signature: Signature,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        site: Site,
+        sent: tuple[int, ...] = (),
+        taken: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(run, signature, site, sent, taken)
+        self.inputs = tuple([BufferView(tensor) for tensor in inputs])
+        in_place = inputs is outputs
+        self.outputs = self.inputs if in_place else tuple(map(BufferView, outputs))
+        spans: list[tuple[Buffer, Span, bool]] = [
+            (tensor.buffer, byte_span(tensor), True) for tensor in outputs
+        ]
+        if not in_place:
+            spans += [(tensor.buffer, byte_span(tensor), False) for tensor in inputs]
+        self._spans = spans
+        for buffer, _, _ in spans:
+            if self not in buffer.in_flight:
+                buffer.in_flight += (self,)
+
+    def wait(self) -> bool:
+        """Block the calling rank until its part of the collective is done.
+
+        After ``init_process_group(blocking_wait=False)`` only the current stream is held up.
+        """
+        run = self._run
+        if run.rank_state.blocking_wait:
+            run.wait(self)
+        else:
+            ended = run.current_stream().wait_handle(self)
+            for buffer, _, written in self._spans:
+                if written:
+                    buffer.last_writer = ended
+            # What comes later on the stream is behind it.
+            self.waited_for()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the rank's part is done; a look too early takes the host's time.
+
+        Raises:
+            CollectiveTimeoutError: Some rank did not come to it within the group's timeout.
+        """
+        if self._run.poll(self):
+            self.waited_for()
+        if isinstance(self.error, CollectiveTimeoutError):
+            self._run.simulation.wait(self)
+        return self.done
+
+    def is_success(self) -> bool:
+        """Return whether the rank's part is done without an error."""
+        return self.done and self.error is None
+
+    def waited_for(self) -> None:
+        for buffer, _, _ in self._spans:
+            buffer.in_flight = tuple(work for work in buffer.in_flight if work is not self)
+        self._spans = []
+
+    def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
+        works = [part for part in parts if isinstance(part, Work)]
+        record: Callable[[], None] | None = None
+        if self._run.has_data:
+            record = build_record(schedule, self.signature, works)
+            if self._run.ordering is not None:
+                record = self._run.ordering.start(works, self.signature.root, record)
+        for work in works:
+            work._touch_cache()
+            # The record has what it needs; the buffers go when it has run.
+            work.inputs = work.outputs = ()
+        return record
+
+    def _touch_cache(self) -> None:
+        """Take note of what the collective reads and writes on the rank's SIP."""
+        cache = self._run.sip(self.sip_id).cache
+        for buffer, (start, end), _ in reversed(self._spans):
+            cache.touch(buffer.address + start, buffer.address + end)
+
+    def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
+        """Return whether an access to bytes of a buffer would race with the collective."""
+        return any(
+            other is buffer and (writes or written) and start < span[1] and span[0] < end
+            for other, (start, end), written in self._spans
+        )
+
+    @property
+    def use(self) -> str:
+        """What the error says that meets a tensor which it still uses."""
+        assert self.collective is not None
+        return (
+            f"in use by {self.name} at {self.site}, {self.collective.progress()}; call wait() on "
+            "its Work first"
+        )

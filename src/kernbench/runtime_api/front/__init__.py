@@ -1,0 +1,1 @@
+"""What a bench sees as ``torch``: the context, ranks, groups, factories."""

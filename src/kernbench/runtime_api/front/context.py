@@ -1,0 +1,252 @@
+"""The ``torch`` that a bench receives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Self
+
+from kernbench import dtypes
+from kernbench.checks import Check
+from kernbench.clock import Handle
+from kernbench.commands import Tf32
+from kernbench.dtypes import DType
+from kernbench.errors import MissingNameError, UsageError
+from kernbench.hardware import Machine
+from kernbench.runtime_api.base.current import CURRENT
+from kernbench.runtime_api.front.advice import TORCHRUN, advise, near
+from kernbench.runtime_api.front.ahbm import Ahbm
+from kernbench.runtime_api.front.distributed import Distributed
+from kernbench.runtime_api.front.factories import Factories
+from kernbench.runtime_api.front.multiprocessing import Multiprocessing
+from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
+from kernbench.runtime_api.front.testing import Testing
+from kernbench.runtime_api.launches.kernel_engine import KernelEngine
+from kernbench.runtime_api.launches.launch_attributes import LaunchAttributes
+from kernbench.runtime_api.launches.launcher import KernelLauncher
+from kernbench.runtime_api.tensors.device import Device
+from kernbench.runtime_api.tensors.operators import Operators, operators
+from kernbench.runtime_api.tensors.tensor import Tensor
+from kernbench.triton_backend import activate
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from kernbench.runtime_api.launches.kernel_engine import Grid
+    from kernbench.triton_backend import KernelBinary
+
+
+class RuntimeContext(Factories):
+    """One run on a simulated machine, shaped like the module ``torch``.
+
+    ``machine`` is a preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine;
+    ``ranks`` picks the size of a preset and is :attr:`world_size`. Without ``data`` only shapes
+    and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
+    unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
+    NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
+    addresses are checked. None leaves it to the variable ``KERNBENCH_CHECK`` (0, 1 or nan), which
+    is 1 inside pytest unless something else was said. ``allow`` names mistakes to let pass:
+    ``"masked-lanes"`` (lanes masked off without ``other=`` are zeros, as on NVIDIA's GPUs) and
+    ``"out-of-bounds-reads"`` (they read zeros and are a warning, with and without ``check``);
+    None leaves it to ``KERNBENCH_ALLOW`` (names with commas between them). ``tf32`` is what
+    becomes of float32 products whose kernel asks for less (``input_precision``, Triton's default is
+    tf32), on a machine with an engine for that: ``"round"`` to nearest, ``"truncate"``, or
+    ``"ieee"``, which computes all in float32.
+
+    >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
+    ...     torch.ones(2, 3).sip_id
+    0
+    """
+
+    Tensor = Tensor
+    dtype = DType
+    device = Device
+
+    float16 = half = dtypes.float16
+    bfloat16 = dtypes.bfloat16
+    float32 = float = dtypes.float32
+    float64 = double = dtypes.float64
+    float8_e4m3fn = dtypes.float8_e4m3fn
+    float8_e5m2 = dtypes.float8_e5m2
+    float8_e4m3fnuz = dtypes.float8_e4m3fnuz
+    float8_e5m2fnuz = dtypes.float8_e5m2fnuz
+    bool = dtypes.bool_
+    int8 = dtypes.int8
+    int16 = short = dtypes.int16
+    int32 = int = dtypes.int32
+    int64 = long = dtypes.int64
+    uint8 = dtypes.uint8
+    uint16 = dtypes.uint16
+    uint32 = dtypes.uint32
+    uint64 = dtypes.uint64
+
+    def __init__(
+        self,
+        machine: str | Path | Machine = "ahbm",
+        ranks: Any = None,
+        data: Any = True,
+        seed: Any = 0,
+        *,
+        check: Check = None,
+        allow: str | Iterable[str] | None = None,
+        tf32: Any = "round",
+        kernel_engine: KernelEngine | None = None,
+    ) -> None:
+        super().__init__(machine, ranks, data, seed, check, allow)
+        self.ahbm = Ahbm(self)
+        self.distributed = Distributed(self)
+        memory = SymmetricMemory(self)
+        self.distributed.symmetric_memory = self.distributed._symmetric_memory = memory
+        self.multiprocessing = Multiprocessing(self)
+        self.testing = Testing()
+        self.launcher = KernelLauncher(
+            self, kernel_engine or KernelEngine(self.machine, _as_tf32(tf32), self.outside)
+        )
+        self.remarks.append(self.launcher.engine.remarks)
+        self._exit = ExitStack()
+        self._token: Token[RuntimeContext | None] | None = None
+
+    def __enter__(self) -> Self:
+        if self._token is not None or self.ended:
+            raise UsageError("a RuntimeContext is one run; make a new one for the next")
+        self._exit.enter_context(activate(self.launcher))
+        self._token = CURRENT.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *rest: object
+    ) -> None:
+        if error is not None:
+            advise(error, self.launcher.engine, self.has_data)
+        try:
+            # After an error nothing more happens; ranks that wait are ended.
+            if kind is None:
+                self.multiprocessing.join()
+                self.simulation.drain()
+                self.check_streams()
+                if self.sanitizer is not None and not self.replay_queue.has_failed:
+                    # What nobody has read may be wrong as well.
+                    self.replay_queue.drain()
+                self.replay_queue.let_speak()
+        finally:
+            self.ended = True
+            self.multiprocessing.end()
+            for rank in self.simulation.ranks:
+                if rank.alive:
+                    rank.kill()
+            if self._token is not None:
+                CURRENT.reset(self._token)
+            self._exit.close()
+
+    @property
+    def operators(self) -> Operators:
+        """What computes ``+``, ``@`` and the like."""
+        return operators()
+
+    def current_rank(self) -> Any:
+        """Return the number of the calling rank, 0 outside of ``spawn``."""
+        return self.rank_state.rank
+
+    def launch(
+        self,
+        name: str,
+        kernel: Any,
+        *args: Any,
+        grid: Any = None,
+        attributes: Any = None,
+        **constexprs: Any,
+    ) -> Handle | None:
+        """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
+
+        ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
+        ``attributes`` is a :class:`LaunchAttributes`. Returns the handle of the launch, for
+        :meth:`wait`.
+        """
+        if attributes is not None and not isinstance(attributes, LaunchAttributes):
+            raise UsageError(f"launch {name}: attributes must be LaunchAttributes: {attributes!r}")
+        if not hasattr(kernel, "run"):
+            raise UsageError(
+                f"launch {name}: {kernel!r} is no kernel; decorate it with @triton.jit"
+            )
+        state = self.rank_state
+        outer, state.launch_label = state.launch_label, name
+        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
+        state.last_launch = None
+        try:
+            if CURRENT.get() is self:
+                kernel[_as_grid(grid)](*args, **constexprs)
+            else:
+                with activate(self.launcher):
+                    kernel[_as_grid(grid)](*args, **constexprs)
+        finally:
+            state.launch_label = outer
+            state.launch_attributes = outer_attributes
+        if state.last_launch is None and self.probed_ps is None:
+            # A grid without programs: there is nothing to wait for.
+            handle = Handle(self.simulation.env, name)
+            handle.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
+            return handle
+        return state.last_launch
+
+    def launch_binary(
+        self,
+        name: str,
+        binary: KernelBinary,
+        grid: Grid,
+        args: tuple[Any, ...],
+        attributes: LaunchAttributes | None = None,
+    ) -> None:
+        """Launch what a launch through Triton comes down to, without Triton; for ``ops``."""
+        launcher, state = self.launcher, self.rank_state
+        binary.check_room(launcher)
+        outer, state.launch_label = state.launch_label, name
+        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
+        try:
+            launcher.launch(binary, grid, args)
+        finally:
+            state.launch_label, state.launch_attributes = outer, outer_attributes
+
+    def __getattr__(self, name: str) -> Any:
+        hint = near(name, self) or f"; {TORCHRUN}"
+        raise MissingNameError(f"the torch of a run is kernbench's own, and has no {name}{hint}")
+
+    def copy_strided(self, source: Any, target: Any) -> None:
+        """Copy between tensors of one shape and element type with any strides, by a kernel."""
+        self.operators.copy_strided(source, target)
+
+    def report(self) -> Any:
+        """Return what ``--json`` prints, about everything so far.
+
+        Called on main it first lets everything under way end.
+        """
+        from kernbench.report import build_report
+
+        if self.simulation.running is None:
+            self.simulation.drain()
+            self.check_streams()
+        return build_report(
+            self.op_log,
+            self.machine,
+            ranks=self.world_size,
+            wall_s=perf_counter() - self.started_s,
+            time_ps=self.simulation.now_ps,
+        )
+
+
+def _as_tf32(given: Any) -> Tf32:
+    try:
+        return Tf32(given)
+    except ValueError:
+        known = " or ".join(repr(str(each)) for each in Tf32)
+        raise UsageError(f"tf32 must be {known}, but got {given!r}") from None
+
+
+def _as_grid(grid: Any) -> tuple[Any, ...] | Callable[..., Any]:
+    if grid is None:
+        return (1,)
+    if callable(grid):
+        found: Callable[..., Any] = grid
+        return found
+    return tuple(grid) if isinstance(grid, list | tuple) else (grid,)

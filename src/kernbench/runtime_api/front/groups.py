@@ -1,0 +1,173 @@
+"""Making and asking process groups: the half of ``torch.distributed`` that moves no data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from kernbench.clock import user_site
+from kernbench.errors import UsageError
+from kernbench.runtime_api.collectives.process_group import DEFAULT_TIMEOUT_PS, ProcessGroup
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.base.run import Run
+
+
+class Groups:
+    """Which groups there are. Ranks of one ``spawn`` find each other's; others never meet."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._groups: dict[tuple[int, int], ProcessGroup] = {}
+
+    def is_available(self) -> bool:
+        """Return True, as torch does where it was built with it."""
+        return True
+
+    def init_process_group(
+        self,
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        *,
+        blocking_wait: bool = True,
+        **ignored: Any,
+    ) -> None:
+        """Join the default group, which has all ranks of the ``spawn``; before any collective.
+
+        What says how processes find each other is accepted and not needed. ``rank`` and
+        ``world_size`` may be left out; where given they must be the true ones.
+
+        To wait for a collective (``async_op=False`` does) blocks the rank until it has ended. With
+        ``blocking_wait=False`` the host goes on at once and what it launches later on the current
+        stream waits, as with torch's NCCL backend; ``synchronize()`` and reading a tensor block.
+
+        ``timeout``, a ``timedelta`` (ten minutes where left out), is how long the first rank at a
+        collective waits for the last, in simulated time.
+
+        Raises:
+            UsageError: Joined already, or a number is not the true one.
+        """
+        state = self._run.rank_state
+        if state.world is not None:
+            raise UsageError(f"rank {state.rank} has called init_process_group before")
+        if rank not in (-1, state.rank):
+            raise UsageError(f"init_process_group: rank={rank}, but this is rank {state.rank}")
+        if world_size not in (-1, state.world_size):
+            raise UsageError(
+                f"init_process_group: world_size={world_size}, but spawn started "
+                f"{state.world_size} ranks"
+            )
+        key = (state.spawn_id, 0)
+        timeout_ps = _timeout_ps("init_process_group", timeout, DEFAULT_TIMEOUT_PS)
+        if key not in self._groups:
+            ranks = tuple(range(state.world_size))
+            self._groups[key] = ProcessGroup("world", ranks, timeout_ps)
+        state.world = self._groups[key]
+        state.blocking_wait = blocking_wait
+
+    def is_initialized(self) -> bool:
+        """Return whether the calling rank has joined the default group."""
+        return self._run.rank_state.world is not None
+
+    def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
+        """Leave the default group, or forget another one."""
+        if group is None:
+            self.resolve(None)
+            self._run.rank_state.world = None
+
+    def new_group(
+        self, ranks: Sequence[int] | None = None, timeout: Any = None, **ignored: Any
+    ) -> ProcessGroup:
+        """Return a group of some ranks of the world, by default all. Every rank calls this.
+
+        Raises:
+            UsageError: A rank is not in the world or named twice, or the ranks disagree.
+        """
+        world = self.resolve(None)
+        state = self._run.rank_state
+        if ranks is not None and not isinstance(ranks, Iterable):
+            raise UsageError(f"new_group takes a list of ranks, but got {ranks!r}")
+        members = world.ranks if ranks is None else tuple(ranks)
+        if not members:
+            raise UsageError("new_group needs at least one rank")
+        for rank in members:
+            if not isinstance(rank, Integral) or rank not in world.positions:
+                raise UsageError(
+                    f"new_group: rank {rank!r} was asked, but the world has {world.size()} ranks"
+                )
+        if len(set(members)) != len(members):
+            raise UsageError(f"new_group: ranks {list(members)} name one twice")
+        state.new_group_calls += 1
+        key = (state.spawn_id, state.new_group_calls)
+        found = self._groups.get(key)
+        if found is None:
+            name = f"{state.new_group_calls} of ranks {_short(members)}"
+            timeout_ps = _timeout_ps("new_group", timeout, world.timeout_ps)
+            made_by = f"rank {state.rank}, at {user_site()},"
+            found = self._groups[key] = ProcessGroup(name, members, timeout_ps, made_by)
+        elif found.ranks != members:
+            raise UsageError(
+                f"new_group: rank {state.rank} asks for ranks {list(members)} where "
+                f"{found.made_by} asked for {list(found.ranks)}; every rank must make the same "
+                "new_group calls"
+            )
+        return found
+
+    def get_rank(self, group: ProcessGroup | None = None) -> int:
+        """Return the calling rank's number in a group, -1 if it is not in it."""
+        return self.resolve(group).positions.get(self._run.rank_state.rank, -1)
+
+    def get_world_size(self, group: ProcessGroup | None = None) -> int:
+        """Return the number of ranks of a group, by default the world's."""
+        return self.resolve(group).size()
+
+    def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
+        """Return the ranks of a group, counted in the world."""
+        return list(self.resolve(group).ranks)
+
+    def get_backend(self, group: ProcessGroup | None = None) -> str:
+        """Return what moves the data."""
+        self.resolve(group)
+        return "ahbm"
+
+    def resolve(self, group: ProcessGroup | None) -> ProcessGroup:
+        """Return a group, or the default one for None.
+
+        Raises:
+            UsageError: The calling rank has not joined it.
+        """
+        world = self._run.rank_state.world
+        if world is None:
+            raise UsageError(
+                f"rank {self._run.rank_state.rank} is in no process group; "
+                "call torch.distributed.init_process_group() first"
+            )
+        if group is None:
+            return world
+        if not isinstance(group, ProcessGroup):
+            raise UsageError(f"group must be a ProcessGroup of new_group(), but got {group!r}")
+        return group
+
+
+def _timeout_ps(what: str, timeout: Any, default_ps: int) -> int:
+    """Return a group's timeout, which is given as torch takes it.
+
+    Raises:
+        UsageError: It is no ``timedelta``, or no time at all.
+    """
+    if timeout is None:
+        return default_ps
+    if not isinstance(timeout, timedelta) or timeout <= timedelta():
+        raise UsageError(f"{what}: timeout must be a positive timedelta, but got {timeout!r}")
+    return int(timeout / timedelta(microseconds=1)) * 10**6
+
+
+def _short(members: tuple[int, ...]) -> str:
+    if len(members) <= 8:
+        return ",".join(map(str, members))
+    return f"{members[0]},{members[1]},..,{members[-1]}"

@@ -1,0 +1,427 @@
+"""``torch.multiprocessing``: ranks as cooperative workers of one process (ADR-0027 D1)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernbench.clock import Carrier, Rank, Timer, on_greenlet, raised_at, wait_line
+from kernbench.errors import DeadlockError, RankFailedError, UsageError, exit_call
+from kernbench.lazy import LAZY_HELP, lazy_kind, refuse_lazy_result
+from kernbench.runtime_api.base.rank_state import RankState
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.base.run import Run
+
+CarrierOf = Callable[[int], Carrier]
+"""What each rank runs on, by its number."""
+
+_START_METHODS = ("spawn", "fork", "forkserver")
+
+
+class SpawnException(ExceptionGroup[Exception]):
+    """Ranks failed: holds what each root-cause rank raised, not the echoes in the others.
+
+    ``errors`` maps the rank to its exception, whose traceback is the original one.
+    """
+
+    errors: Mapping[int, Exception]
+
+    def __new__(cls, errors: Mapping[int, Exception]) -> SpawnException:
+        ranks = list(errors)
+        names = ", ".join(f"{rank} ({type(errors[rank]).__name__})" for rank in ranks)
+        made = super().__new__(
+            cls, f"rank{'s' if len(ranks) > 1 else ''} {names} failed", list(errors.values())
+        )
+        made.errors = dict(errors)
+        return made
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        # Exceptions keep what they were made of in args.
+        self.args = (errors,)
+
+    def derive(self, excs: Any) -> Any:
+        return ExceptionGroup(self.message, excs)
+
+
+class SpawnContext:
+    """The ranks of one ``spawn`` under way."""
+
+    def __init__(self, run: Run, spawn_id: int) -> None:
+        self._run = run
+        self._spawn_id = spawn_id
+        self._done = run.simulation.handle("the end of spawn")
+        self._ranks: list[Rank] = []
+        self._num_alive = 0
+        self._abort_is_due = False
+        self._waited: list[str] = []
+        self._joined = False
+        self._thresholds: tuple[int, int, int] | None = None
+        """Of Python's search for garbage, before the ranks started."""
+
+    def start(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, carrier_of: CarrierOf
+    ) -> None:
+        """Start ``fn(rank, *args)`` for each rank, bound to the SIP of its number."""
+        self._num_alive = nprocs
+        self._let_garbage_wait(nprocs)
+        for rank in range(nprocs):
+            state = RankState(rank, nprocs, sip_id=rank, spawn_id=self._spawn_id)
+            if self._run.ordering is not None:
+                self._run.ordering.starts(state, self._run.rank_state)
+            self._ranks.append(
+                self._run.simulation.start_rank(
+                    rank, _body(fn, rank, args), self._rank_ended, state, carrier_of(rank)
+                )
+            )
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Run until every rank has returned; True. The timeouts of torch's are not needed.
+
+        Raises:
+            SpawnException: Ranks raised.
+            DeadlockError: Nothing can make progress.
+        """
+        if self._joined:
+            return True
+        self._joined = True
+        simulation = self._run.simulation
+        deadlock: DeadlockError | None = None
+        try:
+            if self._num_alive:
+                try:
+                    simulation.run_until(self._done)
+                except DeadlockError as error:
+                    deadlock = error
+                    self._end_after_deadlock()
+                except KeyboardInterrupt as error:
+                    # It came between the turns of ranks.
+                    for rank in self._ranks:
+                        if rank.alive:
+                            error.add_note(wait_line(rank).strip())
+                    raise
+        finally:
+            self.end()
+            simulation.ranks = [rank for rank in simulation.ranks if rank not in self._ranks]
+            if self._run.ordering is not None:
+                for rank in self._ranks:
+                    self._run.ordering.joins(self._run.rank_state, rank.local)
+        self._raise_outcome(deadlock)
+        return True
+
+    def end(self) -> None:
+        """End the ranks that have not come to their end; what they share of Python is as before."""
+        for rank in self._ranks:
+            if rank.alive:
+                rank.kill()
+        thresholds, self._thresholds = self._thresholds, None
+        if thresholds is not None and gc.get_threshold() == _scaled(thresholds, len(self._ranks)):
+            gc.set_threshold(*thresholds)
+
+    def _let_garbage_wait(self, nprocs: int) -> None:
+        """Let Python look for garbage when so many processes would have done so on average.
+
+        What a rank holds between two of its turns would else be looked at again and again for
+        what the others make meanwhile.
+        """
+        self._thresholds = gc.get_threshold()
+        gc.set_threshold(*_scaled(self._thresholds, nprocs))
+
+    def _end_after_deadlock(self) -> None:
+        self._run.simulation.abandon()
+        for rank in self._ranks:
+            rank.abort()
+        try:
+            self._run.simulation.drain()
+        except DeadlockError:
+            # A rank waits for ever in a finally block, too; join() ends it.
+            return
+
+    def _rank_ended(self, rank: Rank) -> None:
+        self._num_alive -= 1
+        error = rank.error
+        if isinstance(error, SystemExit) and not rank.aborted and error.code not in (None, 0):
+            rank.error = RankFailedError(f"rank {rank.rank_id} called {exit_call(error)}")
+        failed = rank.error is not None and not isinstance(rank.error, SystemExit)
+        if failed and not self._abort_is_due:
+            self._abort_is_due = True
+            # Ranks that are due at this very time go first: they may have a cause of their own.
+            self._run.simulation.call_soon(self._abort_siblings)
+        if self._num_alive == 0:
+            self._done.end_after(0)
+
+    def _abort_siblings(self) -> None:
+        self._run.simulation.abandon()
+        failed = {
+            rank.rank_id
+            for rank in self._ranks
+            if rank.error is not None and not isinstance(rank.error, SystemExit)
+        }
+        # Who ends a run wants to know what all ranks were at.
+        is_ended = any(isinstance(rank.error, KeyboardInterrupt) for rank in self._ranks)
+        for rank in self._ranks:
+            if not rank.alive:
+                continue
+            handle = rank.waiting_for
+            waits_for = handle.waits_for() if handle is not None else ()
+            if is_ended or failed.intersection(waits_for):
+                self._waited.append(wait_line(rank).strip())
+            rank.abort()
+
+    def _raise_outcome(self, deadlock: DeadlockError | None) -> None:
+        causes: dict[int, Exception] = {}
+        echoes: dict[int, Exception] = {}
+        while_cleaning_up: list[str] = []
+        for rank in self._ranks:
+            error = rank.error
+            if error is None or isinstance(error, SystemExit):
+                continue
+            if not isinstance(error, Exception):
+                error.add_note(f"rank {rank.rank_id}  ran    {raised_at(error)}")
+                for note in self._waited:
+                    error.add_note(note)
+                raise error
+            if rank.aborted:
+                if not isinstance(error, RankFailedError):
+                    while_cleaning_up.append(
+                        f"rank {rank.rank_id} raised {type(error).__name__} while it was ended: "
+                        f"{error}"
+                    )
+                echoes[rank.rank_id] = error
+            else:
+                error.add_note(f"in rank {rank.rank_id} on SIP {rank.local.sip_id}")
+                causes[rank.rank_id] = error
+        # A deadlock of ranks that were being ended is no cause.
+        first = next(iter(causes.values()), deadlock)
+        if first is None:
+            return
+        for note in (*self._waited, *while_cleaning_up):
+            first.add_note(note)
+        if causes:
+            raise SpawnException(causes)
+        raise first
+
+
+class StartedRank:
+    """A rank that the program has started by itself, as a process (ADR-0101)."""
+
+    def __init__(self, run: Run, spawn_id: int, number: int) -> None:
+        self._run = run
+        self.state = RankState(number, number + 1, sip_id=number, spawn_id=spawn_id)
+        self._end = run.simulation.handle(f"the end of the process on SIP {number}")
+        self._rank: Rank | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._rank is not None and self._rank.alive
+
+    @property
+    def number(self) -> int:
+        """The place of its SIP."""
+        return self.state.sip_id
+
+    def start(self, fn: Callable[[], object], carrier: Carrier) -> None:
+        """Let it run ``fn()``, which handles its own errors, when the clock is next driven."""
+        if self._run.ordering is not None:
+            self._run.ordering.starts(self.state, self._run.rank_state)
+        self._rank = self._run.simulation.start_rank(
+            self.number, fn, self._ended, self.state, carrier
+        )
+
+    def wait(self, delay_ps: int | None = None) -> bool:
+        """Block the caller until it has ended, or a time is over; whether it has ended.
+
+        Raises:
+            DeadlockError: Nothing can make progress.
+        """
+        simulation = self._run.simulation
+        if delay_ps is None:
+            simulation.wait(self._end)
+        elif not simulation.wait_at_most(self._end, delay_ps):
+            return False
+        if self._run.ordering is not None:
+            self._run.ordering.joins(self._run.rank_state, self.state)
+        return True
+
+    def end(self) -> None:
+        """End it where it waits; its ``finally`` blocks run."""
+        rank, simulation = self._rank, self._run.simulation
+        if rank is None or not rank.alive:
+            return
+        if simulation.running is not None:
+            rank.abort()
+            return
+        timers = [each.waiting_for for each in (rank, *rank.strands)]
+        rank.kill()
+        for timer in timers:
+            # The clock need not go to where it slept.
+            if isinstance(timer, Timer) and not timer.done:
+                simulation.idling.cancel(timer)
+        if simulation.main_resumes is not None:
+            simulation.main_resumes()
+        self._ended(rank)
+
+    def _ended(self, rank: Rank) -> None:
+        simulation = self._run.simulation
+        simulation.ranks = [each for each in simulation.ranks if each is not rank]
+        error = rank.error
+        if error is not None and not isinstance(error, (Exception, SystemExit)):
+            # An interrupt is for whoever waits.
+            self._end.error = error  # type: ignore[assignment]
+        self._end.end_after(0)
+
+
+class StartedRanks:
+    """Ranks that were started one by one: each fails for itself, as processes do."""
+
+    def __init__(self, run: Run, spawn_id: int) -> None:
+        self._run = run
+        self._spawn_id = spawn_id
+        self._ranks: list[StartedRank] = []
+
+    @property
+    def alive(self) -> bool:
+        return any(rank.alive for rank in self._ranks)
+
+    def add(self) -> StartedRank:
+        """Return one more, not yet started, on the first SIP that none of the others has.
+
+        Raises:
+            UsageError: Each SIP has one.
+        """
+        taken = {rank.number for rank in self._ranks if rank.alive}
+        number = next(each for each in range(len(taken) + 1) if each not in taken)
+        machine = self._run.machine
+        if number >= machine.num_sips:
+            raise UsageError(
+                f"{number} processes were started as ranks and have not ended, but machine "
+                f"{machine.name} has {machine.num_sips} SIPs for them; start fewer, or name a "
+                f"larger machine (--machine NAME:{number + 1})"
+            )
+        made = StartedRank(self._run, self._spawn_id, number)
+        self._ranks.append(made)
+        return made
+
+    def join(self) -> None:
+        """Run until all have ended."""
+        for rank in self._ranks:
+            if rank.alive:
+                rank.wait()
+
+    def end(self) -> None:
+        """End those that have not come to their end."""
+        for rank in self._ranks:
+            rank.end()
+
+
+class Multiprocessing:
+    """The module ``torch.multiprocessing`` of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._num_spawns = 0
+        self._latest: SpawnContext | StartedRanks | None = None
+
+    def join(self) -> None:
+        """Join the ranks of a spawn that the program did not join itself."""
+        if self._latest is not None:
+            self._latest.join()
+
+    def end(self) -> None:
+        """End the ranks that nobody has joined."""
+        if self._latest is not None:
+            self._latest.end()
+
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> SpawnContext | None:
+        """Run ``fn(rank, *args)`` on ``nprocs`` ranks, each bound to one SIP; see torch's.
+
+        Ranks are cooperative workers of this process: they share its memory, and one runs until
+        it waits. ``daemon`` and ``start_method`` are accepted and mean nothing here. Without
+        ``join`` the ranks run when the returned context is joined, or main waits.
+
+        Raises:
+            SpawnException: Ranks raised; the others were ended, their ``finally`` blocks ran.
+            DeadlockError: Nothing can make progress; lists every rank.
+            UsageError: There are fewer SIPs than ranks, or a spawn is under way.
+        """
+        if start_method not in _START_METHODS:
+            raise UsageError(
+                f"start_method must be one of {', '.join(_START_METHODS)}, but got {start_method!r}"
+            )
+        context = self.start(fn, args, nprocs)
+        if not join:
+            return context
+        context.join()
+        return None
+
+    def start(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        nprocs: int,
+        carrier_of: CarrierOf = lambda _: on_greenlet,
+    ) -> SpawnContext:
+        """Return the ranks of a :meth:`spawn` that has begun; they run when they are joined."""
+        run = self._run
+        self._check_starts("spawn was called")
+        if any(rank.alive for rank in run.simulation.ranks):
+            raise UsageError("a spawn is under way; join() it before the next")
+        self.join()
+        if not isinstance(nprocs, int) or nprocs < 1:
+            raise UsageError(f"nprocs must be at least 1, but got {nprocs!r}")
+        if nprocs > run.machine.num_sips:
+            raise UsageError(
+                f"spawn was asked for {nprocs} ranks, but machine {run.machine.name} has "
+                f"{run.machine.num_sips} SIPs; use RuntimeContext(ranks={nprocs})"
+            )
+        if not callable(fn):
+            raise UsageError(f"spawn needs a function to run, but got {fn!r}")
+        if (kind := lazy_kind(fn)) is not None:
+            raise UsageError(f"spawn was given {fn.__qualname__}, {kind}; {LAZY_HELP}")
+        context = SpawnContext(run, self._num_spawns)
+        self._num_spawns += 1
+        self._latest = context
+        context.start(fn, tuple(args), nprocs, carrier_of)
+        return context
+
+    def add(self) -> StartedRank:
+        """Return a rank to be started beside those that were so and have not ended.
+
+        Raises:
+            UsageError: There is no SIP for it, a spawn is under way, or a rank asks for it.
+        """
+        self._check_starts("a process was started")
+        latest = self._latest
+        if not isinstance(latest, StartedRanks) or not latest.alive:
+            if any(rank.alive for rank in self._run.simulation.ranks):
+                raise UsageError("a spawn is under way; join() it before a process is started")
+            self.join()
+            latest = self._latest = StartedRanks(self._run, self._num_spawns)
+            self._num_spawns += 1
+        return latest.add()
+
+    def _check_starts(self, what: str) -> None:
+        run = self._run
+        run.check_open("spawn")
+        if run.simulation.running is not None:
+            raise UsageError(f"{what} by rank {run.rank_state.rank}; only main can start ranks")
+
+
+def _scaled(thresholds: tuple[int, int, int], nprocs: int) -> tuple[int, int, int]:
+    return (thresholds[0] * nprocs, *thresholds[1:])
+
+
+def _body(fn: Callable[..., Any], rank: int, args: tuple[Any, ...]) -> Callable[[], object]:
+    def run() -> None:
+        refuse_lazy_result(fn(rank, *args), f"the function of rank {rank}")
+
+    return run

@@ -1,0 +1,1 @@
+"""From ``kernel[grid](...)`` to a command on a stream."""

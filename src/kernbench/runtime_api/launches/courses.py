@@ -1,0 +1,118 @@
+"""Programs of a paced launch that run in step, and what their commands do to data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from kernbench.interleaved import capture, spans_of
+
+if TYPE_CHECKING:
+    from kernbench.clock import Task
+    from kernbench.commands import Command
+    from kernbench.interleaved import InterleavedLaunch, Span, Strand
+    from kernbench.kernel_time import Lane
+    from kernbench.runtime_api.base.replay_queue import ReplayQueue
+
+_MOST_NAMED = 4
+
+Commands = tuple["Command", ...]
+Steps = Generator[int | None, None, None]
+"""What a course does; yields the times at which it goes on, or None until it is woken."""
+
+
+class Data(Protocol):
+    """What the commands of a course do to data."""
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots its commands use."""
+
+    def spans(self, part: Commands) -> Sequence[Span]:
+        """Return what a part may touch."""
+
+    def perform(self, part: Commands) -> None:
+        """Execute a part now."""
+
+    def capture(self, part: Commands) -> Callable[[], None]:
+        """Return what executes a part later, on the values of now."""
+
+
+class StrandData:
+    """Commands are executed on data as time passes, after what completed before them."""
+
+    def __init__(self, strand: Strand, replay_queue: ReplayQueue) -> None:
+        self.strand = strand
+        self._replay_queue = replay_queue
+
+    @property
+    def num_slots(self) -> int:
+        return self.strand.num_slots
+
+    def spans(self, part: Commands) -> Sequence[Span]:
+        return spans_of(self.strand, part)
+
+    def perform(self, part: Commands) -> None:
+        self._replay_queue.drain()
+        self.strand.perform(part)
+
+    def capture(self, part: Commands) -> Callable[[], None]:
+        effect = capture(self.strand, part, later=True)
+
+        def run() -> None:
+            self._replay_queue.drain()
+            effect()
+
+        return run
+
+
+class NoData:
+    """Commands only take time: there is no data, or it is computed when somebody reads it."""
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+
+    def spans(self, part: Commands) -> Sequence[Span]:
+        return ()
+
+    def perform(self, part: Commands) -> None:
+        """Nothing."""
+
+    def capture(self, part: Commands) -> Callable[[], None]:
+        return lambda: None
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """Programs that run in step, and what they have sent off that has not arrived."""
+
+    lane: Lane
+    data: Data
+    strand: Strand | None = None
+    sent: list[tuple[Span, int]] = field(default_factory=list)
+    """What they wrote, and when it takes effect."""
+    is_waiting: bool = False
+    deadline_ps: int | None = None
+    """When what it waits for is given up, where that has a timeout."""
+    task: Task | None = None
+
+
+def waits_of(courses: Sequence[Course], live: InterleavedLaunch) -> str:
+    """Return what errors say about courses that wait: which programs, where, and for what."""
+    texts = []
+    for course in courses[:_MOST_NAMED]:
+        assert course.strand is not None
+        ids = course.lane.program_ids.tolist()
+        named = ", ".join(str(live.coordinates(each)) for each in ids[:_MOST_NAMED])
+        more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
+        tensors = dict.fromkeys(each.span.buffer.label for each in course.strand.watched)
+        of = f" of {', '.join(tensors)}" if tensors else ""
+        texts.append(
+            f"{'program' if len(ids) == 1 else 'programs'} {named}{more} at "
+            f"{course.strand.loop_line} for a change{of}"
+        )
+    rest = sum(len(course.lane.program_ids) for course in courses[_MOST_NAMED:])
+    if rest:
+        texts.append(f"{rest} more programs")
+    return "; ".join(texts)

@@ -1,0 +1,208 @@
+"""Where launches reach the parts that plan, time and execute kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
+from kernbench.interleaved import pace_interleaved, run_interleaved
+from kernbench.kernel_ir import footprints, out_of_bounds
+from kernbench.kernel_time import (
+    Conditions,
+    LaneCosts,
+    Tables,
+    check_kernel,
+    line_of_short_rows,
+    resident_programs,
+    schedule_kernel,
+)
+from kernbench.replay import run_kernel
+
+if TYPE_CHECKING:
+    from kernbench.commands import KernelTrace, SourceLine
+    from kernbench.hardware import Machine
+    from kernbench.interleaved import Executed, InterleavedLaunch, Resolve
+    from kernbench.kernel_ir import Footprint, OutOfBounds, TcmUse
+    from kernbench.op_log import Template
+    from kernbench.policy import DPPolicy
+    from kernbench.replay import OutsideReads
+    from kernbench.runtime_api.launches.live_launch import LivePlan
+    from kernbench.sanitizer import Launched, LiveWatch, Sanitizer
+    from kernbench.triton_backend import KernelBinary
+
+Grid = tuple[int, int, int]
+Policies = tuple[tuple[int, "DPPolicy"], ...]
+"""The placements that arguments ask for, by parameter index."""
+CachedShares = tuple[tuple[int, Fraction], ...]
+"""What the cache holds of arguments, by parameter index."""
+
+_MOST_NAMED = 8
+
+
+class KernelEngine:
+    """Plans, times and executes kernels on one machine. Tests put a fake in its place."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        tf32: Tf32 = Tf32.ROUND,
+        outside: OutsideReads | None = None,
+    ) -> None:
+        self._machine = machine
+        self.outside = outside
+        """Who hears of loads outside of a tensor, which are zeros then; None makes them errors."""
+        passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
+        supported = [each for each, name in passes.items() if name != "float32"]
+        self._roundings = build_roundings(tf32, supported)
+        self._lane_costs: dict[tuple[int, Conditions], LaneCosts] = {}
+        self.rounded: dict[str, SourceLine] = {}
+        """Kernels whose float32 products are not computed in float32, and one such line of each."""
+        self.scattered: dict[str, SourceLine] = {}
+        """Kernels whose time takes rows to lie apart that data names, and one such line of each."""
+
+    def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
+        """Return what a launch does, without data; ``ints`` by parameter index."""
+        trace = binary.trace(grid, ints, roundings=self._roundings)
+        self._note_rounded(trace)
+        return trace
+
+    def _note_rounded(self, trace: KernelTrace) -> None:
+        for command in trace.commands():
+            if isinstance(command, Gemm) and command.rounding is not Rounding.NONE:
+                self.rounded.setdefault(trace.name, command.line)
+
+    def footprints(self, trace: KernelTrace) -> Sequence[Footprint]:
+        """Return the byte range that each pointer parameter is touched in."""
+        return footprints(trace)
+
+    def out_of_bounds(
+        self,
+        trace: KernelTrace,
+        param: int,
+        size_before: int,
+        size_after: int,
+        *,
+        reads: bool = True,
+    ) -> OutOfBounds | None:
+        """Return the first access outside of the bytes around a pointer, for the error's text."""
+        return out_of_bounds(trace, param, size_before, size_after, reads=reads)
+
+    def remarks(self) -> list[str]:
+        """Return lines about what the times of kernels suppose, for the end of the report."""
+        if not self.scattered:
+            return []
+        found = sorted(self.scattered.items())
+        named = ", ".join(f"{name} ({line})" for name, line in found[:_MOST_NAMED])
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        return [f"timed as if short rows that loaded indices name lay far apart: {named}{more}"]
+
+    def check(self, trace: KernelTrace, sip_id: int) -> None:
+        """Refuse a kernel that a SIP cannot run.
+
+        Raises:
+            MachineError: It cannot.
+        """
+        check_kernel(trace, self._machine, sip_id)
+
+    def schedule(
+        self,
+        trace: KernelTrace,
+        sip_id: int,
+        conditions: Conditions,
+        name: str,
+    ) -> Template:
+        """Return the schedule on a SIP in the state that the launch meets."""
+        template = schedule_kernel(trace, self._machine, sip_id, conditions)
+        if conditions.tables and name not in self.scattered:
+            line = line_of_short_rows(trace, self._machine.sip_at(sip_id), conditions)
+            if line is not None:
+                self.scattered[name] = line
+        return template if template.name == name else dataclasses.replace(template, name=name)
+
+    def conditions(
+        self,
+        sip_id: int,
+        policies: Policies,
+        cached: CachedShares = (),
+        queued: bool = False,
+        tables: Tables = (),
+    ) -> Conditions:
+        """Return the state of a SIP that a launch with these placements meets."""
+        sip = self._machine.sip_at(sip_id)
+        placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
+        return Conditions(placements, cached, queued, tables)
+
+    def lane_costs(self, sip_id: int, conditions: Conditions) -> LaneCosts:
+        """Return the costs of commands on a SIP, which launches under like conditions share."""
+        sip = self._machine.sip_at(sip_id)
+        # SIPs without a description of their own share one object.
+        key = (id(sip), conditions)
+        found = self._lane_costs.get(key)
+        if found is None:
+            found = self._lane_costs[key] = LaneCosts(sip, conditions)
+        return found
+
+    def num_resident(self, tcm: TcmUse, sip_id: int) -> int:
+        """Return how many programs that need so much TCM one PE holds at a time."""
+        sip = self._machine.sip_at(sip_id)
+        return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip)
+
+    def run_live(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None = None,
+    ) -> Executed:
+        """Execute a kernel that decides by data; return what it did."""
+        binary = plan.kernel.binary
+        executed = run_interleaved(
+            binary.module,
+            plan.grid,
+            plan.ints,
+            params,
+            resolve,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+            roundings=self._roundings,
+            watch=watch,
+            outside=self.outside,
+        )
+        if binary.name not in self.rounded:
+            self._note_rounded(executed.trace)
+        return executed
+
+    def pace(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None = None,
+    ) -> InterleavedLaunch:
+        """Return a kernel on data that goes on as time passes."""
+        binary = plan.kernel.binary
+        return pace_interleaved(
+            binary.module,
+            plan.grid,
+            plan.ints,
+            params,
+            resolve,
+            num_warps=binary.num_warps,
+            num_stages=binary.num_stages,
+            roundings=self._roundings,
+            watch=watch,
+            outside=self.outside,
+        )
+
+    def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
+        """Execute the kernel on data."""
+        run_kernel(trace, params, self.outside)
+
+    def run_checked(
+        self, trace: KernelTrace, params: Sequence[Any], sanitizer: Sanitizer, launched: Launched
+    ) -> None:
+        """Execute the kernel on data, and refuse what the sanitizer finds."""
+        sanitizer.run(trace, params, launched)

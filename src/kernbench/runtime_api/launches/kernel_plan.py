@@ -1,0 +1,160 @@
+"""What launches of one kernel with the same grid and integers share."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from kernbench.commands import Assert, Atomic, DmaWrite, KernelTrace, Print, access_of
+from kernbench.errors import NeedsDataError, UsageError, nearest
+from kernbench.kernel_ir import makes_pointers
+from kernbench.kernel_time import Tables, gathered_params, kernel_operands
+from kernbench.runtime_api.launches.kept_plans import trace_bytes
+from kernbench.runtime_api.launches.live_launch import LivePlan
+from kernbench.runtime_api.launches.tables import tables_of
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from kernbench.op_log import Template
+    from kernbench.runtime_api.launches.kernel_engine import CachedShares, Grid, KernelEngine
+    from kernbench.triton_backend import KernelBinary
+
+
+class KernelPlan:
+    """One trace, which bytes it touches, and its schedules so far."""
+
+    def __init__(
+        self,
+        engine: KernelEngine,
+        kernel: KernelEntry,
+        trace: KernelTrace,
+        grid: Grid,
+        ints: Mapping[int, int],
+    ) -> None:
+        self.kernel = kernel
+        self.trace = trace
+        self._grid, self._ints = grid, ints
+        self.templates: dict[Any, Template] = {}
+        """By machine state; the launcher makes the keys."""
+        self.size_bytes = trace_bytes(trace)
+        """What the trace and the schedules take in memory, about."""
+        self.is_used = False
+        """Whether a launch has found it since plans were last thrown away."""
+        self.operands = kernel_operands(trace)
+        touched = {each.param: each for each in engine.footprints(trace)}
+        writes = {
+            access_of(command).param
+            for command in trace.commands()
+            if isinstance(command, DmaWrite | Atomic)
+        }
+        self.speaks = any(isinstance(command, Print | Assert) for command in trace.commands())
+        """Whether it prints or asserts, so that its data must be computed in any case."""
+        # A store through an address made from an integer may go anywhere.
+        anywhere = -1 in writes
+        self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
+            (
+                index,
+                touched[index].low if index in touched else 0,
+                touched[index].high if index in touched else 0,
+                index in writes or anywhere,
+            )
+            for index in kernel.pointer_params
+        )
+        """Index, lowest byte, byte after the highest, and whether it is written, per pointer."""
+        self.gathered = gathered_params(trace)
+        """The pointers whose tensors have to be of known size for the time to be known."""
+        self.has_atomics = any(isinstance(command, Atomic) for command in trace.commands())
+
+    def tables(self, params: Sequence[Any]) -> Tables:
+        """Return the sizes of the tensors that a launch goes to by loaded indices."""
+        return tables_of(self.gathered, params) if self.gathered else ()
+
+    def keep(self, key: Any, template: Template) -> None:
+        """Keep a schedule for a state of the machine."""
+        self.templates[key] = template
+        self.size_bytes += template.size_bytes
+
+    @cached_property
+    def live(self) -> LivePlan:
+        """The same launch, run on data as time passes."""
+        return LivePlan(self.kernel, self._grid, self._ints, None)
+
+
+class KernelEntry:
+    """A compiled kernel as the launcher knows it: its parameters, and the plans made so far."""
+
+    def __init__(self, binary: KernelBinary) -> None:
+        params = binary.module.kernel.params
+        self.binary = binary
+        self.name = binary.name
+        self.param_names = tuple(param.name for param in params)
+        self.num_params = len(params)
+        self.pointer_params = tuple(p.index for p in params if p.is_pointer)
+        self.int_params = tuple(
+            p.index
+            for p in params
+            if not p.is_pointer and not (p.dtype is not None and p.dtype.is_floating_point)
+        )
+        self.pick_ints: Callable[[tuple[Any, ...]], Any] = (
+            operator.itemgetter(*self.int_params) if self.int_params else _nothing
+        )
+        self.plans: dict[Any, KernelPlan | LivePlan] = {}
+        self.makes_pointers = makes_pointers(binary.module)
+        """Whether it may go to addresses that it has loaded or computed."""
+
+    def param_index(self, name: str) -> int:
+        """Return the place of a parameter.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        if name not in self.param_names:
+            raise UsageError(
+                f"kernel {self.name} has no parameter {name}: {nearest(name, self.param_names)}"
+            )
+        return self.param_names.index(name)
+
+    def with_kept(
+        self, cached: CachedShares, kept: tuple[tuple[str, Fraction], ...]
+    ) -> CachedShares:
+        """Return the shares of parameters in the cache, of named ones at least what is given.
+
+        Raises:
+            UsageError: The kernel has no such parameter.
+        """
+        shares = dict(cached)
+        for name, share in kept:
+            index = self.param_index(name)
+            shares[index] = max(shares.get(index, share), share)
+        return tuple(sorted(shares.items()))
+
+    def build_plan(
+        self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]
+    ) -> KernelPlan | LivePlan:
+        """Return the plan for a grid and arguments that were not met before."""
+        ints = self._ints(args)
+        try:
+            trace = engine.evaluate(self.binary, grid, ints)
+        except NeedsDataError as reason:
+            # A traceback would keep every tensor of the launch alive as long as the kernel.
+            return LivePlan(self, grid, ints, reason.with_traceback(None))
+        return KernelPlan(engine, self, trace, grid, ints)
+
+    def _ints(self, args: tuple[Any, ...]) -> Mapping[int, int]:
+        found = {}
+        for index in self.int_params:
+            try:
+                found[index] = operator.index(args[index])
+            except TypeError:
+                raise UsageError(
+                    f"argument {self.param_names[index]} of kernel {self.name} must be an "
+                    f"integer, but got {args[index]!r}"
+                ) from None
+        return found
+
+
+def _nothing(args: tuple[Any, ...]) -> tuple[()]:
+    return ()

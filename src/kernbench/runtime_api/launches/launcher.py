@@ -1,0 +1,415 @@
+"""From a compiled kernel and its arguments to a command on the rank's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kernbench.clock import StreamCommand
+from kernbench.errors import UsageError
+from kernbench.kernel_time import Tables, cached_shares, gathered_params, meet_operands
+from kernbench.replay import PointerArg
+from kernbench.runtime_api.launches.argument_errors import (
+    check_race,
+    pointer_argument,
+    refuse_out_of_bounds,
+)
+from kernbench.runtime_api.launches.kept_plans import KeptPlans
+from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
+from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
+from kernbench.runtime_api.launches.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
+from kernbench.runtime_api.launches.live_launch import (
+    LiveLaunch,
+    LivePlan,
+    Reach,
+    run_on_copies,
+    run_watched,
+)
+from kernbench.runtime_api.launches.paced_plan import build_paced, paced_plan
+from kernbench.runtime_api.launches.tables import tables_of
+from kernbench.runtime_api.memory.host_tensor import HostMemory
+from kernbench.runtime_api.memory.known_memory import KnownMemory
+from kernbench.runtime_api.tensors.tensor import Tensor
+from kernbench.sanitizer import Launched
+from kernbench.triton_backend import DeviceRates
+
+if TYPE_CHECKING:
+    from kernbench.memory import Buffer
+    from kernbench.op_log import Template
+    from kernbench.runtime_api.base.rank_state import RankState
+    from kernbench.runtime_api.base.run import Run
+    from kernbench.triton_backend import KernelBinary
+
+
+class KernelLaunch(StreamCommand):
+    """One launch on its way: scheduled when it starts, on record when it ends.
+
+    It holds buffers and not tensors: what the program frees meanwhile is free at once, as the
+    stream is in order, and the record still has the bytes.
+    """
+
+    _template: Template | None = None
+
+    def __init__(
+        self,
+        launcher: KernelLauncher,
+        plan: KernelPlan,
+        policies: Policies,
+        addresses: tuple[int, ...],
+        params: Sequence[Any],
+        state: RankState,
+        name: str,
+        attributes: LaunchAttributes,
+        tables: Tables,
+    ) -> None:
+        self.env = launcher.run.simulation.env
+        self.callbacks = []
+        self.label = name
+        self._launcher = launcher
+        self._plan = plan
+        self._policies = policies
+        self._attributes = attributes
+        self._addresses = addresses
+        self._tables = tables
+        self._params = params
+        self._rank = state.rank
+        self._sip_id = state.sip_id
+        self._sip = sip = launcher.run.sip(state.sip_id)
+        self.engine = sip.pes
+        self.queue = sip.queue if state.stream is None else launcher.run.queue_for(state.sip_id)
+
+    def begin(self) -> int:
+        plan = self._plan
+        held = meet_operands(self._sip.cache, plan.operands, self._addresses)
+        template = self._launcher.template(
+            plan, self._policies, self._sip_id, self.label, self._attributes, held, self.queued,
+            self._tables,
+        )  # fmt: skip
+        self._template = template
+        self.hbm_ps = template.hbm_ps
+        return template.duration_ps
+
+    def finish(self) -> None:
+        run = self._launcher.run
+        run.log(
+            self._template,
+            self._rank,
+            self._sip_id,
+            self.start_ps,
+            self.end_ps,
+            self.queue.name,
+            self._addresses,
+        )
+        if run.has_data:
+            record = self._launcher.record(
+                self._plan, self._params, Launched(self.label, self._rank, self.clock)
+            )
+            run.replay_queue.push(self, record, speaks=self._plan.speaks)
+            # A buffer keeps its last writer; that must not keep other buffers alive.
+            self._params = ()
+
+    def describe(self) -> str:
+        return f"kernel {self.label} on SIP {self._sip_id} (rank {self._rank})"
+
+
+class KernelLauncher:
+    """Implements ``triton_backend.Launcher`` for one run."""
+
+    def __init__(self, run: Run, engine: KernelEngine) -> None:
+        self.run = run
+        self.engine = engine
+        self.cuda_architecture = run.machine.spec.cuda_architecture
+        # Bound once: each record holds it.
+        self.execute = engine.run
+        self._entries: dict[KernelBinary, KernelEntry] = {}
+        self._alike: dict[Hashable, KernelEntry] = {}
+        """The same entries: binaries whose launches are planned alike have one."""
+        self.kept_plans = KeptPlans()
+
+    def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
+        """Enqueue a kernel on the current rank's SIP; ``args`` by parameter of the TTIR function.
+
+        Raises:
+            OutOfBoundsError: It would touch memory outside of a tensor.
+            BadPointerError: A pointer argument is no live tensor of this run on the rank's SIP.
+            UsageError: It would race with a collective that was not waited for.
+        """
+        run = self.run
+        if run.ended:
+            run.check_open(f"kernel {binary.name}")
+        entry, plan = self.planned(binary, grid, args)
+        state = run.rank_state
+        if isinstance(plan, LivePlan):
+            self._launch_live(plan, state, args)
+            return
+        if run.sanitizer is not None:
+            label = state.launch_label or entry.name
+            run.sanitizer.check_launch(plan.trace, Launched(label, state.rank))
+        addresses = [0] * len(args)
+        params = list(args)
+        host = HostMemory(state.sip_id)
+        written, policies = self._bind(plan, state, addresses, params, host)
+        name = state.launch_label or entry.name
+        attributes = state.launch_attributes or PLAIN_LAUNCH
+        if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
+            return
+        if run.probed_ps is not None:
+            # As benchmarks measure: with cold caches.
+            found = self.template(
+                plan, policies, state.sip_id, name, attributes, tables=plan.tables(params)
+            )
+            run.probed_ps += found.duration_ps
+            return
+        if not plan.templates:
+            # What cannot be scheduled at all is an error of the launch, not of whoever waits.
+            self.engine.check(plan.trace, state.sip_id)
+            plan.kernel.with_kept((), attributes.cached)
+        tables = plan.tables(params) if plan.gathered else ()
+        if not run.has_data:
+            params = []
+        launch = KernelLaunch(
+            self, plan, policies, tuple(addresses), params, state, name, attributes, tables
+        )
+        run.pass_launch_time(name)
+        for buffer in written:
+            buffer.last_writer = launch
+        state.last_launch = launch
+        run.enqueue(launch.queue, launch)
+        if host:
+            # The other library reads its memory without asking anyone.
+            run.wait(launch)
+            run.replay_queue.drain()
+
+    def _launch_live(self, plan: LivePlan, state: RankState, args: tuple[Any, ...]) -> None:
+        """Enqueue a kernel that decides by data.
+
+        Raises:
+            NoDataError: The run has none.
+        """
+        run = self.run
+        addresses, params = [0] * len(args), list(args)
+        host = HostMemory(state.sip_id)
+        written, policies = self._bind(plan, state, addresses, params, host)
+        name = state.launch_label or plan.kernel.name
+        known = KnownMemory()
+        if not run.has_data:
+            params = known.params(params)
+            if run.has_symmetric or not known.knows_something:
+                raise plan.no_data_error()
+        if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
+            return
+        reach = Reach(run, plan, state, params)
+        if run.probed_ps is not None:
+            run.probed_ps += self._probed_ps(plan, policies, params, reach, state, name)
+            return
+        executed = None
+        if not run.has_data:
+            # Nothing that other launches compute decides what it does.
+            launched = Launched(name, state.rank)
+            executed = run_watched(run, self.engine, plan, params, reach, launched)
+        launch = LiveLaunch(
+            run, self.engine, plan, policies, addresses, params, reach, state, name, executed
+        )
+        run.pass_launch_time(name)
+        for buffer in (*written, *reach.written):
+            buffer.last_writer = launch
+        known.keep(written, launch)
+        state.last_launch = launch
+        run.enqueue(run.queue_for(state.sip_id), launch)
+        if host:
+            run.wait(launch)
+
+    def _paced(
+        self,
+        plan: KernelPlan | LivePlan,
+        state: RankState,
+        policies: Policies,
+        addresses: list[int],
+        params: list[Any],
+        name: str,
+    ) -> bool:
+        """Enqueue a kernel if it talks to other SIPs; return whether it does.
+
+        Raises:
+            UsageError: It is being benchmarked.
+        """
+        run = self.run
+        paced = paced_plan(run, plan, params, state.sip_id)
+        if paced is None:
+            return False
+        if run.probed_ps is not None:
+            raise UsageError(
+                f"kernel {plan.kernel.name} talks to other SIPs, so that it cannot be benchmarked "
+                "apart from them; time real launches with torch.ahbm.Event"
+            )
+        launch = build_paced(self, paced, state, policies, addresses, params, name)
+        run.pass_launch_time(name)
+        for buffer in launch.writes:
+            buffer.last_writer = launch
+        state.last_launch = launch
+        run.enqueue(run.queue_for(state.sip_id), launch)
+        return True
+
+    def record(
+        self, plan: KernelPlan, params: Sequence[Any], launched: Launched
+    ) -> Callable[[], None]:
+        """Return what executes a launch on data."""
+        sanitizer = self.run.sanitizer
+        if sanitizer is None:
+            return partial(self.execute, plan.trace, params)
+        return partial(self.engine.run_checked, plan.trace, params, sanitizer, launched)
+
+    def _probed_ps(
+        self,
+        plan: LivePlan,
+        policies: Policies,
+        params: list[Any],
+        reach: Reach,
+        state: RankState,
+        name: str,
+    ) -> int:
+        """Return the duration of a kernel that decides by data, run on copies of its tensors."""
+        run = self.run
+        run.synchronize(state.sip_id)
+        run.replay_queue.drain()
+        executed = run_on_copies(run, self.engine, plan, params, reach)
+        tables = tables_of(gathered_params(executed.trace), executed.pointers)
+        conditions = self.engine.conditions(state.sip_id, policies, tables=tables)
+        return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
+
+    def planned(
+        self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]
+    ) -> tuple[KernelEntry, KernelPlan | LivePlan]:
+        """Return what is known of a kernel, and its plan for a grid and integer arguments."""
+        entry = self._entries.get(binary)
+        if entry is None:
+            entry = self._alike.get(binary.planned_by)
+            if entry is None:
+                entry = self._alike[binary.planned_by] = KernelEntry(binary)
+            self._entries[binary] = entry
+        key = (grid, entry.pick_ints(args))
+        plan = entry.plans.get(key)
+        if plan is None:
+            plan = entry.build_plan(self.engine, grid, args)
+            self.kept_plans.add(entry, key, plan)
+        else:
+            plan.is_used = True
+        return entry, plan
+
+    def template(
+        self,
+        plan: KernelPlan,
+        policies: Policies,
+        sip_id: int,
+        name: str,
+        attributes: LaunchAttributes,
+        held: tuple[int, ...] = (),
+        queued: bool = False,
+        tables: Tables = (),
+    ) -> Template:
+        """Return the schedule for the state that the machine is in now.
+
+        ``held`` is what the cache holds of the operands (:func:`meet_operands`); without it, only
+        what the attributes say. ``tables`` are the sizes of what is read by loaded indices.
+
+        Raises:
+            UsageError: The attributes name a parameter that the kernel does not have.
+        """
+        queued = queued or attributes.follows
+        # SIPs without a description of their own share one object.
+        spec = self.run.sip(sip_id).spec
+        key = (id(spec), name, policies, queued, held, attributes.cached, tables)
+        found = plan.templates.get(key)
+        if found is None:
+            cached = cached_shares(plan.operands, held) if held else ()
+            if attributes.cached:
+                cached = plan.kernel.with_kept(cached, attributes.cached)
+            conditions = self.engine.conditions(sip_id, policies, cached, queued, tables)
+            found = self.engine.schedule(plan.trace, sip_id, conditions, name)
+            plan.keep(key, found)
+            self.kept_plans.grow(found.size_bytes)
+        return found
+
+    def tcm_capacity_bytes(self) -> int:
+        """Return the TCM of one PE of the current rank's SIP."""
+        return self.run.sip(self.run.rank_state.sip_id).tcm_bytes
+
+    def shared_memory_bytes(self) -> int:
+        """Return what host code is told of the TCM of one PE of the current rank's SIP."""
+        return self.run.sip(self.run.rank_state.sip_id).shared_memory_bytes
+
+    def num_pes(self) -> int:
+        """Return how many PEs the current rank's SIP has."""
+        return self.run.machine.sip_at(self.run.rank_state.sip_id).num_pes
+
+    def device_rates(self) -> DeviceRates:
+        """Return the clock and the memory bandwidth of the current rank's SIP."""
+        sip = self.run.machine.sip_at(self.run.rank_state.sip_id)
+        return DeviceRates(float(sip.clock_ghz), float(sip.hbm_gbps))
+
+    def latest_ns(self) -> Callable[[], float] | None:
+        """Return what waits for the rank's latest launch and gives its time.
+
+        None if a benchmark is under way, whose launches are on no stream.
+        """
+        run = self.run
+        launch = run.rank_state.last_launch
+        if run.probed_ps is not None or not isinstance(launch, StreamCommand):
+            return None
+
+        def time_ns() -> float:
+            run.wait(launch)
+            return (launch.end_ps - launch.start_ps) / 1000
+
+        return time_ns
+
+    def benchmark_ms(self, fn: Callable[[], Any]) -> float:
+        """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""
+        run = self.run
+        outer, run.probed_ps = run.probed_ps, 0
+        try:
+            fn()
+            return run.probed_ps / 1e9
+        finally:
+            run.probed_ps = outer
+
+    def _bind(
+        self,
+        plan: KernelPlan | LivePlan,
+        state: RankState,
+        addresses: list[int],
+        params: list[Any],
+        host: HostMemory,
+    ) -> tuple[list[Buffer], Policies]:
+        """Check the tensors among ``params`` and put their buffers and addresses in their place.
+
+        Returns the buffers that the kernel writes, and the placements that tensors ask for.
+        """
+        run = self.run
+        written: list[Buffer] = []
+        policies: Policies = ()
+        for index, low, high, writes in plan.pointers:
+            tensor = params[index]
+            if (
+                type(tensor) is not Tensor
+                or tensor.context is not run
+                or tensor.buffer.sip_id != state.sip_id
+            ):
+                tensor = pointer_argument(run, plan.kernel, index, tensor, state, host)
+            buffer = tensor.buffer
+            start = tensor._address - buffer.address
+            if buffer.in_flight:
+                is_live = isinstance(plan, LivePlan)
+                span = (0, buffer.size_bytes) if is_live else (start + low, start + high)
+                check_race(plan.kernel, index, tensor, span, writes)
+            if start + low < 0 or start + high > buffer.size_bytes:
+                assert isinstance(plan, KernelPlan)
+                refuse_out_of_bounds(self.engine, plan, index, tensor, state)
+            addresses[index] = tensor._address
+            params[index] = PointerArg(buffer, start)
+            if writes:
+                written.append(buffer)
+            if tensor.dp is not None:
+                policies += ((index, tensor.dp),)
+        return written, policies

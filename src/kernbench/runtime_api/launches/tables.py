@@ -1,0 +1,13 @@
+"""The sizes of tensors that a launch goes to by loaded indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernbench.kernel_time import Tables
+
+
+def tables_of(gathered: Sequence[int], pointers: Sequence[Any] | Mapping[int, Any]) -> Tables:
+    """Return the sizes of the buffers behind pointers, given by their parameters' indices."""
+    return tuple((index, pointers[index].buffer.size_bytes) for index in gathered)

@@ -1,0 +1,1 @@
+"""The memory behind tensors: views, allocations, what is shared or lent."""

@@ -1,0 +1,46 @@
+"""Which tensors a collective that nobody has waited for still uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.collectives.work import Work
+    from kernbench.runtime_api.memory.storage import BufferView
+    from kernbench.runtime_api.tensors.tensor_base import TensorBase
+
+Span = tuple[int, int]
+
+
+def byte_span(tensor: TensorBase | BufferView) -> Span:
+    """Return the first byte of the buffer that a tensor shows, and the one after the last."""
+    size = tensor.dtype.itemsize
+    start = tensor.offset * size
+    if 0 in tensor.shape:
+        return start, start
+    last = 0
+    for count, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (count - 1) * stride
+    return start, start + (last + 1) * size
+
+
+def find_in_flight(tensor: TensorBase, writes: bool) -> Work | None:
+    """Return a collective that reading (or writing) the tensor now would race with, or None."""
+    for work in tensor.buffer.in_flight:
+        if work.conflicts(tensor.buffer, byte_span(tensor), writes):
+            found: Work = work
+            return found
+    return None
+
+
+def check_not_in_flight(tensor: TensorBase, entry: str, writes: bool) -> None:
+    """Refuse a host access that would race with a collective.
+
+    Raises:
+        UsageError: It would; names the collective.
+    """
+    work = find_in_flight(tensor, writes)
+    if work is not None:
+        raise UsageError(f"{entry} of {tensor.label}: it is {work.use}")

@@ -1,0 +1,55 @@
+"""What a launch sees of memory in a run without data: what the program itself has put there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernbench.memory import Buffer
+from kernbench.replay import PointerArg
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle
+
+MOST_ELEMENTS = 1 << 14
+"""Of a tensor whose numbers are kept: lengths, offsets, pages, expert ids."""
+
+
+class KnownMemory:
+    """Stands in for the buffers of one launch: with bytes where they are known."""
+
+    def __init__(self) -> None:
+        self._stand_ins: dict[int, tuple[Buffer, Buffer]] = {}
+
+    @property
+    def knows_something(self) -> bool:
+        return any(each.has_data for _, each in self._stand_ins.values())
+
+    def params(self, params: Sequence[Any]) -> list[Any]:
+        """Return a launch's parameters on the stand-ins."""
+        return [
+            PointerArg(self._stand_in(each.buffer), each.offset_bytes)
+            if isinstance(each, PointerArg)
+            else each
+            for each in params
+        ]
+
+    def _stand_in(self, buffer: Buffer) -> Buffer:
+        found = self._stand_ins.get(id(buffer))
+        if found is None:
+            known = buffer.known
+            stand_in = Buffer(
+                buffer.address, buffer.size_bytes, buffer.sip_id, buffer.label, known is not None
+            )
+            stand_in.symmetric = buffer.symmetric
+            if known is not None:
+                stand_in.adopt(known.copy())
+            found = self._stand_ins[id(buffer)] = buffer, stand_in
+        return found[1]
+
+    def keep(self, written: Iterable[Buffer], writer: Handle) -> None:
+        """Take over what the launch has written, as far as that is known."""
+        for buffer in written:
+            _, stand_in = self._stand_ins.get(id(buffer), (None, None))
+            if stand_in is not None and stand_in.has_data:
+                buffer.know(stand_in.bytes, writer)

@@ -1,0 +1,121 @@
+"""Programs of kernels that wait for memory to change, and what wakes them (ADR-0032)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kernbench.commands import Atomic, DmaRead
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle, Simulation
+    from kernbench.commands import Transfer
+    from kernbench.interleaved import Span, Watched
+    from kernbench.memory import Buffer
+    from kernbench.runtime_api.base.replay_queue import ReplayQueue
+    from kernbench.sanitizer import Clock
+
+Wake = Callable[[], None]
+Heard = Mapping[int, "Clock"]
+"""By timeline the newest launch that somebody knows to have begun: what it follows is over."""
+
+
+class Signals:
+    """Who waits for which bytes. Waiting costs nothing: nobody looks until something is written."""
+
+    def __init__(self, simulation: Simulation, replay_queue: ReplayQueue) -> None:
+        self._simulation = simulation
+        self._replay_queue = replay_queue
+        self._waiting: dict[Wake, Sequence[Watched]] = {}
+        self._is_due = False
+        self._sent: dict[Buffer, dict[tuple[int, int], tuple[Span, Heard]]] = {}
+        """For the sanitizer: by the bytes that were changed, what was released there so far."""
+
+    def release(self, spans: Iterable[Span], heard: Heard) -> None:
+        """Take note of what whoever acquires there knows from now on."""
+        for span in spans:
+            sent = self._sent.setdefault(span.buffer, {})
+            _, before = sent.get((span.low, span.high), (span, {}))
+            sent[span.low, span.high] = (span, newest(before, heard))
+
+    def acquire(self, spans: Iterable[Span]) -> Heard:
+        """Return what has been released where somebody looks."""
+        found: Heard = {}
+        for span in spans:
+            for sent, heard in self._sent.get(span.buffer, {}).values():
+                if sent.meets(span):
+                    found = newest(found, heard)
+        return found
+
+    def wait(self, watched: Sequence[Watched], wake: Wake) -> None:
+        """Call ``wake`` once when one of the places that were read looks different."""
+        self._waiting[wake] = watched
+
+    def forget(self, wake: Wake) -> None:
+        """Call it no more."""
+        self._waiting.pop(wake, None)
+
+    def written(self, spans: Iterable[Span]) -> None:
+        """Wake those who wait for bytes that have been written at this very moment."""
+        spans = [span for span in spans if span.writes]
+        for wake, watched in list(self._waiting.items()):
+            if any(
+                each.span.meets(span) and each.has_changed for each in watched for span in spans
+            ):
+                self._wake(wake)
+
+    def recorded(self) -> None:
+        """Take note that a command has completed whose data waits to be computed."""
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            self._simulation.call_at(self._simulation.now_ps, self._look)
+
+    def _look(self) -> None:
+        self._is_due = False
+        if self._replay_queue.has_failed:
+            return
+        self._replay_queue.drain()
+        for wake, watched in list(self._waiting.items()):
+            if any(each.has_changed for each in watched):
+                self._wake(wake)
+
+    def _wake(self, wake: Wake) -> None:
+        del self._waiting[wake]
+        wake()
+
+
+class Knowledge:
+    """What the programs of one launch know of others by their signals, for the sanitizer."""
+
+    def __init__(self, signals: Signals, launch: Handle, begun: Clock) -> None:
+        self._signals = signals
+        self._launch = launch
+        self.heard: Heard = {begun.timeline: begun}
+        """What somebody knows from now on who acquires from the launch."""
+
+    def look(self, command: DmaRead | Atomic, spans: Iterable[Span]) -> None:
+        """Follow what has been released where the launch has looked."""
+        if isinstance(command, DmaRead):
+            acquires = command.volatile
+        else:
+            acquires = command.order in ("acquire", "acq_rel")
+        if acquires:
+            heard = newest(self.heard, self._signals.acquire(spans))
+            self._launch.clock.put_after(
+                clock for each, clock in heard.items() if self.heard.get(each) is not clock
+            )
+            self.heard = heard
+
+    def tell(self, command: Transfer, spans: Iterable[Span], heard: Heard) -> None:
+        """Let whoever acquires where the launch has released know what it had heard then."""
+        if isinstance(command, Atomic) and command.order in ("release", "acq_rel"):
+            self._signals.release(spans, heard)
+
+
+def newest(heard: Heard, more: Heard) -> Heard:
+    """Return all that both know; later launches of a timeline know what earlier ones did."""
+    found = dict(heard)
+    for timeline, clock in more.items():
+        if timeline not in found or found[timeline].index < clock.index:
+            found[timeline] = clock
+    return found

@@ -1,0 +1,106 @@
+"""The memory behind tensors: one allocation that all views of a tensor share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.dtypes import DType
+from kernbench.memory import Buffer, DeviceMemory
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.tensors.tensor_base import TensorBase
+
+Array = npt.NDArray[Any]
+
+
+class Storage:
+    """Owns a buffer for as long as some tensor shows it; then the range is free again.
+
+    The host frees it in its own time, while commands that use it may still be queued. That is
+    safe: the stream is in order, and records hold the :class:`Buffer`, never its address.
+    """
+
+    __slots__ = ("_memory", "buffer")
+
+    def __init__(self, memory: DeviceMemory, size_bytes: int, label: str) -> None:
+        self._memory = memory
+        self.buffer: Buffer = memory.allocate(size_bytes, label)
+
+    def __del__(self) -> None:
+        # Missing where the allocation failed or was interrupted.
+        buffer = getattr(self, "buffer", None)
+        if buffer is not None:
+            self._memory.free(buffer)
+
+
+def device_array(
+    buffer: Buffer,
+    dtype: DType,
+    offset: int = 0,
+    shape: tuple[int, ...] = (),
+    strides: tuple[int, ...] = (),
+) -> Array:
+    """Return a writable array that shows part of a buffer's bytes; counts are in elements."""
+    size = dtype.itemsize
+    return np.ndarray(
+        shape,
+        dtype.numpy,
+        buffer=buffer.bytes.data,
+        offset=offset * size,
+        strides=tuple(stride * size for stride in strides),
+    )
+
+
+class BufferView:
+    """What records hold of a tensor: which bytes of which buffer, whoever owns its range now."""
+
+    __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
+
+    def __init__(self, tensor: TensorBase) -> None:
+        self.buffer = tensor.buffer
+        self.dtype = tensor.dtype
+        self.offset = tensor.offset
+        self.shape = tensor.shape
+        self.strides: tuple[int, ...] = tensor.stride()
+
+    def stride(self) -> tuple[int, ...]:
+        """Return the strides, in elements."""
+        return self.strides
+
+    def array(self) -> Array:
+        """Return the elements as a writable array."""
+        return device_array(self.buffer, self.dtype, self.offset, self.shape, self.strides)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the buffer counts which of its bytes were written."""
+        return self.buffer.written is not None
+
+    def count(self) -> None:
+        """Let the buffer count from now on; all of it was written so far."""
+        if self.buffer.written is None:
+            self.buffer.written = np.full(self.buffer.size_bytes, 255, np.uint8)
+
+    def written(self) -> Array:
+        """Return, in place of the elements, numbers of all ones where they were written.
+
+        The buffer must count.
+        """
+        assert self.buffer.written is not None
+        size = self.dtype.itemsize
+        return np.ndarray(
+            self.shape,
+            f"u{size}",
+            buffer=self.buffer.written.data,
+            offset=self.offset * size,
+            strides=tuple(stride * size for stride in self.strides),
+        )
+
+
+def as_elements(values: Array, dtype: DType) -> Array:
+    """Return a contiguous copy of ``values`` in ``dtype``; what is too large becomes inf."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(values, dtype=dtype.numpy, order="C")

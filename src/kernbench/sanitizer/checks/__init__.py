@@ -1,0 +1,1 @@
+"""Checks of one command: what its lanes hold, and where they go."""

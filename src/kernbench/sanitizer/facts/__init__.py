@@ -1,0 +1,1 @@
+"""What the sanitizer knows: bytes of accesses, lanes, lines, and what comes before what."""

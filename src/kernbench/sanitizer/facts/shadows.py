@@ -1,0 +1,166 @@
+"""How what is known of lanes goes through operations: 0 is defined, else the number of an origin.
+
+Shadows have the axes of the values they belong to (a length of 1 stands for all), and None is a
+value that is defined everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Gemm, Math, Reduce
+from kernbench.replay import SHAPE_OPS, full
+
+Array = npt.NDArray[Any]
+Shadow = Array | None
+Propagate = Callable[[Sequence[Shadow], Sequence[Array]], Shadow]
+"""From the shadows and the values of the inputs to the shadow of the result."""
+
+IDS = np.dtype(np.int16)
+
+
+def clean(shadow: Array) -> Shadow:
+    """Return the shadow, None if nothing is undefined."""
+    return shadow if shadow.any() else None
+
+
+def build_math(command: Math) -> Propagate:
+    """Return how the shadows of an operation's inputs make that of its result."""
+    op = command.op
+    if op in ("tt.gather", "tt.histogram", "tt.mx_decode"):
+        return _gather if op == "tt.gather" else _whole(command)
+    if op in SHAPE_OPS:
+        return _moved(command)
+    if any(operand.shape not in ((), command.dst.shape) for operand in command.inputs):
+        return _whole(command)
+    spread = _spread(command)
+    if op == "arith.select":
+        return lambda shadows, values: _select(spread(shadows), spread(values))
+    if op in ("arith.andi", "arith.ori"):
+        absorbing = 0 if op == "arith.andi" else -1
+        return lambda shadows, values: _absorbed(spread(shadows), spread(values), absorbing)
+    return lambda shadows, _: union(spread(shadows))
+
+
+def union(shadows: Sequence[Shadow]) -> Shadow:
+    """Return the shadow of a result that needs every input."""
+    found = [shadow for shadow in shadows if shadow is not None]
+    if not found:
+        return None
+    total = found[0]
+    for shadow in found[1:]:
+        total = np.maximum(total, shadow)
+    return total
+
+
+def _spread(command: Math) -> Callable[[Sequence[Shadow]], list[Shadow]]:
+    """Return the function that gives scalar inputs of a tile operation the tile's axes."""
+    rank = len(command.dst.shape)
+    scalar = [not operand.shape and rank > 0 for operand in command.inputs]
+
+    def spread(arrays: Sequence[Shadow]) -> list[Shadow]:
+        return [
+            array.reshape(len(array), *(1,) * rank)
+            if array is not None and is_scalar and array.ndim == 1
+            else array
+            for array, is_scalar in zip(arrays, scalar, strict=True)
+        ]
+
+    return spread
+
+
+def _select(shadows: Sequence[Shadow], values: Sequence[Shadow]) -> Shadow:
+    condition, a, b = shadows
+    if a is None and b is None:
+        return condition
+    chosen = values[0]
+    assert chosen is not None
+    zero = np.zeros((1,) * chosen.ndim, IDS)
+    picked = np.where(chosen, zero if a is None else a, zero if b is None else b)
+    return clean(picked if condition is None else np.maximum(picked, condition))
+
+
+def _absorbed(shadows: Sequence[Shadow], values: Sequence[Shadow], absorbing: int) -> Shadow:
+    """Propagate through ``and`` and ``or``: one defined operand may settle the result."""
+    total = union(shadows)
+    if total is None:
+        return None
+    for shadow, value in zip(shadows, values, strict=True):
+        assert value is not None
+        settles = value if value.dtype == np.bool_ and absorbing else value == absorbing
+        if value.dtype == np.bool_ and not absorbing:
+            settles = ~value
+        total = np.where(settles if shadow is None else settles & (shadow == 0), 0, total)
+    return clean(total.astype(IDS))
+
+
+def _moved(command: Math) -> Propagate:
+    function = SHAPE_OPS[command.op](command)
+
+    def moved(shadows: Sequence[Shadow], _: Sequence[Array]) -> Shadow:
+        if all(shadow is None for shadow in shadows):
+            return None
+        return clean(
+            function(
+                *[
+                    np.zeros((1,) * (1 + len(operand.shape)), IDS) if shadow is None else shadow
+                    for shadow, operand in zip(shadows, command.inputs, strict=True)
+                ]
+            )
+        )
+
+    return moved
+
+
+def _gather(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
+    """Propagate ``tt.gather``: what is picked, and by which index, is not told apart by axis."""
+    total = [None if shadow is None else shadow.max() for shadow in shadows]
+    worst = max((int(each) for each in total if each is not None), default=0)
+    return None if not worst else np.full((1,) * values[1].ndim, worst, IDS)
+
+
+def _whole(command: Math) -> Propagate:
+    """Return the rule for operations that may mix all lanes of a program."""
+    rank = len(command.dst.shape)
+
+    def mixed(shadows: Sequence[Shadow], _: Sequence[Array]) -> Shadow:
+        found = [
+            shadow.reshape(len(shadow), -1).max(axis=1).reshape(-1, *(1,) * rank)
+            for shadow in shadows
+            if shadow is not None
+        ]
+        return union(found)
+
+    return mixed
+
+
+def gemm_shadow(command: Gemm, shadows: Sequence[Shadow]) -> Shadow:
+    """Return the shadow of a product: an undefined lane spoils its row, or its column."""
+    a, b = shadows[:2]
+    parts: list[Shadow] = [None if len(shadows) < 3 else shadows[2]]
+    if a is not None:
+        parts.append(a.max(axis=-1, keepdims=True))
+    if b is not None:
+        parts.append(b.max(axis=-2, keepdims=True))
+    return union(parts)
+
+
+def reduce_shadow(command: Reduce, shadows: Sequence[Shadow]) -> Shadow:
+    """Return the shadow of every result of a reduction, or of a scan."""
+    axis = 1 + command.axis
+    shape = command.inputs[0].shape
+    if command.scan:
+        return union([None if s is None else _scanned(full(s, shape), command) for s in shadows])
+    return union([None if s is None else full(s, shape).max(axis=axis) for s in shadows])
+
+
+def _scanned(shadow: Array, command: Reduce) -> Array:
+    """Spread what is undefined to every element that is combined after it."""
+    axis = 1 + command.axis
+    if command.scan == "reverse":
+        return np.flip(np.maximum.accumulate(np.flip(shadow, axis), axis=axis), axis)
+    return np.maximum.accumulate(shadow, axis=axis)

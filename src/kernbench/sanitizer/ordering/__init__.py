@@ -1,0 +1,1 @@
+"""Who touched which bytes, and whether anything orders them."""

@@ -1,0 +1,250 @@
+"""Who touched which bytes of a buffer last, where programs may order each other by atomics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.errors import DataRaceError
+from kernbench.memory import Buffer
+from kernbench.sanitizer.facts.launch import element
+from kernbench.sanitizer.facts.places import Places
+from kernbench.sanitizer.ordering.segments import Segments
+from kernbench.sanitizer.ordering.touches import Kind, Part, Touch
+
+Array = npt.NDArray[Any]
+Found = tuple[int, str]
+"""A lane of an access, and in words what it races with."""
+
+_PLACE_BITS = 20
+_LOOKS_BACK = 8
+"""How many links of a chain are compared with one that is to be added."""
+
+ADVICE = (
+    "nothing orders the two: use an atomic, or signal with one afterwards and wait for it before"
+)
+
+
+class OrderedMap:
+    """The last writer, the readers since, and what was released, per granule of one buffer.
+
+    A *code* is a segment and the line where it touched the granule; 0 is nobody. Several are a
+    chain, by a negative number: what was there before, and the codes that one access has added.
+    """
+
+    def __init__(self, size_bytes: int, segments: Segments, places: Places) -> None:
+        self.segments = segments
+        self._size_bytes = size_bytes
+        self._places = places
+        self._granule = 0
+        self._writer: Array = np.zeros(0, np.int64)
+        self._readers: Array = np.zeros(0, np.int64)
+        self._released: Array = np.zeros(0, np.int64)
+        self._chains: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+        self._chain_numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def read(self, where: Array, segments: Array, place: int, itemsize: int) -> Found | None:
+        """Note reads at bytes ``where`` by ``segments``; return a lane that races, or None.
+
+        Atomics count as reads: as far as plain accesses are concerned they race with writes only.
+        """
+        codes = (segments << _PLACE_BITS) | place
+        for at in self._granules(where, itemsize):
+            found = self._conflict(self._writer[at], segments)
+            if found is not None:
+                return found
+            self._push(self._readers, at, codes)
+        return None
+
+    def write(self, where: Array, segments: Array, place: int, itemsize: int) -> Found | None:
+        """Note writes; returns as :meth:`read` does."""
+        codes = (segments << _PLACE_BITS) | place
+        for at in self._granules(where, itemsize):
+            found = self._conflict(self._writer[at], segments)
+            found = found or self._conflict(self._readers[at], segments)
+            if found is not None:
+                return found
+            self._writer[at] = codes
+            # Of several writers in this very access one remains.
+            found = self._conflict(self._writer[at], segments)
+            if found is not None:
+                return found
+            # Whoever is ordered behind this write is ordered behind those reads.
+            self._readers[at] = 0
+        return None
+
+    def add(self, touch: Touch, buffer: Buffer) -> None:
+        """Take note of what an operation touches that talks to nobody while it runs.
+
+        Raises:
+            DataRaceError: It is in no order with somebody who has touched the same bytes.
+        """
+        first = self.segments.begin((1, 1, 1), touch.clock, touch.who)
+        for part in touch.parts:
+            place = self._places.number(part.name, touch.kind.value)
+            look = self.write if touch.kind is Kind.WRITE else self.read
+            for low, high in part.spans().tolist():
+                where = np.arange(low, high, part.itemsize)
+                found = look(where, np.repeat(first, len(where)), place, part.itemsize)
+                if found is not None:
+                    raise _race(touch, part, buffer, int(where[found[0]]), found[1])
+
+    def heads(self, where: Array, itemsize: int) -> Array:
+        """Return per lane what was released there, for :meth:`released`."""
+        at = self._granules(where, itemsize)[0]
+        return np.asarray(self._released[at])
+
+    def released(self, head: int) -> Iterator[int]:
+        """Yield the segments that have released something in one place."""
+        for code in self._codes(head):
+            yield code >> _PLACE_BITS
+
+    def release(self, where: Array, segments: Array, itemsize: int, *, follows: bool) -> None:
+        """Let what ``segments`` did be released in places, beside what was released there.
+
+        With ``follows`` they have taken that up, and stand for it.
+        """
+        at, codes = self._granules(where, itemsize)[0], segments << _PLACE_BITS
+        if follows:
+            self._released[at] = codes
+        else:
+            self._push(self._released, at, codes)
+
+    def _granules(self, where: Array, itemsize: int) -> list[Array]:
+        shared = math.gcd(itemsize, int(np.gcd.reduce(where)) if len(where) else 0)
+        if not self._granule:
+            self._granule = shared
+            length = -(-self._size_bytes // shared)
+            self._writer, self._readers, self._released = (
+                np.zeros(length, np.int64) for _ in range(3)
+            )
+        elif shared % self._granule:
+            self._refine(math.gcd(shared, self._granule))
+        first = where // self._granule
+        return [first + step if step else first for step in range(itemsize // self._granule)]
+
+    def _refine(self, granule: int) -> None:
+        """Cut every granule in parts: somebody accesses bytes that begin inside of one."""
+        factor = self._granule // granule
+        length = -(-self._size_bytes // granule)
+        self._writer, self._readers, self._released = (
+            np.repeat(each, factor)[:length]
+            for each in (self._writer, self._readers, self._released)
+        )
+        self._granule = granule
+
+    def _conflict(self, entries: Array, segments: Array) -> Found | None:
+        """Return the first lane whose entry is of a program that its own is in no order with."""
+        if not entries.any():
+            return None
+        mine = self.segments.programs_of(segments)
+        asked = np.flatnonzero((entries < 0) | (self._programs_of(entries) != mine))
+        asked = asked[entries[asked] != 0]
+        if not len(asked):
+            return None
+        firsts, _ = _distinct_pairs(entries[asked], segments[asked])
+        for lane in asked[np.sort(firsts)].tolist():
+            segment = int(segments[lane])
+            for code in self._codes(int(entries[lane])):
+                theirs = code >> _PLACE_BITS
+                if not self.segments.is_before(theirs, segment):
+                    who = self.segments.describe(theirs, segment)
+                    place = self._places[code & ((1 << _PLACE_BITS) - 1)]
+                    return lane, f"{who} {place}; {ADVICE}"
+        return None
+
+    def _programs_of(self, entries: Array) -> Array:
+        """Return the program of every entry that is a code; 0 where there is none or a chain."""
+        return self.segments.programs_of(np.where(entries < 0, 0, entries >> _PLACE_BITS))
+
+    def _codes(self, entry: int) -> Iterator[int]:
+        while entry < 0:
+            entry, codes = self._chains[-entry]
+            yield from codes
+        if entry:
+            yield entry
+
+    def _push(self, entries: Array, at: Array, codes: Array) -> None:
+        """Add codes to what is there, in place of an older one of the same program alone."""
+        before = entries[at]
+        entries[at] = np.arange(len(at))
+        remains = entries[at]
+        mine = self._programs_of(codes)
+        if (mine[remains] != mine).any():
+            entries[at] = before
+            for rows, row_codes in _by_granule(at, codes):
+                self._put(entries, rows, row_codes)
+            return
+        alone = (before == 0) | ((before > 0) & (self._programs_of(before) == mine))
+        after = np.where(alone, codes, before)
+        others = np.flatnonzero(~alone)
+        if len(others):
+            firsts, which = _distinct_pairs(before[others], codes[others])
+            lanes = others[firsts]
+            pairs = zip(before[lanes].tolist(), codes[lanes].tolist(), strict=True)
+            after[others] = np.array([self._chained(b, (c,)) for b, c in pairs])[which]
+        entries[at] = after
+
+    def _put(self, entries: Array, at: Array, codes: Array) -> None:
+        """Add several codes per granule, ``[granules, codes]``."""
+        sets, which = np.unique(codes, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        before = entries[at]
+        firsts, of = _distinct_pairs(before, which)
+        listed = [tuple(each) for each in sets.tolist()]
+        pairs = zip(before[firsts].tolist(), which[firsts].tolist(), strict=True)
+        entries[at] = np.array([self._chained(b, listed[row]) for b, row in pairs])[of]
+
+    def _chained(self, before: int, codes: tuple[int, ...]) -> int:
+        """Return the number of a chain with another link, or of one that has it already."""
+        link = before
+        for _ in range(_LOOKS_BACK):
+            if link >= 0:
+                break
+            link, known = self._chains[-link]
+            if known == codes:
+                return before
+        key = (before, codes)
+        number = self._chain_numbers.get(key)
+        if number is None:
+            number = self._chain_numbers[key] = len(self._chains)
+            self._chains.append(key)
+        return -number
+
+
+def _distinct_pairs(left: Array, right: Array) -> tuple[Array, Array]:
+    """Return where each pair occurs first, and which of these pairs every lane has."""
+    if not len(left):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    # Neighbours are mostly alike, so runs of them are compared.
+    is_new = np.ones(len(left), np.bool_)
+    is_new[1:] = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
+    starts = np.flatnonzero(is_new)
+    _, first = np.unique(left[starts], return_inverse=True)
+    others, second = np.unique(right[starts], return_inverse=True)
+    _, firsts, which = np.unique(
+        first * len(others) + second, return_index=True, return_inverse=True
+    )
+    return starts[firsts], which[np.cumsum(is_new) - 1]
+
+
+def _by_granule(at: Array, codes: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield granules with the codes that each is given, those with equally many together."""
+    order = np.lexsort((codes, at))
+    at, codes = at[order], codes[order]
+    is_new = np.ones(len(at), np.bool_)
+    is_new[1:] = (at[1:] != at[:-1]) | (codes[1:] != codes[:-1])
+    at, codes = at[is_new], codes[is_new]
+    granules, starts, counts = np.unique(at, return_index=True, return_counts=True)
+    for count in np.unique(counts).tolist():
+        these = np.flatnonzero(counts == count)
+        yield granules[these], codes[starts[these][:, None] + np.arange(count)]
+
+
+def _race(touch: Touch, part: Part, buffer: Buffer, byte: int, other: str) -> DataRaceError:
+    place = element(buffer, byte, part.itemsize)
+    return DataRaceError(f"{part.name} ({touch.who}) {touch.kind.value} {place}, which {other}")

@@ -1,0 +1,207 @@
+"""What programs have told each other through atomics: the order inside of launches (ADR-0021 D6).
+
+What a program does is cut into *segments*: a new one begins behind each release, and where the
+program takes up (acquires) what others have released. A segment follows the one before it, the
+segments that it has acquired, and at the start of a launch everything that the launch follows.
+So two accesses are in order if a walk back from one finds the other; nobody keeps a clock per
+program, which would be as long as there are programs.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.sanitizer.facts.order import Clock
+from kernbench.sanitizer.facts.places import coordinates
+from kernbench.sanitizer.ordering.pasts import Launch, Past, index_of, known_before
+
+Array = npt.NDArray[Any]
+
+_MOST_REMEMBERED = 1 << 18
+"""Programs in the pasts that are kept: a past is asked for many times in a row."""
+
+
+class Segments:
+    """The segments of one launch, or of all launches that may talk to each other."""
+
+    def __init__(self) -> None:
+        self._program_of: Array = np.zeros(1024, np.int64)
+        self._count = 1
+        """Segment 0 is nobody's."""
+        self._launches: list[Launch] = []
+        self._firsts: list[int] = []
+        self._by_timeline: dict[int, list[Launch]] = {}
+        self._num_programs = 1
+        self._acquired: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        """By program: from which segment on it knows which others."""
+        self._pasts: dict[int, Past] = {}
+        self._remembered = 0
+
+    def begin(
+        self,
+        grid: tuple[int, int, int],
+        clock: Clock | None,
+        who: str,
+        begun: Clock | None = None,
+    ) -> Array:
+        """Return the first segments of a launch, by the linear ids of its programs.
+
+        ``begun`` stands for what the launch follows, where its clock may yet learn more.
+        """
+        count = grid[0] * grid[1] * grid[2]
+        programs = np.arange(self._num_programs, self._num_programs + count)
+        launch = Launch(self._num_programs, grid, clock, begun or clock, who)
+        self._launches.append(launch)
+        if clock is not None:
+            bisect.insort(self._by_timeline.setdefault(clock.timeline, []), launch, key=index_of)
+        self._firsts.append(self._num_programs)
+        self._num_programs += count
+        if self._acquired:
+            # Now, while what it follows has just been worked out.
+            self._beginning(launch)
+        return self._new(programs)
+
+    def after(self, segments: Array) -> Array:
+        """Return new segments of the same programs, which follow these."""
+        return self._new(self._program_of[segments])
+
+    def acquire(self, segment: int, released: Iterable[int]) -> int:
+        """Return the segment of the program that follows ``segment`` and what was released."""
+        program = int(self._program_of[segment])
+        before = tuple(each for each in released if self._program_of[each] != program)
+        known = self._acquired.setdefault(program, [])
+        if not before or (known and known[-1][1] == before):
+            return segment
+        mine = self._launch_of(program)
+        mine.taken_up.extend(
+            each for each in before if self._launch_of(int(self._program_of[each])) is not mine
+        )
+        found = int(self._new(np.array([program]))[0])
+        known.append((found, before))
+        return found
+
+    def programs_of(self, segments: Array) -> Array:
+        """Return whose segments these are, by numbers that no two launches share."""
+        return self._program_of[segments]
+
+    def is_before(self, a: int, b: int) -> bool:
+        """Return whether segment ``a`` has certainly ended before ``b`` begins, or is the same."""
+        past = self._pasts.get(b)
+        if past is None:
+            past = self._look_back(b)
+            self._remembered += len(past.reached)
+            if self._remembered > _MOST_REMEMBERED:
+                self._pasts.clear()
+                self._remembered = len(past.reached)
+            self._pasts[b] = past
+        program = int(self._program_of[a])
+        if a <= past.reached.get(program, 0):
+            return True
+        home, mine = self._launch_of(program), self._launch_of(int(self._program_of[b]))
+        return home is not mine and (past.has_whole(home) or mine.is_one_with(home))
+
+    def describe(self, segment: int, beside: int) -> str:
+        """Return how an error names a segment's program to one that looks from ``beside``."""
+        program = int(self._program_of[segment])
+        launch = self._launch_of(program)
+        name = f"program {coordinates(program - launch.first, launch.grid)}"
+        if launch is self._launch_of(int(self._program_of[beside])):
+            return name
+        return f"{name} of {launch.who}" if launch.who.startswith("kernel ") else launch.who
+
+    def _look_back(self, segment: int) -> Past:
+        """Return what comes before a segment, its own program's earlier segments included."""
+        past = Past()
+        self._walk(past, [segment])
+        past.prune(self._launch_of)
+        return past
+
+    def _walk(self, past: Past, pending: list[int]) -> None:
+        while pending:
+            segment = pending.pop()
+            program = int(self._program_of[segment])
+            launch = self._launch_of(program)
+            before = past.reached.get(program, 0)
+            if segment <= before or past.has_whole(launch):
+                continue
+            past.merge(self._beginning(launch))
+            past.reached[program] = segment
+            for number, released in reversed(self._acquired.get(program, ())):
+                if number <= before:
+                    break
+                if number <= segment:
+                    pending += released
+
+    def _beginning(self, launch: Launch) -> Past:
+        """Return what comes before a launch begins.
+
+        Launches follow launches for as long as a run goes on, so there is no recursion.
+        """
+        pending = [launch]
+        while pending:
+            last = pending[-1]
+            missing = [each for each in self._newest_before(last) if each.ending is None]
+            if last.beginning is not None:
+                pending.pop()
+            elif missing:
+                # Each needs its own beginning first, then all of it is known.
+                unborn = [each for each in missing if each.beginning is None]
+                pending += unborn
+                if not unborn:
+                    for each in missing:
+                        each.ending = self._ending(each)
+            else:
+                last.beginning = past = Past()
+                if last.begun is not None:
+                    past.follow(last.begun)
+                for each in self._newest_before(last):
+                    assert each.ending is not None
+                    past.merge(each.ending)
+                past.prune(self._launch_of)
+                pending.pop()
+        assert launch.beginning is not None
+        return launch.beginning
+
+    def _ending(self, launch: Launch) -> Past:
+        """Return what comes before whatever follows a launch, the launch itself included."""
+        past = Past()
+        assert launch.beginning is not None
+        assert launch.clock is not None
+        past.merge(launch.beginning)
+        self._walk(past, list(launch.taken_up))
+        past.whole[launch.clock.timeline] = launch.clock.index
+        past.prune(self._launch_of)
+        return past
+
+    def _newest_before(self, launch: Launch) -> list[Launch]:
+        """Return, per timeline, the newest launches that a launch follows."""
+        if launch.newest_before is not None:
+            return launch.newest_before
+        found = launch.newest_before = []
+        if launch.begun is None:
+            return found
+        for timeline, index in known_before(launch.begun).items():
+            launches = self._by_timeline.get(timeline, [])
+            at = bisect.bisect_right(launches, index, key=index_of)
+            if at:
+                newest = index_of(launches[at - 1])
+                first = bisect.bisect_left(launches, newest, key=index_of)
+                found += launches[first:at]
+        return found
+
+    def _launch_of(self, program: int) -> Launch:
+        return self._launches[bisect.bisect_right(self._firsts, program) - 1]
+
+    def _new(self, programs: Array) -> Array:
+        start, self._count = self._count, self._count + len(programs)
+        if self._count > len(self._program_of):
+            longer = np.zeros(2 * self._count, np.int64)
+            longer[:start] = self._program_of[:start]
+            self._program_of = longer
+        self._program_of[start : self._count] = programs
+        return np.arange(start, self._count)

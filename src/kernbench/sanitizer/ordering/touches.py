@@ -1,0 +1,174 @@
+"""Which operations of a run touched which bytes of a buffer, so that one in no order is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from kernbench.errors import DataRaceError
+from kernbench.memory import Buffer
+from kernbench.sanitizer.facts.launch import element
+from kernbench.sanitizer.facts.order import Clock
+from kernbench.sanitizer.facts.spans import Spans, covers, first_common
+
+_MANY = 64
+"""Touches of one timeline on one buffer, above which it pays to look for superfluous ones."""
+
+
+class Kind(Enum):
+    """What an operation does to bytes; the value is how errors say it."""
+
+    READ = "reads"
+    WRITE = "writes"
+    ATOMIC = "updates"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The bytes that one line of a kernel, or one call, touches."""
+
+    name: str
+    """``tt.load at x.py:3``, or ``all_reduce #1 on group world at x.py:7``."""
+    low: int
+    high: int
+    """No byte outside is touched."""
+    spans: Callable[[], Spans]
+    """The exact bytes; asked for only where ranges overlap."""
+    itemsize: int
+
+    def moved(self, distance: int) -> Part:
+        """Return the part of a tensor that begins later in its buffer."""
+        if not distance:
+            return self
+        spans = self.spans
+        return Part(
+            self.name,
+            self.low + distance,
+            self.high + distance,
+            lambda: spans() + distance,
+            self.itemsize,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touch:
+    """What one operation does, in one way, to one buffer."""
+
+    kind: Kind
+    clock: Clock
+    who: str
+    """What errors say of the operation, in parentheses."""
+    parts: tuple[Part, ...]
+    key: Any = None
+    """Touches with equal keys are of one kind and have the same bytes; None equals nothing."""
+
+    @property
+    def low(self) -> int:
+        return min(part.low for part in self.parts)
+
+    @property
+    def high(self) -> int:
+        return max(part.high for part in self.parts)
+
+    def races_with(self, other: Touch) -> tuple[Part, Part, int] | None:
+        """Return the parts that share a byte, and the byte, if one of the two writes."""
+        if self.kind is other.kind and self.kind is not Kind.WRITE:
+            return None
+        for mine in self.parts:
+            for its in other.parts:
+                if mine.low < its.high and its.low < mine.high:
+                    byte = first_common(mine.spans(), its.spans())
+                    if byte is not None:
+                        return mine, its, byte
+        return None
+
+    def makes_superfluous(self, older: Touch) -> bool:
+        """Return whether whoever races with the older one races with this one as well."""
+        if self.kind is not Kind.WRITE and self.kind is not older.kind:
+            return False
+        return all(
+            any(
+                mine.low <= part.low
+                and part.high <= mine.high
+                and covers(mine.spans(), part.spans())
+                for mine in self.parts
+            )
+            for part in older.parts
+        )
+
+
+class Touches:
+    """What was done to one buffer so far."""
+
+    def __init__(self) -> None:
+        self._by_timeline: dict[int, dict[Any, Touch]] = {}
+        """Of every timeline the touches by their keys, oldest first."""
+        self._limits: dict[int, int] = {}
+
+    def add(self, touch: Touch, buffer: Buffer) -> None:
+        """Take note of a touch. Whatever it is ordered behind must have been added before.
+
+        Raises:
+            DataRaceError: It is in no order with an earlier one, they share a byte, and one
+                writes it.
+        """
+        clock = touch.clock
+        for timeline, earlier in self._by_timeline.items():
+            if timeline == clock.timeline:
+                continue
+            known = clock.known.get(timeline, -1)
+            for other in reversed(earlier.values()):
+                if other.clock.index <= known:
+                    break
+                found = touch.races_with(other)
+                if found is not None:
+                    raise _race(touch, other, buffer, *found)
+        mine = self._by_timeline.setdefault(clock.timeline, {})
+        key = touch if touch.key is None else touch.key
+        mine.pop(key, None)
+        mine[key] = touch
+        if len(mine) > self._limits.get(clock.timeline, _MANY):
+            self._thin_out(clock.timeline)
+
+    def _thin_out(self, timeline: int) -> None:
+        """Forget what newer touches make superfluous, of a timeline that has many."""
+        newest_first = list(reversed(self._by_timeline[timeline].items()))
+        lows = np.array([touch.low for _, touch in newest_first])
+        highs = np.array([touch.high for _, touch in newest_first])
+        kept: dict[Any, Touch] = {}
+        for number, (key, older) in enumerate(newest_first):
+            around = (lows[:number] <= older.low) & (highs[:number] >= older.high)
+            newer = (newest_first[each][1] for each in np.flatnonzero(around))
+            if not any(each.makes_superfluous(older) for each in newer):
+                kept[key] = older
+        self._by_timeline[timeline] = dict(reversed(kept.items()))
+        self._limits[timeline] = max(_MANY, 2 * len(kept))
+
+
+def record_touch(buffer: Buffer, touch: Touch) -> None:
+    """Take note that an operation touches bytes of a buffer: the one way in for every access.
+
+    Operations are recorded in an order that agrees with their clocks.
+
+    Raises:
+        DataRaceError: Another operation in no order with it has touched one of the bytes, and
+            one of the two writes it.
+    """
+    if buffer.touches is None:
+        buffer.touches = Touches()
+    buffer.touches.add(touch, buffer)
+
+
+def _race(
+    touch: Touch, other: Touch, buffer: Buffer, mine: Part, its: Part, byte: int
+) -> DataRaceError:
+    place = element(buffer, byte - byte % mine.itemsize, mine.itemsize)
+    return DataRaceError(
+        f"{mine.name} ({touch.who}) {touch.kind.value} {place}, which {its.name} ({other.who}) "
+        f"{other.kind.value}; nothing orders the two: let one wait for the other, by an event, "
+        "wait_stream(), synchronize() or wait()"
+    )

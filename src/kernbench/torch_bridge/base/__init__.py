@@ -1,0 +1,1 @@
+"""What every part of the bridge uses: patches, refusals, types, versions."""

@@ -1,0 +1,73 @@
+"""Calls of collectives that ranks may have made in different orders without anyone noticing."""
+
+from __future__ import annotations
+
+import linecache
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kernbench.clock import Site
+    from kernbench.runtime_api import Part, Signature
+
+_MOST = 16
+"""So many calls are looked back at."""
+
+
+class SwappedCallsWarning(UserWarning):
+    """Two ranks have made two equal calls in opposite order: each may have the other's numbers."""
+
+
+class _Meeting(NamedTuple):
+    title: str
+    signature: Signature
+    sites: tuple[Site, ...]
+
+
+class CallOrder:
+    """The latest calls of one group that came from different lines on different ranks."""
+
+    def __init__(self) -> None:
+        self._latest: deque[_Meeting] = deque(maxlen=_MOST)
+        self._said: set[frozenset[Site]] = set()
+
+    def check(self, title: str, parts: Sequence[Part]) -> None:
+        """Warn of an earlier call whose lines are this one's the other way round.
+
+        Lines are the same if they say the same: each rank may have its own branch.
+        """
+        first = parts[0].site
+        if all(part.site == first for part in parts):
+            return
+        now = _Meeting(title, parts[0].signature, tuple(part.site for part in parts))
+        for earlier in self._latest:
+            if earlier.signature == now.signature:
+                self._compare(earlier, now, parts)
+        self._latest.append(now)
+
+    def _compare(self, earlier: _Meeting, now: _Meeting, parts: Sequence[Part]) -> None:
+        ends: dict[tuple[object, object], tuple[Part, Site, Site]] = {}
+        for part, before, after in zip(parts, earlier.sites, now.sites, strict=True):
+            first, then = _words(before), _words(after)
+            other = ends.get((then, first))
+            both = frozenset((before, after))
+            if first != then and other is not None and both not in self._said:
+                self._said.add(both)
+                rank, its_before, its_after = other[0].rank, *other[1:]
+                warnings.warn_explicit(
+                    f"{earlier.title} and {now.title} may be swapped: rank {rank} calls them at "
+                    f"{its_before} and {its_after}, rank {part.rank} at {before} and {after}; they "
+                    "are equal in kind and shape, so that each rank goes on with the other's "
+                    "numbers",
+                    SwappedCallsWarning,
+                    before.file,
+                    before.line,
+                )
+            ends.setdefault((first, then), (part, before, after))
+
+
+def _words(site: Site) -> object:
+    """Return what a line says; where that cannot be read, the line itself."""
+    return linecache.getline(site.file, site.line).strip() or site

@@ -1,0 +1,186 @@
+"""What the observer asks of an operation whenever it meets it, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.base.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
+
+_KEYS = torch._C.DispatchKey
+_without_dispatch = torch._C._disabled_torch_dispatch_impl
+# Collectives cost what their own part of the run says.
+_FREE_NAMESPACES = frozenset({"prim", "_c10d_functional", "_c10d_functional_autograd", "c10d"})
+_OF_PYTORCH = _FREE_NAMESPACES | {"aten", "prims", "fsdp"}
+_REFUSED_NAMESPACES = frozenset({"symm_mem"})
+# They reserve memory or show it differently; no kernel runs.
+_FREE = frozenset(
+    {
+        "aten.detach.default",
+        "aten.is_pinned.default",
+        "aten.empty.memory_format",
+        "aten.empty_like.default",
+        "aten.empty_strided.default",
+        "aten.lift_fresh.default",
+        "aten.new_empty.default",
+        "aten.new_empty_strided.default",
+        "aten._unsafe_view.default",
+        "aten.resize_.default",
+        "aten.squeeze_.default",
+        "aten.squeeze_.dim",
+        "aten.squeeze_.dims",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
+        "fsdp.record_grad_output_stream.default",
+    }
+)
+# Their result is on the host: the program waits until the device has computed it.
+_READ_BY_HOST = frozenset(
+    {
+        "aten._local_scalar_dense.default",
+        "aten.item.default",
+        "aten.is_nonzero.default",
+        "aten.equal.default",
+    }
+)
+# Their time is decided by how their operands lie in memory, too.
+_BY_LAYOUT = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
+_HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
+_COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
+# Beside pointwise operations: those whose operands PyTorch wants on one device.
+_ON_ONE_DEVICE = frozenset(
+    {
+        "aten.mm.default",
+        "aten.addmm.default",
+        "aten.bmm.default",
+        "aten.baddbmm.default",
+        "aten.cat.default",
+        "aten.embedding.default",
+        "aten.nll_loss_forward.default",
+    }
+)
+
+_WRITTEN_UNSAID = {
+    "aten.native_batch_norm.default": (3, 4),
+    "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
+    "fsdp.all_gather_copy_in.default": (1,),
+}
+"""Running statistics and buffers of which the schema does not say that they are written."""
+
+
+PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+"""Classes of tensors that hold memory themselves, as far as any were met; all others are wrappers
+around them."""
+
+
+def holds_memory(kind: type) -> bool:
+    """Return whether a class of tensors holds memory itself; it is plain from then on."""
+    if getattr(kind, "__torch_dispatch__", None) is not _without_dispatch:
+        return False
+    PLAIN.add(kind)
+    return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """An overload, such as ``aten.add.Tensor``; there is one object for each."""
+
+    call: Callable[..., Any]
+    """Executes it."""
+    name: str
+    """Without the overload, as reports call it."""
+    full_name: str
+    is_free: bool
+    """Whether it costs a device nothing."""
+    shows: bool
+    """Whether its result is another view of its operand."""
+    is_random: bool
+    is_copy: bool
+    """Whether its operand and its result may be in different places."""
+    is_read: bool
+    """Whether the host gets its result, and waits for it."""
+    makes_memory: bool
+    """Whether a result may have memory of its own."""
+    has_host_results: bool
+    """Whether its results behind the first are on the host."""
+    makes_empty: bool
+    """Whether it leaves that memory as it is."""
+    is_on_one_device: bool
+    """Whether tensors of the host do not mix with those of a device, numbers excepted."""
+    is_composite: bool
+    """Whether it is made of others. Below autograd (in the handlers of wrappers) PyTorch leaves it
+    whole until it comes to a backend."""
+    is_view: bool
+    """Whether it does nothing but show its operand otherwise, wherever that is."""
+    is_custom: bool
+    """Whether a library or the program may have written it in Python."""
+    is_plain: bool
+    """Whether all that there is to know of a call is its time, once it is known that its operands
+    are on one device."""
+    written: frozenset[int]
+    """Positions of the arguments that it writes, by its schema."""
+    changed: tuple[int, ...]
+    """Those that it writes in truth, in order."""
+    written_names: frozenset[str]
+    """Names of the arguments that it writes, by its schema."""
+
+
+@cache
+def describe(func: Any) -> Operation:
+    """Return what there is to know about an overload."""
+    schema, full_name = func._schema, str(func)
+    if func.namespace in _REFUSED_NAMESPACES:
+        raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")
+    shows = any(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+    )
+    is_copy = full_name in _COPIES
+    is_free = (
+        shows
+        or func.namespace in _FREE_NAMESPACES
+        or full_name in _FREE
+        # They change what their operand looks like.
+        or torch.Tag.inplace_view in func.tags
+    )
+    is_read = full_name in _READ_BY_HOST
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    makes_memory = any(each.alias_info is None for each in schema.returns)
+    # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
+    is_composite = func.has_kernel_for_dispatch_key(
+        _KEYS.CompositeImplicitAutograd
+    ) and not func.has_kernel_for_dispatch_key(_KEYS.CPU)
+    written = frozenset(
+        position
+        for position, each in enumerate(schema.arguments)
+        if each.alias_info is not None and each.alias_info.is_write
+    )
+    return Operation(
+        call=func._op,
+        # A device's attention has the name without what says that the host computes it.
+        name=str(func._overloadpacket).replace("_for_cpu", ""),
+        full_name=full_name,
+        is_free=is_free,
+        shows=shows,
+        is_random=is_random,
+        is_copy=is_copy,
+        is_read=is_read,
+        makes_memory=makes_memory,
+        has_host_results=full_name in _HOST_RESULTS,
+        makes_empty=full_name.startswith(("aten.empty", "aten.new_empty")),
+        is_on_one_device=not is_copy
+        and (torch.Tag.pointwise in func.tags or full_name in _ON_ONE_DEVICE),
+        is_composite=is_composite,
+        is_view=shows and not makes_memory and not is_composite,
+        is_custom=func.namespace not in _OF_PYTORCH,
+        # Others may be Python, which asks where tensors are.
+        is_plain=func.namespace == "aten"
+        and not (is_free or is_copy or is_random or is_read or is_composite)
+        and full_name not in _HOST_RESULTS | _BY_LAYOUT,
+        written=written,
+        changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
+        written_names=frozenset(schema.arguments[position].name for position in written),
+    )

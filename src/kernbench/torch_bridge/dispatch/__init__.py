@@ -1,0 +1,1 @@
+"""Every operation that PyTorch executes: where, on what, for how long."""

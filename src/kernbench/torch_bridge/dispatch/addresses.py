@@ -1,0 +1,177 @@
+"""Addresses of PyTorch's memory that programs have asked for, and what lies there.
+
+Kernels are handed addresses: by objects that have ``data_ptr()`` and are no tensors, and in tables.
+Nothing can be done with an address that ``data_ptr()`` never gave, so only those are kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from kernbench.errors import BadPointerError, UnreachableError
+from kernbench.memory import Buffer
+from kernbench.runtime_api import HostMemory, LentMemory
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.dispatch.unwritten import count_writes
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, unobserved
+from kernbench.torch_bridge.placement.residence import residence_of, storage_of
+
+_FIRST_ADDRESS = 1 << 44
+"""Of the first device without data; each has as many."""
+_FEW = 1 << 10
+
+_data_ptr = Tensor.data_ptr
+_is_expired: Any = torch.UntypedStorage._expired
+
+
+class Addresses(LentMemory):
+    """The storages of one run whose addresses its program has asked for; none is kept alive."""
+
+    def __init__(self, has_data: bool) -> None:
+        super().__init__()
+        self._has_data = has_data
+        self._storages: dict[int, StorageWeakRef] = {}
+        """By their first byte."""
+        self._asked: dict[int, StorageWeakRef] = {}
+        """The same by the addresses that were asked for, as Triton asks at every launch."""
+        self._starts: list[int] | None = None
+        """First bytes in order; None: not yet."""
+        self._most = _FEW
+
+    def of(self, tensor: Tensor) -> int:
+        """Return the address of a tensor, whose storage is found by it from now on."""
+        address = _data_ptr(tensor)
+        asked = self._asked.get(address)
+        if asked is not None and not _is_expired(asked.cdata):
+            return address
+        residence = residence_of(tensor)
+        if residence is None or residence.device is None:
+            return address
+        storage = storage_of(tensor)
+        start = self._start(storage, residence)
+        if not start:
+            return address
+        known = self._storages.get(start)
+        if known is None or known.cdata != storage._cdata or known.expired():
+            known = self._keep(start, storage)
+        if self._has_data:
+            self._asked[address] = known
+            return address
+        return start + int(tensor.storage_offset()) * tensor.element_size()
+
+    def known_buffer(self, tensor: Tensor, sip_id: int) -> Buffer:
+        """Return the memory of a tensor in a run without data, with its bytes if they are known."""
+        start = self.of(tensor) - int(tensor.storage_offset()) * tensor.element_size()
+        return _known_buffer(start, storage_of(tensor), sip_id)
+
+    def forget_numbers(self, buffer: Buffer) -> None:
+        """Take note that nobody knows any more what a buffer of the above holds."""
+        found = self._find(buffer.address)
+        if found is not None:
+            found[1]._known = None
+
+    def forget(self) -> None:
+        """Take note that some storage has other memory now, and others may get what it had."""
+        self._asked.clear()
+
+    def tensor_at(self, address: int) -> Tensor:
+        """Return the bytes from an address on to the end of the storage that it is in.
+
+        Raises:
+            BadPointerError: It is in none that lives.
+        """
+        found = self._find(address)
+        if found is None:
+            raise BadPointerError(
+                f"goes to address {address:#x}, which belongs to no live tensor of a simulated "
+                "device; was the tensor freed, or is it on the host?"
+            )
+        start, storage = found
+        return _bytes_of(storage, address - start)
+
+    def find(self, address: int, sip_id: int) -> Buffer | None:
+        """Return the memory that holds an address, or None.
+
+        Raises:
+            UnreachableError: It is that of another device.
+        """
+        found = self._find(address)
+        if found is None:
+            return super().find(address, sip_id)
+        start, storage = found
+        residence = storage._kernbench
+        if residence.sip_id != sip_id:
+            raise UnreachableError(
+                f"lies on {residence.device}, but the kernel runs on {DEVICE_TYPE}:{sip_id}"
+            )
+        if not self._has_data:
+            return _known_buffer(start, storage, sip_id)
+        whole = _bytes_of(storage, 0)
+        with unobserved():
+            buffer = HostMemory(sip_id).tensor(whole, "memory", "an address in memory").buffer
+        count_writes(whole, residence, buffer)
+        return buffer
+
+    def _start(self, storage: Any, residence: Any) -> int:
+        if self._has_data:
+            return int(storage.data_ptr())
+        if residence.block is None:
+            return 0
+        return int((residence.sip_id + 1) * _FIRST_ADDRESS + residence.block.address)
+
+    def _keep(self, start: int, storage: Any) -> StorageWeakRef:
+        weak = self._storages[start] = StorageWeakRef(storage)
+        self._starts = None
+        if len(self._storages) + len(self._asked) > self._most:
+            self._asked.clear()
+            self._storages = {at: each for at, each in self._storages.items() if not each.expired()}
+            self._most = 2 * len(self._storages) + _FEW
+        return weak
+
+    def _find(self, address: int) -> tuple[int, Any] | None:
+        """Return the storage that holds an address, behind its first byte."""
+        if self._starts is None:
+            self._starts = sorted(self._storages)
+        for position in range(bisect_right(self._starts, address) - 1, -1, -1):
+            start = self._starts[position]
+            storage = torch.UntypedStorage._new_with_weak_ptr(self._storages[start].cdata)
+            residence = None if storage is None else getattr(storage, "_kernbench", None)
+            # What lies here may have been freed, or been given other memory, since it was asked.
+            if residence is not None and self._start(storage, residence) == start:
+                size_bytes = storage.nbytes()
+                return (start, storage) if address < start + size_bytes else None
+        return None
+
+
+def _known_buffer(start: int, storage: Any, sip_id: int) -> Buffer:
+    known = getattr(storage, "_known", None)
+    if known is not None and known.nbytes() != storage.nbytes():
+        known = None
+    label = f"memory at {start:#x}"
+    buffer = Buffer(max(start, 0), storage.nbytes(), sip_id, label, known is not None)
+    if known is not None:
+        with unobserved():
+            # What a kernel writes there is known from then on.
+            buffer.adopt(_bytes_of(known, 0).numpy())
+    return buffer
+
+
+def _bytes_of(storage: Any, offset: int) -> Tensor:
+    """Return the bytes of a storage from one of them on."""
+    with unobserved():
+        made = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        return made.set_(storage, offset, (storage.nbytes() - offset,), (1,))
+
+
+def install(patches: Patches, addresses: Addresses) -> None:
+    """Let a run take note of the addresses that its program asks for."""
+
+    def data_ptr(self: Tensor) -> int:
+        return addresses.of(self)
+
+    patches.set(Tensor, "data_ptr", data_ptr)

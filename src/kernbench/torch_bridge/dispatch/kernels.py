@@ -1,0 +1,232 @@
+"""Triton kernels that a PyTorch program launches on tensors of its simulated devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from kernbench.errors import BadPointerError, UsageError
+from kernbench.kernel_time import gathered_params
+from kernbench.replay import PointerArg
+from kernbench.runtime_api import (
+    PLAIN_LAUNCH,
+    HostMemory,
+    KernelLauncher,
+    LivePlan,
+    Reach,
+    refuse_out_of_bounds,
+    run_on_copies,
+    run_watched,
+    tables_of,
+)
+from kernbench.sanitizer import Launched
+from kernbench.torch_bridge.costs import OperationTiming
+from kernbench.torch_bridge.dispatch.known_values import forget
+from kernbench.torch_bridge.dispatch.unwritten import count_writes
+from kernbench.torch_bridge.placement.in_use import find_use
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, executing
+from kernbench.torch_bridge.placement.residence import Residence, residence_of
+from kernbench.torch_bridge.processes.process import current
+
+if TYPE_CHECKING:
+    from kernbench.interleaved import Executed
+    from kernbench.kernel_time import Tables
+    from kernbench.memory import Buffer
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import Grid, KernelEngine, KernelPlan, RankState, Run
+    from kernbench.triton_backend import KernelBinary
+
+
+class TorchLauncher(KernelLauncher):
+    """Launches as the runtime does, but on PyTorch's memory and in the program's order.
+
+    A kernel's data is computed when it is launched, as that of PyTorch's own operations is; its
+    time is that of an operation on the current stream.
+    """
+
+    def __init__(self, run: Run, engine: KernelEngine) -> None:
+        super().__init__(run, engine)
+        self._timings: dict[tuple[KernelPlan, int, Tables], OperationTiming] = {}
+
+    def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
+        """Compute a kernel and put it on the current stream of the rank's device.
+
+        Raises:
+            BadPointerError: A pointer argument is no tensor on the rank's current device.
+            OutOfBoundsError: It would touch memory outside of a tensor's storage.
+            UsageError: It touches what a collective uses that was not waited for.
+            NoDataError: It decides by data, and the run has none.
+        """
+        entry, plan = self.planned(binary, grid, args)
+        process = current()
+        state, run = process.state, self.run
+        if process.capture is not None:
+            args = _with_tensors(plan, args)
+            written = [args[index] for index, _, _, writes in plan.pointers if writes]
+            process.capture.take_kernel(self.launch, (binary, grid, args), written)
+        params = self._params_of(plan, args, state)
+        if isinstance(plan, LivePlan):
+            timing = self._run_live(plan, params, state)
+        else:
+            tables = _tables(plan, args) if plan.gathered else ()
+            timing = self._timing(plan, state.sip_id, tables)
+            if run.sanitizer is not None:
+                run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
+            if run.has_data and run.probed_ps is None:
+                self.record(plan, params, Launched(entry.name, state.rank))()
+        if process.is_replaying:
+            return
+        if run.probed_ps is None:
+            process.host.launch(entry.name, timing, state.sip_id)
+        else:
+            run.probed_ps += timing.template(False).duration_ps
+
+    def _timing(self, plan: KernelPlan, sip_id: int, tables: Tables) -> OperationTiming:
+        """Return the schedules of a launch; SIPs without a description of their own share them."""
+        key = (plan, id(self.run.machine.sip_at(sip_id)), tables)
+        found = self._timings.get(key)
+        if found is None:
+            self.engine.check(plan.trace, sip_id)
+            name = plan.kernel.name
+
+            def make(queued: bool) -> Template:
+                return self.template(
+                    plan, (), sip_id, name, PLAIN_LAUNCH, queued=queued, tables=tables
+                )
+
+            found = self._timings[key] = OperationTiming(make)
+        return found
+
+    def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
+        """Compute a kernel that decides by data, and return the schedules of what it did."""
+        run, engine, name = self.run, self.engine, plan.kernel.name
+        if not run.has_data and not any(
+            each.buffer.has_data for each in params if isinstance(each, PointerArg)
+        ):
+            raise plan.no_data_error()
+        reach = Reach(run, plan, state, params)
+        if run.probed_ps is None:
+            executed = run_watched(run, engine, plan, params, reach, Launched(name, state.rank))
+            if not run.has_data:
+                _forget_written(executed)
+        else:
+            executed = run_on_copies(run, engine, plan, params, reach)
+
+        def make(queued: bool) -> Template:
+            tables = tables_of(gathered_params(executed.trace), executed.pointers)
+            conditions = engine.conditions(state.sip_id, (), queued=queued, tables=tables)
+            return engine.schedule(executed.trace, state.sip_id, conditions, name)
+
+        return OperationTiming(make)
+
+    def _params_of(
+        self, plan: KernelPlan | LivePlan, args: tuple[Any, ...], state: RankState
+    ) -> list[Any]:
+        """Check the tensors among the arguments, and put their memory in their place."""
+        params, memory = list(args), HostMemory(state.sip_id)
+        known: dict[int, Buffer] = {}
+        for index, low, high, writes in plan.pointers:
+            what, tensor = _name(plan, index), params[index]
+            if not isinstance(tensor, Tensor):
+                tensor = _tensor_at(what, tensor)
+            residence = _on_device(what, tensor, state.sip_id)
+            start = tensor.storage_offset() * tensor.element_size()
+            size = tensor.untyped_storage().nbytes()
+            if isinstance(plan, LivePlan):
+                first, end = 0, size
+            else:
+                first, end = start + low, start + high
+            use = find_use(residence, first, end, writes)
+            if use is not None:
+                raise UsageError(
+                    f"{what} {'writes' if writes else 'reads'} a tensor of shape "
+                    f"{tuple(tensor.shape)} that is in use by {use.part.describe()}, called at "
+                    f"{use.part.site}; call wait() on its Work first"
+                )
+            if not self.run.has_data:
+                if isinstance(plan, LivePlan):
+                    made = current().session.addresses.known_buffer(tensor, state.sip_id)
+                    # One for all tensors in the same memory.
+                    params[index] = PointerArg(known.setdefault(made.address, made), start)
+                elif writes:
+                    forget([tensor])
+                continue
+            with executing():
+                found = memory.tensor(tensor, plan.kernel.param_names[index], what)
+            if first < 0 or end > size:
+                assert not isinstance(plan, LivePlan)
+                refuse_out_of_bounds(self.engine, plan, index, found, state)
+            if self.run.sanitizer is not None:
+                count_writes(tensor, residence, found.buffer)
+            params[index] = PointerArg(found.buffer, start)
+        return params
+
+
+def _name(plan: KernelPlan | LivePlan, index: int) -> str:
+    return f"argument {plan.kernel.param_names[index]} of kernel {plan.kernel.name}"
+
+
+def _tables(plan: KernelPlan, args: tuple[Any, ...]) -> Tables:
+    """Return the sizes of the storages that a launch goes to by loaded indices."""
+    found = _with_tensors(plan, args)
+    return tuple((index, found[index].untyped_storage().nbytes()) for index in plan.gathered)
+
+
+def _forget_written(executed: Executed) -> None:
+    """Take note of the memory that a launch without data has written with nobody knows what."""
+    process = current()
+    for pointer in executed.pointers.values():
+        if not pointer.buffer.has_data or process.capture is not None:
+            process.session.addresses.forget_numbers(pointer.buffer)
+
+
+def _with_tensors(plan: KernelPlan | LivePlan, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a launch's arguments with the tensor in place of whatever else points into one."""
+    found = list(args)
+    for index, *_ in plan.pointers:
+        if not isinstance(args[index], Tensor):
+            found[index] = _tensor_at(_name(plan, index), args[index])
+    return tuple(found)
+
+
+def _tensor_at(what: str, given: Any) -> Tensor:
+    """Return a tensor of what an argument points to.
+
+    Triton takes everything for a pointer that has ``data_ptr()`` and ``dtype``.
+
+    Raises:
+        BadPointerError: That is no tensor on a simulated device.
+    """
+    address = int(given.data_ptr())
+    # As triton.reinterpret wraps a tensor. What errors say of it is better than of its bytes.
+    base = getattr(given, "base", None)
+    if isinstance(base, Tensor) and base.data_ptr() == address:
+        return base
+    try:
+        return current().session.addresses.tensor_at(address)
+    except BadPointerError as error:
+        raise BadPointerError(f"{what}, a {type(given).__name__}, {error}") from None
+
+
+def _on_device(what: str, tensor: Tensor, sip_id: int) -> Residence:
+    """Return where a tensor is that is a pointer argument.
+
+    Raises:
+        BadPointerError: It is not on the device that the kernel is launched on.
+    """
+    residence = residence_of(tensor)
+    if residence is None:
+        kind = type(tensor).__name__
+        raise BadPointerError(
+            f'{what} lies on {tensor.device}, which a kernel cannot reach; move it with .to("cuda")'
+            if kind in ("Tensor", "Parameter")
+            else f"{what} is a {kind}, which has no memory itself; pass the tensor inside, as "
+            ".to_local() returns it"
+        )
+    if residence.sip_id != sip_id:
+        raise BadPointerError(
+            f"{what} lies on {residence.device}, but the current device is "
+            f"{DEVICE_TYPE}:{sip_id}; call torch.cuda.set_device first, or move it"
+        )
+    return residence

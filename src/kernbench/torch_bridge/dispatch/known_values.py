@@ -1,0 +1,241 @@
+"""Numbers of tensors without data that follow from the program alone (ADR-0098)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.dispatch.operands import leaves, written_tensors
+from kernbench.torch_bridge.placement.call_keys import is_meta
+from kernbench.torch_bridge.placement.names import CPU, META
+from kernbench.torch_bridge.placement.residence import storage_of
+from kernbench.torch_bridge.processes.process import current
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.base.operations import Operation
+
+MOST_ELEMENTS = 1 << 14
+"""Of a tensor whose numbers are kept: counters, lengths, positions, masks of a batch."""
+
+_dispatch_mode = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_INDEX = torch.ops.aten.index.Tensor
+_MASKED_SELECT = torch.ops.aten.masked_select.default
+_OVERWRITING = frozenset({"aten.fill_", "aten.zero_", "aten.copy_"})
+_OR = frozenset({"aten.bitwise_or", "aten.bitwise_or_", "aten.logical_or", "aten.logical_or_"})
+_AND = frozenset({"aten.bitwise_and", "aten.bitwise_and_", "aten.logical_and", "aten.logical_and_"})
+
+
+def values_of(tensor: Tensor) -> Tensor | None:
+    """Return a tensor of the host that shows a tensor's numbers, if they are known.
+
+    It shares what is kept for the storage: what is written to one view is seen in the others.
+    """
+    if not is_meta(tensor):
+        return tensor
+    kept = _kept(tensor)
+    return None if kept is None else _view(kept, tensor)
+
+
+def forget(tensors: Iterable[Tensor]) -> None:
+    """Take note that memory was written with numbers that nobody knows."""
+    for tensor in tensors:
+        if type(tensor) in PLAIN and tensor.layout is torch.strided:
+            storage = storage_of(tensor)
+            if getattr(storage, "_known", None) is not None:
+                storage._known = None
+
+
+def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+    """Find out which numbers ``result = func(*args, **kwargs)`` has, and what it has written."""
+    overwrites = operation.name in _OVERWRITING
+    given = args[1:] if overwrites else args
+    if _are_known(given) and (not kwargs or _are_known(kwargs.values())) and _is_plain(operation):
+        _follow_known(func, operation, args, kwargs, result)
+        return
+    value = _decided(operation, args)
+    if operation.changed:
+        forget(written_tensors(func, operation, args, kwargs))
+    if value is not None:
+        with _disable_current_modes():
+            target = _to_be_known(result)
+            if target is not None:
+                target.fill_(value)
+
+
+def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the results of an operation whose shapes its numbers decide; None: nobody knows."""
+    if not _is_plain(operation):
+        return None
+    if not (_are_known(args) and _are_known(kwargs.values())):
+        selects = func is _INDEX or func is _MASKED_SELECT
+        return _selected(func, args) if selects and _are_known(args[1:]) else None
+    with _disable_current_modes():
+        found = _on_host(func, args, kwargs)
+        results = _each(torch.empty_like, found, device=META)
+        _keep(results, found)
+    return results
+
+
+def read(func: Any, args: Any) -> Any:
+    """Return what the host reads of tensors of a device; None: nobody knows."""
+    if not _are_known(args) or _dispatch_mode(_FAKE) is not None:
+        return None
+    with _disable_current_modes():
+        return _on_host(func, args, {})
+
+
+def follow_collective(
+    compute: Callable[[Any, Any], None],
+    inputs: Sequence[Sequence[Tensor]],
+    outputs: Sequence[Sequence[Tensor]],
+) -> None:
+    """Do what a collective does to the inputs and outputs of its ranks, where that is known."""
+    if _are_known(inputs):
+        given = _each(values_of, inputs)
+        targets = _each(_to_be_known, outputs)
+        if None not in (each for tensors in targets for each in tensors):
+            compute(given, targets)
+            return
+    for tensors in outputs:
+        forget(tensors)
+
+
+def _kept(tensor: Tensor) -> Any:
+    """Return the host's storage that holds what a tensor's memory is known to hold, or None."""
+    if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
+        return None
+    storage = storage_of(tensor)
+    kept = getattr(storage, "_known", None)
+    if kept is None or kept.nbytes() != storage.nbytes():
+        return None
+    return None if _is_lazy(tensor) else kept
+
+
+def _is_lazy(tensor: Tensor) -> bool:
+    """Return whether C++ notes of a view that its numbers are to be conjugated or negated."""
+    return bool(tensor.is_conj() or tensor.is_neg())
+
+
+def _view(storage: Any, tensor: Tensor) -> Tensor:
+    """Return a tensor of the host that shows a storage as a tensor of a device shows its own."""
+    made = torch.empty(0, dtype=tensor.dtype, device=CPU)
+    return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _are_known(values: Iterable[Any]) -> bool:
+    """Return whether the numbers of all tensors among nested values are; there may be none."""
+    for value in values:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            if not _are_known(value):
+                return False
+        elif (
+            isinstance(value, Tensor)
+            and _kept(value) is None
+            and (is_meta(value) or kind not in PLAIN)
+        ):
+            return False
+    return True
+
+
+def _is_plain(operation: Operation) -> bool:
+    """Return whether an operation is done when it is called, and gives the same each time."""
+    return not (
+        operation.is_random
+        or operation.makes_empty
+        or operation.is_custom
+        or current().capture is not None
+        or _dispatch_mode(_FAKE) is not None
+    )
+
+
+def _follow_known(
+    func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any
+) -> None:
+    written = written_tensors(func, operation, args, kwargs)
+    is_small = all(each.numel() <= MOST_ELEMENTS for each in leaves(result))
+    with _disable_current_modes():
+        if is_small and None not in _each(_to_be_known, written):
+            try:
+                _keep(result, _on_host(func, args, kwargs))
+                return
+            except NotImplementedError:
+                # The host has no such operation.
+                pass
+    forget(written)
+
+
+def _selected(func: Any, args: Any) -> Tensor:
+    """Return what known masks select of numbers that nobody knows."""
+    given, indices = args
+    places: list[Tensor | None] = []
+    with _disable_current_modes():
+        if func is _MASKED_SELECT:
+            given, mask = torch.broadcast_tensors(given, torch.empty_like(indices, device=META))
+            indices = [torch.broadcast_to(values_of(indices), mask.shape)]
+        for each in _each(values_of, indices):
+            if each is None or each.dtype not in (torch.bool, torch.uint8):
+                places.append(each)
+            else:
+                places.extend(each.nonzero().unbind(1))
+        found: Tensor = _INDEX(given, _each(torch.empty_like, places, device=META))
+    return found
+
+
+def _decided(operation: Operation, args: Any) -> bool | None:
+    """Return what all elements of a result are whatever the unknown operand holds, or None."""
+    name = operation.name
+    if (name not in _OR and name not in _AND) or not _is_plain(operation):
+        return None
+    for arg in args[:2]:
+        if isinstance(arg, Tensor) and _kept(arg) is not None:
+            with _disable_current_modes():
+                values = values_of(arg)
+                assert values is not None
+                if name in _AND and not values.any():
+                    return False
+                if name in _OR and values.dtype is torch.bool and values.all():
+                    return True
+    return None
+
+
+def _to_be_known(tensor: Tensor) -> Tensor | None:
+    """Return what shows a tensor's numbers, zeros if they are not known but may be from now on."""
+    found = values_of(tensor)
+    if found is None and tensor.numel() <= MOST_ELEMENTS and not _is_lazy(tensor):
+        storage = storage_of(tensor)
+        if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes:
+            storage._known = torch.UntypedStorage(storage.nbytes()).fill_(0)
+            found = _view(storage._known, tensor)
+    return found
+
+
+def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    named = {name: _each(values_of, value) for name, value in kwargs.items()}
+    if "device" in named:
+        named["device"] = CPU
+    return func(*_each(values_of, args), **named)
+
+
+def _keep(results: Any, found: Any) -> None:
+    """Keep the numbers of what an operation has made."""
+    for result, numbers in zip(leaves(results), leaves(found), strict=True):
+        if is_meta(result) and _kept(result) is None:
+            storage = storage_of(result)
+            storage._known = torch.UntypedStorage(storage.nbytes())
+            _view(storage._known, result).copy_(numbers)
+
+
+def _each(do: Callable[..., Any], value: Any, **named: Any) -> Any:
+    """Return nested values with all tensors replaced."""
+    if isinstance(value, Tensor):
+        return do(value, **named)
+    if type(value) is list or type(value) is tuple:
+        return type(value)([_each(do, each, **named) for each in value])
+    return value

@@ -1,0 +1,365 @@
+"""Every operation that PyTorch executes for a simulated process: where it runs, what it costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._prims.rng_prims import run_dtensor_rng_op
+
+from kernbench.torch_bridge.base.direct import KnownCall, execute_first
+from kernbench.torch_bridge.base.modes import Mode
+from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe
+from kernbench.torch_bridge.costs import num_bytes
+from kernbench.torch_bridge.device.pinned import pinned
+from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
+from kernbench.torch_bridge.device.streams import refuse_in_capture
+from kernbench.torch_bridge.dispatch.known_values import follow
+from kernbench.torch_bridge.dispatch.operands import ends_of_copy, is_for_device, residence_among
+from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
+from kernbench.torch_bridge.dispatch.unwritten import begin_unwritten
+from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
+from kernbench.torch_bridge.placement.call_keys import look_at
+from kernbench.torch_bridge.placement.in_use import check_named
+from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
+from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
+from kernbench.torch_bridge.placement.residence import Residence, settle, settle_on
+from kernbench.torch_bridge.processes.float32 import Float32
+from kernbench.torch_bridge.processes.process import Process, current
+from kernbench.torch_bridge.processes.registrations import KEYSET
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.front.session import Pricing
+
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_is_seen = torch._C._is_torch_function_mode_enabled
+"""Returns whether a mode of the program would see the functions that are called here."""
+_without_functions = torch._C.DisableTorchFunction
+_dispatch_mode = torch._C._get_dispatch_mode
+_graph_task = torch._C._current_graph_task_id
+_ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
+_ZEROS = torch.ops.aten.zeros.default
+_NUMBER = torch.ops.aten.scalar_tensor.default
+"""What C++ makes of a number that a program assigns to elements of a tensor."""
+_NO_BACKWARD = -1
+_OPERATIONS: dict[int, tuple[Operation, Any]] = {}
+"""By the identity of the overload, which the entry keeps alive: its own hash is Python."""
+
+
+class Observer(Mode):
+    """Sees every operation of one thread.
+
+    Wrappers (DTensor and the like) are left to their own handlers, whose operations on the
+    tensors inside come here.
+    """
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self._host = process.host
+        self._registrations = process.registrations
+        self._registered = process.registrations.of_devices
+        self._quick = process.registrations.quick
+        """Views and plain operations that were met, as in ``_OPERATIONS``."""
+        self._place = process.session.place
+        self._devices = process.session.devices
+        run = process.session.run
+        self._is_checked = run.has_data and run.sanitizer is not None
+        self.use(process.pricing or process.session.pricing(Float32()))
+
+    def use(self, pricing: Pricing) -> None:
+        """Take the times of operations from there from now on."""
+        self._costs, self._known = pricing.costs, pricing.known_calls
+        self._shapes = pricing.shapes
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Show a view, or do a plain operation like one before; others take more care."""
+        operation = self._quick.get(id(func))
+        if operation is None or types or _is_seen():
+            return self._decide(func, types, args, kwargs or {})
+        if operation.is_view:
+            return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        if UNDER_WAY and (MOVE.under_way or self._process.capture is not None):
+            return self._observe(func, operation, args, kwargs or {})
+        key = look_at(operation, args, kwargs)
+        if key is None:
+            return self._observe(func, operation, args, kwargs or {})
+        known = self._known.get(key)
+        if known is None:
+            return self._meet(func, operation, args, kwargs or {}, key)
+        try:
+            result = known.call(*args, **kwargs) if kwargs else known.call(*args)
+        except NotImplementedError as error:
+            result = in_wider_numbers(operation, args, kwargs or {}, error)
+        sip_id = key[1]
+        if operation.makes_memory:
+            if type(result) is Tensor:
+                settle_on(self._process, result, self._devices[sip_id], operation.name)
+            else:
+                _settle_all(result, self._devices[sip_id], operation.name)
+        self._host.launch(operation.name, known.timing, sip_id)
+        return result
+
+    def _decide(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation in the way that its kind asks for."""
+        if _is_seen():
+            with _without_functions():
+                return self.__torch_dispatch__(func, types, args, kwargs)
+        for each in types:
+            if each not in PLAIN and each.__name__ != "FakeTensor":
+                return NotImplemented
+        found = _OPERATIONS.get(id(func))
+        if found is None:
+            found = _OPERATIONS[id(func)] = describe(func), func
+        operation = found[0]
+        kernel = self._registered.get(func._name) if self._registered else None
+        if kernel is None and operation.is_custom:
+            kernel = self._registrations.fallback_for(func)
+        if kernel is not None and self._is_for(func, operation, args, kwargs):
+            # Its operations and kernels are the program's, below autograd.
+            with self:
+                return kernel.call(KEYSET, args, kwargs)
+        if kernel is None and (operation.is_view or (operation.is_plain and self._shapes is None)):
+            self._quick[id(func)] = operation
+        if operation.is_view:
+            return operation.call(*args, **kwargs)
+        if operation.is_composite and _dispatch_mode(_FAKE) is None:
+            if any(type(each) is Tensor and each.is_nested for each in args):
+                return self._observe(func, operation, args, kwargs)
+            with self:
+                return func.decompose(*args, **kwargs)
+        return self._observe(func, operation, args, kwargs)
+
+    def _is_for(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Return whether a call is for what the program has registered for devices."""
+        if func in self._registrations.once:
+            self._registrations.once.discard(func)
+            return False
+        if MOVE.under_way or _dispatch_mode(_FAKE) is not None:
+            return False
+        return is_for_device(operation, args, kwargs)
+
+    def _meet(
+        self,
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        key: tuple[Any, ...],
+    ) -> Any:
+        """Do a plain operation, and keep what there is to know of a call like it."""
+        call, name, sip_id = operation.call, operation.name, key[1]
+        try:
+            result, call = execute_first(func, operation, args, kwargs)
+        except NotImplementedError as error:
+            result = in_wider_numbers(operation, args, kwargs, error)
+        if operation.makes_memory:
+            _settle_all(result, self._devices[sip_id], name)
+        timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
+        if name not in self._costs.unknown:
+            self._known[key] = KnownCall(timing, call)
+        self._host.launch(name, timing, sip_id)
+        return result
+
+    def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation on tensors that are no wrappers."""
+        capture = self._process.capture
+        if capture is not None and not capture.is_busy:
+            return capture.observe(self._observe, func, operation, args, kwargs)
+        if kwargs and (kwargs.get("device") is not None or kwargs.get("pin_memory")):
+            return self._make(func, operation, args, kwargs)
+        source = residence_among(operation, args)
+        if kwargs:
+            check_named(operation, kwargs)
+        if MOVE.under_way:
+            return self._move(func, operation, args, kwargs, source, MOVE.target)
+        if source is None:
+            if self._shapes is not None and comes_back(operation, args):
+                return args[0]
+            return func(*args, **kwargs)
+        if operation.is_copy:
+            return self._move(func, operation, args, kwargs, source, source.device)
+        result, known = self._execute(func, operation, args, kwargs)
+        if operation.makes_memory:
+            settled = result[:1] if operation.has_host_results else result
+            _settle_all(settled, source.device, operation.name)
+        if operation.is_read:
+            self._copy_to_host(source.sip_id, num_bytes(args))
+        else:
+            self._launch(func, operation, args, kwargs, result, known, source.sip_id)
+        return result
+
+    def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation that is told where its result goes."""
+        if func is _ZERO_WITHOUT_MEMORY:
+            # Below a dispatch mode PyTorch's kernels read the memory that such a tensor lacks.
+            func = _ZEROS
+        if kwargs.get("pin_memory"):
+            return pinned(self._make(func, operation, args, {**kwargs, "pin_memory": False}))
+        asked = kwargs.get("device")
+        source = residence_among(operation, args)
+        target: torch.device | None = None
+        if asked is not None and asked.type == DEVICE_TYPE:
+            if _dispatch_mode(_FAKE) is not None:
+                # Shape propagation; a fake tensor on a device that C++ lacks cannot be copied.
+                return func(*args, **{**kwargs, "device": CPU})
+            target = with_index(asked)
+            kwargs = {**kwargs, "device": self._place}
+        elif MOVE.under_way:
+            target = MOVE.target
+        elif asked is None or asked == self._place:
+            # C++ says so of tensors that are to be where the operand is.
+            if source is not None:
+                target = source.device
+            elif _graph_task() != _NO_BACKWARD:
+                return self._make_in_backward(func, operation, args, kwargs)
+        return self._move(func, operation, args, kwargs, source, target)
+
+    def _make_in_backward(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """Do an operation that C++ may mean for a device: it names the place of its tensors."""
+        if self._shapes is not None:
+            device = torch.device(DEVICE_TYPE, self._process.state.sip_id)
+            return self._move(func, operation, args, kwargs, None, device)
+        result = self._move(func, operation, args, kwargs, None, None)
+        _leave_open(result)
+        return result
+
+    def _move(
+        self,
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        source: Residence | None,
+        target: torch.device | None,
+    ) -> Any:
+        """Do an operation whose result may be elsewhere than its operands."""
+        if operation.full_name == "aten.copy_.default":
+            source, target = ends_of_copy(args)
+        if target is None and source is not None and operation.is_copy:
+            return self._move_to_host(func, operation, args, kwargs, source)
+        if target is None:
+            result = func(*args, **kwargs)
+            if self._shapes is not None and func is _NUMBER:
+                follow(func, operation, args, kwargs, result)
+            return result
+        result, known = self._execute(func, operation, args, kwargs)
+        if operation.makes_memory:
+            _settle_all(result, target, operation.name)
+        if operation.is_copy and source is None:
+            self._copy("copy_from_host", target.index, num_bytes((result,)))
+        else:
+            self._launch(func, operation, args, kwargs, result, known, target.index)
+        return result
+
+    def _move_to_host(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], source: Residence
+    ) -> Any:
+        if self._shapes is None:
+            result = func(*args, **kwargs)
+        else:
+            result = copy_to_host(operation, args, kwargs)
+        wait = not kwargs.get("non_blocking", False)
+        if not wait and result is not args[0]:
+            # CUDA makes memory pinned that it is to copy to meanwhile.
+            pinned(result)
+        self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
+        return result
+
+    def _execute(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, Known | None]:
+        """Let PyTorch do it, or work out the shape of what it would give."""
+        EXECUTING.depth += 1
+        try:
+            if self._shapes is not None:
+                if operation.is_random:
+                    skip_numbers(_first_numel(args), kwargs.get("generator"))
+                return self._shapes.execute(func, operation, args, kwargs)
+            if operation.is_random:
+                with device_generator(_first_numel(args), kwargs.get("generator")):
+                    return func(*args, **kwargs), None
+            return func(*args, **kwargs), None
+        except NotImplementedError as error:
+            return in_wider_numbers(operation, args, kwargs, error), None
+        finally:
+            EXECUTING.depth -= 1
+
+    def _launch(
+        self,
+        func: Any,
+        operation: Operation,
+        args: Any,
+        kwargs: dict[str, Any],
+        result: Any,
+        known: Known | None,
+        sip_id: int,
+    ) -> None:
+        """Put it on the current stream, at its cost."""
+        if operation.is_free:
+            if self._is_checked and operation.makes_empty:
+                begin_unwritten(result)
+            return
+        timing = None if known is None else known.timings.get(sip_id)
+        if timing is None:
+            timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
+            if known is not None:
+                known.timings[sip_id] = timing
+        self._host.launch(operation.name, timing, sip_id)
+
+    def _copy(self, kind: Any, sip_id: int, size_bytes: int) -> Any:
+        template = self._process.session.run.transfers.build(kind, sip_id, size_bytes)
+        return self._host.copy(template, sip_id)
+
+    def _copy_to_host(self, sip_id: int, size_bytes: int, wait: bool = True) -> None:
+        command = self._copy("copy_to_host", sip_id, size_bytes)
+        if wait:
+            self._host.wait(command)
+
+
+def _settle_all(result: Any, device: torch.device | None, label: str) -> None:
+    if type(result) is Tensor or isinstance(result, Tensor):
+        settle(result, device, label)
+    elif isinstance(result, (list, tuple)):
+        for each in result:
+            _settle_all(each, device, label)
+
+
+def _leave_open(result: Any) -> None:
+    if type(result) is Tensor:
+        made = settle(result, None)
+        if made is not None:
+            made.is_open = True
+
+
+def _first_numel(args: Any) -> int:
+    first = args[0] if args else None
+    if isinstance(first, Tensor):
+        return first.numel()
+    if isinstance(first, (list, tuple)):
+        size = 1
+        for each in first:
+            size *= int(each)
+        return size
+    return 1
+
+
+@run_dtensor_rng_op.py_impl(Observer)
+def _dtensor_random(mode: Observer, start: int, end: int, op: Any, *args: Any, **kw: Any) -> Any:
+    """Fill one shard of a DTensor: equal offsets give equal numbers."""
+    refuse_in_capture("random numbers of a DTensor")
+    state = current().random_state
+    # Ranks come to an offset in different ways.
+    offset, state.position = state.offset, None
+    state.go_to(offset + start)
+    try:
+        with mode:
+            return op(*args, **kw)
+    finally:
+        state.go_to(offset + end)
+        state.position = None

@@ -1,0 +1,189 @@
+"""On which device the operands of an operation are."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from sys import getrefcount
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from kernbench.torch_bridge.base.operations import PLAIN, Operation, holds_memory
+from kernbench.torch_bridge.base.refusals import MixedDevicesError
+from kernbench.torch_bridge.placement.call_keys import is_meta
+from kernbench.torch_bridge.placement.in_use import check_use
+from kernbench.torch_bridge.placement.names import CPU, is_simulated
+from kernbench.torch_bridge.placement.residence import Residence, residence_of, settle, storage_of
+
+_HERE = str(Path(__file__).parents[1])
+_OVERLOADS = torch._ops.__file__
+_REFERENCES_OF_CPP = 3
+"""References to an argument that only C++ knows: its own, that of the arguments, the count's."""
+
+
+def residence_among(operation: Operation, args: Any) -> Residence | None:
+    """Return where the first tensor among arguments is that is on a device.
+
+    Raises:
+        UsageError: A tensor is in use by a collective that was not waited for.
+        RuntimeError: Tensors of host and device do not mix.
+    """
+    found: Residence | None = None
+    has_host = False
+    for arg in args:
+        kind = type(arg)
+        if kind in PLAIN or (isinstance(arg, Tensor) and holds_memory(kind)):
+            try:
+                residence = getattr(storage_of(arg), "_kernbench", None)
+            except (NotImplementedError, RuntimeError):
+                continue
+            if residence is None:
+                has_host |= not is_meta(arg)
+                continue
+            if residence.uses and not operation.is_free:
+                check_use(operation, args, arg, residence)
+            if residence.device is None:
+                has_host |= not residence.is_open
+                continue
+        elif isinstance(arg, (list, tuple)):
+            residence = residence_among(operation, arg)
+            if residence is None:
+                continue
+        else:
+            continue
+        if found is None:
+            found = residence
+        elif found.device is not residence.device and found.device != residence.device:
+            _refuse_mix(operation, found.device, residence.device)
+    if found is not None and has_host:
+        arg = None  # It would count as a reference to a tensor.
+        _check_host(operation, found.device, args)
+    return found
+
+
+def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a call is a device's, as PyTorch's dispatcher finds out on CUDA.
+
+    Raises:
+        UsageError: A tensor is in use by a collective that was not waited for.
+        RuntimeError: Tensors of host and device do not mix.
+    """
+    values = (*args, *kwargs.values())
+    if residence_among(operation, values) is not None:
+        return True
+    return not leaves(values) and any(
+        isinstance(each, torch.device) and is_simulated(each) for each in values
+    )
+
+
+def _check_host(operation: Operation, device: Any, args: Any) -> None:
+    """Refuse tensors of the host beside those of a device, unless they are numbers.
+
+    One that no Python code refers to is none of the program's: C++ has made it on its way through a
+    composite operation, to go with the device's tensors, and that is where it goes.
+    """
+    for position in range(len(args) if operation.is_on_one_device else 0):
+        if type(args[position]) not in PLAIN or not args[position].dim():
+            continue
+        if args[position].layout is not torch.strided:  # It has no storage, and goes with both.
+            continue
+        residence = getattr(storage_of(args[position]), "_kernbench", None)
+        is_host = residence is None or (residence.device is None and not residence.is_open)
+        if not is_host or is_meta(args[position]):
+            continue
+        if getrefcount(args[position]) > _REFERENCES_OF_CPP:
+            # Looking at them refers to it too.
+            of_modes = _references_of_modes(args, position)
+            if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
+                _refuse_mix(operation, device, CPU)
+        settle(args[position], device, operation.name)
+
+
+def _references_of_modes(args: Any, position: int) -> int:
+    """Return how often dispatch modes of the program refer to an argument that they pass on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    count = passed = 0
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if value is args[position]:
+                # The variable, and the dict that shows it here.
+                passed += 2
+            elif type(value) in (tuple, list):
+                passed += sum(each is args[position] for each in value)
+        name = frame.f_code.co_name
+        if name == "__call__" and frame.f_code.co_filename == _OVERLOADS:
+            passed += _passed_by_overloads()
+        elif name == "__torch_dispatch__":
+            count = passed
+        frame = frame.f_back
+    return count
+
+
+@cache
+def _passed_by_overloads() -> int:
+    """Return how many tuples of its own C++ makes of the arguments of an overload."""
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found.append(getrefcount(args[0]))
+            return args[0].detach()
+
+    found: list[int] = []
+    given = torch.empty(0)
+    with _disable_current_modes(), Count():
+        torch.neg(given)
+        torch.ops.aten.neg.default(given)
+    directly, by_overload = found
+    # One is that of the overload's Python.
+    return by_overload - directly - 1
+
+
+def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
+    if not operation.is_on_one_device:
+        return
+    raise MixedDevicesError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{first} and {second}! ({operation.full_name})"
+    )
+
+
+def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
+    """Return where ``copy_`` reads, and where it writes."""
+    target, given = args[:2]
+    target = residence_of(target)
+    # It may be a number.
+    source = residence_of(given) if isinstance(given, Tensor) else None
+    return source, None if target is None else target.device
+
+
+def leaves(values: Any) -> list[Tensor]:
+    """Return the tensors among nested values, in order."""
+    found: list[Tensor] = []
+    pending: list[Any] = [values]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            pending.extend(reversed(value))
+    return found
+
+
+def written_tensors(func: Any, operation: Operation, args: Any, kwargs: Any) -> list[Tensor]:
+    """Return the tensors that a call writes."""
+    found: list[Tensor] = []
+    for position in operation.changed:
+        if position < len(args):
+            found += leaves(args[position])
+        else:
+            found += leaves(kwargs.get(func._schema.arguments[position].name))
+    return found

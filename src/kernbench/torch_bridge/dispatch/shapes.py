@@ -1,0 +1,179 @@
+"""Operations without data: what shapes come out, worked out once for all ranks and all steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kernbench.errors import NoDataError
+from kernbench.torch_bridge.dispatch.known_values import follow, read, results_of, values_of
+from kernbench.torch_bridge.dispatch.sync_batch_norm import drops_empty_ranks
+from kernbench.torch_bridge.placement.call_keys import call_keys, is_meta
+from kernbench.torch_bridge.placement.names import CPU, META
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.base.operations import Operation
+    from kernbench.torch_bridge.costs import OperationTiming
+
+_FUNCTIONAL = "_c10d_functional"
+_POST = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
+class Known:
+    """What an operation does to operands of some layouts."""
+
+    __slots__ = ("made", "timings")
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+        """Layouts of its results, or positions of the operands that it returns."""
+        self.timings: dict[int, OperationTiming] = {}
+        """By SIP."""
+
+
+class Shapes:
+    """Executes operations on tensors that have none but a shape.
+
+    Most of PyTorch's shape functions are Python and take 100 us, so what they gave is kept by the
+    layouts of the operands; numbers with a fraction (learning rates) change few shapes.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Known] = {}
+
+    def execute(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, Known | None]:
+        """Return the result, and what is known of such calls if that is kept.
+
+        Raises:
+            NoDataError: Its shape depends on data.
+        """
+        if operation.is_read:
+            found = read(func, args)
+            return stand_in(func, args) if found is None else found, None
+        if func.namespace == _FUNCTIONAL:
+            # The shape function would not call the process group.
+            return func._op_dk(_POST, *args, **kwargs), None
+        if operation.is_free or operation.shows:
+            return _shaped(func, operation, args, kwargs), None
+        try:
+            result, known = self._work_out(func, operation, args, kwargs)
+        except NoDataError:
+            result = results_of(func, operation, args, kwargs)
+            if result is None:
+                raise
+            return result, None
+        follow(func, operation, args, kwargs, result)
+        return result, known
+
+    def _work_out(
+        self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, Known | None]:
+        keyed = call_keys(args)
+        if keyed is None:
+            return _shaped(func, operation, args, kwargs), None
+        key: Any = (func, keyed)
+        if kwargs:
+            named = call_keys(kwargs.values())
+            if named is None:
+                return _shaped(func, operation, args, kwargs), None
+            key = (func, keyed, tuple(kwargs), named)
+        known = self._known.get(key)
+        if known is not None:
+            return _made(known.made, args), known
+        try:
+            result = _shaped(func, operation, args, kwargs)
+        except NoDataError:
+            if not drops_empty_ranks(func):
+                raise
+            # None is supposed to be empty; other masks say nothing.
+            return torch.empty_like(args[0]), None
+        made = _layout(result, args)
+        if made is _UNKEPT or operation.name in _SIZED_BY_FRACTIONS:
+            return result, None
+        known = self._known[key] = Known(made)
+        return result, known
+
+
+_UNKEPT = object()
+_SIZED_BY_FRACTIONS = frozenset({"aten.arange", "aten.range"})
+"""Operations that numbers with a fraction tell the size of what they make."""
+
+
+def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        if not isinstance(error, NotImplementedError) and "meta tensor" not in str(error):
+            raise
+        raise NoDataError(
+            f"{operation.full_name}: what comes out depends on data, and a run with --no-data has "
+            f"none on devices; run it with data, or keep this part on the host ({error})"
+        ) from None
+
+
+def stand_in(func: Any, args: Any) -> Any:
+    """Return what the host reads of a device where nobody knows it: every element is 0."""
+    if func is torch.ops.aten.equal.default:
+        return tuple(args[0].shape) == tuple(args[1].shape)
+    if func is torch.ops.aten.is_nonzero.default:
+        return False
+    dtype = args[0].dtype
+    if dtype is torch.bool:
+        return False
+    if dtype.is_complex:
+        return 0j
+    return 0.0 if dtype.is_floating_point else 0
+
+
+def copy_to_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Do a copy from a device to the host: of what is known, and else of zeros."""
+    is_into = operation.full_name == "aten.copy_.default"
+    values = values_of(args[1] if is_into else args[0])
+    if is_into:
+        written: Tensor = args[0]
+        return written.zero_() if values is None else written.copy_(values)
+    made = torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device=CPU)
+    return made if values is None else made.copy_(values)
+
+
+def comes_back(operation: Operation, args: Any) -> bool:
+    """Return whether a copy brings the host its own numbers back.
+
+    DDP, in C++, sends what ranks know of their buckets by way of tensors that no program sees.
+    """
+    if operation.full_name != "aten.copy_.default" or not isinstance(args[1], Tensor):
+        return False
+    return is_meta(args[1]) and not is_meta(args[0])
+
+
+def _layout(result: Any, args: Any) -> Any:
+    """Return how to make a result again."""
+    if result is None:
+        return None
+    if isinstance(result, (list, tuple)):
+        layouts = [_layout(each, args) for each in result]
+        return _UNKEPT if _UNKEPT in layouts else (type(result), layouts)
+    if not isinstance(result, Tensor):
+        return _UNKEPT
+    for position, arg in enumerate(args):
+        if arg is result:
+            return position
+    if type(result) is not Tensor or not is_meta(result) or result.storage_offset():
+        return _UNKEPT
+    return (tuple(result.shape), result.stride(), result.dtype)
+
+
+def _made(layout: Any, args: Any) -> Any:
+    if layout is None:
+        return None
+    if type(layout) is int:
+        return args[layout]
+    if len(layout) == 2:
+        kind, layouts = layout
+        return kind(_made(each, args) for each in layouts)
+    shape, stride, dtype = layout
+    return torch.empty_strided(shape, stride, dtype=dtype, device=META)

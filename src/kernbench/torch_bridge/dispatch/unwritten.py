@@ -1,0 +1,38 @@
+"""Under the sanitizer: which memory of PyTorch's tensors nobody has written yet (ADR-0087)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from kernbench.memory import POISON, Buffer
+from kernbench.torch_bridge.placement.names import unobserved
+from kernbench.torch_bridge.placement.residence import Residence, residence_of
+
+
+def begin_unwritten(result: Any) -> None:
+    """Let a fresh tensor's memory hold :data:`POISON`, and keep count of what kernels write."""
+    residence = residence_of(result) if isinstance(result, Tensor) else None
+    if residence is None:
+        return
+    storage = result.untyped_storage()
+    with unobserved():
+        storage.fill_(POISON)
+    residence.written = np.zeros(storage.nbytes(), np.uint8)
+
+
+def count_writes(tensor: Tensor, residence: Residence, buffer: Buffer) -> None:
+    """Let a kernel's launch see what is unwritten, and count what it writes.
+
+    Operations of PyTorch are not followed: what one has written in place counts as written whole,
+    which the version tells, or bytes that are no :data:`POISON` where no kernel wrote.
+    """
+    count = residence.written
+    if count is None:
+        return
+    if tensor._version or (buffer.bytes[count == 0] != POISON).any():
+        residence.written = None
+        return
+    buffer.written = count

@@ -1,0 +1,48 @@
+"""Operations in types of numbers that PyTorch's CPU kernels lack and those for GPUs have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from kernbench.torch_bridge.base.operations import Operation
+
+_LACKING = re.compile(r"\"\w+\" not implemented for '(\w+)'")
+_TYPES = {
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Bool": torch.bool,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+}
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def in_wider_numbers(
+    operation: Operation, args: Any, kwargs: dict[str, Any], error: NotImplementedError
+) -> Any:
+    """Do an operation in float32 or float64 if it was refused for its type, and round the result.
+
+    Raises:
+        NotImplementedError: It was refused for another reason, or writes into its operands.
+    """
+    found = _LACKING.match(str(error))
+    narrow = _TYPES.get(found[1]) if found else None
+    if narrow is None or operation.written:
+        raise error
+    wide = torch.float32 if narrow in _HALVES else torch.float64
+
+    def cast(source: torch.dtype, target: torch.dtype) -> Any:
+        return lambda each: (
+            each.to(target) if isinstance(each, Tensor) and each.dtype == source else each
+        )
+
+    args, kwargs = tree_map(cast(narrow, wide), (args, kwargs))
+    return tree_map(cast(wide, narrow), operation.call(*args, **kwargs))

@@ -1,0 +1,1 @@
+"""Starting PyTorch programs, and what surrounds each of their processes."""

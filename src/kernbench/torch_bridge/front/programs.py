@@ -1,0 +1,309 @@
+"""Starting a program's processes, and what surrounds each of them."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernbench.clock import on_thread
+from kernbench.torch_bridge import c10d, device, graphs
+from kernbench.torch_bridge import registered as dispatcher
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
+from kernbench.torch_bridge.device.module import architecture_of
+from kernbench.torch_bridge.dispatch import addresses, sync_batch_norm
+from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
+from kernbench.torch_bridge.dispatch.observe import Observer
+from kernbench.torch_bridge.front import spawn, workers
+from kernbench.torch_bridge.front.remarks import remarks_of
+from kernbench.torch_bridge.front.session import Session
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes import float32, naming
+from kernbench.torch_bridge.processes.globals import Globals
+from kernbench.torch_bridge.processes.library_state import LibraryStates
+from kernbench.torch_bridge.processes.process import HERE, Process, _Here
+from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues
+from kernbench.torch_bridge.python.endings import leave, live
+from kernbench.torch_bridge.python.loggers import ProcessLoggers
+from kernbench.torch_bridge.python.modules import ProcessModules
+from kernbench.torch_bridge.python.packages import Packages
+from kernbench.torch_bridge.python.strands import Strands, show_daemon, starting
+from kernbench.torch_bridge.replaced import (
+    attention_choice,
+    attention_sharding,
+    context_parallel,
+    control_flow,
+    flex_attention,
+    libraries,
+    products_for_gpus,
+    profiling,
+    sharding,
+    spinning,
+    without_compiler,
+    without_data,
+)
+from kernbench.triton_backend import activate, announced_target
+
+if TYPE_CHECKING:
+    from kernbench.clock import Carrier
+    from kernbench.runtime_api import RuntimeContext, SpawnContext, StartedRank
+
+
+class Programs:
+    """Runs one program file in simulated processes of a run."""
+
+    def __init__(
+        self,
+        session: Session,
+        path: Path,
+        code: CodeType,
+        shown: Collection[int] | None,
+        with_rank: bool,
+        package: str | None = None,
+        private: Collection[str] = (),
+    ) -> None:
+        self._session = session
+        self._package = package
+        """Of a program that is run as a module; None for a file."""
+        self._path = path
+        self._code = code
+        self._output = (shown, with_rank)
+        self._base = Process(session, 0, environ.variables())
+        self._globals = Globals(self._base)
+        self._states = LibraryStates(self._base)
+        self._modules = ProcessModules(self._base, self._states, Packages(private))
+        self._loggers = ProcessLoggers(self._base)
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Replace what has to be replaced in PyTorch and Python, and put it back in the end."""
+        patches = Patches()
+        try:
+            self._globals.start(self._base)
+            patches.on_close(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+            # For this thread, and for those that somebody else starts.
+            patches.set(HERE, "process", self._base)
+            patches.set(_Here, "process", self._base)
+            patches.set(HERE, "is_foreign", False)
+            environ.install(patches)
+            output.install(patches, *self._output)
+            locks.install(patches)
+            clocks.install(patches)
+            queues.install(patches)
+            workers.install(patches, self)
+            Strands(inside, self._enter).install(patches)
+            endings.install(patches)
+            c10d.install(patches)
+            dispatcher.install(patches)
+            device.install(patches)
+            spinning.install(patches)
+            addresses.install(patches, self._session.addresses)
+            float32.install(patches)
+            graphs.install(patches)
+            libraries.install(patches)
+            without_compiler.install(patches)
+            control_flow.install(patches)
+            naming.install(patches)
+            profiling.install(patches)
+            sharding.install(patches)
+            attention_choice.install(patches)
+            attention_sharding.install(patches)
+            if not self._session.run.has_data:
+                without_data.install(patches)
+            context_parallel.install(patches)
+            flex_attention.install(patches)
+            products_for_gpus.install(patches)
+            sync_batch_norm.install(patches)
+            spawn.install(patches, self)
+            self._states.install(patches)
+            self._modules.install(patches)
+            self._loggers.install(patches)
+            folder = self._path.resolve().parent if self._package is None else Path.cwd()
+            patches.set(sys, "path", [str(folder), *sys.path])
+            run = self._session.run
+            patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
+            launcher = TorchLauncher(run, run.launcher.engine)
+            arch = architecture_of(run.machine.spec)
+            with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
+                yield
+        finally:
+            self._enter(self._base)
+            patches.close()
+
+    def execute(self, name: str) -> ModuleType:
+        """Execute the program as the module ``name`` of the calling process."""
+        module = ModuleType(name)
+        module.__dict__.update(__file__=str(self._path), __builtins__=builtins)
+        if self._package is not None:
+            module.__package__ = self._package
+            name_of_spec = f"{self._package}.{self._path.stem}".lstrip(".")
+            spec = spec_from_file_location(name_of_spec, self._path)
+            assert spec is not None
+            module.__spec__, module.__loader__ = spec, spec.loader
+        sys.modules[name] = module
+        if self._package:
+            importlib.import_module(self._package)
+        exec(self._code, module.__dict__)
+        return module
+
+    def on_main(self, variables: Mapping[str, str]) -> None:
+        """Execute the program once, as rank 0; it may spawn ranks."""
+        self._base.environ.update(environ.encoded(variables))
+        with inside(self._base), missing_kernels_by_name():
+            live(self._base, lambda: self.execute("__main__"))
+        self._base.host.catch_up()
+
+    def start(
+        self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
+    ) -> SpawnContext:
+        """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
+        run: RuntimeContext = self._session.run
+        run.world_size = max(run.world_size, nprocs)
+        processes: dict[int, Process] = {}
+
+        def carrier_of(rank: int) -> Carrier:
+            own = {name: value.replace("{rank}", str(rank)) for name, value in variables.items()}
+            process = processes[rank] = self._process(rank, own)
+            return self._carrier(process)
+
+        def body(rank: int) -> None:
+            self._run_in(processes[rank], lambda process: live(process, lambda: work(rank)))
+
+        with starting():
+            return run.multiprocessing.start(body, (), nprocs, carrier_of)
+
+    def start_one(self, work: Callable[[Process], object]) -> StartedRank:
+        """Return the rank that runs ``work(process)``, beside those that were started so before.
+
+        Raises:
+            UsageError: There is no SIP for it.
+        """
+        run = self._session.run
+        rank = run.multiprocessing.add()
+        run.world_size = max(run.world_size, rank.number + 1)
+        process = self._process(rank.number, {})
+        process.takes_number = True
+        with starting():
+            rank.start(lambda: self._run_in(process, work), self._carrier(process))
+        return rank
+
+    def _process(self, rank: int, variables: Mapping[str, str]) -> Process:
+        """Return a new process that inherits the caller's environment."""
+        environment = environ.variables() | environ.encoded(variables)
+        process = Process(self._session, rank, environment)
+        self._globals.start(process)
+        return process
+
+    def _carrier(self, process: Process) -> Carrier:
+        name = f"rank {process.rank}"
+        return on_thread(
+            name,
+            lambda: self._enter(process),
+            lambda target: threading.Thread(target=target, name=name, daemon=True),
+        )
+
+    def _run_in(self, process: Process, work: Callable[[Process], object]) -> None:
+        """Do the work of a process on its own main thread."""
+        process.begin()
+        HERE.process = process
+        HERE.is_foreign = False
+        show_daemon(threading.current_thread(), False)
+        with inside(process), missing_kernels_by_name():
+            work(process)
+        process.host.catch_up()
+
+    def end(self) -> None:
+        """End the process that has started all ranks: libraries may have started threads in it."""
+        with inside(self._base):
+            leave(self._base)
+
+    def _enter(self, process: Process) -> None:
+        """Show what is a process's own before it goes on."""
+        process.show(process.main_thread)
+        self._globals.load(process)
+        self._states.load(process)
+        self._modules.load(process)
+        self._loggers.load(process)
+
+
+@contextmanager
+def inside(process: Process) -> Iterator[None]:
+    """Surround the code of a thread of a process."""
+    c10d.know_groups(process)
+    observer = Observer(process)
+    process.observers.append(observer)
+    try:
+        with observer, _one_thread_backward():
+            yield
+    finally:
+        process.observers.remove(observer)
+
+
+@contextmanager
+def _one_thread_backward() -> Iterator[None]:
+    """Let backward passes stay on this thread, with all that belongs to its process."""
+    before = torch.autograd.is_multithreading_enabled()
+    torch.autograd.set_multithreading_enabled(False)
+    try:
+        yield
+    finally:
+        torch.autograd.set_multithreading_enabled(before)
+
+
+def run_torchrun(
+    context: RuntimeContext,
+    path: Path,
+    code: CodeType,
+    argv: list[str],
+    nprocs: int,
+    *,
+    shown: Collection[int] | None,
+    with_rank: bool,
+    module: str | None,
+    variables: Mapping[str, str],
+    private: Collection[str],
+) -> None:
+    """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
+    session = Session(context)
+    context.remarks.append(lambda: remarks_of(session))
+    package = None if module is None else module.rpartition(".")[0]
+    if module is not None and path.name == "__main__.py":
+        package = module
+    programs = Programs(session, path, code, shown, with_rank, package, private)
+    variables = {
+        "RANK": "{rank}",
+        "LOCAL_RANK": "{rank}",
+        "WORLD_SIZE": str(nprocs),
+        "LOCAL_WORLD_SIZE": str(nprocs),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": "{rank}",
+        "ROLE_WORLD_SIZE": str(nprocs),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        **variables,
+    }
+    with programs.surroundings():
+        sys.argv = argv
+        if nprocs == 1:
+            context.world_size = 1  # Until the program spawns more.
+            programs.on_main(
+                {name: value.replace("{rank}", "0") for name, value in variables.items()}
+            )
+        else:
+            programs.start(lambda _: programs.execute("__main__"), nprocs, variables).join()
+            programs.end()

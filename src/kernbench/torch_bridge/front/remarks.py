@@ -1,0 +1,55 @@
+"""What the report of a PyTorch program ends with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from kernbench.torch_bridge.memory import shown
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.front.session import Session
+
+
+def remarks_of(session: Session) -> list[str]:
+    """Return lines about the memory of ranks, and operations whose time is not well known.
+
+    Ranks whose needs look the same share a line. Without data a call counts once for each of its
+    shapes.
+    """
+    rows: list[tuple[str, str, int]] = []
+    used = session.memories.allocators
+    several = {process for process, count in Counter(each for each, _ in used).items() if count > 1}
+    for (process, sip_id), allocator in used.items():
+        amounts = allocator.amounts
+        peaks = amounts.allocated_bytes.peak_of_run, amounts.reserved_bytes.peak_of_run
+        if peaks[1]:
+            capacity = session.memories.device(sip_id).capacity_bytes
+            needs = f"{shown(peaks[0])} in tensors, {shown(peaks[1])} reserved of {shown(capacity)}"
+            where = f" on {DEVICE_TYPE}:{sip_id}" if process in several else ""
+            rows.append((needs, where, process.rank))
+    lines = []
+    for (needs, where), group in groupby(sorted(rows), key=itemgetter(0, 1)):
+        ranks = sorted({rank for *_, rank in group})
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}, each"
+        lines.append(f"peak memory of {who}{where}: {needs}")
+    pricings = session.pricings.values()
+    if session.run.has_data and any(each.costs.is_rounded for each in pricings):
+        lines.append(
+            "products of float32 that PyTorch does as tf32 took the time of tf32; their numbers "
+            "are those of float32"
+        )
+    unknown = sum((each.costs.unknown for each in pricings), Counter[str]())
+    if unknown:
+        named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+        lines.append(f"timed by their bytes alone, for their arithmetic is not known: {named}")
+    devices, machine = len(session.devices), session.run.machine
+    if devices < machine.num_sips:
+        lines.append(
+            f"machine {machine.name} has {machine.num_sips} devices, of which the program sees the "
+            f"{devices} that PyTorch can number"
+        )
+    return lines

@@ -1,0 +1,83 @@
+"""One run of PyTorch programs on a simulated machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernbench.torch_bridge.base.call_order import CallOrder
+from kernbench.torch_bridge.base.device_limit import MOST_DEVICES
+from kernbench.torch_bridge.base.direct import KnownCall
+from kernbench.torch_bridge.costs import OperationCosts
+from kernbench.torch_bridge.dispatch.addresses import Addresses
+from kernbench.torch_bridge.dispatch.shapes import Shapes
+from kernbench.torch_bridge.memory import Memories
+from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
+from kernbench.torch_bridge.processes.float32 import Float32
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import Collective, ProcessGroup, RuntimeContext
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What is known of operations: their times, and where that is kept."""
+
+    costs: OperationCosts
+    known_calls: dict[Any, KnownCall]
+    """Calls of plain operations, by what decides their time."""
+    shapes: Shapes | None
+    """Their shapes, with the times of calls; None in a run with data."""
+
+
+class Session:
+    """What all simulated processes of a run share."""
+
+    def __init__(self, run: RuntimeContext) -> None:
+        self.run = run
+        self.stores: dict[str, Any] = {}
+        """Keys and values of each store, by where its processes meet."""
+        self.groups: dict[tuple[int, str], ProcessGroup] = {}
+        """By spawn and name."""
+        self.pairs: dict[Any, list[Collective]] = {}
+        """Sends and receives that have not met, by group, ends and tag."""
+        self.pair_calls: dict[Any, int] = {}
+        self._orders: dict[ProcessGroup, CallOrder] = {}
+        self.pids = count(1)
+        """Of processes that were started by themselves."""
+        self.said: set[str] = set()
+        """Warnings that one of the processes has given for all."""
+        self.pricings: dict[Float32, Pricing] = {}
+        """By what is asked of products of float32."""
+        self.costs = self.pricing(Float32()).costs
+        self.shapes = self.pricing(Float32()).shapes
+        self.random_positions: dict[tuple[int, int], Any] = {}
+        """States of the CPU's generator that a process was told of, by seed and offset."""
+        self.memories = Memories(run.machine)
+        self.addresses = run.lent = Addresses(run.has_data)
+        self.devices = [
+            torch.device(DEVICE_TYPE, each)
+            for each in range(min(run.machine.num_sips, MOST_DEVICES))
+        ]
+        """Those that programs see."""
+        self.place = CPU if run.has_data else META
+        """Where C++ has the tensors of simulated devices."""
+
+    def pricing(self, precision: Float32) -> Pricing:
+        """Return what is known of operations where this is asked of products of float32."""
+        found = self.pricings.get(precision)
+        if found is None:
+            costs = OperationCosts(self.run.machine, precision)
+            shapes = None if self.run.has_data else Shapes()
+            found = self.pricings[precision] = Pricing(costs, {}, shapes)
+        return found
+
+    def order_of(self, members: ProcessGroup) -> CallOrder:
+        """Return the latest calls of a group, to look for swapped ones."""
+        found = self._orders.get(members)
+        if found is None:
+            found = self._orders[members] = CallOrder()
+        return found

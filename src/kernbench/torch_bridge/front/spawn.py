@@ -1,0 +1,112 @@
+"""``torch.multiprocessing.spawn``: ranks of the run in place of processes."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch.multiprocessing
+from torch import Tensor
+
+from kernbench.lazy import refuse_lazy_result
+from kernbench.torch_bridge.base.device_limit import check_ranks
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.python.queues import is_shared
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import SpawnContext
+    from kernbench.torch_bridge.front.programs import Programs
+
+
+def install(patches: Patches, programs: Programs) -> None:
+    """Let programs that start processes themselves start ranks."""
+
+    def spawn(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+    ) -> SpawnContext | None:
+        check_ranks(nprocs, f"torch.multiprocessing.spawn(nprocs={nprocs})")
+        context = programs.start(_in_new_main(fn, args, programs), nprocs, {})
+        if not join:
+            return context
+        context.join()
+        return None
+
+    for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.set_all(module, {"spawn": spawn, "start_processes": spawn})
+
+
+def _in_new_main(
+    fn: Callable[..., Any], args: tuple[Any, ...], programs: Programs
+) -> Callable[[int], None]:
+    """Return what a rank does: run the program's file as ``__mp_main__``, then its own ``fn``."""
+    # Tensors, queues and locks are shared, all else is each rank's own, as between real processes.
+    own = tuple(args)
+
+    def work(rank: int) -> None:
+        arguments = own_copy(own)
+        function = own_code(fn, programs)
+        refuse_lazy_result(function(rank, *arguments), f"the function of rank {rank}")
+
+    return work
+
+
+def own_code(found: Any, programs: Programs) -> Any:
+    """Return what the calling process has in the place of a function or class of its parent.
+
+    It looks for it by its name, in modules of its own, as a real process does that was spawned.
+    """
+    if isinstance(found, MethodType) and isinstance(found.__self__, type):
+        return getattr(own_code(found.__self__, programs), found.__name__)
+    module, path = getattr(found, "__module__", None), getattr(found, "__qualname__", "<")
+    if module is None or "<" in path:
+        return found
+    main = sys.modules["__main__"]
+    if module == "__main__" and hasattr(main, "__file__"):
+        if main.__name__ == "__main__":
+            main = sys.modules["__main__"] = programs.execute("__mp_main__")
+        return attrgetter(path)(main)
+    try:
+        return attrgetter(path)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return found
+
+
+def take_values(parent: Mapping[str, Any]) -> None:
+    """Take over what the parent's ``__main__`` holds but code, as a process that was forked has."""
+    main = sys.modules.get("__mp_main__")
+    if main is None or vars(main) is parent:
+        return
+    for name, value in parent.items():
+        is_code = isinstance(value, (type, FunctionType, ModuleType))
+        if not name.startswith("__") and not is_code:
+            try:
+                vars(main)[name] = own_copy(value)
+            except TypeError:
+                # Not all that a fork has can be copied.
+                vars(main)[name] = value
+
+
+def own_copy(value: Any) -> Any:
+    """Return what another process gets that is given a value: a copy, but for what ranks share."""
+    return copy.deepcopy(value, {id(each): each for each in _shared_in(value)})
+
+
+def _shared_in(value: Any) -> Iterable[Any]:
+    if isinstance(value, Tensor) or is_shared(value):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _shared_in(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _shared_in(each)

@@ -1,0 +1,128 @@
+"""What of the arguments of an operation decides its shapes and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.direct import NATIVE
+from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.placement.residence import Residence, storage_of
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.base.operations import Operation
+
+is_meta: Any = torch._C.TensorBase.is_meta.__get__
+"""Whether C++ has no data for a tensor, wherever the program sees it."""
+_UNKEYED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)
+
+
+def call_keys(values: Iterable[Any]) -> tuple[Any, ...] | None:
+    """Return what decides the shape of a result, None if that cannot be said."""
+    keys: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind in PLAIN:
+            if value.layout is not torch.strided:
+                return None
+            try:
+                keys.append((value.shape, value.stride(), value.dtype, is_meta(value)))
+            except RuntimeError:
+                # A nested tensor that C++ made: it has as many shapes as parts.
+                return None
+        elif kind is float:
+            keys.append(float)
+        elif kind is list or kind is tuple:
+            nested = call_keys(value)
+            if nested is None:
+                return None
+            keys.append(nested)
+        elif isinstance(value, _UNKEYED):
+            return None
+        else:
+            keys.append((kind, value))
+    return tuple(keys)
+
+
+_NUMBERS = frozenset({int, bool, str, type(None), torch.dtype, torch.memory_format, torch.layout})
+
+
+def look_at(
+    operation: Operation, args: Sequence[Any], kwargs: dict[str, Any] | None
+) -> tuple[Any, ...] | None:
+    """Return what decides the time of a call: the operation, the SIP of its tensors, and the rest.
+
+    None: there is none, or something is unusual about them, so that a closer look is needed.
+    """
+    try:
+        if len(args) == 2 and not kwargs:
+            first, second = args
+            if type(first) in NATIVE and type(second) in NATIVE:
+                # Most calls: no need for a list.
+                source, beside = storage_of(first)._kernbench, storage_of(second)._kernbench
+                sip_id = source.sip_id
+                if sip_id < 0 or sip_id != beside.sip_id or source.uses or beside.uses:
+                    return None
+                return operation, sip_id, first.shape, second.shape, first.dtype, second.dtype
+        keys: list[Any] = [operation, None]
+        found = _look_among(args, keys)
+    except (AttributeError, RuntimeError):
+        # It is in no place yet, or has no storage.
+        return None
+    if found is None or (kwargs and not _name_all(kwargs, keys)):
+        return None
+    keys[1] = found.sip_id
+    return tuple(keys)
+
+
+def _look_among(values: Sequence[Any], keys: list[Any]) -> Residence | None:
+    """Return where the tensors among values are, and add to ``keys`` what decides the time."""
+    found: Residence | None = None
+    for value in values:
+        kind = type(value)
+        if kind in PLAIN:
+            residence = storage_of(value)._kernbench
+            if residence.uses or residence.device is None:
+                return None
+            keys.append(value.shape)
+            keys.append(value.dtype)
+            if kind not in NATIVE:
+                keys.append(kind)
+        elif kind in _NUMBERS:
+            # True is equal to 1.
+            keys.append((bool, value) if kind is bool else value)
+            continue
+        elif kind is float:
+            keys.append(float)
+            continue
+        elif kind is list or kind is tuple:
+            keys.append(len(value))
+            if not value or type(value[0]) in _NUMBERS:
+                keys.extend(value)
+                continue
+            residence = _look_among(value, keys)
+            if residence is None:
+                return None
+        else:
+            return None
+        if found is None:
+            found = residence
+        elif found.sip_id != residence.sip_id:
+            return None
+    return found
+
+
+def _name_all(given: dict[str, Any], keys: list[Any]) -> bool:
+    """Add named numbers to ``keys``; return whether they are nothing else."""
+    for name, value in given.items():
+        kind = type(value)
+        if kind in _NUMBERS:
+            keys += (name, kind, value)
+        elif kind is float:
+            keys += (name, float)
+        else:
+            return False
+    return True

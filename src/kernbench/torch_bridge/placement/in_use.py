@@ -1,0 +1,147 @@
+"""Tensors of collectives that nobody has waited for: what may be done with them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from kernbench.errors import UsageError
+from kernbench.torch_bridge.placement.residence import Residence, settle, storage_of
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import Part
+    from kernbench.torch_bridge.base.operations import Operation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """Bytes of a storage that a collective reads or writes."""
+
+    part: Part
+    start: int
+    stop: int
+    writes: bool
+
+
+def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> list[Residence]:
+    """Note what a collective uses; end it with what this returns."""
+    found: list[Residence] = []
+    for tensors, writes in ((outputs, True), (inputs, False)):
+        # Who writes a tensor has it for itself; that it is read too says nothing more.
+        for tensor in tensors if writes or inputs is not outputs else ():
+            residence = settle(tensor, None)
+            if residence is not None:
+                residence.uses += (Use(part, *_span(tensor), writes),)
+                found.append(residence)
+    return found
+
+
+def end_use(part: Part, residences: Iterable[Residence]) -> None:
+    """Forget it."""
+    for residence in residences:
+        residence.uses = tuple(each for each in residence.uses if each.part is not part)
+
+
+def check_use(operation: Operation, args: Any, tensor: Tensor, residence: Residence) -> None:
+    """Refuse to read what a collective writes, or to write what it uses.
+
+    Raises:
+        UsageError: The operation would.
+    """
+    writes = any(
+        _holds(args[position], tensor) for position in operation.changed if position < len(args)
+    )
+    _check(operation, tensor, residence, writes)
+
+
+def check_named(operation: Operation, named: dict[str, Any]) -> None:
+    """Do so for the tensors that an operation is given by name, such as ``out``.
+
+    Raises:
+        UsageError: The operation would.
+    """
+    for name, value in named.items():
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            residence = _known(tensor) if isinstance(tensor, Tensor) else None
+            if residence is not None and residence.uses:
+                _check(operation, tensor, residence, name in operation.written_names)
+
+
+def _known(tensor: Tensor) -> Residence | None:
+    try:
+        found: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
+    except (NotImplementedError, RuntimeError):
+        # Wrappers and sparse tensors have no storage.
+        return None
+    return found
+
+
+def _check(operation: Operation, tensor: Tensor, residence: Residence, writes: bool) -> None:
+    first, stop = _span(tensor)
+    for use in residence.uses:
+        if _conflicts(use, first, stop, writes) and _touches(tensor, use):
+            part, what = use.part, "writes" if writes else "reads"
+            raise UsageError(
+                f"{operation.name} {what} a tensor of shape {tuple(tensor.shape)} that is in use "
+                f"by {part.describe()}, called at {part.site}; call wait() on its Work first"
+            )
+
+
+def find_use(residence: Residence, start: int, stop: int, writes: bool) -> Use | None:
+    """Return a use that does not go with reading, or writing, some bytes, if there is one."""
+    for use in residence.uses:
+        if _conflicts(use, start, stop, writes):
+            return use
+    return None
+
+
+def _conflicts(use: Use, start: int, stop: int, writes: bool) -> bool:
+    return (writes or use.writes) and use.start < stop and start < use.stop
+
+
+def _touches(tensor: Tensor, use: Use) -> bool:
+    """Return whether an element of a tensor has bytes of a use, which may lie between others."""
+    size = tensor.element_size()
+    dims = [each for each in zip(tensor.stride(), tensor.shape, strict=True) if each[1] > 1]
+    dims.sort(reverse=True)
+    return _is_among(tensor.storage_offset() * size, dims, size, use)
+
+
+def _is_among(start: int, dims: list[tuple[int, int]], size: int, use: Use) -> bool:
+    """Return whether elements from a byte on have bytes of a use; the largest stride is first."""
+    stop = start + size + sum(stride * (count - 1) for stride, count in dims) * size
+    if stop <= use.start or use.stop <= start:
+        return False
+    if not dims or (use.start <= start and stop <= use.stop):
+        return True
+    (stride, count), *inner = dims
+    if not stride:
+        return _is_among(start, inner, size, use)
+    # Those before cannot reach the use, those behind begin after it.
+    extent = stop - start - stride * (count - 1) * size
+    first = max(0, (use.start - start - extent) // (stride * size))
+    last = min(count - 1, (use.stop - 1 - start) // (stride * size))
+    return any(
+        _is_among(start + each * stride * size, inner, size, use) for each in range(first, last + 1)
+    )
+
+
+def _holds(arg: Any, tensor: Tensor) -> bool:
+    return arg is tensor or (isinstance(arg, (list, tuple)) and any(each is tensor for each in arg))
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte of its storage that a tensor shows, and the one after the last."""
+    size = tensor.element_size()
+    start = tensor.storage_offset() * size
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
+    if not tensor.numel():
+        return start, start
+    last = sum(
+        (count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return start, start + (last + 1) * size

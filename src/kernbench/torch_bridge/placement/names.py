@@ -1,0 +1,106 @@
+"""Device arguments: which simulated device, if any, a program means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernbench.errors import UsageError
+from kernbench.torch_bridge.base.device_limit import MOST_DEVICES
+from kernbench.torch_bridge.processes.process import current
+
+DEVICE_TYPE = "cuda"
+CPU = torch.device("cpu")
+META = torch.device("meta")
+_without_functions = torch._C.DisableTorchFunction
+
+
+class _Executing(threading.local):
+    depth = 0
+
+
+EXECUTING = _Executing()
+"""Above 0 while PyTorch itself executes an operation: tensors then say where C++ has them."""
+
+
+@contextmanager
+def executing() -> Iterator[None]:
+    """Let tensors say where C++ has them."""
+    EXECUTING.depth += 1
+    try:
+        yield
+    finally:
+        EXECUTING.depth -= 1
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Let PyTorch compute with tensors as they are in C++, at no cost.
+
+    Nor does the program's default device hold for what is made meanwhile.
+    """
+    with executing(), _without_functions(), _disable_current_modes():
+        yield
+
+
+def is_simulated(device: Any) -> bool:
+    """Return whether a device argument names a simulated device."""
+    if isinstance(device, torch.device):
+        return device.type == DEVICE_TYPE
+    if isinstance(device, str):
+        return device.partition(":")[0] == DEVICE_TYPE
+    return type(device) is int
+
+
+def current_index() -> int:
+    """Return the index of the calling rank's current device."""
+    # What C++ works out meanwhile is cached for all ranks, so it must not name one of theirs.
+    return 0 if EXECUTING.depth else current().state.sip_id
+
+
+def with_index(device: Any) -> torch.device:
+    """Return the simulated device of an argument, with its index.
+
+    Raises:
+        UsageError: The machine has no such device.
+    """
+    number = device if type(device) is int else _number_in(device)
+    if number >= MOST_DEVICES:
+        # Before PyTorch makes 8 bits of it, which name another.
+        check_index(number)
+    found = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
+    if found.index is None:
+        return torch.device(DEVICE_TYPE, current_index())
+    check_index(found.index)
+    return found
+
+
+def _number_in(device: Any) -> int:
+    number = device.rpartition(":")[2] if isinstance(device, str) else ""
+    return int(number) if number.isdecimal() else -1
+
+
+def check_index(index: int) -> None:
+    """Refuse a device that the machine does not have.
+
+    Raises:
+        UsageError: It has not.
+    """
+    session = current().session
+    count, machine = len(session.devices), session.run.machine
+    if 0 <= index < count:
+        return
+    if count < machine.num_sips:
+        raise UsageError(
+            f"{DEVICE_TYPE}:{index} does not exist: of the {machine.num_sips} devices of machine "
+            f"{machine.name} PyTorch can number {count} (0 to {count - 1})"
+        )
+    raise UsageError(
+        f"{DEVICE_TYPE}:{index} does not exist: machine {machine.name} has {count} devices (0 to "
+        f"{count - 1}); take a larger one with --machine"
+    )

@@ -1,0 +1,1 @@
+"""A simulated process: its host, its commands, its global state."""

@@ -1,0 +1,174 @@
+"""Operations that follow each other on a stream, as one command of it.
+
+A program launches thousands of small operations between two moments at which it waits. One event
+of the simulation for each would cost more than the operations; while a stream has its device for
+itself, their times follow from each other by additions. A burst does just that, and gives way in
+the middle where somebody else wants the device: the times are those of one event per operation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kernbench.clock import Flow, Share, StreamCommand, Timer, demand_of
+
+if TYPE_CHECKING:
+    from kernbench.clock import DeviceEngine, Stream
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import Run
+    from kernbench.torch_bridge.costs import OperationTiming
+
+
+class Burst(StreamCommand):
+    """Operations of one rank on one stream, in order; more may join while nobody waits for it."""
+
+    def __init__(self, run: Run, queue: Stream, sip_id: int) -> None:
+        super().__init__(run.simulation.env, "operations")
+        self._run = run
+        self._queue = queue
+        self._rank = run.rank_state.rank
+        self._sip_id = sip_id
+        self._pes: DeviceEngine = run.sip(sip_id).pes
+        self._waiting: deque[tuple[int, OperationTiming]] = deque()
+        self._planned: list[tuple[int, OperationTiming]] = []
+        """What was waiting, with schedule, start and end by position."""
+        self._templates: list[Template] = []
+        self._starts_ps: list[int] = []
+        self._ends_ps: list[int] = []
+        self._timer: Timer | None = None
+        self._is_over = False
+        self._is_ahead = False
+        """Whether more than what runs now may be planned."""
+
+    def join(self, earliest_ps: int, timing: OperationTiming) -> bool:
+        """Put an operation at the end, unless it would be part of what others wait for."""
+        callbacks = self.callbacks
+        # The stream's own is one.
+        if callbacks is None or len(callbacks) > 1 or self._is_over:
+            return False
+        self._waiting.append((earliest_ps, timing))
+        return True
+
+    @property
+    def timings(self) -> list[OperationTiming]:
+        """What was put into it and has not begun."""
+        return [timing for _, timing in self._waiting]
+
+    def begin(self) -> None:
+        self._go_on()
+
+    def enter(self, _: StreamCommand) -> None:
+        """Take the device, which has become free (called by it as by a stream)."""
+        self._take()
+
+    def cut(self) -> None:
+        """Give way after the operation that runs now; what is left is planned anew."""
+        if not self._is_ahead:
+            return
+        kept = max(bisect_right(self._starts_ps, self._run.simulation.now_ps), 1)
+        self._waiting.extendleft(reversed(self._planned[kept:]))
+        for column in (self._planned, self._templates, self._starts_ps, self._ends_ps):
+            del column[kept:]
+        assert self._timer is not None
+        self._run.simulation.cancel(self._timer)
+        self._await()
+        self._share()
+
+    def describe(self) -> str:
+        names = [timing.template(False).name for _, timing in self._waiting]
+        names = [template.name for template in self._templates] + names
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        return f"{shown or 'operations'} on SIP {self._sip_id} (rank {self._rank})"
+
+    def _go_on(self) -> None:
+        simulation = self._run.simulation
+        if not self._waiting:
+            self._is_over = True
+            self.end_after(0)
+            return
+        early_ps = self._waiting[0][0] - simulation.now_ps
+        if early_ps > 0:
+            simulation.timer(early_ps).when_done(lambda _: self._ask())
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        pes = self._pes
+        if pes.is_busy:
+            pes.wanted_by(self, self)
+        else:
+            self._take()
+
+    def _take(self) -> None:
+        """Plan what can be planned: all of it, or one operation if others use the device too."""
+        run, waiting = self._run, self._waiting
+        self._pes.is_busy = True
+        self._is_ahead = len(waiting) > 1 and self._is_alone()
+        at_ps = run.simulation.now_ps
+        if self._is_ahead:
+            planned = list(waiting)
+            waiting.clear()
+        else:
+            planned = [waiting.popleft()]
+        templates, starts_ps, ends_ps = [], [], []
+        for earliest_ps, timing in planned:
+            if at_ps > earliest_ps:
+                template = timing.queued or timing.template(True)
+            else:
+                at_ps, template = earliest_ps, timing.idle or timing.template(False)
+            starts_ps.append(at_ps)
+            at_ps += template.duration_ps
+            ends_ps.append(at_ps)
+            templates.append(template)
+        self._planned, self._templates = planned, templates
+        self._starts_ps, self._ends_ps = starts_ps, ends_ps
+        self._await()
+        if self._is_ahead:
+            self._pes.holder = self
+            run.hbm.plan(self._sip_id, self)
+        else:
+            self._share()
+
+    def _is_alone(self) -> bool:
+        queues = self._run.queues(self._sip_id)
+        return self._run.hbm.is_idle(self._sip_id) and all(
+            each is self._queue or each.tail is None or each.tail.done for each in queues
+        )
+
+    def _await(self) -> None:
+        """Wait until the last operation that is planned would end if it stayed alone."""
+        simulation = self._run.simulation
+        delay_ps = max(self._ends_ps[-1] - simulation.now_ps, 0)
+        self._timer = simulation.timer(delay_ps, self.label)
+        self._timer.when_done(lambda _: self._planned_is_done())
+
+    def _share(self) -> None:
+        """Let the operation that runs, the last one that is planned, share HBM with others."""
+        self._is_ahead = False
+        run, template = self._run, self._templates[-1]
+        start_ps, end_ps = self._starts_ps[-1], self._ends_ps[-1]
+        self._pes.holder = None
+        run.hbm.plan(self._sip_id, None)
+        demand = demand_of(template.hbm_ps, template.duration_ps)
+        if demand and end_ps > run.simulation.now_ps:
+            assert self._timer is not None
+            share = Share(self._sip_id, demand, self._timer, template.duration_ps, end_ps)
+            run.hbm.begin(Flow([share], start_ps))
+
+    def _planned_is_done(self) -> None:
+        run = self._run
+        if not self._is_ahead:
+            # Others may have slowed the last one down.
+            self._ends_ps[-1] = max(self._ends_ps[-1], run.simulation.now_ps)
+        columns = (self._templates, self._starts_ps, self._ends_ps)
+        run.log_in_a_row((self._rank,), (self._sip_id,), self._queue.name, *columns)
+        self._planned, self._templates = [], []
+        if self._is_ahead:
+            self._is_ahead = False
+            self._pes.holder = None
+            run.hbm.plan(self._sip_id, None)
+        self._timer = None
+        self._pes.release()
+        self._go_on()

@@ -1,0 +1,41 @@
+"""Copies between host and device as commands on a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.clock import StreamCommand
+
+if TYPE_CHECKING:
+    from kernbench.clock import Stream
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import Run
+
+
+class HostCopy(StreamCommand):
+    """One such copy; the device's kernels run beside it. Lands in the op log when it ends."""
+
+    def __init__(self, run: Run, template: Template, queue: Stream, sip_id: int) -> None:
+        super().__init__(run.simulation.env, template.name)
+        self._run = run
+        self.template = template
+        self._stream = queue.name
+        self._rank = run.rank_state.rank
+        self._sip_id = sip_id
+
+    def begin(self) -> int:
+        self.hbm_ps = self.template.hbm_ps
+        return self.template.duration_ps
+
+    def finish(self) -> None:
+        self._run.log(
+            self.template,
+            self._rank,
+            self._sip_id,
+            self.start_ps,
+            self.end_ps,
+            self._stream,
+        )
+
+    def describe(self) -> str:
+        return f"{self.template.name} on SIP {self._sip_id} (rank {self._rank})"

@@ -1,0 +1,102 @@
+"""State that a real process has once, exchanged when another simulated process goes on."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread as executors
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed.tensor._random as dtensor_random
+from torch.distributed.tensor import DTensor
+
+from kernbench.torch_bridge.base.random_numbers import NumpyRandom, PythonRandom, TorchRandom
+from kernbench.torch_bridge.processes.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """One such piece of state."""
+
+    name: str
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+    copy: Callable[[Any], Any] = lambda value: value
+    """Makes a new process's own value from its parent's."""
+
+
+def _put_dtype(value: torch.dtype) -> None:
+    if torch.get_default_dtype() is not value:
+        torch.set_default_dtype(value)
+
+
+class _Shown:
+    """Things that Python and DTensor keep in one place for all: modules, and attributes."""
+
+    def __init__(self) -> None:
+        # loss_parallel() edits its table.
+        self._dispatcher: Any = DTensor._op_dispatcher
+
+    def get(self) -> tuple[Any, ...]:
+        modules = sys.modules
+        return (
+            sys.argv,
+            sys.excepthook,
+            modules.get("__main__"),
+            modules.get("__mp_main__"),
+            dtensor_random._rng_tracker,
+            self._dispatcher._custom_op_handlers,
+            executors._shutdown,
+        )
+
+    def put(self, shown: tuple[Any, ...]) -> None:
+        sys.argv, sys.excepthook, main, mp_main, tracker, handlers, executors._shutdown = shown
+        for name, module in (("__main__", main), ("__mp_main__", mp_main)):
+            if module is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = module
+        dtensor_random._rng_tracker = tracker
+        self._dispatcher._custom_op_handlers = handlers
+
+    def copy(self, shown: tuple[Any, ...]) -> tuple[Any, ...]:
+        argv, *rest, handlers, is_shut = shown
+        return (argv.copy(), *rest, dict(handlers), is_shut)
+
+
+def known_globals() -> tuple[Global, ...]:
+    """Return everything that is exchanged."""
+    torch_random, python_random, numpy_random = TorchRandom(), PythonRandom(), NumpyRandom()
+    shown = _Shown()
+    return (
+        Global("torch random numbers", torch_random.get, torch_random.put),
+        Global("Python random numbers", python_random.get, python_random.put),
+        Global("numpy random numbers", numpy_random.get, numpy_random.put, numpy_random.copy),
+        Global("default dtype", torch.get_default_dtype, _put_dtype),
+        Global("modules and attributes", shown.get, shown.put, shown.copy),
+    )
+
+
+class Globals:
+    """Whose values the real process shows now."""
+
+    def __init__(self, base: Process) -> None:
+        self._known = known_globals()
+        self._loaded = base
+
+    def start(self, process: Process) -> None:
+        """Give a new process the values that show now."""
+        process.saved = {each.name: each.copy(each.get()) for each in self._known}
+
+    def load(self, process: Process) -> None:
+        """Show a process's values."""
+        before = self._loaded
+        if before is process:
+            return
+        saved, wanted = before.saved, process.saved
+        for each in self._known:
+            saved[each.name] = each.get()
+            each.put(wanted[each.name])
+        self._loaded = process

@@ -1,0 +1,191 @@
+"""A rank's host: its clock, and the commands that it launches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from kernbench.torch_bridge.processes.bursts import Burst
+from kernbench.torch_bridge.processes.commands import HostCopy
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle, Stream, StreamCommand
+    from kernbench.op_log import Template
+    from kernbench.runtime_api import Run
+    from kernbench.torch_bridge.costs import OperationTiming
+
+
+READING_PS = 100_000
+"""What looking at a clock takes, with the little Python around it: time never stands still."""
+_LOOKING_PS = 10**9
+"""A host that has done nothing for so long but look at clocks is taken to wait for a time."""
+_TURNS_SHIFT = 10
+"""It gives way after each 1/1024 of the time that it has waited."""
+_LOOKS_SHIFT = 19
+"""A look takes 1/524288 of that time, once that is more than looks take: after half a million."""
+
+
+def to_ps(time: timedelta) -> int:
+    """Return a time in picoseconds."""
+    return int(time / timedelta(microseconds=1)) * 10**6
+
+
+class Host:
+    """The host clock of a rank. It runs ahead of the simulation's until the rank must wait.
+
+    Launching costs host time, and nothing else of the run can change that time; so it is only
+    added up here, and commands carry the earliest time at which they may start. The rank gives
+    way to others when it waits, not when it launches.
+    """
+
+    def __init__(self, run: Run, rank: int) -> None:
+        self._run = run
+        self.rank = rank
+        self.state = run.rank_state
+        self._env = run.simulation.env
+        self._put_span = run.op_log.plain_spans.extend
+        self._launch_times_ps: dict[int, int] = {}
+        """By SIP."""
+        self._streams: dict[int, Stream] = {}
+        """The default ones, by SIP."""
+        self._ahead_ps = 0
+        self._looked_ps = -1
+        self._looks_since_ps = 0
+        """When it began to do nothing but to look at a clock."""
+        self._slept_ps = 0
+        """How long some thread has slept."""
+        self._slept_until_ps = 0
+        self._worked_ps = 0
+        self.launches_as: Literal["launch", "capture"] = "launch"
+        """What its log calls the time of launches."""
+
+    @property
+    def now_ps(self) -> int:
+        return max(self._ahead_ps, self._run.simulation.now_ps)
+
+    def look_at_clock(self) -> int:
+        """Return the host's time, after the time that reading it takes.
+
+        A host that does nothing but read gives way, and sees ever later times: it waits for one.
+        """
+        now_ps = self.now_ps
+        if now_ps != self._looked_ps:
+            self._looks_since_ps = now_ps
+        waited_ps = now_ps - self._looks_since_ps
+        self._looked_ps = self._ahead_ps = now_ps + max(READING_PS, waited_ps >> _LOOKS_SHIFT)
+        if waited_ps > _LOOKING_PS:
+            simulation = self._run.simulation
+            lead_ps = self._ahead_ps - simulation.now_ps
+            if lead_ps > waited_ps >> _TURNS_SHIFT:
+                simulation.idle(lead_ps, "a look at the clock")
+        return self._ahead_ps
+
+    def look_at_work(self) -> int:
+        """Return for how long the host has not slept, after the time that reading it takes.
+
+        To wait for a device or for another rank is work: the driver and NCCL spin meanwhile.
+        """
+        # Sleep is counted at its end, when other threads may have seen a later time.
+        self._worked_ps = max(self._worked_ps, self.look_at_clock() - self._slept_ps)
+        return self._worked_ps
+
+    def spend(self, label: str) -> int:
+        """Let the host time of one launch pass, and return when it is over."""
+        start_ps = self._ahead_ps
+        now_ps: int = self._env._now  # type: ignore[assignment]
+        if start_ps < now_ps:
+            start_ps = now_ps
+        launch_ps = self._launch_times_ps.get(self.state.sip_id)
+        end_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
+        self._put_span((self.rank, self.launches_as, label, start_ps, end_ps))
+        return end_ps
+
+    def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
+        """Put an operation on the current stream of a device, at the cost of a launch."""
+        # As spend does, for which every operation would wait.
+        state = self.state
+        start_ps, now_ps = self._ahead_ps, self._env._now
+        if start_ps < now_ps:
+            start_ps = now_ps  # type: ignore[assignment]
+        launch_ps = self._launch_times_ps.get(state.sip_id)
+        earliest_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
+        self._put_span((self.rank, self.launches_as, name, start_ps, earliest_ps))
+        chosen = state.stream
+        if chosen is not None and chosen.sip_id == sip_id:
+            queue = chosen.queue
+        else:
+            queue = self._streams.get(sip_id) or self._stream(sip_id)
+        tail = queue.tail
+        if type(tail) is Burst and tail.join(earliest_ps, timing):
+            return
+        burst = Burst(self._run, queue, sip_id)
+        burst.join(earliest_ps, timing)
+        queue.submit(burst)
+
+    def copy(self, template: Template, sip_id: int) -> StreamCommand:
+        """Put a copy from or to the host on the current stream of a device."""
+        queue = self._run.queue_for(sip_id)
+        command = HostCopy(self._run, template, queue, sip_id)
+        command.earliest_ps = self.spend(template.name)
+        queue.submit(command)
+        return command
+
+    def enqueue(self, command: StreamCommand, stream: Stream) -> None:
+        """Put a command on a stream that costs the host nothing worth counting."""
+        command.earliest_ps = self.now_ps
+        stream.submit(command)
+
+    def timer(self) -> Handle:
+        """Return a handle that ends at this host's time."""
+        simulation = self._run.simulation
+        return simulation.timer(self.now_ps - simulation.now_ps, "the host's launch")
+
+    def poll(self, label: str = "a look at the device") -> None:
+        """Come to this host's time to look at the device, which costs it as much as a launch."""
+        simulation = self._run.simulation
+        self._ahead_ps = self.now_ps + self._launch_ps()
+        simulation.idle(self._ahead_ps - simulation.now_ps, label)
+
+    def glance(self, label: str) -> None:
+        """Give way to others, as a program may look again and again for what they do."""
+        simulation = self._run.simulation
+        self._ahead_ps = self.now_ps + READING_PS
+        simulation.idle(self._ahead_ps - simulation.now_ps, label)
+
+    def sleep(self, delay_ps: int) -> None:
+        """Let time pass for the calling thread, and the simulation come to it.
+
+        The host has not spent it: other threads of the process launch meanwhile.
+        """
+        simulation = self._run.simulation
+        since_ps = self.now_ps
+        simulation.idle(since_ps - simulation.now_ps + delay_ps, "time.sleep")
+        end_ps = simulation.now_ps
+        self._slept_ps += max(end_ps - max(since_ps, self._slept_until_ps), 0)
+        self._slept_until_ps = max(end_ps, self._slept_until_ps)
+
+    def catch_up(self) -> None:
+        """Let the simulation come to this host's time; other ranks run meanwhile."""
+        simulation = self._run.simulation
+        lead_ps = self._ahead_ps - simulation.now_ps
+        if lead_ps > 0:
+            simulation.sleep(lead_ps)
+
+    def wait(self, handle: Handle) -> None:
+        """Block the rank until ``handle`` has ended in simulated time, and raise its error."""
+        since_ps = self.now_ps
+        simulation = self._run.simulation
+        simulation.wait(handle)
+        handle.waited_for()
+        end_ps = self.now_ps
+        if end_ps > since_ps:
+            self._put_span((self.rank, "wait", handle.label, since_ps, end_ps))
+
+    def _stream(self, sip_id: int) -> Stream:
+        found = self._streams[sip_id] = self._run.sip(sip_id).queue
+        return found
+
+    def _launch_ps(self) -> int:
+        sip_id = self.state.sip_id
+        found = self._launch_times_ps[sip_id] = self._run.machine.sip_at(sip_id).host_launch_ps
+        return found

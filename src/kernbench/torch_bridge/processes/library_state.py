@@ -1,0 +1,90 @@
+"""What libraries that all ranks share keep for a process: each rank has its own.
+
+Some libraries are imported once for all ranks (``packages``), so what they say of "this" process
+must be exchanged when another rank goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.process import Process
+
+Fresh = Callable[[Process], Any]
+"""Makes what a process finds there at first."""
+
+
+def _made_by(make: Callable[[], Any]) -> Fresh:
+    return lambda process: make()
+
+
+STATES: Mapping[str, Mapping[str, Fresh]] = {
+    "accelerate.state": {
+        "PartialState._shared_state": _made_by(dict),
+        "AcceleratorState._shared_state": _made_by(dict),
+        "GradientState._shared_state": _made_by(dict),
+    },
+    "torch.distributed.fsdp._debug_utils": {
+        "SimpleProfiler.results": _made_by(lambda: defaultdict(float)),
+        "SimpleProfiler.profiling": _made_by(set),
+    },
+    "torch.nn.modules.module": {
+        f"_global_{each}": _made_by(OrderedDict)
+        for each in (
+            *("buffer_registration_hooks", "module_registration_hooks"),
+            *("parameter_registration_hooks", "backward_pre_hooks", "backward_hooks"),
+            *("forward_pre_hooks", "forward_hooks", "forward_hooks_always_called"),
+            "forward_hooks_with_kwargs",
+        )
+    },
+    "torch.nn.utils.parametrize": {"_cache": _made_by(dict), "_cache_enabled": _made_by(int)},
+}
+"""Attributes, by the module in which they are."""
+
+
+class LibraryStates:
+    """Whose values the shared libraries show now."""
+
+    def __init__(self, base: Process) -> None:
+        self._loaded = base
+        self._known: list[tuple[Any, str, Fresh]] = []
+        """Owners and names of attributes."""
+        self._patches = Patches()
+
+    def install(self, patches: Patches) -> None:
+        """Exchange what there is from now on, and put back what there was in the end."""
+        self._patches = patches
+        for name in STATES:
+            if name in sys.modules:
+                self.meet(sys.modules[name])
+
+    def meet(self, module: ModuleType) -> None:
+        """Take note of a library's module that has been imported."""
+        for path, fresh in STATES.get(module.__name__, {}).items():
+            place, _, name = path.rpartition(".")
+            owner = attrgetter(place)(module) if place else module
+            self._patches.set(owner, name, fresh(self._loaded))
+            self._known.append((owner, name, fresh))
+
+    def load(self, process: Process) -> None:
+        """Show a process's values."""
+        before = self._loaded
+        if before is process:
+            return
+        known, wanted = self._known, process.library_state
+        shown = [getattr(owner, name) for owner, name, _ in known]
+        wanted += [fresh(process) for _, _, fresh in known[len(wanted) :]]
+        if any(shown) or any(wanted):
+            before.library_state = shown
+            for (owner, name, _), value in zip(known, wanted, strict=True):
+                setattr(owner, name, value)
+        else:
+            # Mostly nobody keeps anything; one who has nothing may take another's.
+            before.library_state = wanted
+        self._loaded = process

@@ -1,0 +1,144 @@
+"""Kernels that processes register for operators (ADR-0116)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import torch
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.base.operations import Operation
+
+BACKEND = "CUDA"
+COMPOSITES = ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd")
+KEYSET = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+"""What kernels of a device are told to be called for."""
+_has_kernel_here = torch._C._dispatch_has_kernel_for_dispatch_key
+_fallthrough = torch.library.fallthrough_kernel
+
+
+def has_kernel(name: str, key: str) -> bool:
+    """Return whether the dispatcher has a kernel of an operator for a key."""
+    try:
+        return bool(_has_kernel_here(name, key))
+    except RuntimeError:
+        # Nobody has defined it (yet).
+        return False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A function that was registered for an operator and a dispatch key."""
+
+    owner: object
+    """What it was registered through."""
+    function: Callable[..., Any]
+    with_keyset: bool
+
+    def call(self, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call it as the dispatcher does."""
+        if self.with_keyset:
+            return self.function(keyset, *args, **kwargs)
+        return self.function(*args, **kwargs)
+
+    @property
+    def falls_through(self) -> bool:
+        return self.function is _fallthrough
+
+
+class Registrations:
+    """What a process has registered, beside what libraries have for all."""
+
+    def __init__(self, shared: Registrations | None = None) -> None:
+        self._shared = shared
+        self._kernels: dict[tuple[str, str], list[Kernel]] = {}
+        """By operator and key, the latest last."""
+        self._in_use: WeakSet[Registrations] = WeakSet()
+        """Of the processes that share these."""
+        self.of_devices: dict[str, Kernel] = {}
+        """What devices run in place of PyTorch's own kernels, by operator."""
+        self.fallback: Kernel | None = None
+        """What devices run of operators that have no kernel at all."""
+        self.quick: dict[int, Operation] = {}
+        """Operations that were met and have no such kernel, by the identity of the overload."""
+        self.once: set[Any] = set()
+        """Overloads whose next call is for PyTorch's own kernel."""
+        self.names: set[str] = set()
+        """What PyTorch keeps of what is registered: operators with their keys."""
+        self.custom: dict[str, MutableMapping[str, Any]] = {}
+        """What it keeps of custom operators, by what that is."""
+        self.entries: Any = None
+        """What it keeps of shape functions and the like."""
+        if shared is not None:
+            shared._in_use.add(self)
+            self.of_devices.update(shared.of_devices)
+
+    def add(self, name: str, key: str, kernel: Kernel) -> None:
+        """Take a kernel, which comes before those that are there."""
+        self._kernels.setdefault((name, key), []).append(kernel)
+        self._changed(name)
+
+    def remove(self, owner: object) -> None:
+        """Forget what was registered through something."""
+        for (name, key), kernels in list(self._kernels.items()):
+            kept = [each for each in kernels if each.owner is not owner]
+            if len(kept) != len(kernels):
+                self._kernels[name, key] = kept
+                self._changed(name)
+        if self.fallback is not None and self.fallback.owner is owner:
+            self.fallback = None
+
+    def remove_for_all(self, owner: object) -> None:
+        """Do so for all processes that share these, too."""
+        for each in (self, *self._in_use):
+            each.remove(owner)
+
+    def find(self, name: str, *keys: str) -> Kernel | None:
+        """Return the latest kernel of the first key that has one."""
+        for key in keys:
+            kernels = self._kernels.get((name, key))
+            if kernels:
+                return kernels[-1]
+            found = None if self._shared is None else self._shared.find(name, key)
+            if found is not None:
+                return found
+        return None
+
+    def fallback_for(self, func: Any) -> Kernel | None:
+        """Return what is registered for operators without a kernel, if that is one."""
+        fallback = self.fallback
+        if fallback is None or any(
+            func.has_kernel_for_dispatch_key(getattr(torch._C.DispatchKey, key))
+            for key in ("CPU", "CompositeImplicitAutograd")
+        ):
+            return None
+        return Kernel(fallback.owner, partial(_call_fallback, fallback, func), True)
+
+    def _changed(self, name: str) -> None:
+        for each in (self, *self._in_use):
+            each._decide(name)
+
+    def _decide(self, name: str) -> None:
+        """Find out what devices run for an operator."""
+        found = self.find(name, BACKEND)
+        if found is None and not (name.startswith("aten::") and has_kernel(name, "CPU")):
+            # What PyTorch has for CPUs it has for CUDA, and that comes first.
+            found = self.find(name, *COMPOSITES)
+        if found is None or found.falls_through:
+            self.of_devices.pop(name, None)
+        else:
+            self.of_devices[name] = found
+        self.quick.clear()
+
+
+def _call_fallback(fallback: Kernel, func: Any, keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+    given = (keyset, func) if fallback.with_keyset else (func,)
+    return fallback.function(*given, *args, **kwargs)
+
+
+SHARED = Registrations()
+"""Of libraries' modules, which are imported once for all ranks and stay for further runs."""

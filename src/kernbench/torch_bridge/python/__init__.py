@@ -1,0 +1,1 @@
+"""Parts of Python that each process has once: locks, modules, clocks, output."""

@@ -1,0 +1,85 @@
+"""``torch.utils.benchmark`` in simulated time: blocks that take equal times are not repeated.
+
+It repeats a statement until a fifth of a second has passed, to average noise away. Simulated time
+has none, a fifth of a second of it holds 100,000 small operations, and of a statement that the host
+does alone it would hold any number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.process import HERE
+
+MODULE = "torch.utils.benchmark.utils.timer"
+"""Programs import it late, and it takes long to import."""
+_MOST_BY_THE_HOST = 10
+"""Repetitions that show that a statement takes no simulated time."""
+
+
+def install(patches: Patches) -> None:
+    """Replace what is there already."""
+    if MODULE in sys.modules:
+        patch(sys.modules[MODULE], patches)
+
+
+def patch(module: ModuleType, patches: Patches) -> None:
+    """Let its ``Timer`` repeat a statement no more often than tells something."""
+    timer: Any = module.__dict__["Timer"]
+    common: Any = module.__dict__["common"]
+    measure, estimate = timer._threaded_measurement_loop, timer._estimate_block_size
+
+    def estimate_block_size(self: Any, min_run_time: float) -> int:
+        if HERE.process is not None and not HERE.is_foreign:
+            with common.set_torch_threads(self._task_spec.num_threads):
+                nothing = self._timeit(0)
+                for number in (1, _MOST_BY_THE_HOST):
+                    if self._timeit(number) > 2 * nothing:
+                        break
+                else:
+                    return _MOST_BY_THE_HOST
+        found: int = estimate(self, min_run_time)
+        return found
+
+    def measurement_loop(
+        self: Any,
+        number: int,
+        time_hook: Callable[[], float],
+        stop_hook: Callable[[list[float]], bool],
+        min_run_time: float,
+        max_run_time: float | None = None,
+        callback: Any = None,
+    ) -> list[float]:
+        if HERE.process is None or HERE.is_foreign:
+            found: list[float] = measure(
+                self, number, time_hook, stop_hook, min_run_time, max_run_time, callback
+            )
+            return found
+        times: list[float] = []
+        with common.set_torch_threads(self._task_spec.num_threads):
+            while True:
+                times.append(time_hook())
+                if callback:
+                    callback(number, times[-1])
+                is_enough = sum(times) >= min_run_time or _is_steady(times)
+                if stop_hook(times) and is_enough:
+                    break
+                if max_run_time and sum(times) > max_run_time:
+                    break
+        return times
+
+    patches.set_all(
+        timer,
+        {
+            "_estimate_block_size": estimate_block_size,
+            "_threaded_measurement_loop": measurement_loop,
+        },
+    )
+
+
+def _is_steady(times: list[float]) -> bool:
+    return len(times) > 1 and abs(times[-1] - times[-2]) <= times[-1] / 100

@@ -1,0 +1,225 @@
+"""The clocks of a host: what a program finds when it times itself is modeled time (ADR-0119)."""
+
+from __future__ import annotations
+
+import concurrent.futures._base as futures
+import ctypes
+import datetime
+import gc
+import os
+import queue
+import sched
+import sys
+import threading
+import time
+import timeit
+from collections.abc import Callable
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.host import Host
+from kernbench.torch_bridge.processes.process import HERE
+from kernbench.torch_bridge.python import event_loops
+
+_PS_PER_NS = 1000
+_PS_PER_S = 10**12
+_NS_PER_S = 10**9
+_DAY_NS = 24 * 3600 * _NS_PER_S
+_localtime = time.localtime
+_sleep = time.sleep
+
+
+class SimulatedClock:
+    """A clock that goes as the hosts of a run do, from ``start_ns`` on.
+
+    Threads that belong to no simulated process see the real one.
+    """
+
+    def __init__(
+        self,
+        real_ns: Callable[[], int],
+        start_ns: int,
+        look: Callable[[Host], int] = Host.look_at_clock,
+    ) -> None:
+        self._real_ns = real_ns
+        self._start_ns = start_ns
+        self._look = look
+
+    def nanoseconds(self) -> int:
+        """Return what ``time.time_ns`` does for the real one."""
+        process = HERE.process
+        if process is None or HERE.is_foreign:
+            return self._real_ns()
+        return self._start_ns + self._look(process.host) // _PS_PER_NS
+
+    def seconds(self) -> float:
+        """Return what ``time.time`` does for the real one."""
+        return self.nanoseconds() / _NS_PER_S
+
+
+class Clocks:
+    """Those of one run: dates begin at the present second, all others where every run begins."""
+
+    def __init__(self) -> None:
+        self.wall = SimulatedClock(time.time_ns, time.time_ns() // _NS_PER_S * _NS_PER_S)
+        # A machine has been up for a while: nothing that a program keeps for an hour is due.
+        self.monotonic = SimulatedClock(time.monotonic_ns, _DAY_NS)
+        self.counter = SimulatedClock(time.perf_counter_ns, _DAY_NS)
+        self.process = SimulatedClock(time.process_time_ns, 0, Host.look_at_work)
+        self.thread = SimulatedClock(time.thread_time_ns, 0, Host.look_at_work)
+
+    def by_number(self) -> dict[int, SimulatedClock]:
+        """Return the clocks of ``time.clock_gettime`` by their numbers, as far as there are any."""
+        named = {
+            "REALTIME": self.wall,
+            "TAI": self.wall,
+            "MONOTONIC": self.monotonic,
+            "MONOTONIC_RAW": self.monotonic,
+            "BOOTTIME": self.monotonic,
+            "UPTIME_RAW": self.monotonic,
+            "PROCESS_CPUTIME_ID": self.process,
+            "THREAD_CPUTIME_ID": self.thread,
+        }
+        numbers = {getattr(time, f"CLOCK_{name}", None): clock for name, clock in named.items()}
+        return {number: clock for number, clock in numbers.items() if number is not None}
+
+
+def simulated_sleep(seconds: float) -> None:
+    """``time.sleep``: simulated time passes."""
+    process = HERE.process
+    if process is None or HERE.is_foreign:
+        _sleep(seconds)
+    elif seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    else:
+        process.host.sleep(int(seconds * _PS_PER_S))
+
+
+def install(patches: Patches) -> None:
+    """Let the clocks that programs time themselves by be simulated."""
+    clocks = Clocks()
+    for name, clock in (
+        ("time", clocks.wall),
+        ("monotonic", clocks.monotonic),
+        ("perf_counter", clocks.counter),
+        ("process_time", clocks.process),
+        ("thread_time", clocks.thread),
+    ):
+        _replace(patches, time, name, clock.seconds)
+        _replace(patches, time, f"{name}_ns", clock.nanoseconds)
+    _keep_for_pythons_library(patches, "monotonic")
+    _keep_for_pythons_library(patches, "monotonic_ns")
+    _replace(patches, time, "sleep", simulated_sleep)
+    _keep_for_pythons_library(patches, "sleep")
+    patches.set(timeit, "default_timer", time.perf_counter)
+    _install_by_number(patches, clocks)
+    _install_dates(patches, clocks.wall)
+    # Python's own modules whose waits are simulated.
+    waits = clocks.monotonic.seconds
+    patches.set(threading, "_time", waits)
+    patches.set(queue, "time", waits)
+    patches.set(futures, "time", SimpleNamespace(monotonic=waits))
+    event_loops.install(patches, waits)
+    patches.set(sched.scheduler.__init__, "__defaults__", (waits, simulated_sleep))
+
+
+def _replace(patches: Patches, owner: Any, name: str, function: Callable[..., Any]) -> None:
+    """Replace a function by one that is found under its name, as some libraries look for it."""
+
+    def replaced(*args: Any) -> Any:
+        return function(*args)
+
+    patches.set(owner, name, wraps(getattr(owner, name))(replaced))
+
+
+def _keep_for_pythons_library(patches: Patches, name: str) -> None:
+    """Let Python's own modules see the real clock: by it they wait for what is outside of the run.
+
+    So do event loops, and pipes between real processes.
+    """
+    simulated = getattr(time, name)
+    real = simulated.__wrapped__
+
+    def chosen(*args: Any) -> Any:
+        caller = sys._getframe(1)
+        package = caller.f_globals.get("__name__", "").partition(".")[0]
+        # Not where it was given the function to call, as a thread is, and timeit.
+        is_meant = package in sys.stdlib_module_names and name in caller.f_code.co_names
+        return real(*args) if is_meant else simulated(*args)
+
+    patches.set(time, name, wraps(real)(chosen))
+
+
+def _install_by_number(patches: Patches, clocks: Clocks) -> None:
+    real_s, real_ns, real_times = time.clock_gettime, time.clock_gettime_ns, os.times
+    by_number = clocks.by_number()
+
+    def gettime_ns(number: int) -> int:
+        clock = by_number.get(number)
+        return real_ns(number) if clock is None else clock.nanoseconds()
+
+    def gettime(number: int) -> float:
+        return gettime_ns(number) / _NS_PER_S if number in by_number else real_s(number)
+
+    def times() -> Any:
+        if HERE.process is None or HERE.is_foreign:
+            return real_times()
+        worked, elapsed = clocks.process.seconds(), clocks.monotonic.seconds()
+        return type(real_times())((worked, 0.0, 0.0, 0.0, elapsed))
+
+    _replace(patches, time, "clock_gettime", gettime)
+    _replace(patches, time, "clock_gettime_ns", gettime_ns)
+    _replace(patches, os, "times", times)
+
+
+def _install_dates(patches: Patches, wall: SimulatedClock) -> None:
+    """Let what says the present date without being told a time say the simulated one."""
+
+    def of_seconds(name: str) -> None:
+        real = getattr(time, name)
+
+        def given(seconds: float | None = None) -> Any:
+            return real(wall.seconds() if seconds is None else seconds)
+
+        _replace(patches, time, name, given)
+
+    def present() -> time.struct_time:
+        return _localtime(wall.seconds())
+
+    def of_fields(name: str) -> None:
+        real = getattr(time, name)
+        num_before = 1 if name == "strftime" else 0
+
+        def given(*args: Any) -> Any:
+            return real(*args, *([present()] if len(args) == num_before else []))
+
+        _replace(patches, time, name, given)
+
+    for name in ("localtime", "gmtime", "ctime"):
+        of_seconds(name)
+    for name in ("strftime", "asctime"):
+        of_fields(name)
+
+    def now(cls: Any, tz: Any = None) -> Any:
+        return cls.fromtimestamp(wall.seconds(), tz)
+
+    def utcnow(cls: Any) -> Any:
+        return cls.fromtimestamp(wall.seconds(), datetime.UTC).replace(tzinfo=None)
+
+    # ``today`` asks ``time.time``. These two ask C, and everybody has this class already.
+    _set_in_c(patches, datetime.datetime, {"now": classmethod(now), "utcnow": classmethod(utcnow)})
+
+
+def _set_in_c(patches: Patches, owner: type, values: dict[str, Any]) -> None:
+    """Replace attributes of a class that is written in C, which refuses that in Python."""
+    (attributes,) = gc.get_referents(vars(owner))
+    before = {name: attributes[name] for name in values}
+
+    def put(chosen: dict[str, Any]) -> None:
+        attributes.update(chosen)
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
+
+    put(values)
+    patches.on_close(put, before)

@@ -1,0 +1,200 @@
+"""What Python does at the end of a process, done at the end of each simulated one (ADR-0114)."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.process import HERE, Process
+from kernbench.torch_bridge.python.strands import end_daemons, join_all
+
+_REGISTER, _UNREGISTER, _COUNT = atexit.register, atexit.unregister, atexit._ncallbacks
+_register_of_threads: Any = threading._register_atexit  # type: ignore[attr-defined]
+_finalize: Any = weakref.finalize
+_next_index = _finalize._index_iter.__next__
+
+
+class _IndexOf(int):
+    """The number of a ``weakref.finalize``, which says whose it is."""
+
+    process: Process
+
+
+class _Indices:
+    """Numbers them, in place of what ``weakref.finalize`` does it by."""
+
+    def __next__(self) -> int:
+        process = _registering()
+        if process is None:
+            return int(_next_index())
+        made = _IndexOf(_next_index())
+        made.process = process
+        return made
+
+
+def install(patches: Patches) -> None:
+    """Let handlers of simulated processes be called at the ends of those."""
+    patches.set_all(
+        atexit,
+        {
+            "register": _register,
+            "unregister": _unregister,
+            "_clear": _clear,
+            "_run_exitfuncs": _run_handlers,
+            "_ncallbacks": _count,
+        },
+    )
+    patches.set(threading, "_register_atexit", _register_before_threads_end)
+    if not _finalize._registered_with_atexit:
+        # The first to be made would do it, as whoever makes it.
+        _REGISTER(_finalize._exitfunc)
+        _finalize._registered_with_atexit = True
+    patches.set(_finalize, "_index_iter", _Indices())
+
+
+def live(process: Process, work: Callable[[], object]) -> None:
+    """Let a process do its work, and then what it has left to do at its end.
+
+    One that fails waits for none of its threads: they may wait for what it has not done. One that
+    is ended by the others does nothing more, as one that was killed.
+    """
+    failure: Exception | SystemExit | None = None
+    try:
+        work()
+    except (Exception, SystemExit) as error:
+        if process.ends_at_once or _is_aborted(process):
+            raise
+        failure = error
+    # Not where an error is being handled: what handlers raise does not come of it.
+    if failure is None or isinstance(failure, SystemExit):
+        leave(process)
+    else:
+        _run_handlers()
+    if failure is not None:
+        raise failure
+
+
+def leave(process: Process) -> None:
+    """Wait for the threads of a process, call its handlers, and end what is left of it."""
+    _end_children(process)
+    _call_all(process, process.thread_handlers, "in thread exit callback")
+    join_all(process)
+    _run_handlers()
+    end_daemons(process)
+
+
+def _end_children(process: Process) -> None:
+    """Wait for the processes that it has started; those that are daemons end with it."""
+    for child in [each for each in process.workers if each.daemon]:
+        child.terminate()
+    for child in list(process.workers):
+        child.join()
+
+
+def _is_aborted(process: Process) -> bool:
+    rank = process.rank_of_run
+    return rank is not None and rank.aborted
+
+
+def _registering() -> Process | None:
+    """Return the process that registers something; None if it is the real one."""
+    # Libraries that all ranks share are there after the run.
+    return None if HERE.is_foreign or HERE.is_importing else HERE.process
+
+
+def _register(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    """``atexit.register``."""
+    process = _registering()
+    if process is None:
+        return _REGISTER(func, *args, **kwargs)
+    if not callable(func):
+        raise TypeError("the first argument must be callable")
+    process.exit_handlers.append((func, args, kwargs))
+    return func
+
+
+def _unregister(func: Callable[..., Any]) -> None:
+    """``atexit.unregister``."""
+    process = _registering()
+    if process is None:
+        _UNREGISTER(func)
+    else:
+        handlers = process.exit_handlers
+        handlers[:] = [each for each in handlers if each[0] != func]
+
+
+def _clear() -> None:
+    process = _registering()
+    if process is not None:
+        process.exit_handlers.clear()
+
+
+def _count() -> int:
+    process = _registering()
+    return _COUNT() if process is None else len(process.exit_handlers)
+
+
+def _run_handlers() -> None:
+    process = _registering()
+    if process is not None:
+        _call_all(process, process.exit_handlers, "in atexit callback")
+        # Last, for they were registered first: PyTorch makes finalizers as it is imported.
+        _finalize_all(process)
+
+
+def _register_before_threads_end(func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """``threading._register_atexit``."""
+    process = _registering()
+    if process is None:
+        _register_of_threads(func, *args, **kwargs)
+    else:
+        process.thread_handlers.append((func, args, kwargs))
+
+
+def _call_all(
+    process: Process, handlers: list[tuple[Callable[..., Any], Any, Any]], where: str
+) -> None:
+    """Call handlers, the latest first, and print their errors as Python does."""
+    for each in reversed(handlers[:]):
+        if not any(each is other for other in handlers):
+            # Another has unregistered it.
+            continue
+        function, args, kwargs = each
+        try:
+            function(*args, **kwargs)
+        except BaseException as ignored:
+            if isinstance(ignored, KeyboardInterrupt) or _is_aborted(process):
+                raise
+            kind, error, frames = sys.exc_info()
+            print(f"Exception ignored {where}: {function!r}", file=sys.stderr)
+            own = None if frames is None else frames.tb_next
+            traceback.print_exception(kind, error, own)
+    handlers.clear()
+
+
+def _finalize_all(process: Process) -> None:
+    """What ``weakref.finalize`` has left to do at the end of a process, the latest first."""
+    while True:
+        mine = [
+            (info.index, each)
+            for each, info in list(_finalize._registry.items())
+            if info.atexit
+            and getattr(info.index, "process", None) is process
+            # What a rank has registered with PyTorch's dispatcher may serve the others.
+            and info.func is not torch.library._del_library
+        ]
+        if not mine:
+            return
+        try:
+            max(mine)[1]()
+        except Exception:
+            # As weakref does.
+            sys.excepthook(*sys.exc_info())

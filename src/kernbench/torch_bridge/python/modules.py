@@ -1,0 +1,164 @@
+"""Modules: some are shared by all simulated processes, most are each one's own (``packages``)."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+from types import ModuleType
+from typing import Any, SupportsIndex
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.library_state import LibraryStates
+from kernbench.torch_bridge.processes.process import HERE, Process
+from kernbench.torch_bridge.python import benchmarks, import_locks
+from kernbench.torch_bridge.python.packages import Packages
+
+
+class _Absent:
+    """In place of a module that one process has, and another has not."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+_ABSENT: Any = _Absent()
+
+
+class _Finders(list[Any]):
+    """``sys.meta_path``, on which a program that wants to be first comes second."""
+
+    def insert(self, index: SupportsIndex, finder: Any) -> None:
+        super().insert(index.__index__() or 1, finder)
+
+
+class ProcessModules(importlib.abc.MetaPathFinder):
+    """Notes who imports what, and lets shared libraries be imported by no rank in particular.
+
+    A library that is first imported inside a rank may keep something of that rank, such as the
+    default group as a default argument; the process that started all ranks has nothing to keep.
+    """
+
+    def __init__(self, base: Process, states: LibraryStates, packages: Packages) -> None:
+        self._base = base
+        self._states = states
+        self._packages = packages
+        self._loaded = base
+        self._names: list[str] = []
+        """Of modules that are a process's own; each keeps its own in this order."""
+        self._own: set[str] = set()
+        self._shared: set[str] = set()
+        self._is_looking = False
+
+    def install(self, patches: Patches) -> None:
+        """Take part in imports."""
+        patches.set(sys, "meta_path", _Finders([self, *sys.meta_path]))
+        patches.on_close(self._forget)
+        benchmarks.install(patches)
+        import_locks.install(patches, self._shared.__contains__)
+        self._patches = patches
+
+    def load(self, process: Process) -> None:
+        """Show a process's own modules."""
+        before = self._loaded
+        if before is process:
+            return
+        self._loaded = process
+        names, shown, wanted = self._names, sys.modules, process.modules
+        if not names:
+            return
+        # Every turn of a rank comes by here: no loop of Python's as long as all have all modules.
+        before.modules = list(map(shown.get, names, repeat(_ABSENT)))
+        wanted += repeat(_ABSENT, len(names) - len(wanted))
+        shown.update(zip(names, wanted, strict=True))
+        if not all(wanted):
+            for name, module in zip(names, wanted, strict=True):
+                if module is _ABSENT:
+                    del shown[name]
+
+    @contextmanager
+    def of_nobody(self) -> Iterator[None]:
+        """Be the process that started all ranks, for what they share."""
+        before = HERE.process, HERE.is_importing
+        loaded = self._loaded
+        HERE.process, HERE.is_importing = self._base, True
+        self.load(self._base)
+        try:
+            yield
+        finally:
+            HERE.process, HERE.is_importing = before
+            self.load(loaded)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if HERE.process is None or self._is_looking:
+            return None
+        self._is_looking = True
+        try:
+            spec = _found(fullname, path, target)
+        finally:
+            self._is_looking = False
+        if spec is None:
+            return None
+        if self._packages.is_private(fullname, spec):
+            if fullname not in self._own:
+                self._own.add(fullname)
+                self._names.append(fullname)
+        elif spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            self._shared.add(fullname)
+            spec.loader = _BaseLoader(spec.loader, self)
+        return spec
+
+    def executed(self, module: ModuleType) -> None:
+        """Take note of a library's module that all ranks share."""
+        self._states.meet(module)
+        if module.__name__ == benchmarks.MODULE:
+            benchmarks.patch(module, self._patches)
+
+    def _forget(self) -> None:
+        for name in self._names:
+            sys.modules.pop(name, None)
+
+
+class _BaseLoader(importlib.abc.Loader):
+    """Executes a library's module as the process that started all ranks."""
+
+    def __init__(self, loader: Any, modules: ProcessModules) -> None:
+        self._loader = loader
+        self._modules = modules
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        # Another rank that finds it in sys.modules waits until it is complete.
+        lock = import_locks.lock_for_all(module.__name__)
+        lock.acquire()
+        try:
+            with self._modules.of_nobody():
+                self._loader.exec_module(module)
+        finally:
+            lock.release()
+        self._modules.executed(module)
+
+
+def _found(
+    fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> importlib.machinery.ModuleSpec | None:
+    for finder in sys.meta_path:
+        if not isinstance(finder, ProcessModules):
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                return spec
+    return None

@@ -1,0 +1,143 @@
+"""Which installed packages every rank imports for itself, and which all ranks share (ADR-0113).
+
+Importing this imports nothing of PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pkgutil
+import re
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
+from pathlib import Path
+
+from kernbench.errors import UnknownNameError, UsageError, nearest
+
+SHARED_ROOTS = ("accelerate", "datasets", "kernbench", "torch", "transformers", "triton")
+"""Distributions that all ranks share, with all that they require.
+
+PyTorch can be imported only once, transformers is too large to be imported by each rank, and what
+these exchange with a program must be of one class for both. ``library_state`` exchanges what they
+keep for a process.
+"""
+PRIVATE_PACKAGES = ("deepspeed", "fairscale", "megatron")
+"""Packages whose modules are a rank's own although they may be installed with extension modules:
+those know nothing of the modules around them."""
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of libraries, whichever environment's they are: one may build on another."""
+_OF_PYTHON = tuple(
+    f"{Path(path).resolve()}/"
+    for path in {
+        sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
+_OURS = f"{Path(__file__).resolve().parents[2]}/"
+_DISTRIBUTION = re.compile(r"[\w.-]+")
+
+
+class Packages:
+    """Says of each module whether it is one rank's own."""
+
+    def __init__(self, asked: Collection[str]) -> None:
+        self._asked = frozenset(asked)
+        # Other modules of this process hold what they have of these.
+        self._decided = {name.partition(".")[0]: False for name in sys.modules}
+
+    def is_private(self, fullname: str, spec: ModuleSpec) -> bool:
+        """Return whether each rank gets a module of its own by this specification."""
+        where = _place_of(spec)
+        if where is None:
+            return False
+        path = Path(where).resolve()
+        top = fullname.partition(".")[0]
+        if path.name.endswith((*EXTENSION_SUFFIXES, ".pyd")):
+            return False
+        if top in self._asked:
+            return True
+        if _INSTALLED.isdisjoint(path.parts):
+            return not str(path).startswith((*_OF_PYTHON, _OURS))
+        found = self._decided.get(top)
+        if found is None:
+            found = self._decided[top] = self._is_own(top, path)
+        return found
+
+    def _is_own(self, top: str, path: Path) -> bool:
+        """Decide about an installed package by any file of it, or by its folder."""
+        if top in PRIVATE_PACKAGES:
+            return True
+        if top in self._shared:
+            return False
+        site = next(each for each in (path, *path.parents) if each.name in _INSTALLED)
+        return not _has_extensions(site / top)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        return frozenset(_packages_required_by(SHARED_ROOTS))
+
+
+def check_private(names: Collection[str], folder: Path) -> None:
+    """Refuse what cannot be imported by each rank, of a program that is run from ``folder``.
+
+    Raises:
+        UnknownNameError: There is no such package.
+        UsageError: All ranks must share it.
+    """
+    path = [str(folder), *sys.path]
+    for name in names:
+        top = name.partition(".")[0]
+        if top != name:
+            raise UsageError(
+                f"--private takes a whole package, but got {name}; a part of one cannot be "
+                f"imported apart: give {top}"
+            )
+        if name in sys.stdlib_module_names:
+            raise UsageError(f"--private {name}: a part of Python itself, which all ranks share")
+        if name in sys.modules:
+            raise UsageError(
+                f"--private {name}: kernbench or PyTorch uses it, so all ranks share it; only "
+                "what nobody has imported before the program can be each rank's own"
+            )
+        if PathFinder.find_spec(name, path) is None:
+            known = {each.name for each in pkgutil.iter_modules(path)}
+            raise UnknownNameError(f"--private {name}: no such package; {nearest(name, known)}")
+
+
+def _place_of(spec: ModuleSpec) -> str | None:
+    if spec.has_location:
+        return spec.origin
+    return next(iter(spec.submodule_search_locations or ()), None)
+
+
+def _has_extensions(folder: Path) -> bool:
+    """Return whether a folder has extension modules, which hold on to the modules around them."""
+    return any(
+        name.endswith(tuple(EXTENSION_SUFFIXES)) and not name.startswith("lib")
+        for _, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def _packages_required_by(roots: Collection[str]) -> Iterator[str]:
+    """Yield the packages of installed distributions, and of those that they cannot do without."""
+    pending, met = list(roots), set[str]()
+    while pending:
+        name = re.sub(r"[-_.]+", "-", pending.pop()).lower()
+        if name in met:
+            continue
+        met.add(name)
+        yield name.replace("-", "_")
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        yield from (found.read_text("top_level.txt") or "").split()
+        for requirement in found.requires or ():
+            named = _DISTRIBUTION.match(requirement)
+            if named is not None and "extra ==" not in requirement:
+                pending.append(named[0])

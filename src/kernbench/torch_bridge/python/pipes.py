@@ -1,0 +1,197 @@
+"""``multiprocessing.Pipe`` among ranks, which share one real process."""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Self
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.process import HERE
+
+_wait = multiprocessing.connection.wait
+
+
+class _Direction:
+    """What is under way from one end of a pipe to the other."""
+
+    def __init__(self) -> None:
+        self.objects: deque[Any] = deque()
+        self.num_writers = 1
+        self.num_readers = 1
+        self.watchers: list[threading.Event] = []
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.objects) or not self.num_writers
+
+    def wake(self) -> None:
+        """Let those look again who wait for something to read."""
+        for watcher in self.watchers:
+            watcher.set()
+
+
+class PipeEnd:
+    """Stands for ``multiprocessing.connection.Connection``.
+
+    Objects are handed over as they are, as queues do. A process that is given an end has a handle
+    of its own, so each can close its.
+    """
+
+    def __init__(self, reads: _Direction | None, writes: _Direction | None) -> None:
+        self._reads = reads
+        self._writes = writes
+        self.closed = False
+
+    readable = property(lambda self: self._reads is not None)
+    writable = property(lambda self: self._writes is not None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PipeEnd:
+        self._check()
+        if self._reads is not None:
+            self._reads.num_readers += 1
+        if self._writes is not None:
+            self._writes.num_writers += 1
+        return PipeEnd(self._reads, self._writes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._reads is not None:
+            self._reads.num_readers -= 1
+        if self._writes is not None:
+            self._writes.num_writers -= 1
+            self._writes.wake()
+
+    def fileno(self) -> int:
+        raise UnsupportedTorchError(
+            "fileno() of an end of a multiprocessing.Pipe in a simulated process: there is no "
+            "file; wait for it with multiprocessing.connection.wait"
+        )
+
+    def send(self, value: Any) -> None:
+        self._check()
+        if self._writes is None:
+            raise OSError("connection is read-only")
+        if not self._writes.num_readers:
+            raise BrokenPipeError(32, "Broken pipe")
+        self._writes.objects.append(value)
+        self._writes.wake()
+
+    def send_bytes(self, value: Any, offset: int = 0, size: int | None = None) -> None:
+        part = bytes(memoryview(value).cast("B"))[offset:]
+        self.send(part if size is None else part[:size])
+
+    def recv(self) -> Any:
+        self._check()
+        if self._reads is None:
+            raise OSError("connection is write-only")
+        wait_for_ends([self])
+        if not self._reads.objects:
+            raise EOFError
+        return self._reads.objects.popleft()
+
+    def recv_bytes(self, maxlength: int | None = None) -> bytes:
+        value = self.recv()
+        made = value if isinstance(value, bytes) else bytes(ForkingPickler.dumps(value))
+        if maxlength is not None and len(made) > maxlength:
+            self.close()
+            raise OSError("bad message length")
+        return made
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        self._check()
+        if self._reads is None:
+            raise OSError("connection is write-only")
+        return bool(wait_for_ends([self], timeout))
+
+    def is_ready(self) -> bool:
+        """Return whether reading need not wait."""
+        return self._reads is not None and self._reads.is_ready
+
+    def watch(self, watcher: threading.Event) -> None:
+        """Let an event be set whenever there may be something to read."""
+        if self._reads is not None:
+            self._reads.watchers.append(watcher)
+
+    def forget(self, watcher: threading.Event) -> None:
+        """Let it not be set any more."""
+        if self._reads is not None:
+            self._reads.watchers.remove(watcher)
+
+    def _check(self) -> None:
+        if self.closed:
+            raise OSError("handle is closed")
+
+
+def ends_in(value: Any) -> Iterator[PipeEnd]:
+    """Yield the ends of pipes that a process was given."""
+    if isinstance(value, PipeEnd):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from ends_in(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from ends_in(each)
+
+
+def pipe(duplex: bool = True) -> tuple[PipeEnd, PipeEnd]:
+    """``multiprocessing.Pipe``."""
+    back = _Direction()
+    if not duplex:
+        return PipeEnd(back, None), PipeEnd(None, back)
+    there = _Direction()
+    return PipeEnd(back, there), PipeEnd(there, back)
+
+
+def wait_for_ends(ends: Sequence[PipeEnd], timeout: float | None = None) -> list[PipeEnd]:
+    """Block the calling rank until some of the ends can be read, or the time is over; those."""
+    watcher = threading.Event()
+    for end in ends:
+        end.watch(watcher)
+    try:
+        ready = [end for end in ends if end.is_ready()]
+        while not ready:
+            watcher.clear()
+            if timeout == 0 and HERE.process is not None:
+                HERE.process.host.glance("a pipe")
+            elif not watcher.wait(timeout):
+                break
+            ready = [end for end in ends if end.is_ready()]
+            if timeout == 0:
+                break
+    finally:
+        for end in ends:
+            end.forget(watcher)
+    return ready
+
+
+def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
+    """``multiprocessing.connection.wait``."""
+    asked = list(object_list)
+    if HERE.process is None or HERE.is_foreign:
+        return list(_wait(asked, timeout))
+    if all(isinstance(each, PipeEnd) for each in asked):
+        return list(wait_for_ends(asked, timeout))
+    other = next(each for each in asked if not isinstance(each, PipeEnd))
+    raise UnsupportedTorchError(
+        f"multiprocessing.connection.wait for {type(other).__name__} in a simulated process: it "
+        "would wait outside of the simulation; wait for ends of a Pipe, and join() processes"
+    )
+
+
+def install(patches: Patches) -> None:
+    """Let programs wait for pipes in simulated time."""
+    patches.set(multiprocessing.connection, "wait", wait)

@@ -1,0 +1,207 @@
+"""Threads that simulated processes start: further strands of their rank."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread as executors
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kernbench.clock import CtrlC, Handle, on_thread
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.process import HERE, Process, ThreadState
+from kernbench.torch_bridge.python.locks import SimulatedLock
+
+if TYPE_CHECKING:
+    from kernbench.clock import Rank
+
+_start = threading.Thread.start
+_join = threading.Thread.join
+_is_alive = threading.Thread.is_alive
+
+
+class _StrandEnd(Handle):
+    """Ends with the thread."""
+
+
+class Strand:
+    """One such thread."""
+
+    def __init__(self, process: Process, thread: threading.Thread) -> None:
+        self.thread = thread
+        self.is_daemon = thread.daemon
+        simulation = process.session.run.simulation
+        self.end = _StrandEnd(simulation.env, f"the end of thread {thread.name}")
+        self.rank: Rank | None = None
+
+    def ended(self, _: Rank) -> None:
+        """Wake whoever waits for the thread."""
+        self.end.end_after(0)
+
+
+Inside = Callable[[Process], AbstractContextManager[Any]]
+"""What surrounds the code of every thread of a process."""
+
+
+class Strands:
+    """Starts and joins the threads of simulated processes."""
+
+    def __init__(self, inside: Inside, before: Callable[[Process], None]) -> None:
+        self._inside = inside
+        self._before = before
+
+    def install(self, patches: Patches) -> None:
+        """Let threads that are started in a simulated process be its strands."""
+        patches.set(executors, "_shutdown", False)
+        patches.set_all(
+            threading.Thread,
+            {
+                "start": lambda thread: self._start(thread),
+                "join": _strand_join,
+                "is_alive": _strand_is_alive,
+            },
+        )
+
+    def _start(self, thread: threading.Thread) -> None:
+        process = HERE.process
+        if process is None or HERE.is_foreign:
+            _start(thread)
+            return
+        strand = Strand(process, thread)
+        process.strands.append(strand)
+        thread.__dict__["_kernbench_strand"] = strand
+        simulation = process.session.run.simulation
+        run = thread.run
+
+        def body() -> None:
+            HERE.process = process
+            HERE.is_foreign = False
+            show_daemon(thread, strand.is_daemon)
+            with self._inside(process):
+                _run_as_thread(run, thread)
+
+        def make(target: Callable[[], None]) -> threading.Thread:
+            thread.run = target  # type: ignore[method-assign]
+            return thread
+
+        # CUDA's current device and streams are a thread's own.
+        own = ThreadState(process.first_sip_id)
+
+        def before() -> None:
+            self._before(process)
+            process.show(own)
+
+        show_daemon(thread, True)
+
+        def interrupted() -> None:
+            simulation.call_soon(_interrupt)
+
+        carrier = on_thread(thread.name, before, make, interrupted)
+        with starting():
+            strand.rank = simulation.start_strand(
+                process.rank_of_run, body, strand.ended, process.state, carrier
+            )
+
+
+def show_daemon(thread: threading.Thread, is_daemon: bool) -> None:
+    """Let a thread say whether it is a daemon, and with it those that it makes.
+
+    Really each is one, lest Python waits for it at its end; what the simulated process waits for at
+    its own is for the program to say.
+    """
+    thread._daemonic = is_daemon  # type: ignore[attr-defined]
+
+
+def join_all(process: Process) -> None:
+    """Wait for the threads that a process still has, as Python does at its end."""
+    simulation = process.session.run.simulation
+    # What executors do when Python ends; of other processes they must not know it.
+    executors._shutdown = True
+    for strand in list(process.strands):
+        work = executors._threads_queues.get(strand.thread)
+        if work is not None:
+            work.put(None)
+    for strand in list(process.strands):
+        if not strand.is_daemon or strand.thread in executors._threads_queues:
+            simulation.wait(strand.end)
+
+
+def end_daemons(process: Process) -> None:
+    """End the threads that a process does not wait for."""
+    simulation = process.session.run.simulation
+    for strand in list(process.strands):
+        if strand.rank is not None and strand.rank.alive:
+            strand.rank.abort()
+            simulation.wait(strand.end)
+    process.strands.clear()
+
+
+def end_thread(thread: threading.Thread) -> None:
+    """End a thread of a simulated process where it waits."""
+    strand = _strand_of(thread)
+    if strand is not None and strand.rank is not None and strand.rank.alive:
+        strand.rank.abort()
+
+
+def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
+    try:
+        run()
+    except (SystemExit, CtrlC):
+        # Of Ctrl-C main is told.
+        return
+    except BaseException:
+        # One thread's end is not the process's: Python prints the error and goes on.
+        kind, error, traceback = sys.exc_info()
+        own = None if traceback is None else traceback.tb_next
+        arguments = threading.ExceptHookArgs([kind, error, own, thread])
+        threading.excepthook(arguments)
+
+
+def _interrupt() -> None:
+    """End the run, as Ctrl-C in a thread does: Python hands signals to the main thread."""
+    raise CtrlC
+
+
+def _strand_of(thread: threading.Thread) -> Strand | None:
+    found: Strand | None = thread.__dict__.get("_kernbench_strand")
+    return found
+
+
+def _strand_join(thread: threading.Thread, timeout: float | None = None) -> None:
+    strand = _strand_of(thread)
+    if strand is None or HERE.process is None or HERE.is_foreign:
+        _join(thread, timeout)
+        return
+    if timeout is None:
+        HERE.process.session.run.simulation.wait(strand.end)
+    elif not strand.end.done:
+        over = SimulatedLock()
+        over.acquire()
+
+        def release(_: object) -> None:
+            if over.locked():
+                over.release()
+
+        strand.end.when_done(release)
+        over.acquire(timeout=max(timeout, 0))
+
+
+def _strand_is_alive(thread: threading.Thread) -> bool:
+    strand = _strand_of(thread)
+    if strand is None:
+        return _is_alive(thread)
+    if not strand.end.done and HERE.process is not None and not HERE.is_foreign:
+        HERE.process.host.glance("Thread.is_alive")
+    return not strand.end.done
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Wait for a new thread's sign of life as usual: it gives it before it waits for its turn."""
+    before, HERE.is_foreign = HERE.is_foreign, True
+    try:
+        yield
+    finally:
+        HERE.is_foreign = before

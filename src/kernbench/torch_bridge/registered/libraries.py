@@ -1,0 +1,223 @@
+"""``torch.library`` in simulated processes: each has operators and kernels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+import torch._library.custom_ops as custom_ops
+import torch._library.triton as library_triton
+from torch._ops import OpOverload
+from torch.library import Library
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.dispatch.operands import leaves
+from kernbench.torch_bridge.placement.residence import residence_of
+from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.process import HERE, Process
+from kernbench.torch_bridge.processes.registrations import (
+    BACKEND,
+    COMPOSITES,
+    SHARED,
+    Kernel,
+    has_kernel,
+)
+from kernbench.torch_bridge.registered import own
+from kernbench.torch_bridge.registered.own import registering
+from kernbench.torch_bridge.registered.trampolines import Trampolines, overload
+
+_make_library = torch._C._dispatch_library
+_get_kernel = torch.library.get_kernel
+_redispatch = OpOverload.redispatch
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_OF_DEVICES = (BACKEND, *COMPOSITES)
+_OWN_KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.Undefined)
+"""The keys to which kernels of devices redispatch for PyTorch's: a composite key is no other."""
+
+
+def install(patches: Patches) -> None:
+    """Let processes register what their devices run."""
+    trampolines = Trampolines(_plain_library)
+    patches.on_close(trampolines.close)
+    _share_custom_operators()
+    patches.set_all(torch._C, {"_dispatch_library": lambda *args: _make_proxy(trampolines, *args)})
+    for name in ("define", "impl", "fallback"):
+        patches.set(Library, name, _looked_at(trampolines, getattr(Library, name)))
+    own.install(patches)
+    patches.set(torch.library, "get_kernel", lambda op, key: _kernel_of(trampolines, op, key))
+    patches.set(OpOverload, "redispatch", _redispatch_below)
+    # Nobody traces: a wrapped kernel is the kernel.
+    patches.set(library_triton, "wrap_triton_enabled_default", False)
+
+
+def _plain_library(namespace: str) -> torch.library.Library:
+    is_reserved = namespace in torch.library._reserved_namespaces
+    return library_of_all(namespace, "IMPL" if is_reserved else "FRAGMENT")
+
+
+def _make_proxy(trampolines: Trampolines, kind: str, namespace: str, *args: Any) -> Any:
+    """Return what a library of PyTorch's registers through."""
+    process = registering()
+    # Every rank makes the namespace its own, and they share one dispatcher.
+    kind = "FRAGMENT" if kind == "DEF" and process is not None else kind
+    return _Library(trampolines, process, _make_library(kind, namespace, *args), namespace)
+
+
+def _looked_at(trampolines: Trampolines, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of libraries, of which some are older than the run."""
+
+    @wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (self.m is None or isinstance(self.m, _Library) or hasattr(self, "is_of_all")):
+            self.m = _Library(trampolines, None, self.m, self.ns)
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+class _Library:
+    """What a ``torch.library.Library`` has in place of C++'s."""
+
+    def __init__(
+        self, trampolines: Trampolines, maker: Process | None, real: Any, namespace: str
+    ) -> None:
+        self._trampolines = trampolines
+        self._maker = maker
+        self.real = real
+        self._namespace = namespace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def define(self, schema: str, alias_analysis: str = "", tags: Any = ()) -> str:
+        """Define an operator."""
+        process = registering()
+        if process is None:
+            name: str = self.real.define(schema, alias_analysis, tags)
+            return name
+        more = alias_analysis, tags
+        return self._trampolines.define(self._namespace, self, process, schema, *more)
+
+    def impl(self, name: str, key: str, function: Any, with_keyset: bool = False) -> None:
+        """Register a kernel of an operator."""
+        process = registering()
+        full_name = name if "::" in name else f"{self._namespace}::{name}"
+        kernel = Kernel(self, function, with_keyset)
+        if process is None:
+            self.real.impl(name, key, function, with_keyset)
+            if key in _OF_DEVICES:
+                SHARED.add(full_name, key, kernel)
+            return
+        if key not in torch._C.DispatchKey.__members__ or not full_name.startswith(
+            f"{self._namespace}::"
+        ):
+            # For PyTorch's own error.
+            self.real.impl(name, key, function, with_keyset)
+        process.registrations.add(full_name, key, kernel)
+        self._trampolines.place(full_name, key)
+
+    def register_ad_inplace_or_view_fallback(self, name: str) -> None:
+        """Let PyTorch follow what an operator writes, if no other rank's has."""
+        if not has_kernel(f"{self._namespace}::{name}", "ADInplaceOrView"):
+            self.real.register_ad_inplace_or_view_fallback(name)
+
+    def fallback(self, key: str, function: Any, with_keyset: bool = False) -> None:
+        """Register a kernel for all operators that have none for a key.
+
+        Raises:
+            UnsupportedTorchError: The key is not that of devices.
+        """
+        process = registering()
+        if process is None:
+            self.real.fallback(key, function, with_keyset)
+        elif key == BACKEND:
+            process.registrations.fallback = Kernel(self, function, with_keyset)
+        else:
+            raise UnsupportedTorchError(
+                f"Library.fallback for {key} in a simulated process: it would be that of all "
+                f"ranks; register kernels of single operators, or a fallback for {BACKEND}"
+            )
+
+    def reset(self) -> None:
+        """Take back what was defined and registered through this."""
+        if self._maker is None:
+            SHARED.remove_for_all(self)
+        else:
+            self._maker.registrations.remove(self)
+        self._trampolines.release(self)
+        self.real.reset()
+
+
+def _share_custom_operators() -> None:
+    """Take those that were made before any run."""
+    for name, made in list(custom_ops.OPDEFS.items()):
+        functions: dict[str | None, Callable[..., Any]] = made._backend_fns
+        function = functions.get("cuda") or functions.get(None)
+        known = SHARED.find(name, *_OF_DEVICES)
+        # One that was made anew is another.
+        is_new = known is None or (type(known.owner) is type(made) and known.owner is not made)
+        if function is not None and is_new:
+            SHARED.add(name, BACKEND, Kernel(made, function, False))
+
+
+def _kernel_of(trampolines: Trampolines, op: Any, key: Any) -> Any:
+    """``torch.library.get_kernel``: what the calling process has at that time."""
+    process = HERE.process
+    if process is None or not isinstance(op, (str, OpOverload)):
+        return _get_kernel(op, key)
+    name = op._name if isinstance(op, OpOverload) else op
+    text = key if isinstance(key, str) else key.name
+    if text == BACKEND:
+        kernel = process.registrations.of_devices.get(name)
+        return _Boxed(kernel) if kernel is not None else _Boxed(None, overload(name))
+    kernel = process.registrations.find(name, text)
+    if kernel is not None:
+        return _Boxed(kernel)
+    try:
+        return trampolines.original(name, text)
+    except KeyError:
+        return _get_kernel(op, key)
+
+
+class _Boxed:
+    """A kernel as ``torch.library.get_kernel`` returns one."""
+
+    def __init__(self, kernel: Kernel | None, operator: Any = None) -> None:
+        self._kernel = kernel
+        self._operator = operator
+
+    def call_boxed(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        if self._kernel is not None:
+            return self._kernel.call(keyset, args, kwargs)
+        return _call_original(self._operator, args, kwargs)
+
+
+def _call_original(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call an operator for PyTorch's own kernel of a device."""
+    process = HERE.process
+    assert process is not None
+    once = process.registrations.once
+    once.add(func)
+    try:
+        with _below_autograd():
+            return func(*args, **kwargs)
+    finally:
+        once.discard(func)
+
+
+def _redispatch_below(self: Any, /, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    """``OpOverload.redispatch``: to the kernel of a device, which C++ has not."""
+    key = keyset.highestPriorityTypeId()
+    if HERE.process is None or key not in _OWN_KERNELS:
+        return _redispatch(self, keyset, *args, **kwargs)
+    tensors = leaves((args, tuple(kwargs.values())))
+    if tensors and not any(residence_of(each) is not None for each in tensors):
+        return _redispatch(self, keyset, *args, **kwargs)
+    if key is torch._C.DispatchKey.CUDA:
+        with _below_autograd():
+            return self(*args, **kwargs)
+    return _call_original(self, args, kwargs)

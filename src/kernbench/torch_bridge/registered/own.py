@@ -1,0 +1,106 @@
+"""What ``torch.library`` keeps beside the dispatcher: of each process its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import torch
+import torch._library.custom_ops as custom_ops
+import torch._library.simple_registry as simple_registry
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.process import HERE, Process
+
+
+def install(patches: Patches) -> None:
+    """Let each process have its own."""
+    patches.set(torch.library, "_impls", _Names(torch.library._impls))
+    for name in ("OPDEF_TO_LIB", "OPDEFS"):
+        patches.set(custom_ops, name, _Own(name, getattr(custom_ops, name)))
+    patches.set(simple_registry, "singleton", _Entries(simple_registry.singleton))
+
+
+def registering() -> Process | None:
+    """Return the process that registers something; None if it is for all."""
+    return None if HERE.is_importing else HERE.process
+
+
+class _Names:
+    """What PyTorch remembers of kernels: with ``allow_override=False`` there is one of each."""
+
+    def __init__(self, shared: set[str]) -> None:
+        self._shared = shared
+
+    def _own(self) -> set[str]:
+        process = registering()
+        return self._shared if process is None else process.registrations.names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._own()
+
+    def add(self, name: str) -> None:
+        self._own().add(name)
+
+    def __isub__(self, names: set[str]) -> _Names:
+        self._own().difference_update(names)
+        return self
+
+
+class _Own(MutableMapping[str, Any]):
+    """What PyTorch keeps of custom operators: each process's own, beside those of all."""
+
+    def __init__(self, name: str, shared: MutableMapping[str, Any]) -> None:
+        self._name = name
+        self._shared = shared
+
+    def _own(self) -> MutableMapping[str, Any]:
+        process = registering()
+        if process is None:
+            return self._shared
+        kept = process.registrations.custom
+        if self._name not in kept:
+            # Custom operators live as long as their programs hold them.
+            kept[self._name] = type(self._shared)()
+        return kept[self._name]
+
+    def __getitem__(self, name: str) -> Any:
+        own = self._own()
+        return own[name] if name in own or self._name == "OPDEF_TO_LIB" else self._shared[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._own()[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._own()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._shared, **self._own()})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Entries:
+    """Shape functions and rules for dispatch modes, by operator."""
+
+    def __init__(self, shared: Any) -> None:
+        self._shared = shared
+
+    def find(self, name: str) -> Any:
+        """Return what there is of an operator; registering adds to it."""
+        process = registering()
+        if process is None or name in self._shared._data:
+            return self._shared.find(name)
+        kept = process.registrations
+        if kept.entries is None:
+            kept.entries = type(self._shared)()
+        return kept.entries.find(name)
+
+    def get(self, name: str) -> Any:
+        """Return the same, or None."""
+        process = registering()
+        found = self._shared._data.get(name)
+        if found is None and process is not None and process.registrations.entries is not None:
+            found = process.registrations.entries._data.get(name)
+        return found

@@ -1,0 +1,210 @@
+"""What PyTorch's dispatcher has of processes' operators and kernels: one of each for all ranks.
+
+Ranks share one dispatcher. It gets one kernel for each operator and key, which calls that of the
+process that it is called in.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from kernbench.errors import UsageError
+from kernbench.torch_bridge.dispatch.operands import leaves
+from kernbench.torch_bridge.placement.residence import residence_of
+from kernbench.torch_bridge.processes.process import HERE, Process
+from kernbench.torch_bridge.processes.registrations import (
+    BACKEND,
+    COMPOSITES,
+    Registrations,
+    has_kernel,
+)
+
+_computed_kernel = torch._C._dispatch_get_computed_kernel_for_dispatch_key
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_AUTOGRAD_OF_TENSORS = ("AutogradCPU", "AutogradMeta")
+"""The keys that tensors of devices have in C++, with data and without."""
+_COMPOSITE = "CompositeImplicitAutograd"
+_IN_PLACE_OF = {
+    "Autograd": _AUTOGRAD_OF_TENSORS,
+    f"Autograd{BACKEND}": _AUTOGRAD_OF_TENSORS,
+    _COMPOSITE: (*_AUTOGRAD_OF_TENSORS, "CPU", "Meta"),
+    "CompositeExplicitAutograd": ("CPU", "Meta"),
+    "CompositeExplicitAutogradNonFunctional": ("CPU", "Meta"),
+}
+"""Where the dispatcher comes to instead, of an operator that has kernels already."""
+_AFTER = {
+    "Autograd": torch._C._after_autograd_keyset,
+    "ADInplaceOrView": torch._C._after_ADInplaceOrView_keyset,
+}
+"""What is left to do where a process has nothing to do for a key."""
+
+
+@dataclass(slots=True)
+class _Operator:
+    """One that ranks have defined."""
+
+    library: torch.library.Library
+    schema: str
+    owners: dict[object, Process] = field(default_factory=dict)
+
+
+class Trampolines:
+    """The dispatcher's half of a run's operators and kernels."""
+
+    def __init__(self, library: Callable[[str], torch.library.Library]) -> None:
+        self._library_of = library
+        self._libraries: dict[str, torch.library.Library] = {}
+        """By namespace."""
+        self._operators: dict[str, _Operator] = {}
+        self._placed: dict[tuple[str, str], Any] = {}
+        """The kernels that were there before, by operator and key."""
+
+    def define(
+        self, namespace: str, owner: object, process: Process, schema: str, *more: Any
+    ) -> str:
+        """Define an operator, or note that another rank's is this one too; return its name.
+
+        Raises:
+            UsageError: The other rank's has another schema.
+            RuntimeError: There is one already, or the schema is none.
+        """
+        name = schema.split("(")[0].strip()
+        qualname = f"{namespace}::{name}"
+        known = self._operators.get(qualname)
+        if known is None or process in known.owners.values():
+            library = self._library_of(namespace)
+            assert library.m is not None
+            # PyTorch's own error if there is one already.
+            library.m.define(schema, *more)
+            library._op_defs.add(qualname)
+            known = self._operators[qualname] = _Operator(library, schema)
+        elif known.schema != schema:
+            rank = next(iter(known.owners.values())).rank
+            raise UsageError(
+                f"torch.library: rank {process.rank} defines {namespace}::{schema}, but rank {rank}"
+                f" has defined {namespace}::{known.schema}; ranks share one dispatcher, so an "
+                "operator must have one schema on all of them: name them differently"
+            )
+        known.owners[owner] = process
+        return name
+
+    def release(self, owner: object) -> None:
+        """Let go of the operators that were defined through something."""
+        for name, operator in list(self._operators.items()):
+            operator.owners.pop(owner, None)
+            if not operator.owners:
+                operator.library._destroy()
+                del self._operators[name]
+                self._placed = {each: old for each, old in self._placed.items() if each[0] != name}
+
+    def close(self) -> None:
+        """Take everything out of the dispatcher."""
+        for operator in self._operators.values():
+            operator.library._destroy()
+        for library in self._libraries.values():
+            library._destroy()
+
+    def place(self, name: str, key: str) -> None:
+        """Let the dispatcher call what processes have registered for a key."""
+        if key == BACKEND:
+            # The observer asks; a composite would be taken apart before it comes there.
+            keys: tuple[str, ...] = _AUTOGRAD_OF_TENSORS if has_kernel(name, _COMPOSITE) else ()
+        elif key == f"Autograd{BACKEND}":
+            keys = _AUTOGRAD_OF_TENSORS
+        elif name in self._operators:
+            keys = (key,)
+        elif "Composite" in key and not has_kernel(name, key):
+            # PyTorch's own kernels for backends come first.
+            keys = ()
+        else:
+            keys = _IN_PLACE_OF.get(key, (key,))
+        for each in keys:
+            if (name, each) not in self._placed:
+                self._place(name, each)
+
+    def original(self, name: str, key: str) -> Any:
+        """Return the kernel that was there before any rank's.
+
+        Raises:
+            KeyError: None of them has one.
+        """
+        return self._placed[name, key]
+
+    def _place(self, name: str, key: str) -> None:
+        before = self._placed[name, key] = _computed(name, key)
+        namespace = name.partition("::")[0]
+        library = self._libraries.get(namespace)
+        if library is None:
+            library = self._libraries[namespace] = self._library_of(namespace)
+        assert library.m is not None
+        with warnings.catch_warnings():
+            # PyTorch says of the first one that it replaces another.
+            warnings.simplefilter("ignore")
+            library.m.impl(name, key, partial(_call_own, name, key, before), True)
+
+
+def _computed(name: str, key: str) -> Any:
+    """Return what the dispatcher calls for a key, None if it has nothing."""
+    try:
+        return _computed_kernel(name, getattr(torch._C.DispatchKey, key))
+    except RuntimeError:
+        return None
+
+
+def _call_own(name: str, key: str, before: Any, keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the kernel of the process that this is; without one, the kernel that was there."""
+    process = HERE.process
+    own = None if process is None else process.registrations
+    if own is not None:
+        is_on_device = any(residence_of(each) is not None for each in leaves(args))
+        if key in _AUTOGRAD_OF_TENSORS and is_on_device and _skips_autograd(own, name):
+            with _below_autograd():
+                return overload(name)(*args, **kwargs)
+        kernel = own.find(name, *_keys_of(key, is_on_device))
+        if kernel is not None:
+            if not kernel.falls_through:
+                return kernel.call(keyset, args, kwargs)
+            left = keyset.remove(keyset.highestPriorityTypeId())
+            return overload(name).redispatch(left, *args, **kwargs)
+    if before is not None:
+        return before.call_boxed(keyset, *args, **kwargs)
+    after = _AFTER.get(key.removesuffix("CPU").removesuffix("Meta"))
+    if after is None:
+        raise NotImplementedError(
+            f"Could not run '{name}' with arguments from the '{key}' backend: this process has "
+            "registered no kernel for it with torch.library"
+        )
+    return overload(name).redispatch(keyset & after, *args, **kwargs)
+
+
+def _skips_autograd(own: Registrations, name: str) -> bool:
+    """Return whether a composite operator has a kernel for devices, as which it has no gradient."""
+    return (
+        own.find(name, BACKEND) is not None
+        and own.find(name, f"Autograd{BACKEND}", "Autograd") is None
+        and has_kernel(name, _COMPOSITE)
+    )
+
+
+def _keys_of(key: str, is_on_device: bool) -> tuple[str, ...]:
+    """Return the keys that programs may have registered a kernel for, in the order of CUDA's."""
+    if key in _AUTOGRAD_OF_TENSORS:
+        own = f"Autograd{BACKEND}" if is_on_device else key
+        return own, "Autograd", _COMPOSITE
+    if key in ("CPU", "Meta"):
+        # A device's tensor is here because C++ takes it for the CPU's.
+        own_keys = () if is_on_device and key == "CPU" else (key,)
+        return *own_keys, *COMPOSITES, _COMPOSITE
+    return (key,)
+
+
+def overload(name: str) -> Any:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")

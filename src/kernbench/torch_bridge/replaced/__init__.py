@@ -1,0 +1,1 @@
+"""Parts of PyTorch that suppose a GPU or a compiler, replaced."""

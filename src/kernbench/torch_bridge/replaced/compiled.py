@@ -1,0 +1,89 @@
+"""What ``torch.compile`` returns: nothing is compiled, and modules look as if they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.processes.process import warn_once
+
+NOTHING_COMPILED = (
+    "torch.compile compiles nothing for simulated devices: the program runs, and is timed, "
+    "operation by operation"
+)
+
+
+def compile_nothing(model: Any = None, **options: Any) -> Any:
+    """``torch.compile``, which leaves everything as it is; one rank says so for all."""
+    if model is None:
+        return lambda given: compile_nothing(given, **options)
+    warn_once("compile", NOTHING_COMPILED)
+    if isinstance(model, OptimizedModule):
+        model = model._orig_mod
+    return OptimizedModule(model) if isinstance(model, torch.nn.Module) else model
+
+
+class OptimizedModule(torch.nn.Module):
+    """Stands for PyTorch's own: a module around the one that was given.
+
+    Programs unwrap it by ``_orig_mod``, and its states have that in their names.
+    """
+
+    _orig_mod: torch.nn.Module
+
+    def __init__(self, module: torch.nn.Module, context: Any = None) -> None:
+        super().__init__()
+        self._modules["_orig_mod"] = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module, with its hooks."""
+        return self._orig_mod(*args, **kwargs)
+
+    @property
+    def training(self) -> bool:
+        inner = _inner(self)
+        return inner is None or inner.training
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        inner = _inner(self)
+        if inner is not None:
+            inner.training = value
+
+    def __getattr__(self, name: str) -> Any:
+        inner = _inner(self)
+        if inner is None:
+            raise AttributeError(name)
+        return inner if name == "_orig_mod" else getattr(inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = _inner(self)
+        if inner is None or hasattr(type(self), name) or name in self.__dict__:
+            super().__setattr__(name, value)
+        elif name == "_orig_mod":
+            self._modules[name] = value
+        else:
+            setattr(inner, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self._orig_mod, name)
+
+    def __len__(self) -> int:
+        return len(self._orig_mod)
+
+    def __bool__(self) -> bool:
+        # It need not have a length.
+        return True
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted({*super().__dir__(), *dir(self._orig_mod)})
+
+
+def _inner(made: OptimizedModule) -> torch.nn.Module | None:
+    """Return the module that one is around; None while it is made, or copied."""
+    return made.__dict__.get("_modules", {}).get("_orig_mod")

@@ -1,0 +1,224 @@
+"""Context parallel attention: PyTorch keeps in its modules what each rank must have of its own.
+
+Its ring attention is that of CUDA's flash operation, which is done here by the CPU's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed.tensor.experimental._context_parallel._attention as ring
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's users know
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.process import HERE, current
+
+_aten = torch.ops.aten
+_Options: Any = ring._ContextParallelOptions
+
+
+class ContextParallel:
+    """What one process has set."""
+
+    def __init__(self) -> None:
+        self.options = dict(vars(ring._cp_options))
+        self.wrap: Callable[..., Any] | None = None
+        """Gives attention its sharded operands, inside ``context_parallel``."""
+        self.handlers: Any = None
+        """The DTensor handlers to come back to; None outside of context parallel attention."""
+
+
+def _own() -> ContextParallel:
+    process = current()
+    found: ContextParallel | None = process.context_parallel
+    if found is None:
+        found = process.context_parallel = ContextParallel()
+    return found
+
+
+def _option(name: str) -> property:
+    def put(self: Any, value: Any) -> None:
+        _own().options[name] = value
+
+    return property(lambda self: _own().options[name], put)
+
+
+class _ProcessOptions(_Options):
+    """Takes the place of the class of PyTorch's options; the object stays the same."""
+
+    convert_to_f32 = _option("convert_to_f32")
+    enable_load_balance = _option("enable_load_balance")
+    rotate_method = _option("rotate_method")
+
+
+def install(patches: Patches) -> None:
+    """Let every process be inside its own context, and flash attention run on the CPU."""
+    options: Any = ring._cp_options
+    before = options.__class__
+    options.__class__ = _ProcessOptions
+    patches.on_close(setattr, options, "__class__", before)
+    shared = _SharedRules()
+    patches.set_all(
+        ring,
+        {
+            "_distribute_function": _distribute,
+            "_restore_function": _restore,
+            "_enable_cp_dtensor_dispatcher": shared.enter,
+            "_disable_cp_dtensor_dispatcher": shared.leave,
+        },
+    )
+    patches.on_close(shared.close)
+    patches.set(F, "scaled_dot_product_attention", _attention_like(F.scaled_dot_product_attention))
+    library = library_of_all("aten")
+    patches.on_close(library._destroy)
+    library.impl("_scaled_dot_product_flash_attention", _flash, "CPU")
+    library.impl("_scaled_dot_product_flash_attention_backward", _flash_backward, "CPU")
+
+
+class _SharedRules:
+    """PyTorch's sharding rules for ring attention, while any process needs them."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+
+    def enter(self) -> None:
+        own, dispatcher = _own(), _dispatcher()
+        if own.handlers is None:
+            own.handlers = dispatcher._custom_op_handlers
+            self._inside += 1
+            _rules().register_cp_sharding_rules()
+        dispatcher._custom_op_handlers = {**own.handlers, **ring.custom_ops}
+
+    def leave(self) -> None:
+        own = _own()
+        if own.handlers is None:
+            return
+        _dispatcher()._custom_op_handlers, own.handlers = own.handlers, None
+        self._inside -= 1
+        if not self._inside:
+            _rules().unregister_cp_sharding_rules()
+
+    def close(self) -> None:
+        """Forget the rules of processes that ended inside."""
+        if self._inside:
+            _rules().unregister_cp_sharding_rules()
+
+
+def _rules() -> Any:
+    """Return PyTorch's module of the rules, which imports its whole compiler."""
+    name = "torch.distributed.tensor.experimental._context_parallel._sharding_rules"
+    return importlib.import_module(name)
+
+
+def _dispatcher() -> Any:
+    return DTensor._op_dispatcher
+
+
+def _distribute(fn: Any, fn_module: Any, device_mesh: Any, input_fn: Any, output_fn: Any) -> None:
+    """Let the calling process's attention be that of shards on a mesh."""
+
+    def wrap(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = input_fn(None, args, kwargs, device_mesh)
+        return output_fn(None, (args, kwargs), _ring_attention(*args, **kwargs), device_mesh)
+
+    _own().wrap = wrap
+
+
+def _restore(fn: Any, fn_module: Any) -> None:
+    _own().wrap = None
+
+
+def _attention_like(original: Any) -> Any:
+    def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+        tensors = (*args[:4], kwargs.get("attn_mask"))
+        if has_torch_function(tensors):
+            # A class of tensors of its own may look for this function, not for the original.
+            return handle_torch_function(scaled_dot_product_attention, tensors, *args, **kwargs)
+        process = HERE.process
+        own = None if process is None else process.context_parallel
+        if own is not None and own.handlers is not None:
+            if own.wrap is not None:
+                return own.wrap(*args, **kwargs)
+            if args and isinstance(args[0], DTensor):
+                return _ring_attention(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    scaled_dot_product_attention.__doc__ = original.__doc__
+    return scaled_dot_product_attention
+
+
+def _ring_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Ask for the operation that the ring is made of; C++ would choose the CPU's."""
+    if attn_mask is not None:
+        raise UnsupportedTorchError("context parallel attention takes no attn_mask")
+    if torch.is_autocast_enabled(DEVICE_TYPE):
+        dtype = torch.get_autocast_dtype(DEVICE_TYPE)
+        query, key, value = (each.to(dtype) for each in (query, key, value))
+    if enable_gqa:
+        group = query.size(-3) // key.size(-3)
+        key, value = (each.repeat_interleave(group, -3) for each in (key, value))
+    flash = _aten._scaled_dot_product_flash_attention
+    made: Tensor = flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return made
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """CUDA's flash operation, done by the CPU's."""
+    out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, dropout_p, is_causal, scale=scale
+    )
+    rest = [torch.zeros((), dtype=torch.int64) for _ in range(5)]
+    return (out, lse, *rest[:2], query.size(2), key.size(2), *rest[2:])
+
+
+def _flash_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    cum_seq_q: Tensor,
+    cum_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Tensor,
+    philox_offset: Tensor,
+    *,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    made: tuple[Tensor, Tensor, Tensor] = (
+        _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, scale=scale
+        )
+    )
+    return made

@@ -1,0 +1,73 @@
+"""PyTorch's control flow as operations (``torch.cond``, ``while_loop``, ``scan``): as in Python.
+
+PyTorch would compile its branches and bodies. Here nothing is compiled: what the program gave is
+called, autograd sees the operations in it, and a condition on a device is read by the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._higher_order_ops
+from torch.utils import _pytree as pytree
+
+from kernbench.torch_bridge.base.patches import Patches
+
+_PLACE = "torch._higher_order_ops"
+
+
+def _call(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+    return fn(*args, **(kwargs or {}))
+
+
+def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def _while_loop(cond_fn: Any, body_fn: Any, carried: Any, additional: Any) -> Any:
+    while cond_fn(*carried, *additional):
+        carried = body_fn(*carried, *additional)
+        if not isinstance(carried, tuple):
+            raise RuntimeError(f"body_fn should return a tuple but got {type(carried)}")
+    return carried
+
+
+def _stacked(results: list[Any]) -> Any:
+    return pytree.tree_map(lambda *each: torch.stack(each), *results)
+
+
+def _map(f: Any, xs: Any, args: Any) -> Any:
+    return _stacked([f(*parts, *args) for parts in zip(*xs, strict=True)])
+
+
+def _scan(combine_fn: Any, carry: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+    results = []
+    for parts in zip(*xs, strict=True):
+        leaves = pytree.tree_leaves(carry)
+        carry, made = combine_fn(*leaves, *parts, *additional_inputs)
+        results.append(made)
+    return carry, _stacked(results)
+
+
+def _foreach_map(fn: Any, op: Any, *operands: Any, **kwargs: Any) -> Any:
+    return fn(op, *operands, **kwargs)
+
+
+_OPERATIONS: dict[str, dict[str, Any]] = {
+    "utils": {"_hop_compile_and_call": _call},
+    "cond": {"cond_op": _cond},
+    "while_loop": {"while_loop_op": _while_loop},
+    "map": {"map_impl": _map},
+    "scan": {"scan_op": _scan},
+    "foreach_map": {"_foreach_map": _foreach_map},
+}
+
+
+def install(patches: Patches) -> None:
+    """Let the functions of PyTorch, which check what they are given, call these."""
+    for module, replaced in _OPERATIONS.items():
+        # A function of the package has the name of its module.
+        patches.set_all(sys.modules[f"{_PLACE}.{module}"], replaced)

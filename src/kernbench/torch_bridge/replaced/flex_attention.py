@@ -1,0 +1,178 @@
+"""flex_attention as one operation: PyTorch's own definition of it, at the time of flash attention.
+
+On a GPU it is compiled into a kernel; its definition would take the memory and time of all scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+import torch
+import torch.nn.attention.flex_attention as flex
+from torch import Tensor
+from torch._higher_order_ops.flex_attention import math_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.tensors import cpp_device
+from kernbench.torch_bridge.dispatch.known_values import values_of
+from kernbench.torch_bridge.placement.call_keys import is_meta
+from kernbench.torch_bridge.placement.names import unobserved
+from kernbench.torch_bridge.placement.residence import residence_of, settle
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.flex_pieces import Definition
+
+_NAME = "flex_attention"
+_DIFFERENTIATING = (
+    torch._C._dispatch_tls_local_include_set(),
+    torch._C._dispatch_tls_local_exclude_set(),
+)
+"""What C++ does of itself in a thread that has not told it otherwise; a replay of a graph has."""
+
+
+def install(patches: Patches) -> None:
+    """Let devices do it."""
+    patches.set(flex, "flex_attention_hop", _attention)
+    # It would warn of, and then ask for, a compiler.
+    patches.set(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor],
+    block_mask: tuple[Any, ...],
+    scale: float,
+    kernel_options: dict[str, Any],
+) -> Any:
+    """Return the output, and the logarithm of the sum and the largest of scores, in base 2."""
+    if residence_of(query) is None:
+        return math_attention(query, key, value, score_mod, block_mask, scale, kernel_options)
+    learned = _learned(score_mod, query) if torch.is_grad_enabled() else ()
+    return _Attention.apply(query, key, value, score_mod, block_mask, scale, *learned)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score_mod: Callable[..., Tensor],
+        block_mask: tuple[Any, ...],
+        scale: float,
+        *learned: Tensor,
+    ) -> Any:
+        ctx.save_for_backward(query, key, value, *learned)
+        ctx.options = (score_mod, block_mask, scale)
+        ctx.num_keys = _num_keys(key, block_mask)
+        attend = Definition(score_mod, block_mask, scale).attend
+        if is_meta(query):
+            made = _shapes(query, value)
+        else:
+            with unobserved():
+                made = attend(query, key, value)
+        ctx.mark_non_differentiable(made[2])
+        _launch(query, key, ctx.num_keys, made, backward=False)
+        _take_down(attend, (query, key, value), made)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        query, key, value, *learned = ctx.saved_tensors
+        score_mod, block_mask, scale = ctx.options
+        definition = Definition(score_mod, block_mask, scale)
+        there = [each for each in gradients if each is not None]
+
+        def again(query: Tensor, key: Tensor, value: Tensor, *there: Tensor) -> Any:
+            left = iter(there)
+            outer = [None if each is None else next(left) for each in gradients]
+            with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*_DIFFERENTIATING):
+                return tuple(definition.gradients((query, key, value), learned, outer))
+
+        if is_meta(query):
+            with unobserved():
+                inputs = (query, key, value, *learned)
+                found: tuple[Tensor | None, ...] = tuple(torch.empty_like(each) for each in inputs)
+        else:
+            with unobserved():
+                found = again(query, key, value, *there)
+        _launch(query, key, ctx.num_keys, found, backward=True)
+        _take_down(again, (query, key, value, *there), found)
+        return *found[:3], None, None, None, *found[3:]
+
+
+def _take_down(call: Callable[..., Any], args: tuple[Tensor, ...], results: Any) -> None:
+    capture = current().capture
+    if capture is not None:
+        capture.take_whole(call, args, list(results))
+
+
+def _shapes(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    with unobserved():
+        scores = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        return query.new_empty(*query.shape[:-1], value.size(-1)), scores, scores.clone()
+
+
+class _Learned(TorchFunctionMode):
+    """Keeps the tensors with gradients that functions are called with, but none that they made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[int, Tensor] = {}
+        self._made: dict[int, Any] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for each in tree_leaves((args, kwargs)):
+            if type(each) in PLAIN and each.requires_grad and id(each) not in self._made:
+                self.found.setdefault(id(each), each)
+        result = func(*args, **(kwargs or {}))
+        self._made.update((id(each), each) for each in tree_leaves(result))
+        return result
+
+
+def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors with gradients that a score depends on beside query and key."""
+    with unobserved(), torch._C._EnableTorchFunction(), torch.no_grad():
+        score = torch.zeros((), device=cpp_device(query))
+        place = torch.zeros((), dtype=torch.int, device=score.device)
+        with _Learned() as seen:
+            score_mod(score, place, place, place, place)
+    return tuple(seen.found.values())
+
+
+def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward: bool) -> None:
+    process = current()
+    residence = residence_of(query)
+    assert residence is not None
+    assert residence.device is not None
+    for each in results:
+        if each is not None:
+            settle(each, residence.device, _NAME)
+    name = f"{_NAME}_backward" if backward else _NAME
+    left = (key.size(0), key.size(1), num_keys, key.size(3))
+    timing = process.session.costs.attention.of_shapes(
+        name, query.shape, left, query.dtype, residence.sip_id, backward=backward
+    )
+    if timing is not None and query.numel():
+        process.host.launch(name, timing, residence.sip_id)
+
+
+def _num_keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
+    """Return how many keys the mask leaves a query on average; blocks are whole."""
+    partial, indices, full = block_mask[2], block_mask[3], block_mask[4]
+    with unobserved():
+        counts = [values_of(each) for each in (partial, full) if each is not None]
+        if any(each is None for each in counts):
+            return key.size(2)
+        blocks = sum(int(each.sum()) for each in counts if each is not None)
+        share = blocks / (partial.numel() * indices.size(-1))
+    return max(ceil(share * key.size(2)), 1)

@@ -1,0 +1,225 @@
+"""Parts of PyTorch and Python that suppose real processes or devices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed.fsdp._init_utils as fsdp_init
+import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp_api
+import torch.serialization
+import torch.utils.data
+
+from kernbench.errors import OsExit
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, is_simulated, with_index
+from kernbench.torch_bridge.placement.residence import Residence, reside
+from kernbench.torch_bridge.processes.process import HERE, current, warn_once
+from kernbench.torch_bridge.replaced.compiled import NOTHING_COMPILED, compile_nothing
+
+_BEFORE_CPU = 5
+"""PyTorch asks its own tagger of CPU storages at 10."""
+_init_loader = torch.utils.data.DataLoader.__init__
+_get_fsdp_device = fsdp_init._get_compute_device
+_get_fsdp_device_asked = fsdp_init._get_device_from_device_id
+_init_handle = fsdp_init._init_device_handle
+_to = torch.nn.Module.to
+_set_signal = signal.signal
+_os_fork = os.fork
+_os_exit = os._exit
+
+
+def install(patches: Patches) -> None:
+    """Replace them."""
+    patches.set(torch.utils.data.DataLoader, "__init__", _loader_without_workers)
+    patches.set(signal, "signal", _signal_on_main)
+    patches.set(torch, "compile", compile_nothing)
+    patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
+    patches.set(os, "fork", _fork)
+    patches.set(os, "_exit", _exit_at_once)
+    patches.set(torch.nn.Module, "to", _move_module)
+    patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
+    patches.set(fsdp_init, "_get_device_from_device_id", _fsdp_device_asked)
+    patches.set(fsdp_api, "_init_device_handle", _init_fsdp_handle)
+    # The fused encoder layer of the CPU is one operation, of which no kernel is known.
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    patches.on_close(torch.backends.mha.set_fastpath_enabled, before)
+    _let_storages_be_saved(patches)
+    _let_storages_be_copied(patches)
+
+
+# Lightning makes loaders anew of their attributes, by the names in the signature.
+@wraps(_init_loader)
+def _loader_without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
+    """``DataLoader.__init__``: batches are made in the rank itself.
+
+    Workers would be forks of a process with all ranks in it.
+    """
+    names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if len(args) > len(names):
+        rest = ("collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn")
+        given |= dict(zip(rest, args[len(names) :], strict=False))
+    given["num_workers"] = 0
+    for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+        given.pop(name, None)
+    _init_loader(self, **given)
+
+
+def _signal_on_main(number: int, handler: Any) -> Any:
+    """``signal.signal``, which Python allows on its main thread only, where no rank is."""
+    if threading.current_thread() is threading.main_thread():
+        return _set_signal(number, handler)
+    return signal.getsignal(number)
+
+
+def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Module.to``; a number is a device that C++ does not know."""
+    if args and type(args[0]) is int:
+        args = (with_index(args[0]), *args[1:])
+    if type(kwargs.get("device")) is int:
+        kwargs["device"] = with_index(kwargs["device"])
+    return _to(self, *args, **kwargs)
+
+
+_FSDP_HANDLE = SimpleNamespace(current_device=lambda: str(with_index(DEVICE_TYPE)))
+"""Names the current device by its name, not by a number, of which FSDP would make a device."""
+
+
+def _named(asked: Any) -> Any:
+    return with_index(asked) if type(asked) is int else asked
+
+
+def _fsdp_device(module: Any, ignored: Any, asked: Any, rank: int, handle: Any) -> Any:
+    """The device that one unit of FSDP computes on."""
+    return _get_fsdp_device(module, ignored, asked, rank, _FSDP_HANDLE)
+
+
+def _fsdp_device_asked(asked: Any, rank: int, handle: Any) -> Any:
+    """The device that ``device_id`` of FSDP means."""
+    return _get_fsdp_device_asked(_named(asked), rank, _FSDP_HANDLE)
+
+
+def _init_fsdp_handle(state: Any, module: Any, ignored: Any, asked: Any) -> Any:
+    """Let FSDP find the functions of the device that ``device_id`` means."""
+    return _init_handle(state, module, ignored, _named(asked))
+
+
+def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
+    """What PyTorch's compiled autograd asks C++ for, which would trace the backward pass."""
+    if compiler is not None:
+        warn_once("compile", NOTHING_COMPILED)
+    return None, False
+
+
+def _refuse_fork() -> NoReturn:
+    raise UnsupportedTorchError(
+        "os.fork in a simulated process: a worker process would be outside of the simulation, and "
+        "have no devices; start ranks with torch.multiprocessing.spawn, or work in threads"
+    )
+
+
+def _fork() -> int:
+    """``os.fork``, which would copy all ranks and run one of them."""
+    if HERE.process is not None and not HERE.is_foreign:
+        _refuse_fork()
+    return _os_fork()
+
+
+def _exit_at_once(status: int) -> None:
+    """``os._exit``, which would end all ranks; this one ends, ``finally`` blocks and all."""
+    if HERE.process is None or HERE.is_foreign:
+        _os_exit(status)
+    HERE.process.ends_at_once = True
+    raise OsExit(status)
+
+
+def _let_storages_be_saved(patches: Patches) -> None:
+    """Save storages with the device that they are on, and load them there."""
+    registry: Any = torch.serialization._package_registry
+    entry = (_BEFORE_CPU, _location_of, _restored)
+    registry.append(entry)
+    registry.sort()
+    patches.on_close(registry.remove, entry)
+    save = torch.serialization._save
+
+    def save_to(obj: Any, zip_file: Any, *args: Any, **kwargs: Any) -> None:
+        save(obj, _Writer(zip_file), *args, **kwargs)
+
+    patches.set(torch.serialization, "_save", save_to)
+
+
+class _Writer:
+    """Writes a file for ``torch.save``, and copies to the host what it writes of a device.
+
+    PyTorch copies storages that C++ says are not the CPU's, which are those without data.
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def write_record(self, name: str, data: Any, *size: int) -> None:
+        """Write what a name is to give."""
+        if isinstance(data, torch.UntypedStorage) and _location_of(data) is not None:
+            data = data.cpu()
+        self._writer.write_record(name, data, *size)
+
+
+def _location_of(storage: Any) -> str | None:
+    storage = getattr(storage, "_untyped_storage", storage)
+    residence: Residence | None = getattr(storage, "_kernbench", None)
+    return None if residence is None or residence.device is None else str(residence.device)
+
+
+def _restored(storage: Any, location: str) -> Any:
+    if not is_simulated(location):
+        return None
+    untyped = getattr(storage, "_untyped_storage", storage)
+    if not current().session.run.has_data:
+        storage = untyped = torch.UntypedStorage(untyped.nbytes(), device=META)
+    reside(untyped, with_index(location), "torch.load")
+    return storage
+
+
+def _let_storages_be_copied(patches: Patches) -> None:
+    """Let a clone of a storage (which ``copy.deepcopy`` makes) be where the storage is.
+
+    One may be moved, which functions do that say where ``torch.load`` puts what it finds.
+    """
+    clone, move = torch.UntypedStorage.clone, torch.UntypedStorage.to
+
+    def clone_there(storage: Any) -> Any:
+        made = clone(storage)
+        residence: Residence | None = getattr(storage, "_kernbench", None)
+        if residence is not None:
+            reside(made, residence.device, "a copy of a storage")
+        return made
+
+    def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
+        source = torch.device(_location_of(storage) or storage.device)
+        if DEVICE_TYPE not in (source.type, torch.device(device).type):
+            return move(storage, device=device, non_blocking=non_blocking)
+        held = torch.empty(0, dtype=torch.uint8, device=source).set_(storage)
+        moved = held.to(device, non_blocking=non_blocking)
+        return storage if moved is held else moved.untyped_storage()
+
+    def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        target = DEVICE_TYPE if device is None else device
+        return to(storage, device=with_index(target), non_blocking=non_blocking)
+
+    def cpu(storage: Any) -> Any:
+        return to(storage, device="cpu")
+
+    patches.set_all(
+        torch.UntypedStorage, {"clone": clone_there, "to": to, "cuda": cuda, "cpu": cpu}
+    )

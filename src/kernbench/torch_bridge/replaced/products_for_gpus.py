@@ -1,0 +1,160 @@
+"""Matrix products that PyTorch has for GPUs only: of halves into float32, and grouped ones of FP8.
+
+A GPU multiplies halves exactly and sums in float32; so does the CPU with operands cast to float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from kernbench.torch_bridge.processes.of_all import library_of_all
+
+_HALVES = (torch.float16, torch.bfloat16)
+_ROW_WISE = 1
+"""``torch.nn.functional.ScalingType.RowWise``."""
+
+
+def install(patches: Patches) -> None:
+    """Let the CPU do them, and tell their shapes without data."""
+    library = library_of_all("aten")
+    patches.on_close(library._destroy)
+    for key in ("CPU", "Meta"):
+        for name, function in {"mm": torch.mm, "bmm": torch.bmm}.items():
+            made = partial(_product, function)
+            _implement(library, name, made, key)
+        for name, function in {"addmm": torch.addmm, "baddbmm": torch.baddbmm}.items():
+            made = partial(_sum, function)
+            _implement(library, name, made, key)
+        library.impl("_scaled_grouped_mm", _scaled_grouped, key, allow_override=True)
+        library.impl("_scaled_grouped_mm_v2", _scaled_grouped_v2, key, allow_override=True)
+
+
+def _implement(library: Any, name: str, made: Callable[..., Tensor], key: str) -> None:
+    def into(*args: Any, out: Tensor, **kwargs: Any) -> Tensor:
+        result = made(*args, **kwargs)
+        return out.resize_(result.shape).copy_(result)
+
+    library.impl(f"{name}.dtype", made, key, allow_override=True)
+    library.impl(f"{name}.dtype_out", into, key, allow_override=True)
+
+
+def _product(function: Callable[..., Tensor], a: Tensor, b: Tensor, out_dtype: Any) -> Tensor:
+    _check(a, b, out_dtype)
+    return function(a.to(out_dtype), b.to(out_dtype))
+
+
+def _sum(
+    function: Callable[..., Tensor],
+    summand: Tensor,
+    a: Tensor,
+    b: Tensor,
+    out_dtype: Any,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Tensor:
+    _check(a, b, out_dtype)
+    if summand.dtype not in (a.dtype, out_dtype):
+        raise RuntimeError(
+            f"self must have the type of the operands, {a.dtype}, or out_dtype, {out_dtype}, but "
+            f"got {summand.dtype}"
+        )
+    wide = (each.to(out_dtype) for each in (summand, a, b))
+    return function(*wide, beta=beta, alpha=alpha)
+
+
+def _check(a: Tensor, b: Tensor, out_dtype: Any) -> None:
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"operands must have one dtype, but got {a.dtype} and {b.dtype}")
+    if out_dtype != a.dtype and not (out_dtype == torch.float32 and a.dtype in _HALVES):
+        raise RuntimeError(
+            "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs, but got "
+            f"{out_dtype} for {a.dtype}"
+        )
+
+
+def _scaled_grouped(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """Multiply groups of rows or columns of FP8, each row and column with a scale of its own.
+
+    Shapes: two or three dimensions each, as of ``torch._grouped_mm``. Scales are ``(M)`` and
+    ``(N)`` of a matrix, ``(G, M)`` and ``(G, N)`` of several; where K is what is grouped, those of
+    all groups one after another.
+    """
+    if scale_a.dtype != torch.float32 or scale_b.dtype != torch.float32:
+        raise UnsupportedTorchError(
+            f"torch._scaled_grouped_mm with scales of {scale_a.dtype}: blocks with scales of their "
+            "own (MX formats) are not modeled; give a float32 scale for each row and column"
+        )
+    if bias is not None or scale_result is not None:
+        raise RuntimeError("torch._scaled_grouped_mm: bias and scale_result are not supported yet")
+    if a.dim() == b.dim() == 2:
+        assert offs is not None
+        groups = offs.numel()
+        wide = _grouped(a.float(), b.float(), offs)
+        wide = wide * scale_a.view(groups, -1, 1) * scale_b.view(groups, 1, -1)
+    else:
+        rows = scale_a.unsqueeze(-1)
+        columns = scale_b.unsqueeze(-2) if scale_b.dim() > 1 else scale_b
+        wide = _grouped(a.float() * rows, b.float() * columns, offs)
+    return wide.to(out_dtype or torch.bfloat16)
+
+
+def _grouped(a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
+    """Return the products of groups in float32; ``offs`` are their ends in what is grouped."""
+    if offs is None:
+        return torch.bmm(a, b)
+    if offs.is_meta:
+        if a.dim() == b.dim() == 2:
+            return a.new_empty(offs.numel(), a.shape[0], b.shape[1])
+        return a.new_empty(a.shape[-2], b.shape[-1])
+    starts = [0, *offs.tolist()]
+    spans = [slice(*each) for each in pairwise(starts)]
+    if a.dim() == b.dim() == 2:
+        return torch.stack([a[:, each] @ b[each] for each in spans])
+    made = a.new_zeros(a.shape[-2], b.shape[-1])
+    for number, each in enumerate(spans):
+        if a.dim() == 2:
+            made[each] = a[each] @ b[number]
+        else:
+            made[:, each] = a[number] @ b[:, each]
+    return made
+
+
+def _scaled_grouped_v2(
+    a: Tensor,
+    b: Tensor,
+    scale_a: list[Tensor],
+    recipe_a: list[int],
+    swizzle_a: list[int],
+    scale_b: list[Tensor],
+    recipe_b: list[int],
+    swizzle_b: list[int],
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: Any = None,
+    contraction_dim: list[int] | None = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
+    if list(recipe_a) != [_ROW_WISE] or list(recipe_b) != [_ROW_WISE]:
+        raise UnsupportedTorchError(
+            "torch.nn.functional.scaled_grouped_mm: only ScalingType.RowWise is modeled"
+        )
+    return _scaled_grouped(a, b, scale_a[0], scale_b[0], offs, bias, None, out_dtype)

@@ -1,0 +1,215 @@
+"""DTensor's rules, worked out once and not by every rank (ADR-0066, ADR-0083).
+
+A real rank works out how an operation is sharded once in its life, in milliseconds. Here all ranks
+would do that one after another; and for lists of all parameters PyTorch's way takes time that grows
+with the square of their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import is_
+from types import SimpleNamespace
+from typing import Any
+
+import torch.distributed.tensor._sharding_prop as sharding
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
+from torch.distributed.tensor._ops._math_ops import _NormPartial
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from kernbench.torch_bridge.base.patches import Patches
+
+# Others may keep data of the rank that made them.
+_STATELESS = frozenset({Shard, Replicate, Partial, _StridedShard, _NormPartial})
+_MOST_KEPT = 4096
+_propagate_flag = sharding._propagate_use_strided_shard_flag
+
+
+def install(patches: Patches) -> None:
+    """Replace what would take long."""
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator
+    # C++ keeps what it has asked for, and asks for what is not kept.
+    name = "propagate_op_sharding_non_cached"
+    patches.set(propagator, name, SharedRules(propagator))
+    patches.set(sharding, "_propagate_use_strided_shard_flag", _FlagOnce())
+
+
+class _FlagOnce:
+    """Passes a flag of strided shards on, which the original looks up again for each tensor."""
+
+    def __init__(self) -> None:
+        self._schema: Any = None
+        self._strided = SimpleNamespace(args_spec=())
+
+    def __call__(self, strategy: Any, schema: Any) -> None:
+        if self._schema is not schema:
+            self._schema = schema
+            # One of each flag decides as much as all do.
+            found = {
+                spec.use_strided_shard_as_shard_order: spec
+                for spec in schema.args_spec
+                if any(isinstance(each, _StridedShard) for each in spec.placements)
+            }
+            self._strided = SimpleNamespace(args_spec=tuple(found.values()))
+        if self._strided.args_spec:
+            _propagate_flag(strategy, self._strided)
+
+
+class _UnsharedError(Exception):
+    """A call whose rule depends on more than placements and shapes."""
+
+
+class SharedRules:
+    """Rules of operations by what ranks have in common.
+
+    Ranks have meshes of their own, which differ in who asks, and may differ in whose they are. A
+    rule that was found for one rank is another's with its own meshes in it.
+    """
+
+    def __init__(self, propagator: Any) -> None:
+        self._propagator = propagator
+        self._work_out: Callable[[Any], Any] = propagator.propagate_op_sharding_non_cached
+        self._found: dict[Any, tuple[Any, Meshes, tuple[Any, ...]]] = {}
+
+    def __call__(self, schema: Any) -> Any:
+        """Return the ``OutputSharding`` of a call."""
+        meshes = Meshes()
+        try:
+            arguments = _common((schema.args_schema, tuple(schema.kwargs_schema.items())), meshes)
+            key = (schema.op, arguments, meshes.common())
+            known = self._found.get(key)
+        except (_UnsharedError, TypeError):
+            return self._work_out(schema)
+        makers = self._registered(schema.op)
+        if known is not None and all(map(is_, known[2], makers)):
+            return _rule_on(known[0], known[1], meshes)
+        rule = self._work_out(schema)
+        if isinstance(rule, OutputSharding) and _is_common(rule):
+            if len(self._found) >= _MOST_KEPT:
+                self._found.clear()
+            self._found[key] = rule, meshes, makers
+        return rule
+
+    def _registered(self, op: Any) -> tuple[Any, ...]:
+        """Return what works out the rule: programs and contexts may replace it."""
+        propagator = self._propagator
+        return (
+            propagator.op_single_dim_strategy_funcs.get(op),
+            propagator.op_strategy_funcs.get(op),
+            propagator.op_to_rules.get(op),
+        )
+
+
+class Meshes:
+    """The meshes of a call, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._all: list[Any] = []
+        self._positions: dict[int, int] = {}
+
+    def position(self, mesh: Any) -> int:
+        """Return which one it is; a new one is the next."""
+        found = self._positions.setdefault(id(mesh), len(self._all))
+        if found == len(self._all):
+            self._all.append(mesh)
+        return found
+
+    def __getitem__(self, position: int) -> Any:
+        return self._all[position]
+
+    def common(self) -> Any:
+        """Return what is the same on all ranks.
+
+        Of one mesh its form is; whose it is matters where several have to fit each other.
+        """
+        alone = len(self._all) == 1
+        return tuple(
+            (
+                None if alone else each._flatten_rank_map,
+                each._layout,
+                each._device_type,
+                each._mesh_dim_names,
+            )
+            for each in self._all
+        )
+
+
+def _common(value: Any, meshes: Meshes) -> Any:
+    """Return what of an argument is the same on all ranks; collect the meshes."""
+    if isinstance(value, DTensorSpec):
+        if any(type(each) not in _STATELESS for each in value.placements):
+            raise _UnsharedError
+        return (
+            meshes.position(value.mesh),
+            value.placements,
+            value.tensor_meta,
+            value.shard_order,
+            value.use_strided_shard_as_shard_order,
+        )
+    if isinstance(value, (list, tuple)):
+        return tuple([_common(each, meshes) for each in value])
+    return type(value), value
+
+
+def _is_common(rule: Any) -> bool:
+    """Return whether a rule is the same for all ranks, but for their meshes."""
+    specs = list(_specs_in(rule.output_spec))
+    asked = rule.redistribute_schema
+    if asked is not None:
+        specs += _specs_in((asked.args_schema, tuple(asked.kwargs_schema.values())))
+    if any(type(each) not in _STATELESS for spec in specs for each in spec.placements):
+        return False
+    # Arguments that are shapes were replaced by those of this rank's shard.
+    return not rule.use_val_from_redistribute_schema or all(map(_is_even, specs))
+
+
+def _specs_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, DTensorSpec):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _specs_in(each)
+
+
+def _is_even(spec: Any) -> bool:
+    """Return whether all shards have one shape."""
+    parts: dict[int, int] = {}
+    for axis, placement in enumerate(spec.placements):
+        if isinstance(placement, (Shard, _StridedShard)):
+            parts[placement.dim] = parts.get(placement.dim, 1) * spec.mesh.size(axis)
+    shape = spec.tensor_meta.shape if spec.tensor_meta is not None else ()
+    return all(dim < len(shape) and shape[dim] % count == 0 for dim, count in parts.items())
+
+
+def _rule_on(rule: Any, theirs: Meshes, own: Meshes) -> Any:
+    """Return a rule of others with the caller's meshes in it."""
+    made: dict[int, Any] = {}
+    asked = rule.redistribute_schema
+    if asked is not None:
+        args, kwargs = (
+            _on_meshes(each, theirs, own, made)
+            for each in (asked.args_schema, tuple(asked.kwargs_schema.items()))
+        )
+        asked = OpSchema(asked.op, args, dict(kwargs), asked.schema_info)
+    return OutputSharding(
+        _on_meshes(rule.output_spec, theirs, own, made),
+        asked,
+        needs_redistribute=rule.needs_redistribute,
+        use_val_from_redistribute_schema=rule.use_val_from_redistribute_schema,
+    )
+
+
+def _on_meshes(spec: Any, theirs: Meshes, own: Meshes, made: dict[int, Any]) -> Any:
+    if isinstance(spec, DTensorSpec):
+        found = made.get(id(spec))
+        if found is None:
+            # What the constructor derives does not depend on the mesh's owner.
+            found = made[id(spec)] = object.__new__(DTensorSpec)
+            mesh = own[theirs.position(spec.mesh)]
+            found.__dict__.update(spec.__dict__, mesh=mesh, _hash=None)
+        return found
+    if type(spec) in (list, tuple):
+        return type(spec)([_on_meshes(each, theirs, own, made) for each in spec])
+    return spec

@@ -1,0 +1,82 @@
+"""Numbers change in the text of a machine, and nothing else does."""
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.accuracy.calibration import edited, transferred
+from kernbench.accuracy.calibration.constants import constants_of, number_at
+from kernbench.accuracy.validation import Category
+from kernbench.errors import MachineError, UsageError
+from kernbench.hardware import known_machines, load_machine, machine_text, parse_machine
+
+TEXT = """\
+# A comment that matters.
+name: mine
+sip:
+  clock_ghz: 1.5  # at most
+  nested: {share: 0.5, name: x}
+sources:
+  sip: "a book"
+"""
+
+
+@pytest.mark.adr("0047-D4")
+def test_only_the_named_numbers_change() -> None:
+    new = edited(TEXT, {"sip.clock_ghz": 2, "sip.nested.share": 0.25}, {}, "mine.yaml")
+    assert new == TEXT.replace("1.5", "2").replace("0.5", "0.25")
+
+
+@pytest.mark.adr("0047-D4")
+def test_sources_are_replaced_or_added() -> None:
+    new = edited(TEXT, {}, {"sip": 'said "so"', "sip.clock_ghz": "fitted"}, "mine.yaml")
+    assert yaml.safe_load(new)["sources"] == {"sip": 'said "so"', "sip.clock_ghz": "fitted"}
+    assert new.startswith("# A comment that matters.\n")
+    without = TEXT[: TEXT.index("sources:")]
+    assert yaml.safe_load(edited(without, {}, {"sip": "x"}, "m"))["sources"] == {"sip": "x"}
+
+
+@given(st.floats(1e-4, 1e9))
+def test_a_number_reads_back_to_five_digits(number: float) -> None:
+    new = yaml.safe_load(edited(TEXT, {"sip.clock_ghz": number}, {}, "mine.yaml"))
+    assert new["sip"]["clock_ghz"] == pytest.approx(number, rel=1e-4)
+    assert isinstance(new["sip"]["clock_ghz"], int | float)
+
+
+@pytest.mark.parametrize("path", ["sip.cloc_ghz", "sip", "nowhere.at.all"])
+def test_a_number_that_is_not_there_is_named(path: str) -> None:
+    with pytest.raises(MachineError, match=f"mine.yaml: has no number at {path}"):
+        edited(TEXT, {path: 1}, {}, "mine.yaml")
+
+
+@pytest.mark.parametrize("name", known_machines())
+def test_every_preset_can_be_written_with_its_own_numbers(name: str) -> None:
+    text, origin = machine_text(name)
+    data = yaml.safe_load(text)
+    numbers = {
+        each.key: number_at(data, each.key)
+        for category in Category
+        for each in constants_of(category, data)
+    }
+    new = edited(text, {k: v for k, v in numbers.items() if v is not None}, {}, origin)
+    assert parse_machine(new, origin, 1).spec == load_machine(name, 1).spec
+
+
+@pytest.mark.adr("0047-D5")
+def test_a_device_is_given_the_constants_of_another_and_keeps_its_own_vendors_numbers() -> None:
+    new = parse_machine(transferred("a100-sxm-80g", "h200"), "test", 1)
+    donor, target = (load_machine(name, 1) for name in ("a100-sxm-80g", "h200"))
+    assert new.sip.front_end_us == donor.sip.front_end_us
+    assert new.sip.pe.gemm.efficiency == donor.sip.pe.gemm.efficiency
+    assert new.sip.cache is not None
+    assert donor.sip.cache is not None
+    assert new.sip.cache.latency_ns == donor.sip.cache.latency_ns
+    assert new.sip.cube.hbm_bandwidth_gbps == target.sip.cube.hbm_bandwidth_gbps
+    assert new.spec.devices == target.spec.devices
+    assert new.spec.sources["sip.front_end_us"] == "fitted on a100-sxm-80g"
+
+
+def test_constants_that_only_one_machine_has_are_named() -> None:
+    with pytest.raises(UsageError, match=r"only one of them has .*sip\.sustained\.clock_loss"):
+        transferred("ahbm", "h200")

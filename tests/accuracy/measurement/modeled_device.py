@@ -1,0 +1,59 @@
+"""A device whose times are the model's: what a campaign would see on a device that is a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernbench.accuracy.validation.predictors.gemm import GemmTuner
+from kernbench.accuracy.validation.rows.harness import Harness
+from kernbench.accuracy.validation.rows.problem import Problem
+from kernbench.dtypes import DType, bfloat16
+from kernbench.hardware import Machine
+from kernbench.kernel_time import schedule_kernel
+from kernbench.ops import KernelCall, KernelProbe, Pointer
+
+
+class ModeledDevice:
+    """Launches nothing; every launch takes what the model says, times a factor per run."""
+
+    def __init__(self, machine: Machine, noise: Sequence[float] = (1.0,)) -> None:
+        self.machine = machine
+        self.noise = noise
+        self.launched: list[KernelCall] = []
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._probe = KernelProbe()
+        self._tuner = GemmTuner()
+        self._passed_ps = 0
+
+    @property
+    def name(self) -> str:
+        return self.machine.spec.devices[0]
+
+    def clock_mhz(self) -> int | None:
+        return 1755
+
+    def tensor(self, rows: int, cols: int, dtype: DType) -> Pointer:
+        found = Pointer(dtype)
+        self._sizes[id(found)] = rows, cols
+        return found
+
+    def run(self, call: KernelCall) -> None:
+        trace = self._probe.trace(call)
+        # A kernel that needs more than there is does not run, as on a GPU.
+        if (
+            trace.staged_bytes
+            > self.machine.sip.tcm_bytes - 1024 * self.machine.sip.pe.register_kib
+        ):
+            raise LookupError("out of resource: shared memory")
+        self.launched.append(call)
+        self._passed_ps += schedule_kernel(trace, self.machine, 0).duration_ps
+
+    def run_product(self, a: Pointer, b: Pointer, out: Pointer) -> None:
+        (m, k), (_, n) = self._sizes[id(a)], self._sizes[id(b)]
+        best = self._tuner.tune(Problem(m, n, k, bfloat16), self.machine, Harness())
+        self._passed_ps += int(best.kernel_us * 1e6)
+
+    def times_us(self, work: Callable[[], None], runs: int) -> list[float]:
+        self._passed_ps = 0
+        work()
+        return [self._passed_ps / 1e6 * self.noise[i % len(self.noise)] for i in range(runs)]

@@ -1,0 +1,159 @@
+"""What shares HBM in time, against a loop over exact fractions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.clock import Flow, Handle, HbmSharing, Share, Simulation, demand_of
+
+WHOLE = 64
+
+
+@dataclass
+class Job:
+    """A flow with a demand on each of some SIPs, where it takes so long alone."""
+
+    start_ps: int
+    parts: list[tuple[int, int, int]]
+    """(SIP, demand, work)."""
+
+
+def run(jobs: list[Job]) -> list[list[int]]:
+    """Return when the parts of every job end."""
+    simulation = Simulation()
+    sharing = HbmSharing(simulation)
+    ends: dict[tuple[int, int], int] = {}
+
+    def begin(number: int, job: Job) -> None:
+        now = simulation.now_ps
+        shares = []
+        for part, (sip, demand, work) in enumerate(job.parts):
+            handle = Handle(simulation.env)
+            handle.end_after(work)
+            handle.callbacks.append(
+                lambda _, key=(number, part): ends.update({key: simulation.now_ps})
+            )
+            shares.append(Share(sip, demand, handle, work, now + work))
+        sharing.begin(Flow(shares, now))
+
+    for number, job in enumerate(jobs):
+        timer = simulation.timer(job.start_ps)
+        timer.callbacks.append(lambda _, number=number, job=job: begin(number, job))
+    simulation.drain()
+    return [
+        [ends[number, part] for part in range(len(job.parts))] for number, job in enumerate(jobs)
+    ]
+
+
+def expected(jobs: list[Job]) -> list[list[Fraction]]:
+    """Step from event to event: a job runs at the pace of its busiest SIP."""
+    done = [Fraction(0) for _ in jobs]
+    ends: list[list[Fraction | None]] = [[None] * len(job.parts) for job in jobs]
+    now = Fraction(0)
+    while any(None in each for each in ends):
+        under_way = [
+            (number, part)
+            for number, job in enumerate(jobs)
+            for part in range(len(job.parts))
+            if job.start_ps <= now and ends[number][part] is None
+        ]
+        load: dict[int, int] = {}
+        for number, part in under_way:
+            sip, demand, _ = jobs[number].parts[part]
+            load[sip] = load.get(sip, 0) + demand
+        pace = {}
+        for number in {number for number, _ in under_way}:
+            # What asks for nothing is not slowed down itself, but by the others of its job.
+            sips = [
+                jobs[number].parts[part][0]
+                for each, part in under_way
+                if each == number and jobs[number].parts[part][1]
+            ]
+            pace[number] = min([Fraction(1), *(Fraction(WHOLE, load[sip]) for sip in sips)])
+        steps = [
+            (jobs[number].parts[part][2] - done[number]) / pace[number]
+            for number, part in under_way
+        ]
+        steps += [job.start_ps - now for job in jobs if job.start_ps > now]
+        step = min(steps)
+        for number, each in pace.items():
+            done[number] += step * each
+        now += step
+        for number, part in under_way:
+            if done[number] >= jobs[number].parts[part][2]:
+                ends[number][part] = now
+    return ends  # type: ignore[return-value]
+
+
+PARTS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, WHOLE), st.integers(1, 10**6)),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda part: part[0],
+)
+JOBS = st.lists(st.builds(Job, st.integers(0, 10**6), PARTS), min_size=1, max_size=5)
+
+
+@pytest.mark.adr("0049-D1")
+@given(jobs=JOBS)
+def test_ends_are_those_of_exact_fractions(jobs: list[Job]) -> None:
+    for found, exact in zip(run(jobs), expected(jobs), strict=True):
+        for end, at in zip(found, exact, strict=True):
+            # Every change of pace rounds by less than a picosecond, in the pace at that time.
+            assert abs(end - at) <= 40
+
+
+@pytest.mark.adr("0049-D1")
+@given(jobs=JOBS)
+def test_nothing_is_faster_than_alone(jobs: list[Job]) -> None:
+    for job, ends in zip(jobs, run(jobs), strict=True):
+        for (_, _, work), end in zip(job.parts, ends, strict=True):
+            assert end >= job.start_ps + work
+
+
+@pytest.mark.adr("0049-D1")
+@given(
+    works=st.lists(st.tuples(st.integers(0, WHOLE), st.integers(1, 10**6)), min_size=1, max_size=6)
+)
+def test_together_nothing_takes_longer_than_one_after_the_other(
+    works: list[tuple[int, int]],
+) -> None:
+    jobs = [Job(0, [(0, demand, work)]) for demand, work in works]
+    last = max(end for ends in run(jobs) for end in ends)
+    assert last <= sum(work for _, work in works) + len(works)
+
+
+@pytest.mark.adr("0049-D1")
+def test_a_kernel_and_a_transfer_slow_each_other_down_whichever_comes_first() -> None:
+    """Both ask for all of HBM: while both run, each goes at half of its pace."""
+    for first, second in ((0, 1), (1, 0)):
+        jobs = [Job(0, [(0, WHOLE, 100)]), Job(50, [(0, WHOLE, 100)])]
+        ends = run([jobs[first], jobs[second]])
+        assert [ends[first], ends[second]] == [[150], [200]]
+
+
+@pytest.mark.adr("0049-D1")
+def test_half_of_hbm_each_is_no_contention() -> None:
+    assert run([Job(0, [(0, 32, 100)]), Job(10, [(0, 32, 100)])]) == [[100], [110]]
+
+
+@pytest.mark.adr("0049-D2")
+def test_a_collective_runs_at_the_pace_of_its_slowest_sip() -> None:
+    """A kernel on SIP 1 alone: SIP 0, where nothing else runs, is as late."""
+    collective = Job(0, [(0, 32, 100), (1, 32, 100)])
+    assert run([collective, Job(0, [(1, WHOLE, 1000)])])[0] == [150, 150]
+
+
+def test_demands_are_the_share_of_the_time_that_hbm_is_busy() -> None:
+    assert [demand_of(*each) for each in ((0, 10), (5, 10), (10, 10), (20, 10), (5, 0))] == [
+        0,
+        32,
+        64,
+        64,
+        0,
+    ]

@@ -1,0 +1,92 @@
+"""What a run replaces in other libraries is put back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kernbench.runtime_api import SpawnException
+from kernbench.torch_bridge.base.patches import Patches
+from tests.torch_bridge.running import simulated
+
+
+class Owner:
+    inherited = "base"
+
+
+class Child(Owner):
+    own = "child"
+
+
+@pytest.mark.adr("0060-D4")
+def test_closing_puts_back_own_attributes_and_shows_inherited_ones_again() -> None:
+    patches = Patches()
+    assert patches.set(Child, "own", 1) == "child"
+    assert patches.set(Child, "inherited", 2) == "base"
+    patches.set(Child, "new", 3)
+    assert (Child.own, Child.inherited, Child.new) == (1, 2, 3)  # type: ignore[attr-defined]
+    patches.close()
+    assert Child.own == "child"
+    assert "inherited" not in vars(Child)
+    assert not hasattr(Child, "new")
+
+
+def snapshot(modules: list[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for owner in modules:
+        for name, value in vars(owner).items():
+            # Modules that are imported later appear as attributes of their packages.
+            if type(value) is not ModuleType and not name.startswith("__"):
+                found[f"{owner.__name__}.{name}"] = value
+    return found
+
+
+@pytest.mark.adr("0060-D4")
+@pytest.mark.parametrize(
+    ("nprocs", "source", "error"),
+    [
+        (1, "pass", None),
+        (1, "raise ValueError('on purpose')", ValueError),
+        (2, "pass", None),
+        (2, "raise ValueError('on purpose')", SpawnException),
+        (2, "import sys; sys.exit(3)", SpawnException),
+    ],
+)
+def test_a_run_leaves_torch_and_python_as_they_were(
+    tmp_path: Path, nprocs: int, source: str, error: type[Exception] | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    c10d = pytest.importorskip("torch.distributed.distributed_c10d")
+    spawn = pytest.importorskip("torch.multiprocessing.spawn")
+    simulated(_program(tmp_path, "import torch.distributed.tensor"))  # imports what it imports
+    watched = [
+        torch, torch.Tensor, torch.cuda, torch.accelerator, torch.cuda.random, torch.cuda.nccl,
+        torch.multiprocessing, spawn, torch.distributed, c10d, torch.version,
+        torch.utils.data.DataLoader,
+    ]  # fmt: skip
+    before = snapshot(watched)
+    environ, argv, path, main = dict(os.environ), sys.argv, sys.path, sys.modules["__main__"]
+    type_of_environ = type(os.environ)
+    rng = torch.get_rng_state()
+    program = _program(tmp_path, f"import os; os.environ['SET'] = '1'\n{source}")
+    with nullcontext() if error is None else pytest.raises(error):
+        simulated(program, nprocs=nprocs)
+    after = snapshot(watched)
+    assert [name for name in before if after.get(name) is not before[name]] == []
+    assert dict(os.environ) == environ
+    assert type(os.environ) is type_of_environ
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == (argv, path, main)
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert torch.zeros(1).device.type == "cpu"
+
+
+def _program(folder: Path, source: str) -> Path:
+    path = folder / "program.py"
+    path.write_text(source)
+    return path

@@ -1,0 +1,145 @@
+"""What programs ask of products of float32, and the time of convolutions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.hardware import load_machine  # noqa: E402
+from kernbench.runtime_api import RuntimeContext  # noqa: E402
+from kernbench.torch_bridge.processes.float32 import Float32, asked  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+
+def run(folder: Path, source: str, **options: object) -> RuntimeContext:
+    path = folder / "program.py"
+    path.write_text(
+        "import os, torch\nrank = int(os.environ['RANK'])\ntorch.cuda.set_device(rank)\n" + source
+    )
+    return simulated(path, **options)  # type: ignore[arg-type]
+
+
+def times_ps(context: RuntimeContext, name: str, rank: int = 0) -> list[int]:
+    """Return how long each launch of a rank took."""
+    return [
+        int(end - start)
+        for each in context.op_log.instances
+        if each.template.name == name
+        for who, start, end in zip(each.ranks, each.starts_ps, each.ends_ps, strict=True)
+        if who == rank
+    ]
+
+
+WAYS = """
+x = torch.zeros(4096, 4096, device="cuda")
+layer = torch.nn.Linear(4096, 4096, bias=False, device="cuda")
+backends = torch.backends
+def all_of_them():
+    x @ x
+    layer(x)
+all_of_them()
+if rank == 0:
+    torch.set_float32_matmul_precision("high"); all_of_them()
+    torch.set_float32_matmul_precision("medium"); x @ x
+    torch.set_float32_matmul_precision("highest"); x @ x
+    backends.cuda.matmul.allow_tf32 = True; x @ x
+    backends.cuda.matmul.allow_tf32 = False; x @ x
+    backends.cuda.matmul.fp32_precision = "tf32"; x @ x
+    y = x.bfloat16(); y @ y
+    backends.cuda.matmul.fp32_precision = "ieee"; x @ x
+    graph = torch.cuda.CUDAGraph()
+    torch.set_float32_matmul_precision("high")
+    with torch.cuda.graph(graph):
+        x @ x
+    torch.set_float32_matmul_precision("highest")
+    graph.replay()
+torch.cuda.synchronize()
+torch.distributed.init_process_group("nccl")
+torch.distributed.barrier()
+x @ x
+"""
+TF32, FLOAT32, HALVES = "tf32", "float32", "bfloat16"
+EXPECTED = [
+    *(FLOAT32, FLOAT32, TF32, TF32, TF32, FLOAT32, TF32, FLOAT32, TF32, HALVES),
+    *(FLOAT32, TF32, FLOAT32),
+]
+
+
+@pytest.mark.adr("0117-D1")
+def test_what_a_rank_asks_for_decides_the_time_of_its_products(tmp_path: Path) -> None:
+    """Closed form: a large product takes little longer than the machine's rate says."""
+    before = asked()
+    for _ in range(2):
+        # A second run begins with PyTorch's defaults again.
+        context = run(tmp_path, WAYS, nprocs=2, machine="h100-sxm:2", data=False)
+        assert asked() == before == Float32()
+        assert torch.get_float32_matmul_precision() == "highest"
+    sip = load_machine("h100-sxm", 1).sip
+    for rank, expected in enumerate((EXPECTED, [FLOAT32] * 3)):
+        found = times_ps(context, "aten.mm", rank)
+        assert len(found) == len(expected)
+        for time_ps, dtype in zip(found, expected, strict=True):
+            rate = sip.gemm_flops_per_clock(dtype) * sip.num_pes * sip.clock_ghz / 1000
+            assert 1 <= time_ps / (2 * 4096**3 / rate) < 1.8, dtype
+
+
+@pytest.mark.adr("0117-D2")
+def test_numbers_stay_those_of_float32_and_the_report_says_so(tmp_path: Path) -> None:
+    source = """
+x = torch.randn(64, 64)
+torch.backends.cuda.matmul.allow_tf32 = {}
+assert torch.equal((x.cuda() @ x.cuda()).cpu(), x @ x)
+"""
+    said = "their numbers are those of float32"
+    for asks in (True, False):
+        remarks = [each for make in run(tmp_path, source.format(asks)).remarks for each in make()]
+        assert any(said in each for each in remarks) == asks
+    context = run(tmp_path, source.format(True).replace("assert", "# "), data=False)
+    assert not any(said in each for make in context.remarks for each in make())
+
+
+CONVOLUTIONS = """
+def work(dtype, form):
+    conv = torch.nn.Conv2d(128, 128, 3, padding=1, bias=False, device="cuda", dtype=dtype)
+    x = torch.zeros(64, 128, 28, 28, device="cuda", dtype=dtype).to(memory_format=form)
+    y = conv(x.requires_grad_())
+    torch.autograd.grad(y, (x, conv.weight), torch.empty_like(y))
+for form in (torch.contiguous_format, torch.channels_last):
+    work(torch.float16, form)
+    work(torch.float32, form)
+    torch.backends.cudnn.allow_tf32 = False
+    work(torch.float32, form)
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    work(torch.float32, form)
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+"""
+
+
+@pytest.mark.adr("0117-D1")
+@pytest.mark.adr("0117-D3")
+@pytest.mark.adr("0117-D4")
+def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_path: Path) -> None:
+    machine = load_machine("a100-sxm-80g", 1)
+    context = run(tmp_path, CONVOLUTIONS, machine="a100-sxm-80g", data=False)
+    forward, backward = (times_ps(context, f"aten.convolution{each}") for each in ("", "_backward"))
+    half, tf32, legacy, exact = range(4)
+    last = 4
+    flops = 2 * 64 * 28 * 28 * 128 * 128 * 9
+    rates = {half: "float16", tf32: "tf32", legacy: "float32", exact: "float32"}
+    for kind, dtype in rates.items():
+        peak = machine.sip.gemm_flops_per_clock(dtype) * machine.sip.num_pes
+        best_ps = flops / (peak * machine.sip.clock_ghz / 1000)
+        assert best_ps < forward[last + kind] < 3 * best_ps
+        # Two products, neither far from the forward's rate.
+        assert 2 * best_ps < backward[last + kind] < 2.5 * forward[last + kind]
+    assert forward[legacy] == forward[exact] == forward[last + exact] > 2 * forward[tf32]
+    stream_ps = machine.sip.hbm_stream_ps
+    for kind, itemsize in ((half, 2), (tf32, 4)):
+        image = 64 * 28 * 28 * 128 * itemsize
+        for times, images in ((forward, 2), (backward, 3)):
+            more_ps = times[kind] - times[last + kind]
+            assert more_ps == pytest.approx(stream_ps(2 * images * image), rel=0.15)
