@@ -44,7 +44,7 @@ class Rank:
         "local",
         "rank_id",
         "since_ps",
-        "strands",
+        "threads",
         "waiting_for",
     )
 
@@ -64,7 +64,7 @@ class Rank:
         self.waiting_for: Handle | None = None
         self.since_ps = simulation.now_ps
         self.aborted = False
-        self.strands: list[Rank] = []
+        self.threads: list[Rank] = []
         """Further threads of control that share its number and ``local``."""
         self._simulation = simulation
         self._body = body
@@ -90,14 +90,14 @@ class Rank:
         if self.alive and not self.aborted:
             self.aborted = True
             self._process.interrupt()
-        for strand in self.strands:
-            strand.abort()
+        for thread in self.threads:
+            thread.abort()
 
     def kill(self) -> None:
         """End the rank at once, off the clock, when nothing drives the simulation any more."""
-        for strand in self.strands:
-            if strand.alive:
-                strand.kill()
+        for thread in self.threads:
+            if thread.alive:
+                thread.kill()
         self.aborted = True
         self._simulation.running = self
         try:

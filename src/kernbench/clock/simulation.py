@@ -155,7 +155,7 @@ class Simulation:
                 queue[place] = (end_ps, priority, number, event)
         heapify(queue)
 
-    def start_strand(
+    def start_thread(
         self,
         rank: Rank | None,
         body: Callable[[], object],
@@ -167,10 +167,10 @@ class Simulation:
 
         It has the rank's number, and is ended with it.
         """
-        strand = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
+        thread = Rank(self, 0 if rank is None else rank.rank_id, body, on_end, local, carrier)
         if rank is not None:
-            rank.strands.append(strand)
-        return strand
+            rank.threads.append(thread)
+        return thread
 
     def cancel(self, timer: Timer) -> None:
         """Forget a timer that nobody waits for any more, so that the clock need not go there."""

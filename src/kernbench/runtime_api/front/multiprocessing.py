@@ -252,7 +252,7 @@ class StartedRank:
         if simulation.running is not None:
             rank.abort()
             return
-        timers = [each.waiting_for for each in (rank, *rank.strands)]
+        timers = [each.waiting_for for each in (rank, *rank.threads)]
         rank.kill()
         for timer in timers:
             # The clock need not go to where it slept.

@@ -37,7 +37,7 @@ from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
 from kernbench.torch_bridge.python.packages import Packages
-from kernbench.torch_bridge.python.strands import Strands, show_daemon, starting
+from kernbench.torch_bridge.python.rank_threads import RankThreads, show_daemon, starting
 from kernbench.torch_bridge.replaced import (
     attention_choice,
     attention_sharding,
@@ -101,7 +101,7 @@ class Programs:
             clocks.install(patches)
             queues.install(patches)
             workers.install(patches, self)
-            Strands(inside, self._enter).install(patches)
+            RankThreads(inside, self._enter).install(patches)
             endings.install(patches)
             c10d.install(patches)
             dispatcher.install(patches)

@@ -23,7 +23,7 @@ from kernbench.torch_bridge.front.spawn import own_code, own_copy, take_values
 from kernbench.torch_bridge.processes.process import HERE, Process, current, warn_once
 from kernbench.torch_bridge.python.endings import live
 from kernbench.torch_bridge.python.pipes import ends_in
-from kernbench.torch_bridge.python.strands import end_thread
+from kernbench.torch_bridge.python.rank_threads import end_thread
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs

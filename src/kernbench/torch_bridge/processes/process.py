@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.graphs import Capture
     from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
     from kernbench.torch_bridge.processes.float32 import Float32
-    from kernbench.torch_bridge.python.strands import Strand
+    from kernbench.torch_bridge.python.rank_threads import RankThread
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +98,7 @@ class Process:
         """Of the thread that runs, and of its first one."""
         self.first_sip_id = self.state.sip_id
         """The device that each thread begins with."""
-        self.strands: list[Strand] = []
+        self.threads: list[RankThread] = []
         """Threads that it has started."""
         self.workers: set[BaseProcess] = set()
         """What it has started by ``multiprocessing``."""

@@ -14,7 +14,7 @@ import torch
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE, Process
-from kernbench.torch_bridge.python.strands import end_daemons, join_all
+from kernbench.torch_bridge.python.rank_threads import end_daemons, join_all
 
 _REGISTER, _UNREGISTER, _COUNT = atexit.register, atexit.unregister, atexit._ncallbacks
 _register_of_threads: Any = threading._register_atexit  # type: ignore[attr-defined]

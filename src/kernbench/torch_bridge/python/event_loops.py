@@ -13,7 +13,7 @@ from typing import Any
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE
 from kernbench.torch_bridge.python.locks import WaitingLock
-from kernbench.torch_bridge.python.strands import starting
+from kernbench.torch_bridge.python.rank_threads import starting
 
 _Loop = asyncio.selector_events.BaseSelectorEventLoop
 _init: Any = _Loop.__init__

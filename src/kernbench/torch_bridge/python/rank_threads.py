@@ -1,4 +1,4 @@
-"""Threads that simulated processes start: further strands of their rank."""
+"""Threads that simulated processes start: each runs beside its rank's main thread."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _join = threading.Thread.join
 _is_alive = threading.Thread.is_alive
 
 
-class _StrandEnd(Handle):
+class _ThreadEnd(Handle):
     """Ends with the thread."""
 
 
-class Strand:
+class RankThread:
     """One such thread."""
 
     def __init__(self, process: Process, thread: threading.Thread) -> None:
         self.thread = thread
         self.is_daemon = thread.daemon
         simulation = process.session.run.simulation
-        self.end = _StrandEnd(simulation.env, f"the end of thread {thread.name}")
+        self.end = _ThreadEnd(simulation.env, f"the end of thread {thread.name}")
         self.rank: Rank | None = None
 
     def ended(self, _: Rank) -> None:
@@ -45,7 +45,7 @@ Inside = Callable[[Process], AbstractContextManager[Any]]
 """What surrounds the code of every thread of a process."""
 
 
-class Strands:
+class RankThreads:
     """Starts and joins the threads of simulated processes."""
 
     def __init__(self, inside: Inside, before: Callable[[Process], None]) -> None:
@@ -53,14 +53,14 @@ class Strands:
         self._before = before
 
     def install(self, patches: Patches) -> None:
-        """Let threads that are started in a simulated process be its strands."""
+        """Let threads that are started in a simulated process belong to it."""
         patches.set(executors, "_shutdown", False)
         patches.set_all(
             threading.Thread,
             {
                 "start": lambda thread: self._start(thread),
-                "join": _strand_join,
-                "is_alive": _strand_is_alive,
+                "join": _join_rank_thread,
+                "is_alive": _rank_thread_is_alive,
             },
         )
 
@@ -69,16 +69,16 @@ class Strands:
         if process is None or HERE.is_foreign:
             _start(thread)
             return
-        strand = Strand(process, thread)
-        process.strands.append(strand)
-        thread.__dict__["_kernbench_strand"] = strand
+        started = RankThread(process, thread)
+        process.threads.append(started)
+        thread.__dict__["_kernbench_rank_thread"] = started
         simulation = process.session.run.simulation
         run = thread.run
 
         def body() -> None:
             HERE.process = process
             HERE.is_foreign = False
-            show_daemon(thread, strand.is_daemon)
+            show_daemon(thread, started.is_daemon)
             with self._inside(process):
                 _run_as_thread(run, thread)
 
@@ -100,8 +100,8 @@ class Strands:
 
         carrier = on_thread(thread.name, before, make, interrupted)
         with starting():
-            strand.rank = simulation.start_strand(
-                process.rank_of_run, body, strand.ended, process.state, carrier
+            started.rank = simulation.start_thread(
+                process.rank_of_run, body, started.ended, process.state, carrier
             )
 
 
@@ -119,30 +119,30 @@ def join_all(process: Process) -> None:
     simulation = process.session.run.simulation
     # What executors do when Python ends; of other processes they must not know it.
     executors._shutdown = True
-    for strand in list(process.strands):
-        work = executors._threads_queues.get(strand.thread)
+    for started in list(process.threads):
+        work = executors._threads_queues.get(started.thread)
         if work is not None:
             work.put(None)
-    for strand in list(process.strands):
-        if not strand.is_daemon or strand.thread in executors._threads_queues:
-            simulation.wait(strand.end)
+    for started in list(process.threads):
+        if not started.is_daemon or started.thread in executors._threads_queues:
+            simulation.wait(started.end)
 
 
 def end_daemons(process: Process) -> None:
     """End the threads that a process does not wait for."""
     simulation = process.session.run.simulation
-    for strand in list(process.strands):
-        if strand.rank is not None and strand.rank.alive:
-            strand.rank.abort()
-            simulation.wait(strand.end)
-    process.strands.clear()
+    for started in list(process.threads):
+        if started.rank is not None and started.rank.alive:
+            started.rank.abort()
+            simulation.wait(started.end)
+    process.threads.clear()
 
 
 def end_thread(thread: threading.Thread) -> None:
     """End a thread of a simulated process where it waits."""
-    strand = _strand_of(thread)
-    if strand is not None and strand.rank is not None and strand.rank.alive:
-        strand.rank.abort()
+    started = _rank_thread_of(thread)
+    if started is not None and started.rank is not None and started.rank.alive:
+        started.rank.abort()
 
 
 def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
@@ -164,19 +164,19 @@ def _interrupt() -> None:
     raise CtrlC
 
 
-def _strand_of(thread: threading.Thread) -> Strand | None:
-    found: Strand | None = thread.__dict__.get("_kernbench_strand")
+def _rank_thread_of(thread: threading.Thread) -> RankThread | None:
+    found: RankThread | None = thread.__dict__.get("_kernbench_rank_thread")
     return found
 
 
-def _strand_join(thread: threading.Thread, timeout: float | None = None) -> None:
-    strand = _strand_of(thread)
-    if strand is None or HERE.process is None or HERE.is_foreign:
+def _join_rank_thread(thread: threading.Thread, timeout: float | None = None) -> None:
+    started = _rank_thread_of(thread)
+    if started is None or HERE.process is None or HERE.is_foreign:
         _join(thread, timeout)
         return
     if timeout is None:
-        HERE.process.session.run.simulation.wait(strand.end)
-    elif not strand.end.done:
+        HERE.process.session.run.simulation.wait(started.end)
+    elif not started.end.done:
         over = SimulatedLock()
         over.acquire()
 
@@ -184,17 +184,17 @@ def _strand_join(thread: threading.Thread, timeout: float | None = None) -> None
             if over.locked():
                 over.release()
 
-        strand.end.when_done(release)
+        started.end.when_done(release)
         over.acquire(timeout=max(timeout, 0))
 
 
-def _strand_is_alive(thread: threading.Thread) -> bool:
-    strand = _strand_of(thread)
-    if strand is None:
+def _rank_thread_is_alive(thread: threading.Thread) -> bool:
+    started = _rank_thread_of(thread)
+    if started is None:
         return _is_alive(thread)
-    if not strand.end.done and HERE.process is not None and not HERE.is_foreign:
+    if not started.end.done and HERE.process is not None and not HERE.is_foreign:
         HERE.process.host.glance("Thread.is_alive")
-    return not strand.end.done
+    return not started.end.done
 
 
 @contextmanager
