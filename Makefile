@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations clean
+.PHONY: help demo test test-fast lint format bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -94,6 +94,10 @@ fuzz-mistakes: $(VENV)/dev.stamp ## plant mistakes in random kernels that --chec
 fuzz-properties: $(VENV)/torch.stamp ## try the tests' properties on other examples: SEEDS="1 2 3"
 	@test -n "$(SEEDS)" || { echo 'name the seeds: make fuzz-properties SEEDS="1 2 3"'; exit 2; }
 	for seed in $(SEEDS); do $(BIN)/python -m pytest -n 2 -q -m hypothesis --hypothesis-seed=$$seed || exit 1; done
+
+changelog: ## put the files of changelog.d under a release in CHANGELOG.md: VERSION=0.2.0
+	@test -n "$(VERSION)" || { echo 'name the release: make changelog VERSION=0.2.0'; exit 2; }
+	$(PYTHON) tools/changelog.py --release $(VERSION)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

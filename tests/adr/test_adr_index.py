@@ -1,0 +1,42 @@
+"""adr/README.md has every record once, by its title, with what supersedes what."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.adr.test_adr_links import adr_files, front_matter
+
+INDEX = Path(__file__).parents[2] / "adr" / "README.md"
+LINE = re.compile(r"^- \[(?P<number>\d{4})\]\((?P<file>[^)]*)\) (?P<text>.*)$", re.MULTILINE)
+TITLE = re.compile(r"^# (?:\d{4}:? )?(.*)$", re.MULTILINE)
+
+
+def entries() -> list[re.Match[str]]:
+    return list(LINE.finditer(INDEX.read_text(encoding="utf-8")))
+
+
+def test_every_record_is_in_the_index_exactly_once() -> None:
+    assert sorted(each["file"] for each in entries()) == [path.name for path in adr_files()]
+
+
+@pytest.mark.parametrize("path", adr_files(), ids=lambda path: path.name[:4])
+def test_an_entry_says_what_the_record_says(path: Path) -> None:
+    (entry,) = [each for each in entries() if each["file"] == path.name]
+    title = TITLE.search(path.read_text(encoding="utf-8"))
+    assert title is not None
+    front = front_matter(path)
+    notes = []
+    if front["status"] != "accepted":
+        notes.append(front["status"])
+    if front["supersedes"] != "-":
+        notes.append(f"supersedes {front['supersedes']}")
+    for later in adr_files():
+        number, _, decision = front_matter(later)["supersedes"].partition("-")
+        if number == path.name[:4] and decision:
+            notes.append(f"{decision} superseded by {later.name[:4]}")
+    noted = f" ({'; '.join(notes)})" if notes else ""
+    assert entry["number"] == path.name[:4]
+    assert entry["text"] == title[1] + noted
