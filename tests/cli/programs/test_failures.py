@@ -3,9 +3,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kernbench.cli.programs.arguments import ProgramArguments
 from kernbench.cli.programs.failures import describe_failure, format_ranks, is_interrupt, is_users
 from kernbench.errors import InternalError
 from kernbench.report.units import format_ns
@@ -197,3 +199,54 @@ def test_benches_that_ship_are_the_users_and_libraries_are_not() -> None:
 )
 def test_ranks_are_listed_in_few_words(ranks: list[int], text: str) -> None:
     assert format_ranks(ranks) == text
+
+
+def test_arguments_that_are_missing_are_missed_where_the_program_looks() -> None:
+    argv = ProgramArguments(["program.py", "a"])
+    for index in (3, "a"):
+        found = raised(lambda index=index: argv[index])  # type: ignore[misc]
+        pythons = raised(lambda index=index: list(argv)[index])  # type: ignore[misc]
+        assert (type(found), str(found)) == (type(pythons), str(pythons))
+        text = describe_failure(found)
+        assert "raised(lambda index=index: argv[index])" in text.splitlines()[-1]
+        assert "raised at" not in text
+
+
+OURS = """
+class Pile(list):
+    def pop(self, index):
+        return super().pop(index)
+
+    def top(self):
+        return super().pop(len(self))
+
+    def sort(self):
+        raise RuntimeError("a pile stays as it is")
+
+    def clear(self):
+        assert not self, "somebody needs it"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"), [("pop", False), ("top", True), ("sort", False), ("clear", True)]
+)
+def test_only_what_ours_neither_says_nor_hands_on_may_be_a_mistake_of_ours(
+    name: str, is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import kernbench
+
+    path = tmp_path / "kernbench" / "pile.py"
+    path.parent.mkdir()
+    path.write_text(OURS)
+    monkeypatch.setattr(kernbench, "__file__", str(path))
+    is_users.cache_clear()
+    try:
+        namespace: dict[str, Any] = {}
+        exec(compile(OURS, str(path), "exec"), namespace)
+        pile = namespace["Pile"]([1])
+        given = [5] if name == "pop" else []
+        text = describe_failure(raised(lambda: getattr(pile, name)(*given)))
+    finally:
+        is_users.cache_clear()
+    assert ("raised at pile.py:" in text) is is_ours

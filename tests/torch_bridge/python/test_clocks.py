@@ -286,3 +286,25 @@ for name in ("blocked_autorange", "adaptive_autorange"):
     assert getattr(Timer("y.add(1)", globals=globals()), name)().median < 1e-6
 """
     run(tmp_path, source)
+
+
+REFUSED = """
+import math, os, time
+calls = [lambda: time.time(1), lambda: time.perf_counter_ns(1), lambda: os.times(1),
+         lambda: time.clock_gettime("x"), lambda: time.clock_gettime(), lambda: time.sleep(1, 2),
+         lambda: time.localtime("x"), lambda: time.sleep("x"), lambda: time.sleep(-1),
+         lambda: time.sleep(math.nan), lambda: time.sleep(math.inf)]
+said = []
+for call in calls:
+    try:
+        call()
+    except Exception as error:
+        said.append(repr(error))
+assert len(said) == len(calls), said
+"""
+
+
+def test_what_pythons_clocks_refuse_is_refused_in_pythons_words(tmp_path: Path) -> None:
+    real: dict[str, list[str]] = {}
+    exec(REFUSED, real)
+    run(tmp_path, f"{REFUSED}\nassert said == {real['said']!r}, said\n")

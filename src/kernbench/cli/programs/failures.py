@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dis
 import linecache
 import re
 import sys
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 import kernbench
@@ -199,18 +202,58 @@ def _words(error: BaseException) -> str:
 
 
 def _line_of_ours(error: BaseException) -> str | None:
-    """Return the line of kernbench that raised what is none of its own errors, or None."""
-    *_, last = (None, *traceback.walk_tb(error.__traceback__))
+    """Return the line of kernbench whose mistake an error may be, or None.
+
+    Errors of kernbench's own kinds are no mistakes, nor is what stands in for Python's and
+    PyTorch's objects: ``os.environ``, ``sys.argv``, ``time.sleep`` and the like fail as those do.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
     if isinstance(error, KernbenchError) or last is None:
         return None
-    filename = last[0].f_code.co_filename
+    filename = last.tb_frame.f_code.co_filename
     if is_users(filename):
         return None
     path = Path(filename).resolve()
     package = Path(kernbench.__file__).resolve().parent
-    if not path.is_relative_to(package):
+    if not path.is_relative_to(package) or _is_raised(error, last) or _is_handed_on(last):
         return None
-    return f"{path.relative_to(package)}:{last[1]}"
+    return f"{path.relative_to(package)}:{last.tb_lineno}"
+
+
+def _is_raised(error: BaseException, last: TracebackType) -> bool:
+    """Return whether a ``raise`` says so, to the program; what no code foresees raises itself."""
+    if isinstance(error, AssertionError | NotImplementedError):
+        return False
+    opcode = last.tb_frame.f_code.co_code[last.tb_lasti]
+    return dis.opname[opcode] in ("RAISE_VARARGS", "RERAISE")
+
+
+def _is_handed_on(last: TracebackType) -> bool:
+    """Return whether a method failed in the method of the same name that it stands in front of.
+
+    ``super().__getitem__(index)`` in ``__getitem__`` say: the built-in method has no frame.
+    """
+    code = last.tb_frame.f_code
+    line, end_line, column, end_column = [*code.co_positions()][last.tb_lasti // 2]
+    if line is None or end_line is None or column is None or end_column is None:
+        return False
+    lines = linecache.getlines(code.co_filename)[line - 1 : end_line]
+    if len(lines) != end_line - line + 1:
+        return False
+    encoded = [each.encode() for each in lines]
+    encoded[-1] = encoded[-1][:end_column]
+    encoded[0] = encoded[0][column:]
+    try:
+        failed = ast.parse(b"".join(encoded), mode="eval").body
+    except SyntaxError:
+        return False
+    return (
+        isinstance(failed, ast.Call)
+        and isinstance(failed.func, ast.Attribute)
+        and failed.func.attr == code.co_name
+    )
 
 
 @cache

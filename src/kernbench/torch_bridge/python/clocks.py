@@ -127,11 +127,22 @@ def install(patches: Patches) -> None:
 
 def _replace(patches: Patches, owner: Any, name: str, function: Callable[..., Any]) -> None:
     """Replace a function by one that is found under its name, as some libraries look for it."""
+    real = getattr(owner, name)
 
     def replaced(*args: Any) -> Any:
-        return function(*args)
+        try:
+            return function(*args)
+        except (TypeError, ValueError, OverflowError):
+            # What Python's own function refuses, it refuses at once and in words of its own.
+            try:
+                real(*args)
+            except (TypeError, ValueError, OverflowError) as refusal:
+                own = refusal
+            else:
+                raise
+        raise type(own)(*own.args)
 
-    patches.set(owner, name, wraps(getattr(owner, name))(replaced))
+    patches.set(owner, name, wraps(real)(replaced))
 
 
 def _keep_for_pythons_library(patches: Patches, name: str) -> None:
