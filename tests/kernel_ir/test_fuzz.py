@@ -96,6 +96,7 @@ def test_a_loop_that_cannot_be_rolled_is_bounded_too(monkeypatch: pytest.MonkeyP
         ("tt.store %x : !tt.ptr<f32>", "must have 2 to 3 operands, but has 1"),
         ("%0 = tt.load %x, %x : !tt.ptr<f32>", "masked by !tt.ptr<f32>"),
         ("%0 = arith.addi %x, %x : i32", "takes !tt.ptr<f32> for i32"),
+        ("%0 = math.log10 %x : !tt.ptr<f32>", "takes !tt.ptr<f32>"),
         ("%0 = tt.splat %x : !tt.ptr<f32> -> tensor<2097152x!tt.ptr<f32>>", "1,048,576 elements"),
     ],
 )

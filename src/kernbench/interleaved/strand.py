@@ -48,6 +48,7 @@ from kernbench.interleaved.undefined import (
 from kernbench.interleaved.values import Rows, as_known, of_programs, slots_of
 from kernbench.kernel_ir import (
     ABSOLUTE,
+    COSTS,
     HANDLERS,
     Evaluator,
     Held,
@@ -81,6 +82,7 @@ class Strand(Evaluator):
             num_slots=0,
             num_loops=0,
             handlers=HANDLERS,
+            costs=COSTS,
         )
         self.launch = launch
         self.frames: list[Frame] = []

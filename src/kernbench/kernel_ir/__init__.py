@@ -21,15 +21,16 @@ from kernbench.kernel_ir.evaluation.overflow import address_arithmetic
 from kernbench.kernel_ir.evaluation.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer
 from kernbench.kernel_ir.evaluation.writes import makes_pointers, written_params
-from kernbench.kernel_ir.ops import HANDLERS, choose_both_ways, emit_load, iterations_of
+from kernbench.kernel_ir.ops import COSTS, HANDLERS, choose_both_ways, emit_load, iterations_of
+from kernbench.kernel_ir.parsing import parse_module
 from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
-from kernbench.kernel_ir.text.parser import parse_module
 from kernbench.kernel_ir.text.stored import decode, encode
 
 __all__ = [
     "ABSOLUTE",
     "BINARY",
     "BOOLEAN_BINARY",
+    "COSTS",
     "HANDLERS",
     "Block",
     "Descriptor",

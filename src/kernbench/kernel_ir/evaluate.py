@@ -19,7 +19,7 @@ from kernbench.kernel_ir.analysis.tcm import tcm_use
 from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 from kernbench.kernel_ir.evaluation.shared_loops import Begin, evaluate_shared, evaluate_together
 from kernbench.kernel_ir.evaluation.signals import SplitPrograms, TripsDiffer, UnrollLoops
-from kernbench.kernel_ir.ops import HANDLERS
+from kernbench.kernel_ir.ops import COSTS, HANDLERS
 from kernbench.kernel_ir.text.ir import Module, Op
 
 
@@ -61,7 +61,9 @@ def evaluate(
             counted: tuple[int, int] = (num_slots, num_loops),
         ) -> Evaluator:
             return Evaluator(
-                module, grid, some, unrolled, num_stages, roundings, *counted, handlers=HANDLERS
+                *(module, grid, some, unrolled, num_stages, roundings, *counted),
+                handlers=HANDLERS,
+                costs=COSTS,
             )
 
         try:

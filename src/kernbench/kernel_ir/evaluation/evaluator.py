@@ -73,6 +73,7 @@ class Evaluator:
         num_slots: int,
         num_loops: int,
         handlers: Mapping[str, Callable[[Evaluator, Op], None]],
+        costs: Mapping[str, MathClass],
     ) -> None:
         self.module = module
         self.grid = grid
@@ -83,6 +84,7 @@ class Evaluator:
         self.num_slots = num_slots
         self.num_loops = num_loops
         self._handlers = handlers
+        self._costs = costs
         self.open_loops: dict[int, Op] = {}
         """The loops that are being rolled around the current operation, by their dim."""
         self.commands: list[Command] = []
@@ -205,10 +207,12 @@ class Evaluator:
         self,
         op: Op,
         inputs: Sequence[Operand],
-        cost: MathClass,
         attrs: dict[str, Any] | None = None,
+        cost: MathClass | None = None,
     ) -> None:
-        """Emit the op as a command on data and set its result."""
+        """Emit the op as a command on data, at its own cost if none is given; set its result."""
+        if cost is None:
+            cost = self._costs[op.name]
         dst = self.result_tile(op)
         self.commands.append(Math(dst, op.name, tuple(inputs), cost, op.line, attrs or {}))
         self.set(op.results[0], dst)

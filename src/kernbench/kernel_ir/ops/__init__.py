@@ -16,10 +16,10 @@ from kernbench.kernel_ir.ops import (
     tt,
 )
 from kernbench.kernel_ir.ops.atomics import emit_load
-from kernbench.kernel_ir.ops.registry import Handler, joined
+from kernbench.kernel_ir.ops.registry import joined
 from kernbench.kernel_ir.ops.scf import choose_both_ways, iterations_of
 
-HANDLERS: dict[str, Handler] = joined(
+_ALL = joined(
     arith.DIALECT,
     atomics.DIALECT,
     cf.DIALECT,
@@ -35,4 +35,8 @@ HANDLERS: dict[str, Handler] = joined(
     tt.DIALECT,
 )
 
-__all__ = ["HANDLERS", "Handler", "choose_both_ways", "emit_load", "iterations_of"]
+HANDLERS = _ALL.handlers
+RULES = _ALL.rules
+COSTS = _ALL.costs
+
+__all__ = ["COSTS", "HANDLERS", "RULES", "choose_both_ways", "emit_load", "iterations_of"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,15 @@ from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Held, Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
 from kernbench.kernel_ir.text.literals import dense, scalar
+from kernbench.kernel_ir.text.rules import (
+    Check,
+    alike,
+    comparison,
+    conversion,
+    elementwise,
+    is_float,
+    is_integer,
+)
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -35,62 +45,81 @@ DIALECT = Dialect()
 
 _SIMPLE, _DIVIDE, _CONVERT = MathClass.SIMPLE, MathClass.DIVIDE, MathClass.CONVERT
 
-_BINARY_COST: dict[str, MathClass] = {
-    **dict.fromkeys(sorted(integers.BINARY), _SIMPLE),
-    **dict.fromkeys(
-        (
-            "arith.divsi",
-            "arith.divui",
-            "arith.remsi",
-            "arith.remui",
-            "arith.ceildivsi",
-            "arith.ceildivui",
-            "arith.floordivsi",
-        ),
-        _DIVIDE,
-    ),
-}
-
-_FLOAT_COST: dict[str, MathClass] = {
-    **dict.fromkeys(
-        (
-            "arith.addf",
-            "arith.subf",
-            "arith.mulf",
-            "arith.negf",
-            "arith.maximumf",
-            "arith.minimumf",
-            "arith.maxnumf",
-            "arith.minnumf",
-        ),
-        _SIMPLE,
-    ),
-    "arith.divf": _DIVIDE,
-    "arith.remf": _DIVIDE,
-    **dict.fromkeys(
-        (
-            "arith.truncf",
-            "arith.extf",
-            "arith.sitofp",
-            "arith.uitofp",
-            "arith.fptosi",
-            "arith.fptoui",
-        ),
-        _CONVERT,
-    ),
-}
+_FLOATS = elementwise(is_float)
+_INTEGERS = elementwise(is_integer)
 
 
+def _check_select(op: Op) -> str | None:
+    condition, a, b = (value.type for value in op.operands)
+    result = op.results[0].type
+    if not condition.is_bool or condition.shape not in ((), result.shape):
+        return f"chooses by {condition}"
+    if not alike(a, result) or not alike(b, result):
+        return f"chooses between {a} and {b} for {result}"
+    return None
+
+
+def _resized(fits: Callable[[int, int], bool]) -> Check:
+    """Return the check that an integer becomes one whose width ``fits`` that of the first."""
+    converted = conversion(is_integer, is_integer)
+
+    def check(op: Op) -> str | None:
+        problem = converted(op)
+        if problem is None:
+            given, made = op.operands[0].type, op.results[0].type
+            if not fits(given.bits, made.bits):
+                return f"converts {given} to {made}"
+        return problem
+
+    return check
+
+
+@DIALECT.op(
+    *("arith.addf", "arith.subf", "arith.mulf"),
+    *("arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf"),
+    operands=2,
+    check=_FLOATS,
+    cost=_SIMPLE,
+)
+@DIALECT.op("arith.negf", operands=1, check=_FLOATS, cost=_SIMPLE)
+@DIALECT.op("arith.divf", "arith.remf", operands=2, check=_FLOATS, cost=_DIVIDE)
+@DIALECT.op(
+    "arith.truncf", "arith.extf", operands=1, check=conversion(is_float, is_float), cost=_CONVERT
+)
+@DIALECT.op(
+    *("arith.sitofp", "arith.uitofp"),
+    operands=1,
+    check=conversion(is_integer, is_float),
+    cost=_CONVERT,
+)
+@DIALECT.op(
+    *("arith.fptosi", "arith.fptoui"),
+    operands=1,
+    check=conversion(is_float, is_integer),
+    cost=_CONVERT,
+)
 def _float(run: Evaluator, op: Op) -> None:
     inputs = [run.operand(op, index) for index in range(len(op.operands))]
-    run.math(op, inputs, _FLOAT_COST[op.name])
+    run.math(op, inputs)
 
 
-for _name in _FLOAT_COST:
-    DIALECT.add(_name, _float)
-
-
-def _binary(run: Evaluator, op: Op) -> None:
+@DIALECT.op(
+    *("arith.addi", "arith.subi", "arith.muli"),
+    *("arith.minsi", "arith.maxsi", "arith.minui", "arith.maxui"),
+    *("arith.andi", "arith.ori", "arith.xori", "arith.shli", "arith.shrsi", "arith.shrui"),
+    operands=2,
+    check=_INTEGERS,
+    cost=_SIMPLE,
+)
+@DIALECT.op(
+    *("arith.divsi", "arith.divui", "arith.remsi", "arith.remui"),
+    *("arith.ceildivsi", "arith.ceildivui", "arith.floordivsi"),
+    operands=2,
+    check=_INTEGERS,
+    cost=_DIVIDE,
+)
+def binary(run: Evaluator, op: Op) -> None:
+    """Compute an operation on two integers where phase 1 knows them, else emit it on data."""
     a, b = run.get(op.operands[0]), run.get(op.operands[1])
     type_ = op.results[0].type
     try:
@@ -109,7 +138,7 @@ def _binary(run: Evaluator, op: Op) -> None:
             raise NotSeparableError
     except NotSeparableError:
         inputs = [run.operand(op, 0), run.operand(op, 1)]
-        run.math(op, inputs, _BINARY_COST[op.name])
+        run.math(op, inputs)
     else:
         run.set(op.results[0], result)
 
@@ -121,11 +150,7 @@ def _is_data(run: Evaluator, op: Op, a: Separable, b: Separable) -> bool:
     return mixed and op.results[0] not in planned_values(run.module)
 
 
-for _name in _BINARY_COST:
-    DIALECT.add(_name, _binary)
-
-
-@DIALECT.op("arith.constant")
+@DIALECT.op("arith.constant", operands=0)
 def _constant(run: Evaluator, op: Op) -> None:
     type_ = op.results[0].type
     literals = op.attrs.get("literals") or op.attrs.get("words") or (op.attrs.get("value"),)
@@ -160,7 +185,12 @@ def _held_constant(
     return Separable(shape, 0, {(axis_dim(0),): value.astype(np.int64)}).trimmed()
 
 
-@DIALECT.op("arith.cmpi")
+@DIALECT.op(
+    "arith.cmpi",
+    operands=2,
+    check=comparison(lambda type_: is_integer(type_) or type_.is_pointer),
+    cost=_SIMPLE,
+)
 def _compare_integers(run: Evaluator, op: Op) -> None:
     predicate = op.attrs.get("words", ("",))[0]
     if predicate not in integers.PREDICATES:
@@ -188,18 +218,18 @@ def _compare_integers(run: Evaluator, op: Op) -> None:
             raise NotSeparableError
     except NotSeparableError:
         inputs = [run.operand(op, 0), run.operand(op, 1)]
-        run.math(op, inputs, _SIMPLE, {"predicate": predicate})
+        run.math(op, inputs, {"predicate": predicate})
     else:
         run.set(op.results[0], result)
 
 
-@DIALECT.op("arith.cmpf")
+@DIALECT.op("arith.cmpf", operands=2, check=comparison(is_float), cost=_SIMPLE)
 def _compare_floats(run: Evaluator, op: Op) -> None:
     predicate = op.attrs.get("words", ("",))[0]
-    run.math(op, [run.operand(op, 0), run.operand(op, 1)], _SIMPLE, {"predicate": predicate})
+    run.math(op, [run.operand(op, 0), run.operand(op, 1)], {"predicate": predicate})
 
 
-@DIALECT.op("arith.select")
+@DIALECT.op("arith.select", operands=3, check=_check_select, cost=_SIMPLE)
 def _select(run: Evaluator, op: Op) -> None:
     condition, a, b = (run.get(value) for value in op.operands)
     result = op.results[0]
@@ -220,7 +250,7 @@ def _select(run: Evaluator, op: Op) -> None:
         addresses = run.emit_math(op, op.name, inputs, _SIMPLE, int64, shape)
         run.set(result, Pointer(ABSOLUTE, Separable(shape), addresses))
         return
-    run.math(op, inputs, _SIMPLE)
+    run.math(op, inputs)
 
 
 def _select_known(condition: Predicate, a: Held, b: Held) -> Held | None:
@@ -241,7 +271,16 @@ def _select_known(condition: Predicate, a: Held, b: Held) -> Held | None:
     return chosen
 
 
-@DIALECT.op("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui")
+@DIALECT.op(
+    "arith.extsi", "arith.extui", operands=1, check=_resized(lambda a, b: a < b), cost=_CONVERT
+)
+@DIALECT.op("arith.trunci", operands=1, check=_resized(lambda a, b: a > b), cost=_CONVERT)
+@DIALECT.op(
+    *("arith.index_cast", "arith.index_castui"),
+    operands=1,
+    check=conversion(is_integer, is_integer),
+    cost=_CONVERT,
+)
 def _resize(run: Evaluator, op: Op) -> None:
     value = run.get(op.operands[0])
     source, target = op.operands[0].type, op.results[0].type
@@ -258,16 +297,16 @@ def _resize(run: Evaluator, op: Op) -> None:
         else:
             raise NotSeparableError
     except NotSeparableError:
-        run.math(op, [run.operand(op, 0)], _CONVERT)
+        run.math(op, [run.operand(op, 0)])
     else:
         run.set(op.results[0], result)
 
 
-@DIALECT.op("arith.bitcast")
+@DIALECT.op("arith.bitcast", cost=MathClass.FREE)
 def _bitcast(run: Evaluator, op: Op) -> None:
     value = run.get(op.operands[0])
     target = op.results[0].type
     if isinstance(value, Separable | Predicate) and op.operands[0].type.dtype == target.dtype:
         run.set(op.results[0], value)
     else:
-        run.math(op, [run.operand(op, 0)], MathClass.FREE)
+        run.math(op, [run.operand(op, 0)])

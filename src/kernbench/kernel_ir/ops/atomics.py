@@ -23,7 +23,20 @@ _ORDERS: tuple[MemoryOrder, ...] = ("relaxed", "acquire", "release", "acq_rel")
 _KIND_BY_NUMBER = ("and", "or", "xor", "add", "fadd", "max", "min", "umax", "umin", "exch")
 
 
-@DIALECT.op("tt.atomic_rmw")
+def _check(op: Op) -> str | None:
+    pointer = op.operands[0].type
+    num_values = 1 if op.name == "tt.atomic_rmw" else 2
+    values, masks = op.operands[1 : 1 + num_values], op.operands[1 + num_values :]
+    for value in (*values, *op.results):
+        if value.type.shape != pointer.shape or value.type.dtype != pointer.dtype:
+            return f"changes {pointer} by {value.type}"
+    for mask in masks:
+        if not mask.type.is_bool or mask.type.shape != pointer.shape:
+            return f"is masked by {mask.type} at {pointer}"
+    return None if pointer.is_pointer else f"uses {pointer} as an address"
+
+
+@DIALECT.op("tt.atomic_rmw", operands=(2, 3), check=_check)
 def _read_modify_write(run: Evaluator, op: Op) -> None:
     kind = _kind(op)
     if kind not in _KINDS:
@@ -31,7 +44,7 @@ def _read_modify_write(run: Evaluator, op: Op) -> None:
     _emit(run, op, kind, run.operand(op, 1), None, 2)
 
 
-@DIALECT.op("tt.atomic_cas")
+@DIALECT.op("tt.atomic_cas", operands=3, check=_check)
 def _compare_and_swap(run: Evaluator, op: Op) -> None:
     _emit(run, op, "cas", run.operand(op, 2), run.operand(op, 1), 3)
 

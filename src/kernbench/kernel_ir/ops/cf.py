@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kernbench.commands import Separable, Splat, constant
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.rules import MANY
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 DIALECT = Dialect()
 
 
-@DIALECT.op("llvm.intr.assume", "gpu.barrier", "ttg.barrier", "ttg.local_barrier", "cf.assert")
+@DIALECT.op(
+    *("llvm.intr.assume", "cf.assert", "gpu.barrier", "ttg.barrier", "ttg.local_barrier"),
+    operands=(0, MANY),
+    results=0,
+)
 def _nothing(run: Evaluator, op: Op) -> None:
     """Skip what neither moves nor computes data: programs run their commands in order anyway."""
 
 
-@DIALECT.op("ub.poison")
+@DIALECT.op("ub.poison", operands=0)
 def _poison(run: Evaluator, op: Op) -> None:
     """Set an undefined value; zero is as good as any, and repeatable."""
     type_ = op.results[0].type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from kernbench.kernel_ir.evaluation import integers
 from kernbench.kernel_ir.evaluation.values import Descriptor, Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.rules import MANY
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -31,7 +33,37 @@ DIALECT = Dialect()
 _PADS_WITH_NAN = (2, "PAD_NAN", "nan")
 
 
-@DIALECT.op("tt.make_tensor_descriptor")
+def _check_described(op: Op) -> str | None:
+    """Check a descriptor or a block pointer: a base, then lengths, strides and maybe a start."""
+    parts = 2 if op.name == "tt.make_tensor_descriptor" else 3
+    rank = len(op.results[0].type.shape)
+    if len(op.operands) != 1 + parts * rank:
+        return f"must have {1 + parts * rank} operands, but has {len(op.operands)}"
+    base, *numbers = (value.type for value in op.operands)
+    if not base.is_pointer or base.shape or base.dtype != op.results[0].type.dtype:
+        return f"describes {base} as {op.results[0].type}"
+    if any(not number.is_int or number.shape for number in numbers):
+        return "must have whole numbers for lengths and strides"
+    return None
+
+
+def _check_block(op: Op) -> str | None:
+    """Check what moves, or loads or stores, a block at a position."""
+    tensor = op.operands[0].type
+    rank = len(tensor.shape)
+    extra = 1 if "store" in op.name else 0
+    if not tensor.is_descriptor or len(op.operands) != 1 + rank + extra:
+        return f"must have a tensor, {rank} numbers and {extra} values, not {len(op.operands)}"
+    if any(not value.type.is_int or value.type.shape for value in op.operands[1 : 1 + rank]):
+        return "must have whole numbers for its position"
+    for value in (*op.operands[1 + rank :], *op.results):
+        type_ = value.type
+        if type_.dtype != tensor.dtype or math.prod(type_.shape) != math.prod(tensor.shape):
+            return f"moves {type_} at {tensor}"
+    return None
+
+
+@DIALECT.op("tt.make_tensor_descriptor", operands=(1, MANY), check=_check_described)
 def _make_descriptor(run: Evaluator, op: Op) -> None:
     block = op.results[0].type
     rank = len(block.shape)
@@ -46,7 +78,7 @@ def _make_descriptor(run: Evaluator, op: Op) -> None:
     )
 
 
-@DIALECT.op("tt.make_tensor_ptr")
+@DIALECT.op("tt.make_tensor_ptr", operands=(1, MANY), check=_check_described)
 def _make_block_pointer(run: Evaluator, op: Op) -> None:
     block = op.results[0].type
     rank = len(block.shape)
@@ -61,7 +93,7 @@ def _make_block_pointer(run: Evaluator, op: Op) -> None:
     )
 
 
-@DIALECT.op("tt.advance")
+@DIALECT.op("tt.advance", operands=(1, MANY), check=_check_block)
 def _advance(run: Evaluator, op: Op) -> None:
     pointer = run.get(op.operands[0])
     if not isinstance(pointer, Descriptor) or pointer.origin is None:
@@ -114,7 +146,8 @@ def _described(run: Evaluator, op: Op, first_index: int) -> tuple[Access, Predic
     return access, inside, tensor
 
 
-@DIALECT.op("tt.descriptor_load", "tt.experimental_descriptor_load")
+@DIALECT.op("tt.experimental_descriptor_load")
+@DIALECT.op("tt.descriptor_load", operands=(1, MANY), check=_check_block)
 def _load(run: Evaluator, op: Op) -> None:
     access, inside, tensor = _described(run, op, 1)
     other = Splat(float("nan"), access.shape, access.dtype) if tensor.pads_with_nan else None
@@ -123,7 +156,8 @@ def _load(run: Evaluator, op: Op) -> None:
     run.set(op.results[0], run.as_shape(op, tile, op.results[0].type.shape))
 
 
-@DIALECT.op("tt.descriptor_store", "tt.experimental_descriptor_store")
+@DIALECT.op("tt.experimental_descriptor_store")
+@DIALECT.op("tt.descriptor_store", operands=(2, MANY), results=0, check=_check_block)
 def _store(run: Evaluator, op: Op) -> None:
     # Indices print before the value: `tt.descriptor_store %desc[%i, %j], %value`.
     access, inside, tensor = _described(run, op, 1)

@@ -9,6 +9,7 @@ from kernbench.commands import Access, Assert, Predicate, Print, Printed
 from kernbench.kernel_ir.evaluation.values import Pointer
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.rules import MANY
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -27,7 +28,7 @@ def message_of(op: Op) -> str:
     return found.decode(errors="replace")
 
 
-@DIALECT.op("tt.print")
+@DIALECT.op("tt.print", operands=(0, MANY), results=0)
 def _print(run: Evaluator, op: Op) -> None:
     signed = op.attrs.get("isSigned") or ()
     values: list[Printed] = []
@@ -47,7 +48,7 @@ def _print(run: Evaluator, op: Op) -> None:
     )
 
 
-@DIALECT.op("tt.assert")
+@DIALECT.op("tt.assert", operands=(0, MANY), results=0)
 def _assert(run: Evaluator, op: Op) -> None:
     held = run.get(op.operands[0])
     if isinstance(held, Predicate) and held.is_uniform and held.is_true:

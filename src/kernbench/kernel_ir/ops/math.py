@@ -7,52 +7,36 @@ from typing import TYPE_CHECKING
 from kernbench.commands import MathClass
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.rules import elementwise, is_float, is_integer
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
 
-_SIMPLE = ("absf", "absi", "ceil", "floor", "round", "roundeven", "trunc", "fma", "copysign")
-_TRANSCENDENTAL = (
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "cbrt",
-    "cos",
-    "cosh",
-    "erf",
-    "erfc",
-    "exp",
-    "exp2",
-    "expm1",
-    "fpowi",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "powf",
-    "rsqrt",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
+_FLOATS = elementwise(is_float)
+_SIMPLE, _TRANSCENDENTAL = MathClass.SIMPLE, MathClass.TRANSCENDENTAL
+
+
+@DIALECT.op(
+    *("math.absf", "math.ceil", "math.floor", "math.round", "math.roundeven", "math.trunc"),
+    operands=1,
+    check=_FLOATS,
+    cost=_SIMPLE,
 )
-_COST: dict[str, MathClass] = {
-    **{f"math.{name}": MathClass.SIMPLE for name in _SIMPLE},
-    **{f"math.{name}": MathClass.TRANSCENDENTAL for name in _TRANSCENDENTAL},
-}
-
-
+@DIALECT.op("math.absi", operands=1, check=elementwise(is_integer), cost=_SIMPLE)
+@DIALECT.op("math.copysign", operands=2, check=_FLOATS, cost=_SIMPLE)
+@DIALECT.op("math.fma", operands=3, check=_FLOATS, cost=_SIMPLE)
+@DIALECT.op(
+    *("math.acos", "math.acosh", "math.asin", "math.asinh", "math.atan", "math.atanh"),
+    *("math.cos", "math.cosh", "math.sin", "math.sinh", "math.tan", "math.tanh"),
+    *("math.exp", "math.exp2", "math.expm1", "math.log", "math.log10", "math.log1p", "math.log2"),
+    *("math.sqrt", "math.rsqrt", "math.cbrt", "math.erf", "math.erfc"),
+    operands=1,
+    check=_FLOATS,
+    cost=_TRANSCENDENTAL,
+)
+@DIALECT.op("math.atan2", "math.powf", operands=2, check=_FLOATS, cost=_TRANSCENDENTAL)
+@DIALECT.op("math.fpowi", operands=2, cost=_TRANSCENDENTAL)
 def _elementwise(run: Evaluator, op: Op) -> None:
-    inputs = [run.operand(op, index) for index in range(len(op.operands))]
-    run.math(op, inputs, _COST[op.name])
-
-
-for _name in _COST:
-    DIALECT.add(_name, _elementwise)
+    run.math(op, [run.operand(op, index) for index in range(len(op.operands))])

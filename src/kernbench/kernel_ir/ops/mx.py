@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
+DIALECT.emits("tt.mx_decode", cost=MathClass.CONVERT)
 
 _ELEMENTS = ("e2m1", "e4m3", "e5m2", "fp16", "bf16")
 
@@ -83,4 +84,6 @@ def _decode(
         "packed_axis": packed,
         "fast": bool(op.attrs.get("fastMath", False)),
     }
-    return run.emit_math(op, "tt.mx_decode", inputs, MathClass.CONVERT, dtype, shape, attrs)
+    return run.emit_math(
+        op, "tt.mx_decode", inputs, DIALECT.costs["tt.mx_decode"], dtype, shape, attrs
+    )

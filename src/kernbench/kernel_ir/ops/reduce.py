@@ -9,6 +9,7 @@ from kernbench.kernel_ir.ops.diagnostics import message_of
 from kernbench.kernel_ir.ops.regions import build_region, is_overflow_message
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Block, Op, Value
+from kernbench.kernel_ir.text.rules import MANY, yields
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -46,7 +47,31 @@ _ORDER = {
 }
 
 
-@DIALECT.op("tt.reduce", "tt.scan")
+def _check(op: Op) -> str | None:
+    axis = op.attrs.get("axis")
+    if not op.operands or len(op.regions) != 1:
+        return "must have operands and a region"
+    shape = op.operands[0].type.shape
+    if not isinstance(axis, int) or not 0 <= axis < len(shape):
+        return f"goes along axis {axis!r} of {op.operands[0].type}"
+    left = shape if op.name == "tt.scan" else (*shape[:axis], *shape[axis + 1 :])
+    if len(op.results) != len(op.operands):
+        return f"must have {len(op.operands)} results, but has {len(op.results)}"
+    for value, result in zip(op.operands, op.results, strict=True):
+        if value.type.shape != shape or result.type.shape != left:
+            return f"makes {result.type} of {value.type}"
+        if value.type.dtype != result.type.dtype:
+            return f"makes {result.type} of {value.type}"
+    block = op.regions[0].entry
+    if len(block.args) != 2 * len(op.operands):
+        return f"combines {2 * len(op.operands)} elements, but its region takes {len(block.args)}"
+    for arg, value in zip(block.args, (*op.operands, *op.operands), strict=True):
+        if arg.type.shape or arg.type.dtype != value.type.dtype:
+            return f"hands an element of {value.type} to {arg.type}"
+    return yields(op.regions[0], [arg.type for arg in block.args[: len(op.operands)]])
+
+
+@DIALECT.op("tt.reduce", "tt.scan", operands=(1, MANY), results=None, check=_check)
 def _reduce(run: Evaluator, op: Op) -> None:
     inputs = tuple(run.operand(op, index) for index in range(len(op.operands)))
     axis = op.attrs.get("axis")

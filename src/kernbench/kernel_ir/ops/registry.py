@@ -1,12 +1,14 @@
-"""How an operation is found: one table per dialect, joined into one; a name is given once."""
+"""One place per operation: its rule, its cost and its handler, in the table of its dialect."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kernbench.commands import MathClass
 from kernbench.errors import InternalError
 from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.rules import Check, Rule
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -15,31 +17,70 @@ Handler = Callable[["Evaluator", Op], None]
 
 
 class Dialect:
-    """The operations of one dialect, by full name."""
+    """The operations of one dialect, by full name.
+
+    ``costs`` has those that become a math command on data. What that computes stands in the module
+    of the same name in ``replay/numerics/ops``.
+    """
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
+        self.rules: dict[str, Rule] = {}
+        self.costs: dict[str, MathClass] = {}
 
-    def op(self, *names: str) -> Callable[[Handler], Handler]:
-        """Register a handler for the named operations."""
+    def op(
+        self,
+        *names: str,
+        operands: int | tuple[int, int] | None = None,
+        results: int | None = 1,
+        check: Check | None = None,
+        cost: MathClass | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for the named operations.
+
+        Args:
+            operands: How many, or the fewest and the most; None leaves the operation unverified.
+            results: How many; None where the check counts them.
+            check: Returns what else is wrong with an operation, or None.
+            cost: What the math command costs that it becomes on data; None where it becomes none.
+        """
 
         def register(handler: Handler) -> Handler:
             for name in names:
-                self.add(name, handler)
+                if name in self.handlers:
+                    raise InternalError(f"{name} has a handler already")
+                self.handlers[name] = handler
+                if operands is not None:
+                    counts = (operands, operands) if isinstance(operands, int) else operands
+                    self.rules[name] = Rule(counts, results, check)
+                if cost is not None:
+                    self.emits(name, cost=cost)
             return handler
 
         return register
 
-    def add(self, name: str, handler: Handler) -> None:
-        if name in self.handlers:
-            raise InternalError(f"{name} has a handler already")
-        self.handlers[name] = handler
+    def emits(self, name: str, *, cost: MathClass) -> None:
+        """Declare a math command, which may be no operation of TTIR but part of one."""
+        if name in self.costs:
+            raise InternalError(f"{name} has a cost already")
+        self.costs[name] = cost
+
+    def add(self, other: Dialect) -> None:
+        """Take in the operations of another dialect."""
+        for mine, theirs in (
+            (self.handlers, other.handlers),
+            (self.rules, other.rules),
+            (self.costs, other.costs),
+        ):
+            twice = mine.keys() & theirs.keys()
+            if twice:
+                raise InternalError(f"{sorted(twice)} are in two dialects")
+            mine.update(theirs)  # type: ignore[arg-type]
 
 
-def joined(*dialects: Dialect) -> dict[str, Handler]:
+def joined(*dialects: Dialect) -> Dialect:
     """Return one table of all operations."""
     table = Dialect()
     for dialect in dialects:
-        for name, handler in dialect.handlers.items():
-            table.add(name, handler)
-    return table.handlers
+        table.add(dialect)
+    return table

@@ -12,6 +12,7 @@ from kernbench.kernel_ir.evaluation.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.values import Held, is_known, leaves, same_frame, with_leaves
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.rules import MANY, alike, are_alike, yields
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
@@ -47,7 +48,22 @@ def iterations_of(run: Evaluator, op: Op) -> Iterations:
     return found
 
 
-@DIALECT.op("scf.for")
+def _check_for(op: Op) -> str | None:
+    if len(op.operands) < 3 or len(op.regions) != 1:
+        return "must have bounds, a step and a body"
+    bounds, inits = op.operands[:3], op.operands[3:]
+    if any(not value.type.is_int or value.type.shape for value in bounds):
+        return f"counts with {', '.join(str(value.type) for value in bounds)}"
+    if len(op.results) != len(inits):
+        return f"carries {len(inits)} values, but has {len(op.results)} results"
+    args = op.regions[0].entry.args[1:]
+    for init, arg, result in zip(inits, args, op.results, strict=True):
+        if not alike(init.type, arg.type) or not alike(init.type, result.type):
+            return f"carries {init.type} as {arg.type}"
+    return yields(op.regions[0], [arg.type for arg in args])
+
+
+@DIALECT.op("scf.for", operands=(3, MANY), results=None, check=_check_for)
 def _for(run: Evaluator, op: Op) -> None:
     iterations = iterations_of(run, op)
     inits = [run.get(value) for value in op.operands[3:]]
@@ -61,7 +77,21 @@ def _for(run: Evaluator, op: Op) -> None:
         run.set(result, held)
 
 
-@DIALECT.op("scf.if")
+def _check_if(op: Op) -> str | None:
+    condition = op.operands[0].type if len(op.operands) == 1 else None
+    if condition is None or not condition.is_bool or condition.shape:
+        return "must have one condition of type i1"
+    types = [value.type for value in op.results]
+    if types and len(op.regions) != 2:
+        return f"has {len(types)} results but no else"
+    for region in op.regions:
+        problem = yields(region, types)
+        if problem is not None:
+            return problem
+    return None
+
+
+@DIALECT.op("scf.if", operands=1, results=None, check=_check_if)
 def _if(run: Evaluator, op: Op) -> None:
     condition = run.get(op.operands[0])
     if isinstance(condition, Predicate) and not condition.is_uniform:
@@ -110,7 +140,24 @@ def _choose(condition: Predicate, a: Held, b: Held) -> Held:
     return with_leaves(a, parts)  # type: ignore[arg-type]
 
 
-@DIALECT.op("scf.while")
+def _check_while(op: Op) -> str | None:
+    before, after = op.regions
+    inits = [value.type for value in op.operands]
+    if not are_alike([arg.type for arg in before.entry.args], inits):
+        return f"carries {len(inits)} values, but its condition takes others"
+    last = before.entry.ops[-1] if before.entry.ops else None
+    if last is None or last.name != "scf.condition" or not last.operands:
+        return "must end its first region with scf.condition"
+    if not last.operands[0].type.is_bool or last.operands[0].type.shape:
+        return f"goes on by {last.operands[0].type}"
+    handed = [value.type for value in last.operands[1:]]
+    for taken in (op.results, after.entry.args):
+        if not are_alike([value.type for value in taken], handed):
+            return f"hands on {len(handed)} values that its results or its body do not take"
+    return yields(after, inits)
+
+
+@DIALECT.op("scf.while", operands=(0, MANY), results=None, check=_check_while)
 def _while(run: Evaluator, op: Op) -> None:
     before, after = op.regions
     held = [run.get(value) for value in op.operands]

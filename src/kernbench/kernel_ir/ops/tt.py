@@ -23,14 +23,22 @@ from kernbench.commands import (
 from kernbench.dtypes import float32, int64
 from kernbench.kernel_ir.evaluation.overflow import note_address
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Pointer
+from kernbench.kernel_ir.ops import arith
 from kernbench.kernel_ir.ops.descriptors import block_pointer_access
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op
+from kernbench.kernel_ir.text.rules import alike, conversion, elementwise, is_float, is_integer
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator
 
 DIALECT = Dialect()
+
+_FLOATS = elementwise(is_float)
+
+DIALECT.op("tt.mulhiui", operands=2, check=elementwise(is_integer), cost=MathClass.SIMPLE)(
+    arith.binary
+)
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _PRECISIONS = {0: "tf32", 1: "tf32x3", 2: "ieee", 3: "bf16x3", 4: "bf16x6"}
@@ -42,6 +50,56 @@ _EXTERN_SIMPLE = (
 )
 
 
+def _check_range(op: Op) -> str | None:
+    start, end, made = op.attrs.get("start"), op.attrs.get("end"), op.results[0].type
+    if not isinstance(start, int) or not isinstance(end, int):
+        return "must have integers start and end"
+    if made.shape != (end - start,) or not made.is_int:
+        return f"counts from {start} to {end} for {made}"
+    return None
+
+
+def _check_addptr(op: Op) -> str | None:
+    pointer, offset = (value.type for value in op.operands)
+    if not pointer.is_pointer or not offset.is_int or pointer.shape != offset.shape:
+        return f"adds {offset} to {pointer}"
+    return None if alike(pointer, op.results[0].type) else f"makes {op.results[0].type}"
+
+
+def _check_memory(op: Op) -> str | None:
+    """Check a load or a store through pointers; block pointers are the handler's."""
+    pointer = op.operands[0].type
+    if pointer.is_descriptor:
+        return None
+    if not pointer.is_pointer or pointer.dtype is None:
+        return f"uses {pointer} as an address"
+    is_load = op.name == "tt.load"
+    masks = op.operands[1:2] if is_load else op.operands[2:3]
+    values = [*op.operands[2:3], *op.results] if is_load else op.operands[1:2]
+    for mask in masks:
+        if not mask.type.is_bool or mask.type.shape != pointer.shape:
+            return f"is masked by {mask.type} at {pointer}"
+    for value in values:
+        if value.type.shape != pointer.shape or value.type.dtype != pointer.dtype:
+            return f"moves {value.type} at {pointer}"
+    return None
+
+
+def _check_dot(op: Op) -> str | None:
+    a, b, acc = (value.type for value in op.operands)
+    made = op.results[0].type
+    rank = len(made.shape)
+    if rank < 2 or {len(a.shape), len(b.shape)} != {rank} or not alike(acc, made):
+        return f"multiplies {a} by {b} onto {acc} for {made}"
+    *batch, m, n = made.shape
+    if a.shape[:-1] != (*batch, m) or b.shape != (*batch, a.shape[-1], n):
+        return f"multiplies {a} by {b} onto {acc} for {made}"
+    floats = {is_float(type_) for type_ in (a, b, made)}
+    if len(floats) > 1 or any(type_.dtype is None or type_.is_pointer for type_ in (a, b, made)):
+        return f"multiplies {a} by {b} onto {acc} for {made}"
+    return None
+
+
 def _axis(run: Evaluator, op: Op) -> int:
     words = op.attrs.get("words", ())
     axis = _AXES.get(words[0]) if words else op.attrs.get("axis")
@@ -50,17 +108,17 @@ def _axis(run: Evaluator, op: Op) -> int:
     return int(axis)
 
 
-@DIALECT.op("tt.get_program_id")
+@DIALECT.op("tt.get_program_id", operands=0)
 def _program_id(run: Evaluator, op: Op) -> None:
     run.set(op.results[0], run.program_id(_axis(run, op)))
 
 
-@DIALECT.op("tt.get_num_programs")
+@DIALECT.op("tt.get_num_programs", operands=0)
 def _num_programs(run: Evaluator, op: Op) -> None:
     run.set(op.results[0], uniform(run.grid[_axis(run, op)]))
 
 
-@DIALECT.op("tt.make_range")
+@DIALECT.op("tt.make_range", operands=0, check=_check_range)
 def _make_range(run: Evaluator, op: Op) -> None:
     start, end = op.attrs.get("start"), op.attrs.get("end")
     if not isinstance(start, int) or not isinstance(end, int) or end <= start:
@@ -68,7 +126,7 @@ def _make_range(run: Evaluator, op: Op) -> None:
     run.set(op.results[0], make_range(start, end))
 
 
-@DIALECT.op("tt.addptr")
+@DIALECT.op("tt.addptr", operands=2, check=_check_addptr)
 def _addptr(run: Evaluator, op: Op) -> None:
     pointer, offset = run.get(op.operands[0]), run.get(op.operands[1])
     dtype = op.operands[0].type.dtype
@@ -85,14 +143,14 @@ def _addptr(run: Evaluator, op: Op) -> None:
     run.set(op.results[0], Pointer(pointer.param, pointer.offset, gather))
 
 
-@DIALECT.op("tt.bitcast")
+@DIALECT.op("tt.bitcast", cost=MathClass.FREE)
 def _bitcast(run: Evaluator, op: Op) -> None:
     value = run.get(op.operands[0])
     source, target = op.operands[0].type, op.results[0].type
     if isinstance(value, Pointer) or source.dtype == target.dtype:
         run.set(op.results[0], value)
     else:
-        run.math(op, [run.operand(op, 0)], MathClass.FREE)
+        run.math(op, [run.operand(op, 0)])
 
 
 @DIALECT.op("tt.int_to_ptr")
@@ -147,7 +205,7 @@ def read_mask(run: Evaluator, op: Op, index: int, allowed: Predicate) -> Mask:
     return held
 
 
-@DIALECT.op("tt.load")
+@DIALECT.op("tt.load", operands=(1, 3), check=_check_memory)
 def _load(run: Evaluator, op: Op) -> None:
     access, allowed = pointed_to(run, op)
     mask = read_mask(run, op, 1, allowed)
@@ -161,7 +219,7 @@ def _load(run: Evaluator, op: Op) -> None:
     run.set(op.results[0], dst)
 
 
-@DIALECT.op("tt.store")
+@DIALECT.op("tt.store", operands=(2, 3), results=0, check=_check_memory)
 def _store(run: Evaluator, op: Op) -> None:
     access, allowed = pointed_to(run, op)
     mask = read_mask(run, op, 2, allowed)
@@ -171,7 +229,7 @@ def _store(run: Evaluator, op: Op) -> None:
 # -- compute ----------------------------------------------------------------------------------
 
 
-@DIALECT.op("tt.dot")
+@DIALECT.op("tt.dot", operands=3, check=_check_dot)
 def _dot(run: Evaluator, op: Op) -> None:
     a, b, acc = (run.operand(op, index) for index in range(3))
     dst = run.result_tile(op)
@@ -186,38 +244,37 @@ def _dot(run: Evaluator, op: Op) -> None:
     run.set(op.results[0], dst)
 
 
-@DIALECT.op("tt.fp_to_fp")
+@DIALECT.op("tt.fp_to_fp", operands=1, check=conversion(is_float, is_float), cost=MathClass.CONVERT)
 def _fp_to_fp(run: Evaluator, op: Op) -> None:
     rounding = str(op.attrs.get("rounding", "rtne"))
-    run.math(op, [run.operand(op, 0)], MathClass.CONVERT, {"rounding": rounding})
+    run.math(op, [run.operand(op, 0)], {"rounding": rounding})
 
 
-@DIALECT.op("tt.clampf")
+@DIALECT.op("tt.clampf", operands=3, check=_FLOATS, cost=MathClass.SIMPLE)
 def _clamp(run: Evaluator, op: Op) -> None:
     inputs = [run.operand(op, index) for index in range(3)]
     propagate = str(op.attrs.get("propagateNan", "none"))
-    run.math(op, inputs, MathClass.SIMPLE, {"propagate_nan": propagate == "all"})
+    run.math(op, inputs, {"propagate_nan": propagate == "all"})
 
 
-@DIALECT.op("tt.precise_divf")
+@DIALECT.op("tt.precise_divf", operands=2, check=_FLOATS, cost=MathClass.DIVIDE)
 def _precise_divide(run: Evaluator, op: Op) -> None:
-    run.math(op, [run.operand(op, 0), run.operand(op, 1)], MathClass.DIVIDE)
+    run.math(op, [run.operand(op, 0), run.operand(op, 1)])
 
 
-@DIALECT.op("tt.precise_sqrt")
+@DIALECT.op("tt.precise_sqrt", operands=1, check=_FLOATS, cost=MathClass.TRANSCENDENTAL)
 def _precise_sqrt(run: Evaluator, op: Op) -> None:
-    run.math(op, [run.operand(op, 0)], MathClass.TRANSCENDENTAL)
+    run.math(op, [run.operand(op, 0)])
 
 
-@DIALECT.op("tt.extern_elementwise")
+@DIALECT.op("tt.extern_elementwise", cost=MathClass.TRANSCENDENTAL)
 def _extern(run: Evaluator, op: Op) -> None:
     """Call a function of a vendor's library by its symbol, e.g. ``__nv_tanhf``."""
     symbol = str(op.attrs.get("symbol", ""))
     stem = symbol.removeprefix("__nv_").removeprefix("__ocml_")
-    simple = stem.startswith(_EXTERN_SIMPLE)
-    cost = MathClass.SIMPLE if simple else MathClass.TRANSCENDENTAL
+    cost = MathClass.SIMPLE if stem.startswith(_EXTERN_SIMPLE) else None
     inputs = [run.operand(op, index) for index in range(len(op.operands))]
-    run.math(op, inputs, cost, {"symbol": symbol})
+    run.math(op, inputs, {"symbol": symbol}, cost)
 
 
 @DIALECT.op("tt.elementwise_inline_asm")
