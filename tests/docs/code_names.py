@@ -1,0 +1,124 @@
+"""The names that kernbench's code defines, read from its source, to see whether a text's exist."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "kernbench"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Names:
+    """What there is to name: modules, what they define or import, and members of classes."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, set[str]] = {}
+        """By dotted name, what stands in the module: defined, assigned or imported."""
+        self.members: dict[str, set[str]] = {}
+        """By the bare name of a class: methods, fields and attributes of all classes so called."""
+        self._bases: dict[str, set[str]] = {}
+        for path in sorted(PACKAGE.rglob("*.py")):
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            self.modules[module] = set(defined(tree.body))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    self.members.setdefault(node.name, set()).update(members(node))
+                    bases = {ast.unparse(each).split("[")[0].split(".")[-1] for each in node.bases}
+                    self._bases.setdefault(node.name, set()).update(bases)
+        self.defined = {name for names in self.modules.values() for name in names}
+
+    def has_member(self, owner: str, name: str) -> bool:
+        """Return whether a class, or one that it inherits from, has a member."""
+        if name in self.members.get(owner, ()):
+            return True
+        return any(self.has_member(base, name) for base in self._bases.get(owner, ()))
+
+    def has(self, dotted: str) -> bool:
+        """Return whether a name leads to something, from ``kernbench``, a module or a class on."""
+        head, _, rest = dotted.partition(".")
+        if not rest:
+            return head in self.defined or head in self.stems or self._is_module(head)
+        if head in self.members:
+            return "." not in rest and self.has_member(head, rest)
+        return self._leads_somewhere(dotted) or is_elsewhere(dotted)
+
+    @functools.cached_property
+    def stems(self) -> set[str]:
+        """The last parts of the names of modules."""
+        return {module.rpartition(".")[2] for module in self.modules}
+
+    def _is_module(self, dotted: str) -> bool:
+        return any(module == dotted or module.endswith(f".{dotted}") for module in self.modules)
+
+    def _leads_somewhere(self, dotted: str) -> bool:
+        """Return whether a name is a module, of one, or of a class of one."""
+        if self._is_module(dotted):
+            return True
+        *before, last = dotted.split(".")
+        place = ".".join(before)
+        for module, names in self.modules.items():
+            if (module == place or module.endswith(f".{place}")) and last in names:
+                return True
+        if len(before) > 1 and self._leads_somewhere(place):
+            return self.has_member(before[-1], last)
+        return False
+
+
+def defined(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names that statements of a module bind, also under a condition."""
+    for node in body:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for each in (leaf for target in targets for leaf in ast.walk(target)):
+                if isinstance(each, ast.Name):
+                    yield each.id
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            yield from defined(node.body)
+            yield from defined(getattr(node, "orelse", []))
+
+
+def members(node: ast.ClassDef) -> Iterator[str]:
+    """Yield the names in a class, and the attributes that its methods set."""
+    yield from defined(node.body)
+    for each in ast.walk(node):
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+            yield each.attr
+
+
+def is_elsewhere(dotted: str) -> bool:
+    """Return whether another library has the name, from its package on, or Python itself has."""
+    head, _, rest = dotted.partition(".")
+    place = getattr(builtins, head, None)
+    if place is None:
+        try:
+            place = importlib.import_module(head)
+        except ImportError:
+            return False
+    path = head
+    for part in rest.split(".") if rest else ():
+        path += f".{part}"
+        if not hasattr(place, part):
+            try:
+                importlib.import_module(path)
+            except ImportError:
+                return False
+        place = getattr(place, part)
+    return True
+
+
+@functools.cache
+def names() -> Names:
+    """Return the names of today's code."""
+    return Names()
