@@ -35,7 +35,8 @@ from kernbench.hardware import load_machine
 from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.kernel_time.costs.command_costs import ProgramCosts
 from kernbench.kernel_time.launch.paces import Paces, Timing
-from kernbench.kernel_time.program.pipeline import Cost, SiteTimes
+from kernbench.kernel_time.program.pipeline import SiteTimes
+from kernbench.kernel_time.program.queues import Cost, Queue
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
 from tests.kernel_time.kernel_traces import trace_of
 from tests.kernel_time.program.test_pipeline import RandomProgram
@@ -51,7 +52,7 @@ class EvenProgram(RandomProgram):
         return super().table(loops, ())
 
     def paces(self, timing: Timing) -> Paces:
-        queues: dict[int, int] = {}
+        queues: dict[int, Queue] = {}
         _queues(self.plan.nodes, queues)
         sites = tuple(SimpleNamespace(index=i, queue=queues[i]) for i in range(len(self.costs)))
         plan = ProgramPlan(self.plan.nodes, cast(Any, sites), self.num_slots)
@@ -66,7 +67,7 @@ class EvenProgram(RandomProgram):
         return trips, cast(ProgramCosts, SimpleNamespace(busy_ps=busy))
 
 
-def _queues(nodes: tuple[Node, ...], found: dict[int, int]) -> None:
+def _queues(nodes: tuple[Node, ...], found: dict[int, Queue]) -> None:
     for node in nodes:
         if isinstance(node, LoopNode):
             _queues(node.body, found)

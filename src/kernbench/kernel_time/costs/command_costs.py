@@ -29,8 +29,8 @@ from kernbench.dtypes import DType
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.bursts import Dims, Touched
-from kernbench.kernel_time.program.overlap import Load, Overlapped, overlapped
-from kernbench.kernel_time.program.pipeline import Cost, SiteTimes
+from kernbench.kernel_time.program.pipeline import SiteTimes
+from kernbench.kernel_time.program.queues import Cost, Load, Overlapped, overlapped
 from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan
 from kernbench.policy import Placement
 

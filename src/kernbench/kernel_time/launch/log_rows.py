@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Gemm, Space, access_of
 from kernbench.kernel_time.launch.waves import GroupWaves, Waves
-from kernbench.kernel_time.program.timed_plan import QUEUES, CommandSite
+from kernbench.kernel_time.program.timed_plan import CommandSite
 
 Column = npt.NDArray[Any]
 
@@ -118,7 +118,7 @@ def _of_text(site: CommandSite) -> dict[str, Any]:
     """Return what is the same for all programs that run a site."""
     command = site.command
     found: dict[str, Any] = {
-        "engine": str(QUEUES[site.queue]),
+        "engine": str(site.queue.engine),
         "kind": site.kind,
         "src_space": str(Space.TCM),
         "dst_space": str(Space.TCM),

@@ -11,7 +11,6 @@ from kernbench.hardware import Machine
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.launch.schedule import LaunchTime, launch_time
 from kernbench.kernel_time.launch.waves import GroupWaves, build_waves, resident_programs
-from kernbench.kernel_time.program.timed_plan import QUEUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def _outline(group: GroupWaves) -> ProgramOutline:
     slow, plain = timed.duration_ps, max(pipeline.end_ps, 1)
     spans = tuple(
         CommandSpan(
-            engine=QUEUES[site.queue],
+            engine=site.queue.engine,
             kind=site.kind,
             line=site.command.line,
             count=site.count,

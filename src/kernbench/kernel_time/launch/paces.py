@@ -27,7 +27,8 @@ from kernbench.kernel_time.program.pipeline import (
     interval_ps,
     side_by_side,
 )
-from kernbench.kernel_time.program.timed_plan import QUEUES, ProgramPlan
+from kernbench.kernel_time.program.queues import Queue
+from kernbench.kernel_time.program.timed_plan import ProgramPlan
 
 Vector = tuple[int, ...]
 """Trip counts, in order of their loops."""
@@ -102,7 +103,7 @@ class Paces:
 
 def busy_ps(plan: ProgramPlan, costs: ProgramCosts) -> list[int]:
     """Return how long a program takes each queue of its PE."""
-    busy = [0] * len(QUEUES)
+    busy = [0] * len(Queue)
     for site in plan.sites:
         busy[site.queue] += costs.busy_ps[site.index]
     return busy

@@ -15,7 +15,7 @@ from kernbench.kernel_time.costs.command_costs import gemm_flops_per_clock
 from kernbench.kernel_time.launch.log_rows import build_rows
 from kernbench.kernel_time.launch.paces import busy_ps
 from kernbench.kernel_time.launch.waves import Waves, build_waves
-from kernbench.kernel_time.program.timed_plan import QUEUES
+from kernbench.kernel_time.program.queues import Queue
 from kernbench.op_log import Limit, Template
 
 
@@ -151,7 +151,7 @@ def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]
             between += on_links * count // kind.sharing.active
             for site, moved in zip(group.plan.sites, kind.program_class.traffic, strict=True):
                 if moved is not None:
-                    crossing[QUEUES[site.queue]] += moved.useful_bytes * count
+                    crossing[site.queue.engine] += moved.useful_bytes * count
     limits = {
         Limit.GEMM: busy[Engine.GEMM],
         Limit.MATH: busy[Engine.MATH],
@@ -168,9 +168,9 @@ def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]
 
 def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:
     """Return the busy time of each sort of engine, averaged over all PEs of the SIP."""
-    busy = [0] * len(QUEUES)
+    busy = [0] * len(Queue)
     for group in waves.groups:
         for timed, count in zip(group.timed, group.num_programs, strict=True):
             for queue, each in enumerate(busy_ps(group.plan, timed.costs)):
                 busy[queue] += each * count
-    return {engine: total // sip.num_pes for engine, total in zip(QUEUES, busy, strict=True)}
+    return {queue.engine: busy[queue] // sip.num_pes for queue in Queue}

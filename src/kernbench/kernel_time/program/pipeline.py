@@ -1,9 +1,9 @@
 """When each command of one program starts and ends on its PE (ADR-0007).
 
-The four queues of a PE run in parallel, each in the program's order. A command starts when its
-operands are ready, its queue is free, and the iteration it belongs to has its TCM slots: at most
-``num_stages`` iterations of an innermost loop have them at a time, and they come free when an
-iteration's last command ends. What follows a loop starts after the loop.
+Commands take the queues of the PE by the rules of ``queues``. A command of a loop waits besides for
+the TCM slots of its iteration: at most ``num_stages`` iterations of an innermost loop have them at
+a time, and they come free when an iteration's last command ends. What follows a loop starts after
+the loop.
 
 These rules only add and take maxima, so a loop whose costs do not change soon repeats itself,
 shifted in time. :func:`run_pipeline` steps until it does, and then jumps.
@@ -15,17 +15,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernbench.kernel_time.program.timed_plan import (
-    ONE_PATH,
-    LoopNode,
-    Node,
-    ProgramPlan,
-    Slots,
-    Step,
-)
-
-Cost = int | tuple["Cost", ...]
-"""Picoseconds, or one cost per iteration of the outermost loop that it varies over."""
+from kernbench.kernel_time.program.queues import Cost, PeQueues, Queue, Slots, Step
+from kernbench.kernel_time.program.timed_plan import ONE_PATH, LoopNode, Node, ProgramPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,8 +158,8 @@ def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> SideBySide:
     return SideBySide(together, costs, count)
 
 
-class PipelineRun:
-    """One program's queues and what is ready when, while its commands run."""
+class PipelineRun(PeQueues):
+    """One program's run through the queues of its PE, loops included."""
 
     def __init__(
         self,
@@ -177,18 +168,13 @@ class PipelineRun:
         jump: bool,
         trips: Mapping[int, int] = ONE_PATH,
     ) -> None:
+        super().__init__(len(plan.sites), plan.num_slots, times.occupancy_ps, times.latency_ps)
         self.plan = plan
         self.trips = trips
-        self.queue = [0, 0, 0, 0]
-        self.ready = [0] * plan.num_slots
-        self.first = [-1] * len(plan.sites)
-        self.last = [-1] * len(plan.sites)
-        self.cost: list[Cost] = list(times.occupancy_ps)
         self.varies_over = times.varies_over
         self.varies = any(times.varies_over)
-        self.latency = times.latency_ps
         self.jump = jump
-        self._queues: dict[int, set[int]] = {}
+        self._queues: dict[int, set[Queue]] = {}
         """By loop, the queues that its commands take."""
         self.periods: set[int] = set()
         """Of all loops that were seen to repeat themselves."""
@@ -197,32 +183,6 @@ class PipelineRun:
         """Run the whole program."""
         _, end = self.nodes(self.plan.nodes, 0)
         return PipelineTimes(end, tuple(self.first), tuple(self.last))
-
-    def nodes(self, nodes: tuple[Node, ...], floor: int) -> tuple[int, int]:
-        """Run ``nodes``, none before ``floor``; return the floor of what follows, and the end."""
-        queue, ready = self.queue, self.ready
-        end = floor
-        for node in nodes:
-            if not isinstance(node, Step):
-                floor = self.loop(node, floor)
-                end = max(end, floor)
-                continue
-            start = max(floor, queue[node.queue])
-            for slot in node.reads:
-                if ready[slot] > start:
-                    start = ready[slot]
-            site = node.site
-            free = start + self.cost[site]  # type: ignore[operator]  # an int inside all its loops
-            queue[node.queue] = free
-            done = free + self.latency[site]
-            for slot in node.writes:
-                ready[slot] = done
-            if self.first[site] < 0:
-                self.first[site] = start
-            self.last[site] = done
-            if done > end:
-                end = done
-        return floor, end
 
     def loop(self, node: LoopNode, floor: int) -> int:
         """Run a loop and return when all of it has ended."""
@@ -281,7 +241,7 @@ class PipelineRun:
         times.append(max((self.ready[slot] for slot in node.invariants), default=0))
         return tuple(max(time - base, 0) for time in times)
 
-    def _queues_of(self, node: LoopNode) -> set[int]:
+    def _queues_of(self, node: LoopNode) -> set[Queue]:
         found = self._queues.get(node.loop_id)
         if found is None:
             found = self._queues[node.loop_id] = set()

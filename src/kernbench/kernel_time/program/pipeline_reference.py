@@ -1,4 +1,4 @@
-"""The rules of ``kernel_pipeline`` once more, told event by event; what tests hold it to.
+"""The rules of ``queues`` and ``pipeline`` once more, event by event: the oracle of their tests.
 
 Every iteration of every loop becomes commands of its own, each queue of the PE a process that
 takes its commands in order, and every wait an event.
@@ -12,8 +12,9 @@ from typing import Any
 
 import simpy
 
-from kernbench.kernel_time.program.pipeline import Cost, PipelineTimes, SiteTimes
-from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan, Step
+from kernbench.kernel_time.program.pipeline import PipelineTimes, SiteTimes
+from kernbench.kernel_time.program.queues import Cost, Queue, Step
+from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class _Reference:
     plan: ProgramPlan
     times: SiteTimes
     env: simpy.Environment = field(default_factory=simpy.Environment)
-    queues: list[list[_Issued]] = field(default_factory=lambda: [[], [], [], []])
+    queues: list[list[_Issued]] = field(default_factory=lambda: [[] for _ in Queue])
     ready: dict[int, list[simpy.Event]] = field(default_factory=dict)
     starts: dict[int, list[int]] = field(default_factory=dict)
     ends: dict[int, list[int]] = field(default_factory=dict)

@@ -16,7 +16,6 @@ from kernbench.commands import (
     Command,
     DmaRead,
     DmaWrite,
-    Engine,
     Gemm,
     Loop,
     Math,
@@ -29,14 +28,11 @@ from kernbench.commands import (
 )
 from kernbench.kernel_time.program.addressing import Addressing
 from kernbench.kernel_time.program.origins import Origins, Part, uses_tiles
-
-QUEUES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
-"""The in-order queues of a PE, in the order of ``Step.queue``."""
+from kernbench.kernel_time.program.queues import Queue, Slots, Step, queue_of
 
 ONE_PATH: Mapping[int, int] = MappingProxyType({})
 """No loop that programs go around differently often."""
 
-Slots = tuple[int, ...]
 SiteCommand = DmaRead | DmaWrite | Atomic | Gemm | Math | Reduce
 
 
@@ -45,7 +41,7 @@ class CommandSite:
     """One command of the text, and the loops around it, outermost first."""
 
     index: int
-    queue: int
+    queue: Queue
     kind: str
     command: SiteCommand
     loops: tuple[Loop, ...]
@@ -61,16 +57,6 @@ class CommandSite:
         for loop in self.loops:
             total *= loop.trip_count
         return total
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """A command of one program: which queue it takes, which slots it reads and writes."""
-
-    site: int
-    queue: int
-    reads: Slots
-    writes: Slots
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,28 +140,28 @@ class _Builder:
         gather: Tile | None = None
         writes: Slots
         if isinstance(command, DmaRead):
-            queue, kind, gather = 0, "dma_read", command.source.gather
+            kind, gather = "dma_read", command.source.gather
             reads = self._slots((command.other, command.mask, gather))
             writes = (command.dst.slot,)
         elif isinstance(command, DmaWrite):
-            queue, kind, gather = 3, "dma_write", command.dest.gather
+            kind, gather = "dma_write", command.dest.gather
             reads, writes = self._slots((command.value, command.mask, gather)), ()
         elif isinstance(command, Atomic):
-            queue, kind, gather = 3, "atomic", command.access.gather
+            kind, gather = "atomic", command.access.gather
             reads = self._slots((command.value, command.compare, command.mask, gather))
             writes = () if command.dst is None else (command.dst.slot,)
         elif isinstance(command, Gemm):
-            queue, kind = 1, "gemm"
+            kind = "gemm"
             reads = self._slots((command.a, command.b, command.acc))
             writes = (command.dst.slot,)
         elif isinstance(command, Reduce):
-            queue, kind = 2, "reduce"
+            kind = "reduce"
             reads = self._slots(command.inputs)
             writes = tuple(each.slot for each in command.dsts)
         else:
-            queue, kind = 2, "math"
+            kind = "math"
             reads, writes = self._slots(command.inputs), (command.dst.slot,)
-        index = len(self.sites)
+        index, queue = len(self.sites), queue_of(command)
         address = self._origin(gather)
         mask = self._origin(getattr(command, "mask", None))
         self.sites.append(CommandSite(index, queue, kind, command, loops, address, mask))

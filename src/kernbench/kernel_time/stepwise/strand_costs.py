@@ -33,6 +33,7 @@ from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts, T
 from kernbench.kernel_time.costs.traffic import GroupTraffic
 from kernbench.kernel_time.launch.waves import pes_in_use
 from kernbench.kernel_time.program.pipeline import SiteTimes
+from kernbench.kernel_time.program.queues import on_port_ps
 from kernbench.kernel_time.program.timed_plan import CommandSite
 
 Array = npt.NDArray[Any]
@@ -164,7 +165,8 @@ class LaneCosts:
         assert moved is not None
         size_bytes = -(-moved.useful_bytes // max(site.count, 1))
         issue = self.sip.cycles_ps(self.sip.pe.dma_issue_cycles)
-        return issue + ceil_ps(ps_per_byte(self.sip.pe.dma_port_gbps) * size_bytes)
+        port_ps = ceil_ps(ps_per_byte(self.sip.pe.dma_port_gbps) * size_bytes)
+        return on_port_ps(issue, port_ps)
 
 
 def _leaving(

@@ -11,7 +11,8 @@ import numpy as np
 from kernbench.commands import Atomic, DmaRead, DmaWrite, Engine, Gemm, SourceLine, Space, access_of
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps
 from kernbench.kernel_time.costs.command_costs import gemm_flops_per_clock
-from kernbench.kernel_time.program.timed_plan import QUEUES, CommandSite
+from kernbench.kernel_time.program.queues import Queue
+from kernbench.kernel_time.program.timed_plan import CommandSite
 from kernbench.links import Passage
 from kernbench.op_log import Column, Template, exposed_ps
 
@@ -71,7 +72,7 @@ class LaneLog:
     hbm_bytes: Fraction = Fraction(0)
     _flops: int = 0
     _gemm_clocks: Fraction = Fraction(0)
-    _busy_ps: list[int] = field(default_factory=lambda: [0] * len(QUEUES))
+    _busy_ps: list[int] = field(default_factory=lambda: [0] * len(Queue))
     """By sort of engine, over all PEs."""
     _rows: dict[_What, _Row] = field(default_factory=dict)
     _hops: list[tuple[_What, _Row]] = field(default_factory=list)
@@ -142,7 +143,6 @@ class LaneLog:
         sip = self.sip
         hbm_bytes = ceil_ps(self.hbm_bytes)
         gemm_ps = ceil_ps(self._gemm_clocks * PS_PER_NS / sip.clock_ghz / sip.num_pes)
-        busy = zip(QUEUES, self._busy_ps, strict=True)
         return Template(
             name=name,
             kind="kernel",
@@ -150,7 +150,7 @@ class LaneLog:
             duration_ps=end_ps - self.start_ps,
             flops=self._flops,
             hbm_bytes=hbm_bytes,
-            engine_busy_ps={engine: total // sip.num_pes for engine, total in busy},
+            engine_busy_ps={queue.engine: self._busy_ps[queue] // sip.num_pes for queue in Queue},
             message_bytes=0,
             make_rows=self._columns,
             bound_ps=max(gemm_ps, sip.hbm_stream_ps(hbm_bytes)),
@@ -200,7 +200,7 @@ def _what(site: CommandSite, programs: Programs, peer: int) -> _What:
     if isinstance(command, DmaWrite | Atomic):
         dst, dst_param = memory, access_of(command).param
     return _What(
-        QUEUES[site.queue], site.kind, command.line, programs, peer, -1,
+        site.queue.engine, site.kind, command.line, programs, peer, -1,
         src, dst, src_param, dst_param,
     )  # fmt: skip
 

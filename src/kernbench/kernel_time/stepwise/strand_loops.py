@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 
 from kernbench.kernel_time.program.pipeline import PipelineRun, SiteTimes
-from kernbench.kernel_time.program.timed_plan import CommandSite, LoopNode, Node, ProgramPlan, Step
+from kernbench.kernel_time.program.timed_plan import CommandSite, LoopNode, Node, ProgramPlan
 
 Travel = Callable[[CommandSite, int, int], int]
 """From a site, its start and when its queue is free again to when the access is done."""
@@ -33,7 +34,8 @@ class FarRun(PipelineRun):
                     floor = yield from self.far_loop(node, floor)
                 end = max(end, floor)
             elif node.site in self.far:
-                end = max(end, (yield from self._far_step(node, floor)))
+                travel = partial(self.travel, self.plan.sites[node.site])
+                end = max(end, (yield from self.step_by(node, floor, travel)))
             else:
                 end = max(end, self.nodes((node,), floor)[1])
         return floor, end
@@ -60,17 +62,3 @@ class FarRun(PipelineRun):
         for arg, result in zip(node.args, node.results, strict=True):
             self.ready[result] = self.ready[arg]
         return max(ends)
-
-    def _far_step(self, node: Step, floor: int) -> Generator[int, None, int]:
-        start = max([floor, self.queue[node.queue], *(self.ready[slot] for slot in node.reads)])
-        yield start
-        site = self.plan.sites[node.site]
-        free = start + self.cost[node.site]  # type: ignore[operator]  # an int inside its loops
-        self.queue[node.queue] = free
-        done = self.travel(site, start, free)
-        for slot in node.writes:
-            self.ready[slot] = done
-        if self.first[node.site] < 0:
-            self.first[node.site] = start
-        self.last[node.site] = max(self.last[node.site], done)
-        return done

@@ -16,7 +16,6 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import (
@@ -35,12 +34,8 @@ from kernbench.commands import (
 )
 from kernbench.hardware import Machine
 from kernbench.kernel_time.program.pipeline import PipelineRun
-from kernbench.kernel_time.program.timed_plan import (
-    CommandSite,
-    ProgramPlan,
-    Step,
-    build_program_plan,
-)
+from kernbench.kernel_time.program.queues import Queue, SipQueues, Step
+from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan, build_program_plan
 from kernbench.kernel_time.stepwise.strand_costs import LaneCosts, PartCosts
 from kernbench.kernel_time.stepwise.strand_log import LaneLog, Programs
 from kernbench.kernel_time.stepwise.strand_loops import FarRun
@@ -48,8 +43,6 @@ from kernbench.links import Network
 from kernbench.op_log import Template
 
 Array = npt.NDArray[Any]
-
-_MATH = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +127,7 @@ class Lanes:
         self._costs = costs
         begin_ps = self.begin_ps = start_ps + costs.front_end_ps
         """When the SIP's front end has passed the launch on."""
-        self._queues = np.full((4, self.sip.num_pes), begin_ps, dtype=np.int64)
+        self._queues = SipQueues(self.sip.num_pes, begin_ps)
 
     def begin(self, program_ids: Array, pes: Array, at_ps: int) -> Lane:
         """Return a new lane; not before the SIP's front end has passed the launch on."""
@@ -187,8 +180,8 @@ class Lanes:
         engine = self.sip.pe.math
         rate = engine.elements_per_clock.simple
         cost_ps = self.sip.cycles_ps(engine.startup_cycles + -(-1 // rate))
-        free = max(lane.floor_ps, int(self._queues[_MATH, lane.pes].max())) + cost_ps
-        self._queues[_MATH, lane.pes] = free
+        free = max(lane.floor_ps, self._queues.free_ps(Queue.MATH, lane.pes)) + cost_ps
+        self._queues.take(Queue.MATH, lane.pes, free)
         self.hold(lane, free)
 
     def begin_operation(self, lane: Lane) -> None:
@@ -224,7 +217,7 @@ class Lanes:
 
     def earliest_ps(self, lane: Lane, issue: Issue) -> int:
         """Return when an access can begin, as far as it is known now."""
-        start = max(lane.floor_ps, int(self._queues[issue.site.queue, lane.pes].max()))
+        start = max(lane.floor_ps, self._queues.free_ps(issue.site.queue, lane.pes))
         command = issue.site.command
         if isinstance(command, Atomic) and command.order in ("release", "acq_rel"):
             start = max(start, lane.fence_ps)
@@ -236,7 +229,7 @@ class Lanes:
         occupancy = costs.program.times.occupancy_ps[0]
         assert isinstance(occupancy, int)
         free = start_ps + occupancy
-        self._queues[site.queue, lane.pes] = free
+        self._queues.take(site.queue, lane.pes, free)
         if issue.peer is None:
             outcome = self._here(issue, free)
             self.log.hbm_bytes += costs.program.hbm_bytes * len(lane.program_ids)
@@ -312,7 +305,7 @@ class Lanes:
         """Let a run go on where the lane's queues and values are."""
         _grow(lane.ready, num_slots)
         run.ready = lane.ready
-        run.queue = self._queues[:, lane.pes].max(axis=1).tolist()
+        run.queue = self._queues.on(lane.pes)
 
     def _settle(
         self,
@@ -330,10 +323,7 @@ class Lanes:
         behind = max(began + program.least_ps - end_ps, 0)
         end_ps += behind
         used = {site.queue for site in plan.sites}
-        for queue, time in enumerate(run.queue):
-            if queue in used:
-                now = self._queues[queue, lane.pes]
-                self._queues[queue, lane.pes] = np.maximum(now, time + behind)
+        self._queues.settle(lane.pes, used, [time + behind for time in run.queue])
         for node in plan.nodes:
             for slot in node.writes if isinstance(node, Step) else node.results:
                 lane.ready[slot] += behind

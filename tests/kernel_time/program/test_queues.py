@@ -1,14 +1,23 @@
-"""Loads that are under way together, against servers that take them one after the other."""
+"""Queues of a PE; loads that are under way together, against servers that take them in turns."""
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.commands import UNKNOWN_LINE, Loop, loop_dim
-from kernbench.kernel_time.program.overlap import Load, Needs, Overlapped, overlapped
+from kernbench.commands import UNKNOWN_LINE, Engine, Loop, loop_dim
+from kernbench.kernel_time.program.queues import (
+    Load,
+    Needs,
+    Overlapped,
+    Queue,
+    SipQueues,
+    overlapped,
+    queue_of,
+)
+from kernbench.kernel_time.program.timed_plan import SiteCommand
 
 ISSUE_PS = 7
 LOOPS = tuple(Loop(number, count, (), (), 1, UNKNOWN_LINE) for number, count in ((3, 2), (1, 3)))
@@ -85,3 +94,23 @@ def test_a_faster_resource_makes_no_load_come_later(
 def test_a_loop_without_iterations_costs_nothing() -> None:
     (taken,) = overlapped([Load.of((4,), (0,), [])], LOOPS, ISSUE_PS)
     assert taken.busy_ps(0, ISSUE_PS) == 0
+
+
+def test_every_command_that_is_timed_is_served_by_one_queue_and_all_queues_serve() -> None:
+    queues = {kind.__name__: queue_of(kind.__new__(kind)) for kind in get_args(SiteCommand)}
+    assert set(queues.values()) == set(Queue)
+    assert [queue.engine for queue in Queue] == [
+        Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT
+    ]  # fmt: skip
+    assert queues["DmaRead"].engine is Engine.DMA_IN
+    assert queues["DmaWrite"] is queues["Atomic"]
+
+
+def test_programs_of_a_sip_find_queues_as_programs_before_them_left_them() -> None:
+    queues = SipQueues(num_pes=3, begin_ps=10)
+    queues.take(Queue.MATH, np.array([0, 2]), 40)
+    queues.settle(np.array([1, 2]), {Queue.MATH, Queue.GEMM}, [99, 30, 25, 99])
+    # PE 2 is busy until 40 with what the first programs left there; DMA queues were not used.
+    assert queues.on(np.array([1])) == [10, 30, 25, 10]
+    assert queues.on(np.array([1, 2])) == [10, 30, 40, 10]
+    assert queues.free_ps(Queue.MATH, np.array([0, 1])) == 40
