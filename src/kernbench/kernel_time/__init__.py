@@ -35,11 +35,11 @@ from kernbench.kernel_time.launch.waves import (
     resident_programs,
 )
 from kernbench.kernel_time.stepwise.strand_costs import (
-    LaneCosts,
+    StrandCosts,
 )
 from kernbench.kernel_time.stepwise.timed_strands import (
-    Lane,
-    Lanes,
+    TimedStrand,
+    TimedStrands,
 )
 
 __all__ = [
@@ -47,11 +47,11 @@ __all__ = [
     "CommandSpan",
     "Conditions",
     "KernelOutline",
-    "Lane",
-    "LaneCosts",
-    "Lanes",
     "ProgramOutline",
+    "StrandCosts",
     "Tables",
+    "TimedStrand",
+    "TimedStrands",
     "cached_shares",
     "check_kernel",
     "dot_ps",

@@ -23,28 +23,28 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import float16
 from kernbench.hardware import load_machine
-from kernbench.kernel_time import Conditions, LaneCosts, Lanes, schedule_kernel
+from kernbench.kernel_time import Conditions, StrandCosts, TimedStrands, schedule_kernel
 from kernbench.links import Network
 from tests.kernel_time.kernel_traces import access, gemm_trace
 
 AHBM = load_machine("ahbm", 4)
 
 
-def lanes_on(start_ps: int = 0, network: Network | None = None) -> Lanes:
-    costs = LaneCosts(AHBM.sip, Conditions())
-    return Lanes(AHBM, 0, network or Network(AHBM), costs, start_ps)
+def strands_on(start_ps: int = 0, network: Network | None = None) -> TimedStrands:
+    costs = StrandCosts(AHBM.sip, Conditions())
+    return TimedStrands(AHBM, 0, network or Network(AHBM), costs, start_ps)
 
 
 def run_whole(trace: KernelTrace, parts: list[tuple[Command, ...]]) -> int:
     """Return when a launch of one group has ended that is timed part by part."""
-    lanes = lanes_on()
+    strands = strands_on()
     (group,) = trace.groups
     ids = group.program_ids
-    lanes.active = len(ids)
-    lane = lanes.begin(ids, np.arange(len(ids)), 0)
+    strands.active = len(ids)
+    strand = strands.begin(ids, np.arange(len(ids)), 0)
     for part in parts:
-        lanes.run(lane, part, trace.num_slots)
-    return lane.end_ps
+        strands.run(strand, part, trace.num_slots)
+    return strand.end_ps
 
 
 @pytest.mark.adr("0032-D2")
@@ -94,22 +94,22 @@ def atomic_of(param: int, order: str) -> Atomic:
     )
 
 
-def one_program(lanes: Lanes) -> Any:
-    lanes.active += 1
-    return lanes.begin(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
+def one_program(strands: TimedStrands) -> Any:
+    strands.active += 1
+    return strands.begin(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
 
 
-def start(lanes: Lanes, lane: Any, command: Any) -> Any:
-    issue = lanes.issue(lane, command, 4)
-    return lanes.start(lane, issue, lanes.earliest_ps(lane, issue))
+def start(strands: TimedStrands, strand: Any, command: Any) -> Any:
+    issue = strands.issue(strand, command, 4)
+    return strands.start(strand, issue, strands.earliest_ps(strand, issue))
 
 
 @pytest.mark.adr("0032-D4")
 def test_loads_from_two_neighbours_travel_at_the_same_time() -> None:
-    lanes = lanes_on()
-    lanes.peers = {0: (1, 1), 1: (3, 3)}
-    lane = one_program(lanes)
-    first, second = (start(lanes, lane, read_of(param, param)) for param in (0, 1))
+    strands = strands_on()
+    strands.peers = {0: (1, 1), 1: (3, 3)}
+    strand = one_program(strands)
+    first, second = (start(strands, strand, read_of(param, param)) for param in (0, 1))
     wire_ps = AHBM.links[0].transfer_ps(2 * SIZE)
     # The port passes the second request on when the bytes of the first have a place to go.
     assert second.done_ps - first.done_ps < wire_ps / 2
@@ -117,25 +117,25 @@ def test_loads_from_two_neighbours_travel_at_the_same_time() -> None:
 
 @pytest.mark.adr("0032-D4")
 def test_loads_over_one_link_follow_each_other() -> None:
-    lanes = lanes_on()
-    lanes.peers = {0: (1, 1)}
-    lane = one_program(lanes)
-    first, second = (start(lanes, lane, read_of(0, slot)) for slot in (0, 1))
+    strands = strands_on()
+    strands.peers = {0: (1, 1)}
+    strand = one_program(strands)
+    first, second = (start(strands, strand, read_of(0, slot)) for slot in (0, 1))
     assert second.done_ps - first.done_ps == AHBM.links[0].transfer_ps(2 * SIZE)
 
 
 @pytest.mark.adr("0032-D4")
 @pytest.mark.parametrize("order", ["relaxed", "release"])
 def test_a_release_waits_until_what_was_written_is_there(order: str) -> None:
-    lanes = lanes_on()
-    lanes.peers = {0: (1, 1), 1: (2, 2)}
-    lane = one_program(lanes)
-    lanes.begin_operation(lane)
-    stored = start(lanes, lane, write_of(1))
-    lanes.begin_operation(lane)
+    strands = strands_on()
+    strands.peers = {0: (1, 1), 1: (2, 2)}
+    strand = one_program(strands)
+    strands.begin_operation(strand)
+    stored = start(strands, strand, write_of(1))
+    strands.begin_operation(strand)
     atomic = atomic_of(0, order)
-    issue = lanes.issue(lane, atomic, 4)
-    begins_ps = lanes.earliest_ps(lane, issue)
+    issue = strands.issue(strand, atomic, 4)
+    begins_ps = strands.earliest_ps(strand, issue)
     assert (begins_ps >= stored.done_ps) == (order == "release")
 
 
@@ -143,13 +143,13 @@ def test_a_release_waits_until_what_was_written_is_there(order: str) -> None:
 def test_an_acquire_holds_up_what_follows() -> None:
     ends = {}
     for order in ("relaxed", "acquire"):
-        lanes = lanes_on()
-        lanes.peers = {0: (1, 1)}
-        lane = one_program(lanes)
-        lanes.begin_operation(lane)
-        done_ps = start(lanes, lane, atomic_of(0, order)).done_ps
-        lanes.end_operation(lane)
-        ends[order] = lane.floor_ps >= done_ps
+        strands = strands_on()
+        strands.peers = {0: (1, 1)}
+        strand = one_program(strands)
+        strands.begin_operation(strand)
+        done_ps = start(strands, strand, atomic_of(0, order)).done_ps
+        strands.end_operation(strand)
+        ends[order] = strand.floor_ps >= done_ps
     assert ends == {"relaxed": False, "acquire": True}
 
 
@@ -158,24 +158,24 @@ def test_loads_of_a_loop_run_ahead_over_the_link() -> None:
     """With stages the loads of later iterations are on their way while one is worked on."""
     times = {}
     for stages in (1, 3):
-        lanes = lanes_on()
-        lanes.peers = {0: (1, 1)}
-        lane = one_program(lanes)
+        strands = strands_on()
+        strands.peers = {0: (1, 1)}
+        strand = one_program(strands)
         loop = Loop(0, 8, (read_of(0, 0, 256), write_of(1, 256)), (), stages, UNKNOWN_LINE)
-        steps = lanes.far_loops(lane, loop, 4)
+        steps = strands.far_loops(strand, loop, 4)
         issued = list(steps)
         assert issued == sorted(issued)
         assert len(issued) == 8
-        times[stages] = lane.end_ps
+        times[stages] = strand.end_ps
     assert times[3] < times[1] / 2
 
 
-def test_programs_of_two_lanes_take_turns_on_a_pe() -> None:
-    alone, shared = lanes_on(), lanes_on()
+def test_programs_of_two_strands_take_turns_on_a_pe() -> None:
+    alone, shared = strands_on(), strands_on()
     end_ps = []
-    for lanes, count in ((alone, 1), (shared, 2)):
-        parts = [one_program(lanes) for _ in range(count)]
-        for lane in parts:
-            start(lanes, lane, read_of(0, 0))
-        end_ps.append(max(lane.end_ps for lane in parts))
+    for strands, count in ((alone, 1), (shared, 2)):
+        parts = [one_program(strands) for _ in range(count)]
+        for strand in parts:
+            start(strands, strand, read_of(0, 0))
+        end_ps.append(max(strand.end_ps for strand in parts))
     assert end_ps[1] > end_ps[0]

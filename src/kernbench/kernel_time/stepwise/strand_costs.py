@@ -46,12 +46,12 @@ class PartCosts:
     program: ProgramCosts
     """Of the programs that take longest. What leaves the SIP costs its queue the PE's port."""
     useful_bytes: tuple[int, ...]
-    """What all programs of the lane move in one run of a site; 0 for one that moves nothing."""
+    """What all programs of the strand move in one run of a site; 0 for one that moves nothing."""
     burst_bytes: tuple[int, ...]
     """The same in whole bursts."""
 
 
-class LaneCosts:
+class StrandCosts:
     """Costs on one SIP; equal parts of equally many programs share them."""
 
     def __init__(self, sip: SipSpec, conditions: Conditions) -> None:

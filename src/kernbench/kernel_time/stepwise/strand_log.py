@@ -64,7 +64,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class LaneLog:
+class StrandLog:
     """Collects what happens on a SIP during a launch, in absolute time."""
 
     sip: SipSpec

@@ -1,13 +1,13 @@
 """A kernel on the PEs of a SIP, a few commands at a time, while others run (ADR-0032).
 
 ``schedule_kernel`` needs all that a launch does. What waits for other ranks is known only on the
-way: so programs that run in step are a *lane*, and the commands that they come to are timed one
-part after the other, by the rules and costs of ``kernel_pipeline`` and ``kernel_costs``. Queues
-belong to PEs and outlive a part; programs of several lanes on a PE share them.
+way: so programs that run in step are a *strand*, and the commands that they come to are timed one
+part after the other, by the rules and costs of ``queues`` and ``command_costs``. Queues belong to
+PEs and outlive a part; programs of several strands on a PE share them.
 
-A part is a run of commands that nobody else can tell (:meth:`Lanes.run`), or one access that goes
-to another SIP or that others may see or change, which has an :class:`Issue`: it is known when it
-could begin, and whoever drives the clock then lets it begin.
+A part is a run of commands that no other program can notice (:meth:`TimedStrands.run`), or one
+access that goes to another SIP or that others may see or change, which has an :class:`Issue`: it is
+known when it could begin, and whoever drives the clock then lets it begin.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from kernbench.hardware import Machine
 from kernbench.kernel_time.program.pipeline import PipelineRun
 from kernbench.kernel_time.program.queues import Queue, SipQueues, Step
 from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan, build_program_plan
-from kernbench.kernel_time.stepwise.strand_costs import LaneCosts, PartCosts
-from kernbench.kernel_time.stepwise.strand_log import LaneLog, Programs
+from kernbench.kernel_time.stepwise.strand_costs import PartCosts, StrandCosts
+from kernbench.kernel_time.stepwise.strand_log import Programs, StrandLog
 from kernbench.kernel_time.stepwise.strand_loops import FarRun
 from kernbench.links import Network
 from kernbench.op_log import Template
@@ -46,7 +46,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class TimedStrand:
     """Programs that run in step, each on a PE of its own."""
 
     program_ids: Array
@@ -70,8 +70,8 @@ class Lane:
     def programs(self) -> Programs:
         return Programs(int(self.program_ids[0]), len(self.program_ids), int(self.pes[0]))
 
-    def take(self, positions: Array) -> Lane:
-        """Return the lane of some of the programs."""
+    def take(self, positions: Array) -> TimedStrand:
+        """Return the strand of some of the programs."""
         return replace(
             self,
             program_ids=self.program_ids[positions],
@@ -102,7 +102,7 @@ class Outcome:
     """When the value is there, or it is certain that memory has changed."""
 
 
-class Lanes:
+class TimedStrands:
     """The PEs of one SIP during one launch."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Lanes:
         machine: Machine,
         sip_id: int,
         network: Network,
-        costs: LaneCosts,
+        costs: StrandCosts,
         start_ps: int,
     ) -> None:
         self.sip = machine.sip_at(sip_id)
@@ -121,7 +121,7 @@ class Lanes:
         """Programs that run, and do not wait for memory to change."""
         self.peers: dict[int, tuple[int, int]] = {}
         """SIP and rank behind the parameters that lead to another SIP."""
-        self.log = LaneLog(self.sip, start_ps)
+        self.log = StrandLog(self.sip, start_ps)
         self._machine = machine
         self._network = network
         self._costs = costs
@@ -129,42 +129,46 @@ class Lanes:
         """When the SIP's front end has passed the launch on."""
         self._queues = SipQueues(self.sip.num_pes, begin_ps)
 
-    def begin(self, program_ids: Array, pes: Array, at_ps: int) -> Lane:
-        """Return a new lane; not before the SIP's front end has passed the launch on."""
+    def begin(self, program_ids: Array, pes: Array, at_ps: int) -> TimedStrand:
+        """Return a new strand; not before the SIP's front end has passed the launch on."""
         begin_ps = max(at_ps, self.begin_ps)
-        return Lane(program_ids, pes, begin_ps, [], {}, begin_ps, begin_ps, begin_ps, begin_ps)
+        return TimedStrand(
+            program_ids, pes, begin_ps, [], {}, begin_ps, begin_ps, begin_ps, begin_ps
+        )
 
     def template(self, name: str, end_ps: int) -> Template:
         """Return what the launch did."""
         return self.log.template(name, end_ps)
 
-    def run(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> int:
+    def run(self, strand: TimedStrand, commands: tuple[Command, ...], num_slots: int) -> int:
         """Time commands that stay on the SIP; return when the last of them has ended."""
         plan = build_program_plan(commands, num_slots)
         if plan.sites:
-            costs = self._part_costs(lane, commands, num_slots)
-            run = self._resume(lane, plan, costs, num_slots)
-            self._settle(lane, plan, costs, run, *run.nodes(plan.nodes, lane.floor_ps))
-        self._pass_views(lane, commands, num_slots)
-        return lane.end_ps
+            costs = self._part_costs(strand, commands, num_slots)
+            run = self._resume(strand, plan, costs, num_slots)
+            self._settle(strand, plan, costs, run, *run.nodes(plan.nodes, strand.floor_ps))
+        self._pass_views(strand, commands, num_slots)
+        return strand.end_ps
 
-    def far_loops(self, lane: Lane, loop: Loop, num_slots: int) -> Generator[int, None, int]:
+    def far_loops(
+        self, strand: TimedStrand, loop: Loop, num_slots: int
+    ) -> Generator[int, None, int]:
         """Time a loop with accesses to other SIPs, and return when it has ended.
 
         Yields when the next access begins, and takes the links when it is resumed.
         """
         plan = build_program_plan((loop,), num_slots)
-        costs = self._part_costs(lane, (loop,), num_slots)
+        costs = self._part_costs(strand, (loop,), num_slots)
         far = {site.index for site in plan.sites if self._peer_rank(site) >= 0}
         run = FarRun(
             plan,
             costs.program.times,
             far,
-            lambda site, start, free: self._travel(lane, site, costs, start, free).done_ps,
+            lambda site, start, free: self._travel(strand, site, costs, start, free).done_ps,
         )
-        self._load(run, lane, num_slots)
-        floor_ps, end_ps = yield from run.far_nodes(plan.nodes, lane.floor_ps)
-        self._settle(lane, plan, costs, run, floor_ps, end_ps)
+        self._load(run, strand, num_slots)
+        floor_ps, end_ps = yield from run.far_nodes(plan.nodes, strand.floor_ps)
+        self._settle(strand, plan, costs, run, floor_ps, end_ps)
         return end_ps
 
     def reaches_out(self, command: Command) -> bool:
@@ -175,80 +179,80 @@ class Lanes:
             if isinstance(each, DmaRead | DmaWrite | Atomic)
         )
 
-    def decide(self, lane: Lane) -> None:
+    def decide(self, strand: TimedStrand) -> None:
         """Let a decision by data pass: one operation on one element, before all that follows."""
         engine = self.sip.pe.math
         rate = engine.elements_per_clock.simple
         cost_ps = self.sip.cycles_ps(engine.startup_cycles + -(-1 // rate))
-        free = max(lane.floor_ps, self._queues.free_ps(Queue.MATH, lane.pes)) + cost_ps
-        self._queues.take(Queue.MATH, lane.pes, free)
-        self.hold(lane, free)
+        free = max(strand.floor_ps, self._queues.free_ps(Queue.MATH, strand.pes)) + cost_ps
+        self._queues.take(Queue.MATH, strand.pes, free)
+        self.hold(strand, free)
 
-    def begin_operation(self, lane: Lane) -> None:
+    def begin_operation(self, strand: TimedStrand) -> None:
         """Let the accesses that follow be those of one operation, which do not wait for another."""
-        lane.fence_ps = lane.stored_ps
+        strand.fence_ps = strand.stored_ps
 
-    def end_operation(self, lane: Lane) -> None:
+    def end_operation(self, strand: TimedStrand) -> None:
         """Let what follows wait for what the operation has acquired."""
-        lane.floor_ps = max(lane.floor_ps, lane.acquired_ps)
+        strand.floor_ps = max(strand.floor_ps, strand.acquired_ps)
 
-    def hold(self, lane: Lane, until_ps: int) -> None:
-        """Let nothing more of a lane start before a time."""
-        lane.floor_ps = max(lane.floor_ps, until_ps)
-        lane.end_ps = max(lane.end_ps, until_ps)
+    def hold(self, strand: TimedStrand, until_ps: int) -> None:
+        """Let nothing more of a strand start before a time."""
+        strand.floor_ps = max(strand.floor_ps, until_ps)
+        strand.end_ps = max(strand.end_ps, until_ps)
 
-    def wait(self, lane: Lane, line: SourceLine, until_ps: int) -> None:
-        """Let a lane go on at a time, which it has waited for since it could last do anything."""
-        if until_ps > lane.floor_ps:
-            self.log.waited(line, lane.programs, lane.floor_ps, until_ps)
-        self.hold(lane, until_ps)
+    def wait(self, strand: TimedStrand, line: SourceLine, until_ps: int) -> None:
+        """Let a strand resume at a time, for which it has waited since it last could act."""
+        if until_ps > strand.floor_ps:
+            self.log.waited(line, strand.programs, strand.floor_ps, until_ps)
+        self.hold(strand, until_ps)
 
     # -- single accesses ----------------------------------------------------------------------
 
-    def issue(self, lane: Lane, command: Transfer, num_slots: int) -> Issue:
-        """Return an access of a lane, ready to begin."""
-        command = _with_rows(command, lane.extents)
+    def issue(self, strand: TimedStrand, command: Transfer, num_slots: int) -> Issue:
+        """Return an access of a strand, ready to begin."""
+        command = _with_rows(command, strand.extents)
         plan = build_program_plan((command,), num_slots)
-        _grow(lane.ready, num_slots)
+        _grow(strand.ready, num_slots)
         (node,) = plan.nodes
         assert isinstance(node, Step)
-        costs = self._part_costs(lane, (command,), num_slots)
+        costs = self._part_costs(strand, (command,), num_slots)
         return Issue(plan.sites[0], node.reads, costs, self.peers.get(access_of(command).param))
 
-    def earliest_ps(self, lane: Lane, issue: Issue) -> int:
+    def earliest_ps(self, strand: TimedStrand, issue: Issue) -> int:
         """Return when an access can begin, as far as it is known now."""
-        start = max(lane.floor_ps, self._queues.free_ps(issue.site.queue, lane.pes))
+        start = max(strand.floor_ps, self._queues.free_ps(issue.site.queue, strand.pes))
         command = issue.site.command
         if isinstance(command, Atomic) and command.order in ("release", "acq_rel"):
-            start = max(start, lane.fence_ps)
-        return max([start, *(lane.ready[slot] for slot in issue.reads)])
+            start = max(start, strand.fence_ps)
+        return max([start, *(strand.ready[slot] for slot in issue.reads)])
 
-    def start(self, lane: Lane, issue: Issue, start_ps: int) -> Outcome:
+    def start(self, strand: TimedStrand, issue: Issue, start_ps: int) -> Outcome:
         """Begin an access."""
         site, costs = issue.site, issue.costs
         occupancy = costs.program.times.occupancy_ps[0]
         assert isinstance(occupancy, int)
         free = start_ps + occupancy
-        self._queues.take(site.queue, lane.pes, free)
+        self._queues.take(site.queue, strand.pes, free)
         if issue.peer is None:
             outcome = self._here(issue, free)
-            self.log.hbm_bytes += costs.program.hbm_bytes * len(lane.program_ids)
+            self.log.hbm_bytes += costs.program.hbm_bytes * len(strand.program_ids)
         else:
-            outcome = self._travel(lane, site, costs, start_ps, free)
+            outcome = self._travel(strand, site, costs, start_ps, free)
         peer = -1 if issue.peer is None else issue.peer[1]
         self.log.ran(
-            site, lane.programs, start_ps, outcome.done_ps, occupancy, costs.useful_bytes[0], peer
+            site, strand.programs, start_ps, outcome.done_ps, occupancy, costs.useful_bytes[0], peer
         )
         command = site.command
-        lane.end_ps = max(lane.end_ps, outcome.done_ps)
+        strand.end_ps = max(strand.end_ps, outcome.done_ps)
         if not isinstance(command, DmaRead):
-            lane.stored_ps = max(lane.stored_ps, outcome.done_ps)
+            strand.stored_ps = max(strand.stored_ps, outcome.done_ps)
         if isinstance(command, Atomic) and command.order in ("acquire", "acq_rel"):
-            lane.acquired_ps = max(lane.acquired_ps, outcome.done_ps)
+            strand.acquired_ps = max(strand.acquired_ps, outcome.done_ps)
         dst = None if isinstance(command, DmaWrite) else command.dst  # type: ignore[union-attr]
         if isinstance(dst, Tile):
-            lane.ready[dst.slot] = outcome.done_ps
-            lane.extents.pop(dst.slot, None)
+            strand.ready[dst.slot] = outcome.done_ps
+            strand.extents.pop(dst.slot, None)
         return outcome
 
     def _here(self, issue: Issue, free_ps: int) -> Outcome:
@@ -260,7 +264,7 @@ class Lanes:
         return Outcome(free_ps if looks else done, done)
 
     def _travel(
-        self, lane: Lane, site: CommandSite, costs: PartCosts, start_ps: int, free_ps: int
+        self, strand: TimedStrand, site: CommandSite, costs: PartCosts, start_ps: int, free_ps: int
     ) -> Outcome:
         """Take the links for one run of an access to another SIP.
 
@@ -284,32 +288,34 @@ class Lanes:
             effect = max(passage.tail_ps, free_ps)
             effect = max(effect, passage.head_ps + there.hbm_stream_ps(size_bytes))
             done = effect + memory_ps + network.latency_ps(sip_id, self.sip_id)
-        self.log.passed(site, lane.programs, passage, size_bytes, rank)
+        self.log.passed(site, strand.programs, passage, size_bytes, rank)
         return Outcome(effect, done)
 
     # -- parts --------------------------------------------------------------------------------
 
-    def _part_costs(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> PartCosts:
-        count = len(lane.program_ids)
+    def _part_costs(
+        self, strand: TimedStrand, commands: tuple[Command, ...], num_slots: int
+    ) -> PartCosts:
+        count = len(strand.program_ids)
         active = min(max(self.active, count), self.num_pes)
         return self._costs.of(commands, count, num_slots, active, frozenset(self.peers))
 
     def _resume(
-        self, lane: Lane, plan: ProgramPlan, costs: PartCosts, num_slots: int
+        self, strand: TimedStrand, plan: ProgramPlan, costs: PartCosts, num_slots: int
     ) -> PipelineRun:
         run = PipelineRun(plan, costs.program.times, True)
-        self._load(run, lane, num_slots)
+        self._load(run, strand, num_slots)
         return run
 
-    def _load(self, run: PipelineRun, lane: Lane, num_slots: int) -> None:
-        """Let a run go on where the lane's queues and values are."""
-        _grow(lane.ready, num_slots)
-        run.ready = lane.ready
-        run.queue = self._queues.on(lane.pes)
+    def _load(self, run: PipelineRun, strand: TimedStrand, num_slots: int) -> None:
+        """Let a run go on where the strand's queues and values are."""
+        _grow(strand.ready, num_slots)
+        run.ready = strand.ready
+        run.queue = self._queues.on(strand.pes)
 
     def _settle(
         self,
-        lane: Lane,
+        strand: TimedStrand,
         plan: ProgramPlan,
         costs: PartCosts,
         run: PipelineRun,
@@ -318,27 +324,27 @@ class Lanes:
     ) -> None:
         """Take over what a run did, and note it."""
         program = costs.program
-        began = min((time for time in run.first if time >= 0), default=lane.floor_ps)
+        began = min((time for time in run.first if time >= 0), default=strand.floor_ps)
         # What the SIP's programs share may not keep up with one PE's queues.
         behind = max(began + program.least_ps - end_ps, 0)
         end_ps += behind
         used = {site.queue for site in plan.sites}
-        self._queues.settle(lane.pes, used, [time + behind for time in run.queue])
+        self._queues.settle(strand.pes, used, [time + behind for time in run.queue])
         for node in plan.nodes:
             for slot in node.writes if isinstance(node, Step) else node.results:
-                lane.ready[slot] += behind
-        if floor_ps > lane.floor_ps:
+                strand.ready[slot] += behind
+        if floor_ps > strand.floor_ps:
             # What follows a loop starts after it.
-            lane.floor_ps = floor_ps + behind
-        lane.end_ps = max(lane.end_ps, end_ps)
-        self.log.hbm_bytes += program.hbm_bytes * len(lane.program_ids)
+            strand.floor_ps = floor_ps + behind
+        strand.end_ps = max(strand.end_ps, end_ps)
+        self.log.hbm_bytes += program.hbm_bytes * len(strand.program_ids)
         for site in plan.sites:
             if run.first[site.index] < 0:
                 continue
             peer = self._peer_rank(site)
             self.log.ran(
                 site,
-                lane.programs,
+                strand.programs,
                 run.first[site.index],
                 run.last[site.index] + behind,
                 program.busy_ps[site.index],
@@ -346,26 +352,28 @@ class Lanes:
                 peer,
             )
             if isinstance(site.command, DmaWrite | Atomic):
-                lane.stored_ps = max(lane.stored_ps, run.last[site.index] + behind)
+                strand.stored_ps = max(strand.stored_ps, run.last[site.index] + behind)
 
     def _peer_rank(self, site: CommandSite) -> int:
         if not isinstance(site.command, DmaRead | DmaWrite | Atomic):
             return -1
         return self.peers.get(access_of(site.command).param, (-1, -1))[1]
 
-    def _pass_views(self, lane: Lane, commands: tuple[Command, ...], num_slots: int) -> None:
+    def _pass_views(
+        self, strand: TimedStrand, commands: tuple[Command, ...], num_slots: int
+    ) -> None:
         """A view is there when what it views is."""
-        _grow(lane.ready, num_slots)
+        _grow(strand.ready, num_slots)
         for command in commands:
             if not isinstance(command, Math):
                 continue
             slot = command.dst.slot
-            lane.extents.pop(slot, None)
+            strand.extents.pop(slot, None)
             if command.cost is MathClass.FREE:
                 tiles = [each for each in command.inputs if isinstance(each, Tile)]
-                lane.ready[slot] = max((lane.ready[tile.slot] for tile in tiles), default=0)
+                strand.ready[slot] = max((strand.ready[tile.slot] for tile in tiles), default=0)
                 if len(tiles) == 1:
-                    lane.extents[slot] = _extent(command, tiles[0], lane.extents)
+                    strand.extents[slot] = _extent(command, tiles[0], strand.extents)
 
 
 def _grow(ready: list[int], num_slots: int) -> None:

@@ -12,7 +12,7 @@ from kernbench.checks import Allowed, Check, Checks
 from kernbench.clock import DeviceEngine, Handle, HbmSharing, Simulation, Stream
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
-from kernbench.kernel_time import CacheContents, LaneCosts, Lanes
+from kernbench.kernel_time import CacheContents, StrandCosts, TimedStrands
 from kernbench.links import Network
 from kernbench.memory import BytePool, DeviceMemory
 from kernbench.op_log import Each, OpLog, Template
@@ -137,9 +137,9 @@ class Run:
             )
         return found
 
-    def lanes(self, sip_id: int, costs: LaneCosts) -> Lanes:
+    def timed_strands(self, sip_id: int, costs: StrandCosts) -> TimedStrands:
         """Return the PEs of a SIP for a launch that begins now and talks to others."""
-        return Lanes(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
+        return TimedStrands(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
 
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""

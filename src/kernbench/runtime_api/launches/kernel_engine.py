@@ -12,7 +12,7 @@ from kernbench.interleaved import pace_interleaved, run_interleaved
 from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.kernel_time import (
     Conditions,
-    LaneCosts,
+    StrandCosts,
     Tables,
     check_kernel,
     line_of_short_rows,
@@ -57,7 +57,7 @@ class KernelEngine:
         passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
         supported = [each for each, name in passes.items() if name != "float32"]
         self._roundings = build_roundings(tf32, supported)
-        self._lane_costs: dict[tuple[int, Conditions], LaneCosts] = {}
+        self._strand_costs: dict[tuple[int, Conditions], StrandCosts] = {}
         self.rounded: dict[str, SourceLine] = {}
         """Kernels whose float32 products are not computed in float32, and one such line of each."""
         self.scattered: dict[str, SourceLine] = {}
@@ -135,14 +135,14 @@ class KernelEngine:
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
         return Conditions(placements, cached, queued, tables)
 
-    def lane_costs(self, sip_id: int, conditions: Conditions) -> LaneCosts:
+    def strand_costs(self, sip_id: int, conditions: Conditions) -> StrandCosts:
         """Return the costs of commands on a SIP, which launches under like conditions share."""
         sip = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(sip), conditions)
-        found = self._lane_costs.get(key)
+        found = self._strand_costs.get(key)
         if found is None:
-            found = self._lane_costs[key] = LaneCosts(sip, conditions)
+            found = self._strand_costs[key] = StrandCosts(sip, conditions)
         return found
 
     def num_resident(self, tcm: TcmUse, sip_id: int) -> int:

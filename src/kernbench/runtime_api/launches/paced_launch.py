@@ -1,7 +1,7 @@
 """Launches that talk to other SIPs: in virtual time, beside those of other ranks (ADR-0032).
 
 What such a kernel does, and when, depends on what others do meanwhile. So nothing of it is known
-when it begins: its programs run in step as far as they agree (a *course*), each access that others
+when it begins: its programs run in step as far as they agree (a *strand*), each access that others
 may notice happens when the clock is there, and a program that waits for memory to change is woken
 by whoever changes it.
 """
@@ -23,10 +23,10 @@ from kernbench.hardware import PS_PER_NS
 from kernbench.interleaved import Decisions, of_programs, parts_of
 from kernbench.kernel_ir import SplitPrograms
 from kernbench.replay import PointerArg
-from kernbench.runtime_api.launches.courses import (
+from kernbench.runtime_api.launches.paced_strands import (
     Commands,
-    Course,
     NoData,
+    PacedStrand,
     Steps,
     StrandData,
     waits_of,
@@ -36,7 +36,7 @@ from kernbench.runtime_api.memory.signals import Knowledge
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, Transfer
     from kernbench.interleaved import InterleavedLaunch, Span, Strand
-    from kernbench.kernel_time import LaneCosts, Lanes
+    from kernbench.kernel_time import StrandCosts, TimedStrands
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.run import Run
@@ -58,7 +58,7 @@ class PacedLaunch(StreamCommand):
         sip_id: int,
         num_programs: int,
         resident: int,
-        costs: Callable[[bool], LaneCosts],
+        costs: Callable[[bool], StrandCosts],
         params: Sequence[Any],
         addresses: list[int],
         trace: KernelTrace | None,
@@ -83,8 +83,8 @@ class PacedLaunch(StreamCommand):
         self._live: InterleavedLaunch | None = None
         self.watch: LiveWatch | None = None
         """Of a live one in a run with the sanitizer."""
-        self._lanes: Lanes
-        self._courses: dict[Course, None] = {}
+        self._timing: TimedStrands
+        self._strands: dict[PacedStrand, None] = {}
         self._next_program = 0
         self._knowledge: Knowledge | None = None
         """Under the sanitizer: what its programs know of other launches."""
@@ -97,7 +97,7 @@ class PacedLaunch(StreamCommand):
 
     def begin(self) -> int | None:
         run = self._run
-        self._lanes = run.lanes(self._sip_id, self._costs(self.queued))
+        self._timing = run.timed_strands(self._sip_id, self._costs(self.queued))
         for index, given in enumerate(self._params):
             self._note_peer(index, given)
         begun = None
@@ -108,7 +108,7 @@ class PacedLaunch(StreamCommand):
             run.replay_queue.drain()
             self._live = self._make_live(self, begun)
         run.simulation.open_ended[self] = None
-        pes = np.arange(self._lanes.num_pes)
+        pes = np.arange(self._timing.num_pes)
         with self._beginning():
             for _ in range(self._resident):
                 self._dispatch(pes)
@@ -134,7 +134,7 @@ class PacedLaunch(StreamCommand):
 
     def describe(self) -> str:
         text = f"kernel {self.label} on SIP {self._sip_id} (rank {self._rank})"
-        waiting = [course for course in self._courses if course.is_waiting]
+        waiting = [paced for paced in self._strands if paced.is_waiting]
         if not waiting or self._live is None:
             return text
         text += f", which waits: {waits_of(waiting, self._live)}"
@@ -174,9 +174,9 @@ class PacedLaunch(StreamCommand):
                 self._start_planned(ids, mine)
 
     def _start(self, ids: Array, pes: Array, strand: Strand) -> None:
-        lane = self._lanes.begin(ids, pes, self._run.simulation.now_ps)
+        timed = self._timing.begin(ids, pes, self._run.simulation.now_ps)
         data = StrandData(strand, self._run.replay_queue)
-        self._go(Course(lane, data, strand), self._follow)
+        self._go(PacedStrand(timed, data, strand), self._follow)
 
     def _start_planned(self, ids: Array, pes: Array) -> None:
         """Begin programs whose commands are known, each group of them in step."""
@@ -186,37 +186,37 @@ class PacedLaunch(StreamCommand):
             if not len(positions):
                 continue
             own = group.program_ids[positions]
-            lane = self._lanes.begin(own, pes[own - ids[0]], self._run.simulation.now_ps)
+            timed = self._timing.begin(own, pes[own - ids[0]], self._run.simulation.now_ps)
             commands = of_programs(group.body, positions)
-            course = Course(lane, NoData(self._trace.num_slots))
-            self._go(course, partial(self._go_through, commands=commands))
+            paced = PacedStrand(timed, NoData(self._trace.num_slots))
+            self._go(paced, partial(self._go_through, commands=commands))
 
-    def _go(self, course: Course, steps: Callable[[Course], Steps]) -> None:
-        self._courses[course] = None
-        self._lanes.active += len(course.lane.program_ids)
-        course.task = self._run.simulation.task(steps(course), self._fail)
-        course.task.go_on()
+    def _go(self, paced: PacedStrand, steps: Callable[[PacedStrand], Steps]) -> None:
+        self._strands[paced] = None
+        self._timing.active += len(paced.timed.program_ids)
+        paced.task = self._run.simulation.task(steps(paced), self._fail)
+        paced.task.go_on()
 
-    def _leave(self, course: Course) -> None:
-        self._courses.pop(course, None)
-        self._lanes.active -= len(course.lane.program_ids)
+    def _leave(self, paced: PacedStrand) -> None:
+        self._strands.pop(paced, None)
+        self._timing.active -= len(paced.timed.program_ids)
 
-    def _ended(self, course: Course) -> Steps:
-        """Give the PEs of a course to the next programs when its last command has ended."""
-        self._last_ps = max(self._last_ps, course.lane.end_ps)
+    def _ended(self, paced: PacedStrand) -> Steps:
+        """Give the PEs of a strand to the next programs when its last command has ended."""
+        self._last_ps = max(self._last_ps, paced.timed.end_ps)
         if self._next_program < self._num_programs:
-            yield course.lane.end_ps
+            yield paced.timed.end_ps
         with self._beginning():
-            self._leave(course)
-            self._dispatch(course.lane.pes)
+            self._leave(paced)
+            self._dispatch(paced.timed.pes)
 
     def _end_if_over(self) -> None:
-        under_way = self._courses or self._num_in_flight or self._num_beginning
+        under_way = self._strands or self._num_in_flight or self._num_beginning
         if under_way or self.error is not None:
             return
         now_ps = self._run.simulation.now_ps
         end_ps = max(self._last_ps, now_ps)
-        self._template = self._lanes.template(self.label, end_ps)
+        self._template = self._timing.template(self.label, end_ps)
         self._close(end_ps - now_ps)
 
     def _close(self, delay_ps: int) -> None:
@@ -234,103 +234,103 @@ class PacedLaunch(StreamCommand):
         if self.error is not None:
             return
         self.error = error
-        for course in self._courses:
-            self._run.signals.forget(_wake_of(course))
-            if course.task is not None:
-                course.task.cancel()
+        for paced in self._strands:
+            self._run.signals.forget(_wake_of(paced))
+            if paced.task is not None:
+                paced.task.cancel()
         self._close(0)
 
-    # -- courses ---------------------------------------------------------------------------------
+    # -- strands ---------------------------------------------------------------------------------
 
-    def _go_through(self, course: Course, commands: Commands) -> Steps:
-        """Take a course through commands that are known."""
+    def _go_through(self, paced: PacedStrand, commands: Commands) -> Steps:
+        """Take a strand through commands that are known."""
         for part in parts_of(commands):
-            self._lanes.begin_operation(course.lane)
-            yield from self._carry_out(course, part)
-            self._lanes.end_operation(course.lane)
-        yield from self._ended(course)
+            self._timing.begin_operation(paced.timed)
+            yield from self._carry_out(paced, part)
+            self._timing.end_operation(paced.timed)
+        yield from self._ended(paced)
 
-    def _follow(self, course: Course) -> Steps:
-        """Take a course through what its strand comes to."""
-        strand, lanes, lane = course.strand, self._lanes, course.lane
+    def _follow(self, paced: PacedStrand) -> Steps:
+        """Take a strand through what its programs come to."""
+        strand, timing, timed = paced.strand, self._timing, paced.timed
         assert strand is not None
         assert isinstance(strand.recording, Decisions)
         while True:
             try:
                 goes_on = strand.advance()
                 for _ in range(strand.recording.take()):
-                    lanes.decide(lane)
+                    timing.decide(timed)
                 if strand.parts:
                     end_ps = 0
-                    lanes.begin_operation(lane)
+                    timing.begin_operation(timed)
                     for part in strand.parts:
-                        end_ps = max(end_ps, (yield from self._carry_out(course, part)))
-                    lanes.end_operation(lane)
+                        end_ps = max(end_ps, (yield from self._carry_out(paced, part)))
+                    timing.end_operation(timed)
                     if strand.settle():
-                        lanes.hold(lane, end_ps)
+                        timing.hold(timed, end_ps)
             except SplitPrograms as split:
-                self._split(course, split.labels)
+                self._split(paced, split.labels)
                 return
             if strand.is_waiting:
-                yield from self._wait(course)
+                yield from self._wait(paced)
                 continue
-            course.deadline_ps = None
+            paced.deadline_ps = None
             if not goes_on:
                 break
-        yield from self._ended(course)
+        yield from self._ended(paced)
 
-    def _wait(self, course: Course) -> Steps:
-        """Wait until something that the course has read looks different."""
-        strand, lane = course.strand, course.lane
+    def _wait(self, paced: PacedStrand) -> Steps:
+        """Wait until something that the strand has read looks different."""
+        strand, timed = paced.strand, paced.timed
         assert strand is not None
         if not any(each.has_changed for each in strand.watched):
-            course.is_waiting = True
-            self._lanes.active -= len(lane.program_ids)
-            self._run.signals.wait(strand.watched, _wake_of(course))
-            if strand.may_give_up and course.deadline_ps is None:
-                course.deadline_ps = lane.floor_ps + strand.timeout_ns * PS_PER_NS
-                give_up = partial(self._give_up, course, course.deadline_ps)
-                self._run.simulation.call_at(course.deadline_ps, give_up)
+            paced.is_waiting = True
+            self._timing.active -= len(timed.program_ids)
+            self._run.signals.wait(strand.watched, _wake_of(paced))
+            if strand.may_give_up and paced.deadline_ps is None:
+                paced.deadline_ps = timed.floor_ps + strand.timeout_ns * PS_PER_NS
+                give_up = partial(self._give_up, paced, paced.deadline_ps)
+                self._run.simulation.call_at(paced.deadline_ps, give_up)
             yield None
-            self._lanes.active += len(lane.program_ids)
-            course.is_waiting = False
+            self._timing.active += len(timed.program_ids)
+            paced.is_waiting = False
         strand.watched = []
-        self._lanes.wait(lane, strand.loop_line, self._run.simulation.now_ps)
+        self._timing.wait(timed, strand.loop_line, self._run.simulation.now_ps)
 
-    def _give_up(self, course: Course, deadline_ps: int) -> None:
+    def _give_up(self, paced: PacedStrand, deadline_ps: int) -> None:
         """End a wait that has a timeout, if it is still going on."""
-        assert course.strand is not None
-        if course.is_waiting and course.deadline_ps == deadline_ps and self.error is None:
-            course.strand.gives_up = True
-            self._run.signals.forget(_wake_of(course))
-            _wake_of(course)()
+        assert paced.strand is not None
+        if paced.is_waiting and paced.deadline_ps == deadline_ps and self.error is None:
+            paced.strand.gives_up = True
+            self._run.signals.forget(_wake_of(paced))
+            _wake_of(paced)()
 
-    def _split(self, course: Course, labels: Array) -> None:
-        """Let the programs of a course go different ways from here on."""
-        assert course.strand is not None
+    def _split(self, paced: PacedStrand, labels: Array) -> None:
+        """Let the programs of a strand go different ways from here on."""
+        assert paced.strand is not None
         with self._beginning():
-            self._leave(course)
-            for strand in course.strand.split(labels):
-                positions = np.searchsorted(course.lane.program_ids, strand.program_ids)
-                lane = course.lane.take(positions)
+            self._leave(paced)
+            for strand in paced.strand.split(labels):
+                positions = np.searchsorted(paced.timed.program_ids, strand.program_ids)
+                timed = paced.timed.take(positions)
                 data = StrandData(strand, self._run.replay_queue)
-                self._go(Course(lane, data, strand, list(course.sent)), self._follow)
+                self._go(PacedStrand(timed, data, strand, list(paced.sent)), self._follow)
 
     # -- commands --------------------------------------------------------------------------------
 
-    def _carry_out(self, course: Course, part: Commands) -> Timed:
-        """Take a course through a part; return when it has ended."""
+    def _carry_out(self, paced: PacedStrand, part: Commands) -> Timed:
+        """Take a strand through a part; return when it has ended."""
         self._note_reached()
-        spans = course.data.spans(part)
-        yield from self._after_own(course, spans)
+        spans = paced.data.spans(part)
+        yield from self._after_own(paced, spans)
         command = part[0]
         if isinstance(command, DmaRead | DmaWrite | Atomic) and self._concerns_others(command):
-            return (yield from self._access(course, part, command, spans))
-        lane, lanes, data = course.lane, self._lanes, course.data
-        if isinstance(command, Loop) and lanes.reaches_out(command):
-            end_ps = yield from lanes.far_loops(lane, command, data.num_slots)
+            return (yield from self._access(paced, part, command, spans))
+        timed, timing, data = paced.timed, self._timing, paced.data
+        if isinstance(command, Loop) and timing.reaches_out(command):
+            end_ps = yield from timing.far_loops(timed, command, data.num_slots)
         else:
-            end_ps = lanes.run(lane, part, data.num_slots)
+            end_ps = timing.run(timed, part, data.num_slots)
         if any(span.writes for span in spans):
             yield end_ps
         data.perform(part)
@@ -340,26 +340,26 @@ class PacedLaunch(StreamCommand):
     def _concerns_others(self, command: DmaRead | DmaWrite | Atomic) -> bool:
         """Whether an access has to happen when the clock is there."""
         if isinstance(command, DmaRead):
-            return command.volatile or self._lanes.reaches_out(command)
+            return command.volatile or self._timing.reaches_out(command)
         return True
 
     def _access(
         self,
-        course: Course,
+        paced: PacedStrand,
         part: Commands,
         command: DmaRead | DmaWrite | Atomic,
         spans: Sequence[Span],
     ) -> Timed:
-        simulation, lanes, lane, data = (
-            self._run.simulation, self._lanes, course.lane, course.data
+        simulation, timing, timed, data = (
+            self._run.simulation, self._timing, paced.timed, paced.data
         )  # fmt: skip
-        issue = lanes.issue(lane, command, data.num_slots)
-        start_ps = lanes.earliest_ps(lane, issue)
+        issue = timing.issue(timed, command, data.num_slots)
+        start_ps = timing.earliest_ps(timed, issue)
         while start_ps > simulation.now_ps:
             yield start_ps
             # Others may have taken the queue meanwhile.
-            start_ps = lanes.earliest_ps(lane, issue)
-        outcome = lanes.start(lane, issue, start_ps)
+            start_ps = timing.earliest_ps(timed, issue)
+        outcome = timing.start(timed, issue, start_ps)
         if isinstance(command, DmaRead) or (
             isinstance(command, Atomic) and command.dst is not None
         ):
@@ -372,8 +372,8 @@ class PacedLaunch(StreamCommand):
             return outcome.done_ps
         effect = data.capture(part)
         now_ps = simulation.now_ps
-        course.sent = [each for each in course.sent if each[1] > now_ps]
-        course.sent += [(span, outcome.effect_ps) for span in spans]
+        paced.sent = [each for each in paced.sent if each[1] > now_ps]
+        paced.sent += [(span, outcome.effect_ps) for span in spans]
         self._num_in_flight += 1
         heard = {} if self._knowledge is None else self._knowledge.heard
         arrive = partial(self._arrive, effect, command, spans, heard)
@@ -401,11 +401,11 @@ class PacedLaunch(StreamCommand):
         self._run.signals.written(spans)
         self._end_if_over()
 
-    def _after_own(self, course: Course, spans: Sequence[Span]) -> Generator[int, None, None]:
-        """Wait until what the course itself has written there has taken effect."""
+    def _after_own(self, paced: PacedStrand, spans: Sequence[Span]) -> Generator[int, None, None]:
+        """Wait until what the strand itself has written there has taken effect."""
         until_ps = [
             effect_ps
-            for sent, effect_ps in course.sent
+            for sent, effect_ps in paced.sent
             if effect_ps > self._run.simulation.now_ps and any(sent.meets(span) for span in spans)
         ]
         if until_ps:
@@ -420,9 +420,9 @@ class PacedLaunch(StreamCommand):
     def _note_peer(self, index: int, given: Any) -> None:
         if isinstance(given, PointerArg) and given.buffer.sip_id != self._sip_id:
             owner = given.buffer.symmetric
-            self._lanes.peers[index] = (given.buffer.sip_id, owner.rank)
+            self._timing.peers[index] = (given.buffer.sip_id, owner.rank)
 
 
-def _wake_of(course: Course) -> Callable[[], None]:
-    assert course.task is not None
-    return course.task.wake
+def _wake_of(paced: PacedStrand) -> Callable[[], None]:
+    assert paced.task is not None
+    return paced.task.wake

@@ -16,7 +16,7 @@ from kernbench.sanitizer import Launched
 
 if TYPE_CHECKING:
     from kernbench.interleaved import InterleavedLaunch
-    from kernbench.kernel_time import LaneCosts
+    from kernbench.kernel_time import StrandCosts
     from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.base.run import Run
     from kernbench.runtime_api.launches.kernel_engine import Policies
@@ -63,11 +63,11 @@ def build_paced(
         if params[each.param].buffer.sip_id == sip_id
     ]
 
-    def costs(queued: bool) -> LaneCosts:
+    def costs(queued: bool) -> StrandCosts:
         held = meet_operands(run.sip(sip_id).cache, operands, addresses)
         cached = cached_shares(operands, held)
         conditions = engine.conditions(sip_id, policies, cached, queued)
-        return engine.lane_costs(sip_id, conditions)
+        return engine.strand_costs(sip_id, conditions)
 
     own = [
         params[index].buffer

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from kernbench.clock import Task
     from kernbench.commands import Command
     from kernbench.interleaved import InterleavedLaunch, Span, Strand
-    from kernbench.kernel_time import Lane
+    from kernbench.kernel_time import TimedStrand
     from kernbench.runtime_api.base.replay_queue import ReplayQueue
 
 _MOST_NAMED = 4
 
 Commands = tuple["Command", ...]
 Steps = Generator[int | None, None, None]
-"""What a course does; yields the times at which it goes on, or None until it is woken."""
+"""What a strand does; yields the times at which it resumes, or None until it is woken."""
 
 
 class Data(Protocol):
-    """What the commands of a course do to data."""
+    """What the commands of a strand do to data."""
 
     @property
     def num_slots(self) -> int:
@@ -84,10 +84,10 @@ class NoData:
 
 
 @dataclass(slots=True, eq=False)
-class Course:
+class PacedStrand:
     """Programs that run in step, and what they have sent off that has not arrived."""
 
-    lane: Lane
+    timed: TimedStrand
     data: Data
     strand: Strand | None = None
     sent: list[tuple[Span, int]] = field(default_factory=list)
@@ -98,21 +98,21 @@ class Course:
     task: Task | None = None
 
 
-def waits_of(courses: Sequence[Course], live: InterleavedLaunch) -> str:
-    """Return what errors say about courses that wait: which programs, where, and for what."""
+def waits_of(strands: Sequence[PacedStrand], live: InterleavedLaunch) -> str:
+    """Return what errors say about strands that wait: which programs, where, and for what."""
     texts = []
-    for course in courses[:_MOST_NAMED]:
-        assert course.strand is not None
-        ids = course.lane.program_ids.tolist()
+    for paced in strands[:_MOST_NAMED]:
+        assert paced.strand is not None
+        ids = paced.timed.program_ids.tolist()
         named = ", ".join(str(live.coordinates(each)) for each in ids[:_MOST_NAMED])
         more = f" and {len(ids) - _MOST_NAMED} more" if len(ids) > _MOST_NAMED else ""
-        tensors = dict.fromkeys(each.span.buffer.label for each in course.strand.watched)
+        tensors = dict.fromkeys(each.span.buffer.label for each in paced.strand.watched)
         of = f" of {', '.join(tensors)}" if tensors else ""
         texts.append(
             f"{'program' if len(ids) == 1 else 'programs'} {named}{more} at "
-            f"{course.strand.loop_line} for a change{of}"
+            f"{paced.strand.loop_line} for a change{of}"
         )
-    rest = sum(len(course.lane.program_ids) for course in courses[_MOST_NAMED:])
+    rest = sum(len(paced.timed.program_ids) for paced in strands[_MOST_NAMED:])
     if rest:
         texts.append(f"{rest} more programs")
     return "; ".join(texts)
