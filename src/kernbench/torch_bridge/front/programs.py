@@ -16,42 +16,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.clock import on_thread
-from kernbench.torch_bridge import c10d, device, graphs
-from kernbench.torch_bridge import registered as dispatcher
+from kernbench.torch_bridge import c10d
+from kernbench.torch_bridge.base.installation import install_all
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.device.module import architecture_of
-from kernbench.torch_bridge.dispatch import addresses, sync_batch_norm
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import Observer
-from kernbench.torch_bridge.front import spawn, workers
+from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
 from kernbench.torch_bridge.front.session import Session
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
-from kernbench.torch_bridge.processes import float32, naming
 from kernbench.torch_bridge.processes.globals import Globals
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here
-from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues
+from kernbench.torch_bridge.python import environ
 from kernbench.torch_bridge.python.endings import leave, live
 from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
 from kernbench.torch_bridge.python.packages import Packages
 from kernbench.torch_bridge.python.rank_threads import RankThreads, show_daemon, starting
-from kernbench.torch_bridge.replaced import (
-    attention_choice,
-    attention_sharding,
-    context_parallel,
-    control_flow,
-    flex_attention,
-    libraries,
-    products_for_gpus,
-    profiling,
-    sharding,
-    spinning,
-    without_compiler,
-    without_data,
-)
 from kernbench.triton_backend import activate, announced_target
 
 if TYPE_CHECKING:
@@ -72,17 +56,19 @@ class Programs:
         package: str | None = None,
         private: Collection[str] = (),
     ) -> None:
-        self._session = session
+        self.session = session
         self._package = package
         """Of a program that is run as a module; None for a file."""
         self._path = path
         self._code = code
-        self._output = (shown, with_rank)
+        self.output = (shown, with_rank)
+        """Which ranks' lines are shown, and whether with their numbers."""
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
-        self._states = LibraryStates(self._base)
-        self._modules = ProcessModules(self._base, self._states, Packages(private))
-        self._loggers = ProcessLoggers(self._base)
+        self.states = LibraryStates(self._base)
+        self.modules = ProcessModules(self._base, self.states, Packages(private))
+        self.loggers = ProcessLoggers(self._base)
+        self.threads = RankThreads(inside, self._enter)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -95,42 +81,10 @@ class Programs:
             patches.set(HERE, "process", self._base)
             patches.set(_Here, "process", self._base)
             patches.set(HERE, "is_foreign", False)
-            environ.install(patches)
-            output.install(patches, *self._output)
-            locks.install(patches)
-            clocks.install(patches)
-            queues.install(patches)
-            workers.install(patches, self)
-            RankThreads(inside, self._enter).install(patches)
-            endings.install(patches)
-            c10d.install(patches)
-            dispatcher.install(patches)
-            device.install(patches)
-            spinning.install(patches)
-            addresses.install(patches, self._session.addresses)
-            float32.install(patches)
-            graphs.install(patches)
-            libraries.install(patches)
-            without_compiler.install(patches)
-            control_flow.install(patches)
-            naming.install(patches)
-            profiling.install(patches)
-            sharding.install(patches)
-            attention_choice.install(patches)
-            attention_sharding.install(patches)
-            if not self._session.run.has_data:
-                without_data.install(patches)
-            context_parallel.install(patches)
-            flex_attention.install(patches)
-            products_for_gpus.install(patches)
-            sync_batch_norm.install(patches)
-            spawn.install(patches, self)
-            self._states.install(patches)
-            self._modules.install(patches)
-            self._loggers.install(patches)
+            install_all(patches, installations(self))
             folder = self._path.resolve().parent if self._package is None else Path.cwd()
             patches.set(sys, "path", [str(folder), *sys.path])
-            run = self._session.run
+            run = self.session.run
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
             launcher = TorchLauncher(run, run.launcher.engine)
             arch = architecture_of(run.machine.spec)
@@ -167,7 +121,7 @@ class Programs:
         self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
     ) -> SpawnContext:
         """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
-        run: RuntimeContext = self._session.run
+        run: RuntimeContext = self.session.run
         run.world_size = max(run.world_size, nprocs)
         processes: dict[int, Process] = {}
 
@@ -188,7 +142,7 @@ class Programs:
         Raises:
             UsageError: There is no SIP for it.
         """
-        run = self._session.run
+        run = self.session.run
         rank = run.multiprocessing.add()
         run.world_size = max(run.world_size, rank.number + 1)
         process = self._process(rank.number, {})
@@ -200,7 +154,7 @@ class Programs:
     def _process(self, rank: int, variables: Mapping[str, str]) -> Process:
         """Return a new process that inherits the caller's environment."""
         environment = environ.variables() | environ.encoded(variables)
-        process = Process(self._session, rank, environment)
+        process = Process(self.session, rank, environment)
         self._globals.start(process)
         return process
 
@@ -231,9 +185,9 @@ class Programs:
         """Show what is a process's own before it goes on."""
         process.show(process.main_thread)
         self._globals.load(process)
-        self._states.load(process)
-        self._modules.load(process)
-        self._loggers.load(process)
+        self.states.load(process)
+        self.modules.load(process)
+        self.loggers.load(process)
 
 
 @contextmanager

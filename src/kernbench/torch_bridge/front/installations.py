@@ -1,0 +1,142 @@
+"""The table of what a run installs in PyTorch and Python: what for, and in which order, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernbench.torch_bridge import c10d, device, graphs
+from kernbench.torch_bridge import registered as dispatcher
+from kernbench.torch_bridge.base.installation import Installation
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.dispatch import addresses, sync_batch_norm
+from kernbench.torch_bridge.front import spawn, workers
+from kernbench.torch_bridge.processes import float32, naming
+from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues
+from kernbench.torch_bridge.replaced import (
+    attention_choice,
+    attention_sharding,
+    context_parallel,
+    control_flow,
+    flex_attention,
+    libraries,
+    products_for_gpus,
+    profiling,
+    sharding,
+    spinning,
+    without_compiler,
+    without_data,
+)
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.front.programs import Programs
+
+_HIDES = "it hides what CUDA builds have under the same names"
+
+
+def installations(programs: Programs) -> list[Installation]:
+    """Return what is installed for a program's processes, in order."""
+    session = programs.session
+    return [
+        *_of_python(programs),
+        *_of_torch(programs),
+        Installation(
+            "replaced.without_data",
+            "what PyTorch would read the numbers for, where a run has none",
+            lambda patches: None if session.run.has_data else without_data.install(patches),
+        ),
+        Installation(
+            "replaced.context_parallel",
+            "ring attention, for which each process has settings of its own",
+            context_parallel.install,
+            after={
+                "replaced.without_data": "it wraps the attention that it finds, with data or not"
+            },
+        ),
+        Installation(
+            "states",
+            "what libraries keep, of each process its own",
+            programs.states.install,
+        ),
+        Installation(
+            "modules",
+            "modules of programs, of each process its own",
+            programs.modules.install,
+            after={
+                "states": "it hands over each module that is imported from then on",
+                "replaced.without_compiler": "its finder must be asked first, to see every import",
+            },
+        ),
+        Installation("loggers", "loggers, of each process its own", programs.loggers.install),
+    ]
+
+
+def _of_python(programs: Programs) -> list[Installation]:
+    """Return what stands for parts of Python."""
+
+    def show_output(patches: Patches) -> None:
+        output.install(patches, *programs.output)
+
+    return [
+        Installation("environ", "os.environ, of each process its own", environ.install),
+        Installation("output", "the ranks' lines that are to be shown, each whole", show_output),
+        Installation("locks", "locks at which other ranks run", locks.install),
+        Installation("clocks", "clocks and sleep in virtual time", clocks.install),
+        Installation("queues", "queues, pipes and managers between ranks", queues.install),
+        Installation(
+            "workers",
+            "multiprocessing.Process, which starts threads of a rank, or ranks",
+            lambda patches: workers.install(patches, programs),
+        ),
+        Installation("threads", "threads that take turns with all ranks", programs.threads.install),
+        Installation("endings", "atexit, at the end of each process", endings.install),
+        Installation(
+            "spawn",
+            "torch.multiprocessing.spawn, which starts ranks",
+            lambda patches: spawn.install(patches, programs),
+        ),
+    ]
+
+
+def _of_torch(programs: Programs) -> list[Installation]:
+    """Return what stands for parts of PyTorch."""
+
+    def note_addresses(patches: Patches) -> None:
+        addresses.install(patches, programs.session.addresses)
+
+    on_device = {"device": _HIDES}
+    return [
+        Installation("c10d", "torch.distributed among ranks", c10d.install),
+        Installation(
+            "registered", "kernels that a process registers for its devices", dispatcher.install
+        ),
+        Installation("device", "the machine's SIPs, as CUDA's devices", device.install),
+        Installation("replaced.spinning", "torch.cuda._sleep", spinning.install, on_device),
+        Installation("addresses", "data_ptr, and who may look there", note_addresses),
+        Installation("float32", "what is asked of products of float32", float32.install),
+        Installation("graphs", "CUDA graphs", graphs.install),
+        Installation("replaced.libraries", "loaders, signals and FSDP in ranks", libraries.install),
+        Installation(
+            "replaced.without_compiler",
+            "torch._dynamo where a program asks it to compile nothing",
+            without_compiler.install,
+        ),
+        Installation("replaced.control_flow", "torch.cond and its like", control_flow.install),
+        Installation("naming", "ranges of NVTX and record_function", naming.install),
+        Installation("replaced.profiling", "torch.profiler of simulated time", profiling.install),
+        Installation("replaced.sharding", "DTensor's rules, found once for all", sharding.install),
+        Installation(
+            "replaced.attention_choice", "which attention is allowed", attention_choice.install
+        ),
+        Installation(
+            "replaced.attention_sharding",
+            "DTensor's rules of the attention that C++ chooses",
+            attention_sharding.install,
+        ),
+        Installation("replaced.flex_attention", "flex_attention", flex_attention.install),
+        Installation(
+            "replaced.products_for_gpus", "products that CPUs lack", products_for_gpus.install
+        ),
+        Installation(
+            "sync_batch_norm", "statistics of batches, which CPUs lack", sync_batch_norm.install
+        ),
+    ]
