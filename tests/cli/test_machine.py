@@ -1,12 +1,13 @@
-"""``kernbench machine check`` and ``diff``."""
+"""``kernbench machine check``, ``diff`` and ``schema``."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from kernbench.cli.machine import check_machine, diff_machines
-from kernbench.hardware import known_machines, load_machine
+from kernbench.cli.machine import check_machine, diff_machines, print_schema
+from kernbench.hardware import known_machines, load_machine, machine_schema
 
 
 @pytest.mark.parametrize("name", known_machines())
@@ -51,3 +52,8 @@ def test_machines_are_compared_key_by_key(capsys: pytest.CaptureFixture[str]) ->
     assert "do not differ" in capsys.readouterr().out
     assert diff_machines("ahbm", "ahmb") == 2
     assert "did you mean ahbm" in capsys.readouterr().err
+
+
+def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_schema() == 0
+    assert json.loads(capsys.readouterr().out) == machine_schema()

@@ -535,3 +535,11 @@ def _diff_machines(
     from kernbench.cli.machine import diff_machines
 
     raise typer.Exit(diff_machines(first, second))
+
+
+@machines.command("schema")
+def _print_schema() -> None:
+    """Print the JSON schema of machine files, by which editors complete and check them."""
+    from kernbench.cli.machine import print_schema
+
+    raise typer.Exit(print_schema())

@@ -1,13 +1,21 @@
-"""``kernbench machine``: which machines there are, and every number of one."""
+"""``kernbench machine``: which machines there are, every number of one, and the keys of a file."""
 
 from __future__ import annotations
 
+import json
 import sys
 
 import yaml
 
 from kernbench.errors import KernbenchError
-from kernbench.hardware import fitted_constants, known_machines, leaves, load_machine, source_of
+from kernbench.hardware import (
+    fitted_constants,
+    known_machines,
+    leaves,
+    load_machine,
+    machine_schema,
+    source_of,
+)
 from kernbench.report import format_amount, peaks_of
 
 
@@ -89,4 +97,10 @@ def diff_machines(first: str, second: str) -> int:
         print(f"{key:<{width}}  {old} -> {new}{ratio}")
     if not changed:
         print(f"{first} and {second} do not differ but in their sources")
+    return 0
+
+
+def print_schema() -> int:
+    """Print the JSON schema of machine files and return the exit status."""
+    print(json.dumps(machine_schema(), indent=2, ensure_ascii=False))
     return 0

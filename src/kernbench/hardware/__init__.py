@@ -25,6 +25,7 @@ from kernbench.hardware.rates import (
     ps_per_byte,
     transfer_ps,
 )
+from kernbench.hardware.schema import machine_schema
 from kernbench.hardware.sources import fitted_constants, leaves, source_of
 from kernbench.hardware.specs import (
     CacheSpec,
@@ -71,6 +72,7 @@ __all__ = [
     "known_machines",
     "leaves",
     "load_machine",
+    "machine_schema",
     "machine_text",
     "parse_machine",
     "ps_per_byte",

@@ -1,4 +1,4 @@
-"""What a machine file says about its collective library: what a protocol costs beside its bytes."""
+"""What a machine file says about its collective library: what a protocol costs besides bytes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ class RampSpec(Spec):
     """Time that grows to a limit with the size: ``us * x**power / (1 + x**power)``, x in halves."""
 
     us: NotNegative
+    """The limit, for large sizes."""
     us_per_rank: NotNegative = Fraction(0)
     """Added to ``us`` for every rank of the group."""
     half_kib: Positive
-    """The size at which half of it is paid."""
+    """The size at which half of the limit is reached."""
     power: Literal[1, 2]
+    """How steeply the time grows."""
     of: Literal["chunk", "message"]
-    """Whose size."""
+    """Which size: that of a chunk, or of the message."""
 
     def ps(self, num_ranks: int, chunk_bytes: int, message_bytes: int) -> int:
         """Return the time for a collective of ``num_ranks``, rounded up."""
@@ -42,14 +44,14 @@ class ProtocolSpec(Spec):
     launch_per_rank_us: NotNegative = Fraction(0)
     """Added to ``launch_us`` for every rank of the group but one."""
     step_us: NotNegative = Fraction(0)
-    """From the arrival of a chunk to its use: the wait for a flag. Beside the route's latency."""
+    """From the arrival of a chunk to its use: the wait for a flag, on top of the route's latency."""
     round_us: NotNegative = Fraction(0)
     """Added to ``step_us`` for transfers that wait for a whole round of others."""
     bandwidth_share: Share = Fraction(1)
     """Payload over the bytes that the links carry (flags), times what kernels reach of a link."""
     network_share: Share | None = None
     """The same of links between nodes, which network interfaces fill, not kernels: payload over
-    bytes. That of the links inside a node when None."""
+    bytes. ``bandwidth_share`` when missing."""
     tail_chunks: NotNegative = Fraction(0)
     """Share of a chunk's time that the last receive of a rank takes beside the transfer."""
     fill_share: NotNegative = Fraction(0)
@@ -96,7 +98,7 @@ peers' memory, or through a switch that reduces."""
 
 
 class NcclTable(Spec):
-    """The constants by which NCCL chooses algorithm and protocol; they are no times.
+    """The constants by which NCCL chooses an algorithm and a protocol; no time is made of them.
 
     Source of the form: NCCL, src/graph/tuning.cc and src/enqueue.cc.
     """
@@ -104,18 +106,24 @@ class NcclTable(Spec):
     link_gbps: Positive
     """Bandwidth of the channels' graph."""
     hop: Literal["nvlink", "pcie"]
+    """What joins the ranks, by which NCCL estimates the latency of a hop."""
     ll_max_gbps: Positive
+    """What LL carries at most."""
     ll128_per_channel_gbps: Positive | None = None
-    """None where LL128 is off."""
+    """What a channel carries at most with LL128; left out where LL128 is off."""
     tree_per_channel_gbps: Positive
+    """What a channel carries at most in a tree."""
     nvls_efficiency: Share | None = None
+    """Share of the bandwidth that NVLS reaches; left out where NVLS is off."""
     nvls_min_ranks: Count | None = None
+    """Groups that are smaller do not use NVLS; 2 when missing."""
 
 
 class CollectivesSpec(Spec):
     """The collective library of a machine."""
 
     channels: Count = 1
+    """Blocks that move a message side by side."""
     slice_kib: Count = 2048
     """What a channel's buffer holds of a chunk."""
     protocols: Annotated[dict[ProtocolName, ProtocolSpec], Field(min_length=1)]

@@ -28,21 +28,27 @@ class LinkOverride(Spec):
     """One directed link that differs from the others."""
 
     src_sip: Annotated[int, Field(strict=True)]
+    """Number of the SIP that sends."""
     dst_sip: Annotated[int, Field(strict=True)]
+    """Number of the SIP that receives."""
     bandwidth_gbps: Positive | None = None
+    """That of the other links when missing."""
     latency_ns: NotNegative | None = None
+    """That of the other links when missing."""
 
 
 class ScaleOutSpec(Spec):
     """A second level of links, between nodes that each hold the topology of ``links``."""
 
     sips_per_node: Count
+    """SIPs of a node; a machine that is larger must have a multiple of it."""
     topology: Literal["switch", "ring", "fully_connected"]
     """``switch``: one link from every SIP to a network that never blocks, and one back. The others
-    join SIPs of the same place in different nodes (rails)."""
+    join the SIPs that have the same place in their nodes (rails)."""
     bandwidth_gbps: Positive
     """Of one SIP's link, one way."""
     latency_ns: NotNegative
+    """Of one such link."""
 
 
 class LinksSpec(Spec):
@@ -52,17 +58,22 @@ class LinksSpec(Spec):
     """``ring`` has wires in both directions, ``one_way_ring`` only clockwise; ``graph`` takes its
     wires from ``edges``."""
     bandwidth_gbps: Positive
+    """Of one link, one way."""
     latency_ns: NotNegative
+    """Of one link: from the first byte sent to the first byte received."""
     shape: tuple[Count, ...] | None = None
     """Meshes and tori only: SIPs along each axis, the last one being x; left out, the most
     square shape for the number of SIPs."""
     edges: tuple[tuple[int, int], ...] | None = None
     """graph only: pairs of SIPs that a wire joins, in both directions."""
     span_bandwidth_gbps: dict[Annotated[int, Field(ge=2)], Positive] = Field(default_factory=dict)
-    """By the size of a domain (so many SIPs in a row, from 0): what a link carries in a collective
-    whose ranks lie in one. For bridges behind which a switch, a socket and a system differ."""
+    """By the size of a domain (that many SIPs in a row, counted from 0): what a link carries in a
+    collective whose ranks all lie in one domain. For machines in which a pair, a socket and the
+    whole system differ."""
     scale_out: ScaleOutSpec | None = None
+    """Left out: all SIPs are in one node."""
     overrides: tuple[LinkOverride, ...] = ()
+    """Single links, one direction at a time, that differ."""
 
     @model_validator(mode="after")
     def _keys_fit_the_topology(self) -> Self:

@@ -6,7 +6,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 LEAST, MOST = Fraction(1, 1 << 20), 10**7
 """What a quantity may be at least, if it is above 0, and at most, in the unit of its key.
@@ -51,15 +58,31 @@ def _share(value: Any) -> Fraction:
     return number
 
 
-def _plain(value: Fraction) -> int | float:
+def plain(value: Fraction) -> int | float:
     """Give back the decimal number that was read: its text is what :func:`_number` takes."""
     return value.numerator if value.denominator == 1 else float(value)
 
 
-_AsNumber = PlainSerializer(_plain)
-Positive = Annotated[Fraction, PlainValidator(_positive), _AsNumber]
-NotNegative = Annotated[Fraction, PlainValidator(_not_negative), _AsNumber]
-Share = Annotated[Fraction, PlainValidator(_share), _AsNumber]
+_AsNumber = PlainSerializer(plain)
+
+
+def _schema(**bounds: float) -> WithJsonSchema:
+    """Tell the JSON schema what the validator beside it accepts."""
+    return WithJsonSchema({"type": "number", **bounds})
+
+
+Positive = Annotated[
+    Fraction,
+    PlainValidator(_positive),
+    _AsNumber,
+    _schema(minimum=float(LEAST), maximum=MOST),
+]
+NotNegative = Annotated[
+    Fraction, PlainValidator(_not_negative), _AsNumber, _schema(minimum=0, maximum=MOST)
+]
+Share = Annotated[
+    Fraction, PlainValidator(_share), _AsNumber, _schema(exclusiveMinimum=0, maximum=1)
+]
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Cycles = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 

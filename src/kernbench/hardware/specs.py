@@ -30,24 +30,32 @@ class GemmSpec(Spec):
     """The matrix engine of a PE. A command occupies whole native tiles."""
 
     native_m: Count
+    """Rows of the result that one pass of the engine computes."""
     native_n: Count
+    """Columns of the result that one pass of the engine computes."""
     native_k: Count
+    """Products that one pass adds up for each element of the result."""
     fill_drain_cycles: Cycles
     """Paid once per command: filling and draining the array."""
     efficiency: Share = Fraction(1)
-    """Share of its peak that the engine holds in short runs, operands being there."""
+    """Share of its peak that the engine reaches in short runs, once its operands are there."""
     flops_per_clock: dict[str, Count]
     """By operand dtype (torch's name), or ``tf32``; a dtype that is absent is not supported."""
 
 
 class MathRates(Spec):
-    """Elements per clock of each class of vector operation (``commands.MathClass``)."""
+    """Elements per clock of each class of vector operation."""
 
     simple: Count
+    """Add, multiply, compare, select and the like."""
     divide: Count
+    """Division and remainder."""
     transcendental: Count
+    """Exponentials, logarithms, roots, trigonometry."""
     convert: Count
+    """From one dtype to another."""
     reduce: Count
+    """Operands of sums, maxima and scans."""
 
 
 class MathSpec(Spec):
@@ -56,25 +64,29 @@ class MathSpec(Spec):
     startup_cycles: Cycles
     """Paid once per command."""
     elements_per_clock: MathRates
+    """Its throughput, by class of operation."""
 
 
 class PeSpec(Spec):
     """A processing element: the engines and the scratchpad that one program has to itself."""
 
     tcm_kib: Count
+    """Capacity of the scratchpad."""
     register_kib: Cycles = 0
     """Part of the TCM that holds results and not loads that run ahead: a GPU's registers."""
     shared_memory_kib: Count | None = None
-    """What host code is told that one program may have for loads: a GPU's shared memory per block.
-    TCM less the registers when missing."""
+    """What host code reads as the memory that one program has for loads: a GPU's shared memory per
+    block. When missing, TCM less the registers."""
     resident_programs: Count
-    """How many programs a PE may have begun and not ended, if TCM holds them."""
+    """How many programs a PE may run at the same time, if TCM holds them."""
     dma_port_gbps: Positive
     """Between a PE and the rest of the SIP, in each direction."""
     dma_issue_cycles: Cycles
     """Time that a DMA queue spends on every command, however small."""
     gemm: GemmSpec
+    """The matrix engine."""
     math: MathSpec
+    """The vector engine."""
 
     @model_validator(mode="after")
     def _shared_memory_is_part_of_tcm(self) -> Self:
@@ -90,7 +102,9 @@ class CubeSpec(Spec):
     """The memory of one cube."""
 
     hbm_gib: Positive
+    """Capacity of the cube's HBM."""
     hbm_bandwidth_gbps: Positive
+    """Peak bandwidth of the cube's HBM."""
     hbm_efficiency: Share = Fraction(1)
     """Share of the bandwidth that streams reach."""
     hbm_page_bytes: Count = 1
@@ -98,6 +112,7 @@ class CubeSpec(Spec):
     hbm_short_run_efficiency: Share | None = None
     """Share of the bandwidth that short runs reach; that of streams when missing."""
     hbm_latency_ns: NotNegative
+    """From a request that misses the cache to its first byte."""
     hbm_burst_bytes: Count
     """The least that DRAM moves: masked or strided tiles move whole bursts."""
 
@@ -109,12 +124,15 @@ class CacheSpec(Spec):
     """A cache that all PEs of a SIP share, between their ports and HBM."""
 
     capacity_mib: Positive
+    """Capacity, of the whole SIP."""
     bandwidth_gbps: Positive
+    """What all PEs together read and write in it at most."""
     latency_ns: NotNegative
+    """From a request that hits to its first byte."""
     retained_share: Share
     """Share of the capacity within which data survives from one wave of programs to the next."""
     write_back: bool = False
-    """Whether a store ends when the cache has it, and goes on to HBM in the background."""
+    """Whether a store ends once the cache has it, and is written to HBM in the background."""
 
     @cached_property
     def held_bytes(self) -> int:
@@ -123,7 +141,7 @@ class CacheSpec(Spec):
 
     @cached_property
     def forgotten_bytes(self) -> int:
-        """After how much other data nothing is there any more."""
+        """After how much other data nothing of it is left."""
         return 2 * self.held_bytes
 
     def kept_share(self, reuse_bytes: int) -> Fraction:
@@ -141,14 +159,14 @@ class CacheSpec(Spec):
 
 
 class SustainedSpec(Spec):
-    """What the clock loses when the GEMM engines work hard for long: power, and so heat."""
+    """What the clock loses to heat when the GEMM engines work hard for long."""
 
     clock_loss: Share
     """By how much a long kernel at full load is slower than its first moments suggest."""
     full_load: Share
-    """GEMM utilization from which on the loss is whole; it is in proportion below."""
+    """GEMM utilization from which on the whole loss is paid; below, the loss is in proportion."""
     half_time_us: Positive
-    """Length of a kernel that suffers half of the loss."""
+    """Duration of a kernel that pays half of the loss."""
 
 
 class DieToDieSpec(Spec):
@@ -157,21 +175,27 @@ class DieToDieSpec(Spec):
     bandwidth_gbps: Positive
     """Into one cube from all others."""
     latency_ns: NotNegative
+    """Added to an access to another cube."""
 
 
 class HostLinkSpec(Spec):
     """The path of copies between the host and a SIP."""
 
     bandwidth_gbps: Positive
+    """In either direction."""
     latency_ns: NotNegative
+    """Paid once per copy."""
 
 
 class SipSpec(Spec):
     """One device."""
 
     clock_ghz: Positive
+    """Of all engines; everything in cycles counts these."""
     num_cubes: Count
+    """HBM stacks with their PEs."""
     pes_per_cube: Count
+    """Processing elements of each cube."""
     host_launch_us: NotNegative
     """Time that a launch keeps the rank's host busy."""
     front_end_us: NotNegative
@@ -179,11 +203,17 @@ class SipSpec(Spec):
     queued_front_end_us: NotNegative | None = None
     """The same for a kernel that waited in the device's queue for the one before it to end."""
     cube: CubeSpec
+    """The memory of each cube."""
     pe: PeSpec
+    """The engines and the scratchpad of each PE."""
     cache: CacheSpec | None = None
+    """Left out: every access goes to HBM."""
     die_to_die: DieToDieSpec | None = None
+    """Needed where there are several cubes."""
     sustained: SustainedSpec | None = None
+    """Left out: the clock holds under any load."""
     host_link: HostLinkSpec
+    """The path of copies between the host and the SIP."""
 
     @model_validator(mode="after")
     def _cubes_are_joined(self) -> Self:
@@ -303,10 +333,13 @@ class MachineSpec(Spec):
     """A machine file: one device, how many of them there may be, and what joins them."""
 
     name: str
+    """What reports and errors call the machine."""
     description: str = ""
+    """One line for ``kernbench machine list``."""
     sizes: tuple[Count, ...] = Field(min_length=1)
-    """Numbers of SIPs that the machine comes in; the smallest that holds the ranks is taken."""
+    """Numbers of SIPs that the machine comes in; a run takes the smallest that holds its ranks."""
     sip: SipSpec
+    """The device; all SIPs are alike but for ``sip_overrides``."""
     sip_overrides: dict[Annotated[int, Field(ge=0)], dict[str, Any]] = Field(default_factory=dict)
     """For single SIPs, by number: the keys of ``sip`` that differ."""
     links: LinksSpec | None = None
@@ -314,12 +347,13 @@ class MachineSpec(Spec):
     collectives: CollectivesSpec | None = None
     """The collective library; without it a transfer takes what the links take."""
     cuda_capability: str | None = Field(default=None, pattern=r"^[1-9]\d*\.\d$")
-    """The compute capability that programs and kernels are told, such as ``"9.0"``; without it a
-    machine does not say that it is CUDA's."""
+    """The compute capability that programs and kernels see, such as ``"9.0"``; without it the
+    machine is no CUDA device to them."""
     devices: tuple[str, ...] = ()
-    """Names of the device in measurements, so that they are compared with this machine."""
+    """Names of the device in files of measurements, whose rows ``kernbench validate`` compares with
+    this machine."""
     sources: dict[str, str] = Field(default_factory=dict)
-    """Where numbers come from: key path (or the start of one) to a text; ``assumed`` says so."""
+    """Where numbers come from, by key path or the start of one; ``assumed`` marks a guess."""
 
     @property
     def cuda_architecture(self) -> int | None:

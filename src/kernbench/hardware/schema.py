@@ -1,0 +1,103 @@
+"""The JSON schema of a machine file, by which editors complete, explain and check its keys."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from copy import deepcopy
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from pydantic import BaseModel
+
+from kernbench.hardware.spec_base import plain
+from kernbench.hardware.specs import MachineSpec, SipSpec
+
+_CHANGES = "Changes"
+
+
+@cache
+def machine_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a machine file, with the meaning of every key.
+
+    What only several keys together decide, such as a ``shape`` that fits the number of SIPs, a
+    schema cannot say; ``kernbench machine check`` does.
+
+    >>> machine_schema()["required"]
+    ['name', 'sizes', 'sip']
+    """
+    schema = MachineSpec.model_json_schema()
+    groups = schema["$defs"]
+    for model in _models(MachineSpec):
+        group = schema if model is MachineSpec else groups[model.__name__]
+        group["description"] = inspect.cleandoc(model.__doc__ or "")
+        for key, text in _attribute_docstrings(model).items():
+            group["properties"][key]["description"] = text
+        for key, field in model.model_fields.items():
+            if isinstance(field.default, Fraction):
+                group["properties"][key]["default"] = plain(field.default)
+    _let_overrides_be_partial(schema)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Yield a model and those of the groups inside it."""
+    yield model
+    for field in model.model_fields.values():
+        yield from _models_in(field.annotation)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from _models(annotation)
+    for part in getattr(annotation, "__args__", ()):
+        yield from _models_in(part)
+
+
+def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Return the text under each field of a model.
+
+    Pydantic's ``use_attribute_docstrings`` reads them too, but whenever the models are imported,
+    which makes every command a seventh slower to start.
+    """
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, text in pairwise(definition.body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        ):
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def _let_overrides_be_partial(schema: dict[str, Any]) -> None:
+    """Describe each of ``sip_overrides`` as a SIP of which every key may be missing."""
+    groups = schema["$defs"]
+    names = {model.__name__ for model in _models(SipSpec)}
+
+    def renamed(part: Any) -> Any:
+        if isinstance(part, list):
+            return [renamed(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        result = {key: renamed(value) for key, value in part.items()}
+        if "$ref" in result:
+            result["$ref"] += _CHANGES
+        return result
+
+    for name in names:
+        changes = renamed(deepcopy(groups[name]))
+        changes.pop("required", None)
+        changes["title"] = f"{name}{_CHANGES}"
+        groups[f"{name}{_CHANGES}"] = changes
+    schema["properties"]["sip_overrides"]["additionalProperties"] = {
+        "$ref": f"#/$defs/{SipSpec.__name__}{_CHANGES}"
+    }
