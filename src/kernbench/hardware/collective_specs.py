@@ -44,7 +44,7 @@ class ProtocolSpec(Spec):
     launch_per_rank_us: NotNegative = Fraction(0)
     """Added to ``launch_us`` for every rank of the group but one."""
     step_us: NotNegative = Fraction(0)
-    """From the arrival of a chunk to its use: the wait for a flag, on top of the route's latency."""
+    """From the arrival of a chunk to its use, for a flag; the latency of the route comes on top."""
     round_us: NotNegative = Fraction(0)
     """Added to ``step_us`` for transfers that wait for a whole round of others."""
     bandwidth_share: Share = Fraction(1)
