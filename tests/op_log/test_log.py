@@ -42,10 +42,10 @@ def test_plain_values_may_be_those_of_several_ranks() -> None:
 def test_commands_and_collectives_stay_plain_values_until_they_are_read() -> None:
     with RuntimeContext(machine="ahbm:2", ranks=2) as context:
         log, made = context.op_log, template("x")
-        context.log_in_a_row((0,), (0,), "sip0", [made], [5], [15])
-        context.log(made, (0, 1), (0, 1), (20, 21), (30, 31), "collective")
-        context.log(made, 1, 1, 22, 23, "sip1", (64, 0))
-        context.log_in_a_row((0,), (0,), "sip0", [made], [40], [50])
+        context.run.recorder.in_a_row((0,), (0,), "sip0", [made], [5], [15])
+        context.run.recorder.command(made, (0, 1), (0, 1), (20, 21), (30, 31), "collective")
+        context.run.recorder.command(made, 1, 1, 22, 23, "sip1", (64, 0))
+        context.run.recorder.in_a_row((0,), (0,), "sip0", [made], [40], [50])
         assert (len(log.plain_instances), len(log.plain_commands)) == (2 * 7, 2 * 8)
         assert [each.launch_id for each in log.instances] == [1, 2, 3, 4]
         third = log.instances[2]

@@ -173,4 +173,4 @@ def test_benchmarks_measure_with_cold_caches_and_leave_no_trace() -> None:
         launch(x, out)
         torch.ahbm.synchronize()
         assert probe(lambda: launch(x, out)) == before
-        assert torch.sip(0).cache.share(x.data_ptr(), x.data_ptr() + 4 * COUNT) == 1
+        assert torch.run.devices.sip(0).cache.share(x.data_ptr(), x.data_ptr() + 4 * COUNT) == 1

@@ -103,8 +103,8 @@ def test_an_address_in_lent_memory_of_the_host_is_read_and_written_there() -> No
     with kernbench.RuntimeContext(ranks=1) as torch:
         given, out = Foreign(x), Foreign(y)
         given.element_size = out.element_size = lambda: 4  # type: ignore[attr-defined]
-        torch.lent.lend(given)
-        torch.lent.lend(out)
+        torch.run.lent.lend(given)
+        torch.run.lent.lend(out)
         double_kernel[(1,)](At(given, 2), At(out, 1), 2, BLOCK=2)
         np.testing.assert_array_equal(y, [0, 4, 6, 0])
 

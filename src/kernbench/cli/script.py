@@ -138,7 +138,7 @@ def run_program(
 
     context, architecture = current_context(), machine.spec.cuda_architecture
     with (
-        torch_stands_in(properties_of(machine), context.lent.lend, context.has_data),
+        torch_stands_in(properties_of(machine), context.run.lent.lend, context.has_data),
         announced_target(target, architecture if target == "cuda" else None),
         as_main(path, argv) as module,
     ):

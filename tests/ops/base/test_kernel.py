@@ -100,8 +100,8 @@ def test_a_prepared_launch_is_refused_where_tcm_is_too_small() -> None:
         x = torch.ones((256, 256))
         ops.matmul(x, x)
         ops.matmul(x, x)
-        tight = dataclasses.replace(torch.sip(0), tcm_bytes=1024)
-        torch._sips[0] = tight
+        tight = dataclasses.replace(torch.run.devices.sip(0), tcm_bytes=1024)
+        torch.run.devices._sips[0] = tight
         with pytest.raises(kernbench.errors.KernbenchError, match=r"1,?024"):
             ops.matmul(x, x)
 
@@ -182,7 +182,7 @@ def placed(torch: Any, x: Any) -> None:
 
 
 def ended(torch: Any, x: Any) -> None:
-    torch.ended = True
+    torch.run.ended = True
     ops.relu(x)
 
 

@@ -308,11 +308,11 @@ def test_benchmarking_leaves_no_trace(torch) -> None:
     assert state == (torch.simulation.now_ps, len(torch.op_log), len(torch.replay_queue))
     assert y.tolist() == [0.0] * 64
     before = torch.simulation.now_ps
-    torch.sip(0).cache.touch(0, 1 << 32)  # as a benchmark finds it
+    torch.run.devices.sip(0).cache.touch(0, 1 << 32)  # as a benchmark finds it
     handle = torch.launch("k", add_one, x, y, 64, BLOCK=64)
     torch.wait(handle)
     kernel_ps = handle.end_ps - handle.start_ps
-    fill_ps = torch.transfers.build("fill", 0, 256).duration_ps
+    fill_ps = torch.run.transfers.build("fill", 0, 256).duration_ps
     assert milliseconds == (kernel_ps + fill_ps) / 1e9
     assert torch.simulation.now_ps > before
 

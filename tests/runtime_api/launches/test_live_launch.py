@@ -178,7 +178,7 @@ def test_a_benchmark_leaves_the_tensors_as_they_were(torch) -> None:
 
     measured_ms = torch.launcher.benchmark_ms(launch)
     assert (counter.tolist(), out.tolist()) == ([0], [[0.0] * 16] * 10)
-    torch.sip(0).cache.touch(0, 1 << 32)  # as a benchmark finds it
+    torch.run.devices.sip(0).cache.touch(0, 1 << 32)  # as a benchmark finds it
     launch()
     torch.synchronize(0)
     (entry,) = [e for e in torch.op_log.instances if e.template.name == "persistent_scale"]

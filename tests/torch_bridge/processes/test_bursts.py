@@ -38,7 +38,7 @@ class OneOperation(StreamCommand):
 
     def __init__(self, run: Run, queue: Stream, timing: Any) -> None:
         super().__init__(run.simulation.env, "operation")
-        self.engine = run.sip(0).pes
+        self.engine = run.devices.sip(0).pes
         self._run, self._queue, self._timing = run, queue, timing
 
     def begin(self) -> int:
@@ -47,7 +47,9 @@ class OneOperation(StreamCommand):
         return self.template.duration_ps
 
     def finish(self) -> None:
-        self._run.log(self.template, (0,), (0,), (self.start_ps,), (self.end_ps,), self._queue.name)
+        self._run.recorder.command(
+            self.template, (0,), (0,), (self.start_ps,), (self.end_ps,), self._queue.name
+        )
 
 
 def one_by_one(host: Host, run: Run, queue: Stream, timing: Any) -> None:
@@ -68,13 +70,15 @@ def transfer(run: Run, demand: int, duration_ps: int) -> None:
     """Let something that asks for part of HBM begin now, as a collective would."""
     now_ps = run.simulation.now_ps
     handle = run.simulation.timer(duration_ps)
-    run.hbm.begin(Flow([Share(0, demand, handle, duration_ps, now_ps + duration_ps)], now_ps))
+    run.devices.hbm.begin(
+        Flow([Share(0, demand, handle, duration_ps, now_ps + duration_ps)], now_ps)
+    )
 
 
 def times(program: list[tuple[Any, ...]], launch: Any) -> dict[str, tuple[str, int, int]]:
     run = Run(MACHINE, 1, False, 0)
     host = Host(run, 0)
-    queues = [run.sip(0).queue, *(run.new_stream(0).queue for _ in range(STREAMS - 1))]
+    queues = [run.devices.sip(0).queue, *(run.new_stream(0).queue for _ in range(STREAMS - 1))]
     for number, (kind, *rest) in enumerate(program):
         if kind == "operation":
             stream, duration_ps = rest
@@ -120,7 +124,7 @@ def test_bursts_and_single_operations_have_the_same_times(program: list[tuple[An
 def test_a_long_burst_on_an_idle_device_takes_few_events() -> None:
     run = Run(MACHINE, 1, False, 0)
     host = Host(run, 0)
-    queue = run.sip(0).queue
+    queue = run.devices.sip(0).queue
     num_before = next(run.simulation.env._eid)
     for number in range(1000):
         in_bursts(host, run, queue, Fixed(f"op{number}", 1001))
@@ -133,7 +137,7 @@ def test_a_long_burst_on_an_idle_device_takes_few_events() -> None:
 def test_an_operation_of_another_stream_comes_in_after_the_one_that_runs() -> None:
     run = Run(MACHINE, 1, False, 0)
     host = Host(run, 0)
-    first, second = run.sip(0).queue, run.new_stream(0).queue
+    first, second = run.devices.sip(0).queue, run.new_stream(0).queue
     for number in range(10):
         in_bursts(host, run, first, Fixed(f"op{number}", 100_000_001))
     run.simulation.run_until(run.simulation.timer(250_000_000))
@@ -146,7 +150,7 @@ def test_an_operation_of_another_stream_comes_in_after_the_one_that_runs() -> No
 def test_what_others_wait_for_takes_no_more_operations() -> None:
     run = Run(MACHINE, 1, False, 0)
     host = Host(run, 0)
-    queue = run.sip(0).queue
+    queue = run.devices.sip(0).queue
     in_bursts(host, run, queue, Fixed("before", 1001))
     tail = queue.tail
     assert tail is not None

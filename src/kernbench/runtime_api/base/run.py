@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernbench.checks import Allowed, Check, Checks
-from kernbench.clock import DeviceEngine, Handle, HbmSharing, Simulation, Stream
+from kernbench.clock import Handle, Simulation, Stream
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
-from kernbench.kernel_time import CacheContents, StrandCosts, TimedStrands
+from kernbench.kernel_time import StrandCosts, TimedStrands
 from kernbench.links import Network
-from kernbench.memory import BytePool, DeviceMemory
-from kernbench.op_log import Each, OpLog, Template
+from kernbench.op_log import OpLog
 from kernbench.replay import OutsideReads
 from kernbench.runtime_api.base.device_costs import TransferTemplates
+from kernbench.runtime_api.base.devices import Devices
 from kernbench.runtime_api.base.ordering import Ordering, touches_of
 from kernbench.runtime_api.base.rank_state import RankState
+from kernbench.runtime_api.base.recorder import Recorder
 from kernbench.runtime_api.base.replay_queue import ReplayQueue
-from kernbench.runtime_api.base.sip import Sip
 from kernbench.runtime_api.base.streams import DeviceStream
 from kernbench.runtime_api.memory.in_flight import find_in_flight
 from kernbench.runtime_api.memory.lent_memory import LentMemory
@@ -76,8 +76,7 @@ class Run:
         """Asked for lines to end the report with."""
         self.simulation = Simulation()
         self.op_log = OpLog()
-        self._put_command = self.op_log.plain_commands.extend
-        self._put_span = self.op_log.plain_spans.extend
+        self.recorder = Recorder(self.op_log)
         self.replay_queue = ReplayQueue(data)
         self.signals = Signals(self.simulation, self.replay_queue)
         self.replay_queue.on_push = self.signals.recorded
@@ -89,15 +88,9 @@ class Run:
         self.probed_ps: int | None = None
         """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""
         self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
-        self._byte_pool = BytePool()
-        self._memories: dict[int, DeviceMemory] = {}
-        self._sips: dict[int, Sip] = {}
-        self._more_streams: list[DeviceStream] = []
-        self.hbm = HbmSharing(self.simulation)
-        """What is under way on the SIPs, and slows each other down."""
+        self.devices = Devices(self.machine, self.simulation, data)
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
-        self._num_logged = 0
         self._num_tensors = 0
 
     @cached_property
@@ -111,46 +104,17 @@ class Run:
         running = self.simulation.running
         return self._main_state if running is None else running.local
 
-    def memory(self, sip_id: int) -> DeviceMemory:
-        """Return the HBM of a SIP."""
-        found = self._memories.get(sip_id)
-        if found is None:
-            capacity_bytes = self.machine.sip_at(sip_id).hbm_bytes
-            found = self._memories[sip_id] = DeviceMemory(
-                sip_id, capacity_bytes, self.has_data, self._byte_pool
-            )
-        return found
-
-    def sip(self, sip_id: int) -> Sip:
-        """Return what there is of a SIP beside its memory."""
-        found = self._sips.get(sip_id)
-        if found is None:
-            spec = self.machine.sip_at(sip_id)
-            found = self._sips[sip_id] = Sip(
-                spec,
-                spec.host_launch_ps,
-                spec.tcm_bytes,
-                spec.shared_memory_bytes,
-                DeviceEngine(),
-                CacheContents(spec.cache),
-                self._new_queue(f"sip{sip_id}", sip_id),
-            )
-        return found
-
     def timed_strands(self, sip_id: int, costs: StrandCosts) -> TimedStrands:
         """Return the PEs of a SIP for a launch that begins now and talks to others."""
         return TimedStrands(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
 
     def new_stream(self, sip_id: int) -> DeviceStream:
         """Return a new stream of a SIP, beside its default one."""
-        number = 1 + sum(stream.sip_id == sip_id for stream in self._more_streams)
-        stream = DeviceStream(self, sip_id, self._new_queue(f"sip{sip_id}.{number}", sip_id))
-        self._more_streams.append(stream)
-        return stream
+        return DeviceStream(self, sip_id, self.devices.add_queue(sip_id))
 
     def default_stream(self, sip_id: int) -> DeviceStream:
         """Return the stream that a rank uses that names none."""
-        return DeviceStream(self, sip_id, self.sip(sip_id).queue)
+        return DeviceStream(self, sip_id, self.devices.sip(sip_id).queue)
 
     def current_stream(self) -> DeviceStream:
         """Return the stream that the calling rank's launches go to."""
@@ -162,19 +126,7 @@ class Run:
         chosen = self.rank_state.stream
         if chosen is not None and chosen.sip_id == sip_id:
             return chosen.queue
-        return self.sip(sip_id).queue
-
-    def _new_queue(self, name: str, sip_id: int) -> Stream:
-        return Stream(self.simulation, name, sip_id, self.hbm)
-
-    def queues(self, sip_id: int) -> list[Stream]:
-        """Return the queues of all streams of a SIP."""
-        more = [stream.queue for stream in self._more_streams if stream.sip_id == sip_id]
-        return [self.sip(sip_id).queue, *more]
-
-    def peak_hbm_bytes(self) -> dict[int, int]:
-        """Return the most HBM that was allocated at a time, by SIP."""
-        return {sip_id: memory.peak_bytes for sip_id, memory in sorted(self._memories.items())}
+        return self.devices.sip(sip_id).queue
 
     def enqueue(self, stream: Stream, command: StreamCommand) -> None:
         """Put a command on a stream, behind what is there and what the rank has waited for."""
@@ -218,11 +170,11 @@ class Run:
     def pass_launch_time(self, label: str) -> None:
         """Let the host time of one launch pass for the current rank."""
         state = self.rank_state
-        delay_ps = self.sip(state.sip_id).launch_ps
+        delay_ps = self.devices.sip(state.sip_id).launch_ps
         simulation = self.simulation
         start_ps: int = simulation.env._now  # type: ignore[assignment]
         simulation.sleep(delay_ps)
-        self._put_span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
+        self.recorder.span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
 
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
@@ -252,7 +204,7 @@ class Run:
         if now_ps > since_ps:
             running = simulation.running
             rank = 0 if running is None else running.rank_id
-            self._put_span((rank, "wait", handle.label, since_ps, now_ps))
+            self.recorder.span((rank, "wait", handle.label, since_ps, now_ps))
 
     def has_ended(self, handle: Handle) -> bool:
         """Return whether ``handle`` has ended; a rank that sees so comes after it."""
@@ -274,7 +226,7 @@ class Run:
 
     def synchronize(self, sip_id: int) -> None:
         """Block the current rank until all streams of a SIP are idle."""
-        for queue in self.queues(sip_id):
+        for queue in self.devices.queues(sip_id):
             if queue.tail is not None:
                 self.wait(queue.tail)
         self.replay_queue.let_speak()
@@ -286,43 +238,8 @@ class Run:
             DeadlockError: Ranks wait for something that cannot come.
         """
         self.simulation.drain()
-        self.check_streams()
+        self.devices.raise_unseen()
         self.replay_queue.drain()
-
-    def check_streams(self) -> None:
-        """Raise the first error of a command that nobody waited for."""
-        for sip in self._sips.values():
-            sip.queue.raise_unseen()
-        for more in self._more_streams:
-            more.queue.raise_unseen()
-
-    def log(
-        self,
-        template: Any,
-        ranks: Each,
-        sips: Each,
-        starts_ps: Each,
-        ends_ps: Each,
-        stream: str,
-        addresses: tuple[int, ...] = (),
-    ) -> None:
-        """Put a completed command into the op log: of one rank numbers, of several tuples."""
-        number = self._num_logged = self._num_logged + 1
-        self._put_command((number, template, ranks, sips, starts_ps, ends_ps, stream, addresses))
-
-    def log_in_a_row(
-        self,
-        ranks: tuple[int, ...],
-        sips: tuple[int, ...],
-        stream: str,
-        templates: list[Template],
-        starts_ps: list[int],
-        ends_ps: list[int],
-    ) -> None:
-        """Put completed commands of one rank into the op log, which keeps the lists."""
-        columns = (templates, starts_ps, ends_ps)
-        self.op_log.plain_instances.extend((self._num_logged + 1, ranks, sips, stream, *columns))
-        self._num_logged += len(templates)
 
     def next_tensor_name(self) -> str:
         """Return the name of a tensor that the program gave none."""

@@ -25,23 +25,23 @@ class DeviceCommand(StreamCommand):
 
     def __init__(
         self,
-        context: Run,
+        run: Run,
         sip_id: int,
         template: Template,
         target: Buffer | None = None,
         addresses: tuple[int, ...] = (),
         record: Record | None = None,
     ) -> None:
-        super().__init__(context.simulation.env, template.name)
-        self.context = context
+        super().__init__(run.simulation.env, template.name)
+        self.run = run
         self.sip_id = sip_id
-        self.rank = context.rank_state.rank
+        self.rank = run.rank_state.rank
         self.template = template
         self.target = target
         """The buffer that is written, or None."""
         if template.name in ("fill", "copy"):
-            self.engine = context.sip(sip_id).pes
-        self._stream = context.queue_for(sip_id).name
+            self.engine = run.devices.sip(sip_id).pes
+        self._stream = run.queue_for(sip_id).name
         self.addresses = addresses
         self._record = record
 
@@ -50,14 +50,14 @@ class DeviceCommand(StreamCommand):
         self._record = noting(touches, self._record)
 
     def begin(self) -> int:
-        cache = self.context.sip(self.sip_id).cache
+        cache = self.run.devices.sip(self.sip_id).cache
         for address in self.addresses:
             cache.touch(address, address + self.template.hbm_bytes // len(self.addresses))
         self.hbm_ps = self.template.hbm_ps
         return self.template.duration_ps
 
     def finish(self) -> None:
-        self.context.log(
+        self.run.recorder.command(
             self.template,
             self.rank,
             self.sip_id,
@@ -67,7 +67,7 @@ class DeviceCommand(StreamCommand):
             self.addresses,
         )
         if self._record is not None:
-            self.context.replay_queue.push(self, self._record)
+            self.run.replay_queue.push(self, self._record)
             # The buffers a record holds must not live as long as the handle.
             self._record = None
         self.target = None
@@ -83,13 +83,13 @@ class Write(DeviceCommand):
 
     def __init__(
         self,
-        context: Run,
+        run: Run,
         target: Buffer,
         size_bytes: int,
         record: Record | None = None,
     ) -> None:
-        template = context.transfers.build(self.template_name, target.sip_id, size_bytes)
-        super().__init__(context, target.sip_id, template, target, (target.address,), record)
+        template = run.transfers.build(self.template_name, target.sip_id, size_bytes)
+        super().__init__(run, target.sip_id, template, target, (target.address,), record)
 
 
 class Fill(Write):
@@ -108,9 +108,9 @@ class HostToDevice(Write):
 class DeviceToHost(DeviceCommand):
     """Copy ``size_bytes`` to the host over the host link."""
 
-    def __init__(self, context: Run, sip_id: int, size_bytes: int) -> None:
-        template = context.transfers.build("copy_to_host", sip_id, size_bytes)
-        super().__init__(context, sip_id, template)
+    def __init__(self, run: Run, sip_id: int, size_bytes: int) -> None:
+        template = run.transfers.build("copy_to_host", sip_id, size_bytes)
+        super().__init__(run, sip_id, template)
 
 
 class DeviceCopy(DeviceCommand):
@@ -118,12 +118,12 @@ class DeviceCopy(DeviceCommand):
 
     def __init__(
         self,
-        context: Run,
+        run: Run,
         target: Buffer,
         source: Buffer,
         size_bytes: int,
         record: Record,
     ) -> None:
-        template = context.transfers.build("copy", target.sip_id, size_bytes)
+        template = run.transfers.build("copy", target.sip_id, size_bytes)
         addresses = (source.address, target.address)
-        super().__init__(context, target.sip_id, template, target, addresses, record)
+        super().__init__(run, target.sip_id, template, target, addresses, record)

@@ -174,7 +174,9 @@ class Collective:
         def ended(_: object) -> None:
             ranks = tuple([work.rank for work in works])
             ends_ps = tuple([share.end_ps for share in shares])
-            run.log(placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective")
+            run.recorder.command(
+                placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective"
+            )
             # They know it; kept here, they and their tensors would wait for Python's collector.
             self._works.clear()
 
@@ -183,4 +185,4 @@ class Collective:
             work.end_after(end_ps - now_ps)
         flow = Flow(shares, now_ps)
         flow.on_delay = lambda by_ps: run.network.delay(placed, run.simulation.now_ps, by_ps)
-        run.hbm.begin(flow)
+        run.devices.hbm.begin(flow)

@@ -208,7 +208,7 @@ class Work(Part):
 
     def _touch_cache(self) -> None:
         """Take note of what the collective reads and writes on the rank's SIP."""
-        cache = self._run.sip(self.sip_id).cache
+        cache = self._run.devices.sip(self.sip_id).cache
         for buffer, (start, end), _ in reversed(self._spans):
             cache.touch(buffer.address + start, buffer.address + end)
 

@@ -95,4 +95,6 @@ class Ahbm:
 
     def _memory(self, device: Any) -> DeviceMemory:
         run = self._run
-        return run.memory(sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips))
+        return run.devices.memory(
+            sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips)
+        )

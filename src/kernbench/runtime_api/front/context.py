@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,10 +17,11 @@ from kernbench.dtypes import DType
 from kernbench.errors import MissingNameError, UsageError
 from kernbench.hardware import Machine
 from kernbench.runtime_api.base.current import CURRENT
+from kernbench.runtime_api.base.run import Run
+from kernbench.runtime_api.front import factories
 from kernbench.runtime_api.front.advice import TORCHRUN, advise, near
 from kernbench.runtime_api.front.ahbm import Ahbm
 from kernbench.runtime_api.front.distributed import Distributed
-from kernbench.runtime_api.front.factories import Factories
 from kernbench.runtime_api.front.multiprocessing import Multiprocessing
 from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 from kernbench.runtime_api.front.testing import Testing
@@ -34,11 +36,16 @@ from kernbench.triton_backend import activate
 if TYPE_CHECKING:
     from contextvars import Token
 
+    from kernbench.clock import Simulation
+    from kernbench.op_log import OpLog
+    from kernbench.runtime_api.base.rank_state import RankState
+    from kernbench.runtime_api.base.replay_queue import ReplayQueue
     from kernbench.runtime_api.launches.kernel_engine import Grid
+    from kernbench.sanitizer import Sanitizer
     from kernbench.triton_backend import KernelBinary
 
 
-class RuntimeContext(Factories):
+class RuntimeContext:
     """One run on a simulated machine, shaped like the module ``torch``.
 
     ``machine`` is a preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine;
@@ -82,6 +89,25 @@ class RuntimeContext(Factories):
     uint32 = dtypes.uint32
     uint64 = dtypes.uint64
 
+    empty = factories.empty
+    unwritten = factories.unwritten
+    empty_beside = factories.empty_beside
+    zeros = factories.zeros
+    ones = factories.ones
+    full = factories.full
+    empty_like = factories.empty_like
+    zeros_like = factories.zeros_like
+    ones_like = factories.ones_like
+    full_like = factories.full_like
+    arange = factories.arange
+    rand = factories.rand
+    randn = factories.randn
+    randint = factories.randint
+    manual_seed = factories.manual_seed
+    tensor = factories.tensor
+    from_numpy = factories.from_numpy
+    cat = factories.cat
+
     def __init__(
         self,
         machine: str | Path | Machine = "ahbm",
@@ -94,22 +120,22 @@ class RuntimeContext(Factories):
         tf32: Any = "round",
         kernel_engine: KernelEngine | None = None,
     ) -> None:
-        super().__init__(machine, ranks, data, seed, check, allow)
-        self.ahbm = Ahbm(self)
-        self.distributed = Distributed(self)
+        run = self.run = Run(machine, ranks, data, seed, check, allow)
+        self.ahbm = Ahbm(run)
+        self.distributed = Distributed(run)
         memory = SymmetricMemory(self)
         self.distributed.symmetric_memory = self.distributed._symmetric_memory = memory
-        self.multiprocessing = Multiprocessing(self)
+        self.multiprocessing = Multiprocessing(run)
         self.testing = Testing()
         self.launcher = KernelLauncher(
-            self, kernel_engine or KernelEngine(self.machine, _as_tf32(tf32), self.outside)
+            run, kernel_engine or KernelEngine(run.machine, _as_tf32(tf32), run.outside)
         )
-        self.remarks.append(self.launcher.engine.remarks)
+        run.remarks.append(self.launcher.engine.remarks)
         self._exit = ExitStack()
         self._token: Token[RuntimeContext | None] | None = None
 
     def __enter__(self) -> Self:
-        if self._token is not None or self.ended:
+        if self._token is not None or self.run.ended:
             raise UsageError("a RuntimeContext is one run; make a new one for the next")
         self._exit.enter_context(activate(self.launcher))
         self._token = CURRENT.set(self)
@@ -119,26 +145,93 @@ class RuntimeContext(Factories):
         self, kind: type[BaseException] | None, error: BaseException | None, *rest: object
     ) -> None:
         if error is not None:
-            advise(error, self.launcher.engine, self.has_data)
+            advise(error, self.launcher.engine, self.run.has_data)
         try:
             # After an error nothing more happens; ranks that wait are ended.
             if kind is None:
                 self.multiprocessing.join()
-                self.simulation.drain()
-                self.check_streams()
-                if self.sanitizer is not None and not self.replay_queue.has_failed:
+                self.run.simulation.drain()
+                self.run.devices.raise_unseen()
+                if self.run.sanitizer is not None and not self.run.replay_queue.has_failed:
                     # What nobody has read may be wrong as well.
-                    self.replay_queue.drain()
-                self.replay_queue.let_speak()
+                    self.run.replay_queue.drain()
+                self.run.replay_queue.let_speak()
         finally:
-            self.ended = True
+            self.run.ended = True
             self.multiprocessing.end()
-            for rank in self.simulation.ranks:
+            for rank in self.run.simulation.ranks:
                 if rank.alive:
                     rank.kill()
             if self._token is not None:
                 CURRENT.reset(self._token)
             self._exit.close()
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that is simulated."""
+        return self.run.machine
+
+    @property
+    def world_size(self) -> builtins.int:
+        """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
+        return self.run.world_size
+
+    @property
+    def has_data(self) -> builtins.bool:
+        """Whether tensors hold numbers; without, only shapes and time exist."""
+        return self.run.has_data
+
+    @property
+    def sanitizer(self) -> Sanitizer | None:
+        """What looks for mistakes during replay, or None."""
+        return self.run.sanitizer
+
+    @property
+    def simulation(self) -> Simulation:
+        """The clock of the run, and the ranks that live by it."""
+        return self.run.simulation
+
+    @property
+    def op_log(self) -> OpLog:
+        """The record of all commands so far."""
+        return self.run.op_log
+
+    @property
+    def replay_queue(self) -> ReplayQueue:
+        """The completed commands whose data is still to be computed."""
+        return self.run.replay_queue
+
+    @property
+    def remarks(self) -> list[Callable[[], list[str]]]:
+        """Asked for lines to end the report with."""
+        return self.run.remarks
+
+    @property
+    def rank_state(self) -> RankState:
+        """The state of the rank whose code runs now; main's outside of ``spawn``."""
+        return self.run.rank_state
+
+    def wait(self, handle: Handle) -> None:
+        """Block the current rank until ``handle`` has ended, and raise its error if it failed.
+
+        One that has ended returns at once, without giving way to other ranks.
+
+        Raises:
+            UsageError: ``handle`` is nothing that a launch or a collective returns.
+        """
+        self.run.wait(handle)
+
+    def synchronize(self, sip_id: builtins.int) -> None:
+        """Block the current rank until all streams of a SIP are idle."""
+        self.run.synchronize(sip_id)
+
+    def drain(self) -> None:
+        """Let everything that is under way end, then replay it. Main only; twice is once.
+
+        Raises:
+            DeadlockError: Ranks wait for something that cannot come.
+        """
+        self.run.drain()
 
     @property
     def operators(self) -> Operators:
@@ -147,7 +240,7 @@ class RuntimeContext(Factories):
 
     def current_rank(self) -> Any:
         """Return the number of the calling rank, 0 outside of ``spawn``."""
-        return self.rank_state.rank
+        return self.run.rank_state.rank
 
     def launch(
         self,
@@ -170,7 +263,7 @@ class RuntimeContext(Factories):
             raise UsageError(
                 f"launch {name}: {kernel!r} is no kernel; decorate it with @triton.jit"
             )
-        state = self.rank_state
+        state = self.run.rank_state
         outer, state.launch_label = state.launch_label, name
         outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         state.last_launch = None
@@ -183,7 +276,7 @@ class RuntimeContext(Factories):
         finally:
             state.launch_label = outer
             state.launch_attributes = outer_attributes
-        if state.last_launch is None and self.probed_ps is None:
+        if state.last_launch is None and self.run.probed_ps is None:
             # A grid without programs: there is nothing to wait for.
             handle = Handle(self.simulation.env, name)
             handle.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
@@ -199,7 +292,7 @@ class RuntimeContext(Factories):
         attributes: LaunchAttributes | None = None,
     ) -> None:
         """Launch what a launch through Triton comes down to, without Triton; for ``ops``."""
-        launcher, state = self.launcher, self.rank_state
+        launcher, state = self.launcher, self.run.rank_state
         binary.check_room(launcher)
         outer, state.launch_label = state.launch_label, name
         outer_attributes, state.launch_attributes = state.launch_attributes, attributes
@@ -225,12 +318,12 @@ class RuntimeContext(Factories):
 
         if self.simulation.running is None:
             self.simulation.drain()
-            self.check_streams()
+            self.run.devices.raise_unseen()
         return build_report(
             self.op_log,
             self.machine,
             ranks=self.world_size,
-            wall_s=perf_counter() - self.started_s,
+            wall_s=perf_counter() - self.run.started_s,
             time_ps=self.simulation.now_ps,
         )
 

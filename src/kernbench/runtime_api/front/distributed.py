@@ -472,7 +472,7 @@ class Distributed(Groups):
             )
         state = run.rank_state
         for tensor in (*inputs, *outputs):
-            if tensor.context is not run:
+            if tensor.context.run is not run:
                 raise UsageError(f"{signature.op}: {tensor.label} belongs to another run")
             if tensor.sip_id != state.sip_id:
                 raise UsageError(

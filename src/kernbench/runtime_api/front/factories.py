@@ -1,4 +1,12 @@
-"""Functions that make tensors, by torch's names."""
+"""Functions that make tensors, by torch's names: methods of :class:`RuntimeContext`.
+
+Every factory takes ``dtype=``, ``device=``, ``dp=`` (a DPPolicy) and ``name=``.
+
+The bytes of a new tensor are written at once, since no command can refer to them yet; what that
+costs on the device is a command on its stream: a fill over HBM, or a copy over the host link where
+the elements come from the host. ``empty`` costs nothing and holds zeros (with ``check``, poison:
+bytes of 255, NaN in every float type).
+"""
 
 from __future__ import annotations
 
@@ -12,240 +20,272 @@ import numpy as np
 from kernbench.dtypes import DType, as_dtype, bool_, float32, int64
 from kernbench.errors import UsageError
 from kernbench.policy import DPPolicy
-from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.transfers import Fill, HostToDevice
 from kernbench.runtime_api.memory.known_memory import MOST_ELEMENTS
 from kernbench.runtime_api.memory.storage import Array, Storage, as_elements
 from kernbench.runtime_api.memory.views import as_shape, check_sizes, contiguous_strides
 from kernbench.runtime_api.tensors.device import sip_of_device
-from kernbench.runtime_api.tensors.generators import rank_generator
 from kernbench.runtime_api.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.front.context import RuntimeContext
     from kernbench.runtime_api.memory.views import Ints
 
 
-class Factories(Run):
-    """Every factory takes ``dtype=``, ``device=``, ``dp=`` (a DPPolicy) and ``name=``.
+def empty(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
+    """Return a tensor without writing it: zeros, but under the sanitizer poison."""
+    tensor = _allocate(context, as_shape(size), float32, **options)
+    if context.run.sanitizer is not None and context.run.has_data:
+        tensor.buffer.poison()
+    return tensor
 
-    The bytes of a new tensor are written at once, since no command can refer to them yet; what
-    that costs on the device is a command on its stream: a fill over HBM, or a copy over the host
-    link where the elements come from the host. ``empty`` costs nothing and holds zeros (with
-    ``check``, poison: bytes of 255, NaN in every float type).
+
+def unwritten(
+    context: RuntimeContext,
+    shape: Ints,
+    dtype: DType,
+    name: str,
+    values: Sequence[int] | None = None,
+) -> Tensor:
+    """Return a tensor of zeros or ``values`` that is there without a command."""
+    tensor = _allocate(context, shape, dtype, name=name)
+    if values is not None:
+        _set(tensor, np.array(values))
+    return tensor
+
+
+def empty_beside(context: RuntimeContext, other: Tensor, shape: Ints, dtype: DType) -> Tensor:
+    """Return an unwritten tensor on the SIP of another, for what is computed from it.
+
+    It is laid over the SIP's cubes and PEs as the other is, where the shapes agree.
     """
+    sip_id = other.buffer.sip_id
+    dp = other.dp if other.shape == shape else None
+    device = None if sip_id == context.run.rank_state.sip_id else sip_id
+    return _allocate(context, shape, dtype, dp=dp, device=device)
 
-    def empty(self, *size: Any, **options: Any) -> Tensor:
-        """Return a tensor without writing it: zeros, but under the sanitizer poison."""
-        tensor = self._allocate(as_shape(size), float32, **options)
-        if self.sanitizer is not None and self.has_data:
-            tensor.buffer.poison()
-        return tensor
 
-    def unwritten(
-        self, shape: Ints, dtype: DType, name: str, values: Sequence[int] | None = None
-    ) -> Tensor:
-        """Return a tensor of zeros or ``values`` that is there without a command."""
-        tensor = self._allocate(shape, dtype, name=name)
-        if values is not None:
-            self._set(tensor, np.array(values))
-        return tensor
+def zeros(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
+    """Return a tensor of zeros."""
+    return _filled(_allocate(context, as_shape(size), float32, **options), None)
 
-    def empty_beside(self, other: Tensor, shape: Ints, dtype: DType) -> Tensor:
-        """Return an unwritten tensor on the SIP of another, for what is computed from it.
 
-        It is laid over the SIP's cubes and PEs as the other is, where the shapes agree.
-        """
-        sip_id = other.buffer.sip_id
-        dp = other.dp if other.shape == shape else None
-        device = None if sip_id == self.rank_state.sip_id else sip_id
-        return self._allocate(shape, dtype, dp=dp, device=device)
+def ones(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
+    """Return a tensor of ones."""
+    return _filled(_allocate(context, as_shape(size), float32, **options), 1)
 
-    def zeros(self, *size: Any, **options: Any) -> Tensor:
-        """Return a tensor of zeros."""
-        return self._filled(self._allocate(as_shape(size), float32, **options), None)
 
-    def ones(self, *size: Any, **options: Any) -> Tensor:
-        """Return a tensor of ones."""
-        return self._filled(self._allocate(as_shape(size), float32, **options), 1)
+def full(context: RuntimeContext, size: Any, fill_value: Any, **options: Any) -> Tensor:
+    """Return a tensor whose elements are all ``fill_value``."""
+    default = float32
+    if isinstance(fill_value, bool):
+        default = bool_
+    elif isinstance(fill_value, int):
+        default = int64
+    return _filled(_allocate(context, as_shape((size,)), default, **options), fill_value)
 
-    def full(self, size: Any, fill_value: Any, **options: Any) -> Tensor:
-        """Return a tensor whose elements are all ``fill_value``."""
-        default = float32
-        if isinstance(fill_value, bool):
-            default = bool_
-        elif isinstance(fill_value, int):
-            default = int64
-        return self._filled(self._allocate(as_shape((size,)), default, **options), fill_value)
 
-    def empty_like(self, other: Tensor, **options: Any) -> Tensor:
-        """Return an unwritten tensor with the shape, dtype, device and placement of another."""
-        return self.empty(other.shape, **_like(other, options))
+def empty_like(context: RuntimeContext, other: Tensor, **options: Any) -> Tensor:
+    """Return an unwritten tensor with the shape, dtype, device and placement of another."""
+    return empty(context, other.shape, **_like(other, options))
 
-    def zeros_like(self, other: Tensor, **options: Any) -> Tensor:
-        """Return zeros with the shape, dtype, device and placement of another tensor."""
-        return self.zeros(other.shape, **_like(other, options))
 
-    def ones_like(self, other: Tensor, **options: Any) -> Tensor:
-        """Return ones with the shape, dtype, device and placement of another tensor."""
-        return self.ones(other.shape, **_like(other, options))
+def zeros_like(context: RuntimeContext, other: Tensor, **options: Any) -> Tensor:
+    """Return zeros with the shape, dtype, device and placement of another tensor."""
+    return zeros(context, other.shape, **_like(other, options))
 
-    def full_like(self, other: Tensor, fill_value: Any, **options: Any) -> Tensor:
-        """Return ``full`` with the shape, dtype, device and placement of another tensor."""
-        return self.full(other.shape, fill_value, **_like(other, options))
 
-    def arange(self, start: Any, end: Any = None, step: Any = 1, **options: Any) -> Tensor:
-        """Return the numbers from ``start`` (0 if only one is given) up to ``end``, exclusive."""
-        if end is None:
-            start, end = 0, start
-        if step == 0:
-            raise UsageError("arange: step must not be 0")
-        count = max(0, math.ceil((end - start) / step))
-        integers = all(isinstance(each, (int, np.integer)) for each in (start, end, step))
-        tensor = self._allocate((count,), int64 if integers else float32, **options)
-        return self._filled(tensor, start + step * np.arange(count))
+def ones_like(context: RuntimeContext, other: Tensor, **options: Any) -> Tensor:
+    """Return ones with the shape, dtype, device and placement of another tensor."""
+    return ones(context, other.shape, **_like(other, options))
 
-    def rand(self, *size: Any, **options: Any) -> Tensor:
-        """Return numbers drawn evenly from [0, 1); see :meth:`manual_seed`."""
-        tensor = self._allocate(as_shape(size), float32, **options)
-        _check_real("rand", tensor)
-        return self._random(tensor, lambda generator: generator.random(tensor.shape, np.float32))
 
-    def randn(self, *size: Any, **options: Any) -> Tensor:
-        """Return numbers drawn from the standard normal distribution; see :meth:`manual_seed`."""
-        tensor = self._allocate(as_shape(size), float32, **options)
-        _check_real("randn", tensor)
-        return self._random(
-            tensor, lambda generator: generator.standard_normal(tensor.shape, np.float32)
+def full_like(context: RuntimeContext, other: Tensor, fill_value: Any, **options: Any) -> Tensor:
+    """Return ``full`` with the shape, dtype, device and placement of another tensor."""
+    return full(context, other.shape, fill_value, **_like(other, options))
+
+
+def arange(
+    context: RuntimeContext, start: Any, end: Any = None, step: Any = 1, **options: Any
+) -> Tensor:
+    """Return the numbers from ``start`` (0 if only one is given) up to ``end``, exclusive."""
+    if end is None:
+        start, end = 0, start
+    if step == 0:
+        raise UsageError("arange: step must not be 0")
+    count = max(0, math.ceil((end - start) / step))
+    integers = all(isinstance(each, (int, np.integer)) for each in (start, end, step))
+    tensor = _allocate(context, (count,), int64 if integers else float32, **options)
+    return _filled(tensor, start + step * np.arange(count))
+
+
+def rand(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
+    """Return numbers drawn evenly from [0, 1); see :func:`manual_seed`."""
+    tensor = _allocate(context, as_shape(size), float32, **options)
+    _check_real("rand", tensor)
+    return _random(tensor, lambda generator: generator.random(tensor.shape, np.float32))
+
+
+def randn(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
+    """Return numbers drawn from the standard normal distribution; see :func:`manual_seed`."""
+    tensor = _allocate(context, as_shape(size), float32, **options)
+    _check_real("randn", tensor)
+    return _random(tensor, lambda generator: generator.standard_normal(tensor.shape, np.float32))
+
+
+def randint(
+    context: RuntimeContext, low: int, high: Any = None, size: Any = None, **options: Any
+) -> Tensor:
+    """Return integers drawn evenly from [low, high), or from [0, low) if high is a shape."""
+    if size is None:
+        low, high, size = 0, low, high
+    if high <= low:
+        raise UsageError(f"randint: high must be above low, but got {low} and {high}")
+    tensor = _allocate(context, as_shape((size,)), int64, **options)
+    return _random(tensor, lambda generator: generator.integers(low, high, tensor.shape))
+
+
+def manual_seed(context: RuntimeContext, seed: int) -> None:
+    """Restart the random numbers of the calling rank.
+
+    They depend on the seed, the rank and how many tensors it has drawn, on nothing else.
+    """
+    context.run.rank_state.seed = seed
+    context.run.rank_state.random_calls = 0
+
+
+def tensor(context: RuntimeContext, values: Any, **options: Any) -> Tensor:
+    """Return a tensor of numbers or nested lists; float64 becomes float32, as in torch."""
+    if isinstance(values, Tensor):
+        return values.clone()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"tensor: {error}") from None
+    if array.dtype == np.float64 and not isinstance(values, (np.ndarray, np.generic)):
+        array = array.astype(np.float32)
+    return from_numpy(context, array, **options)
+
+
+def from_numpy(context: RuntimeContext, array: Array, **options: Any) -> Tensor:
+    """Return a tensor with the elements of a numpy array, copied over the host link.
+
+    Raises:
+        UsageError: It is no array, or its elements are no numbers.
+    """
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise UsageError(
+            f"from_numpy takes a numpy array, but got {type(array).__name__}; use tensor()"
         )
+    if array.dtype.kind in "OSUcMm":
+        raise UsageError(f"tensors hold real numbers, but got an array of {array.dtype}")
+    tensor = _allocate(context, array.shape, as_dtype(array.dtype), **options)
+    _set(tensor, array)
+    context.run.submit(HostToDevice(context.run, tensor.buffer, tensor.nbytes), writes=tensor)
+    _know(tensor, array)
+    return tensor
 
-    def randint(self, low: int, high: Any = None, size: Any = None, **options: Any) -> Tensor:
-        """Return integers drawn evenly from [low, high), or from [0, low) if high is a shape."""
-        if size is None:
-            low, high, size = 0, low, high
-        if high <= low:
-            raise UsageError(f"randint: high must be above low, but got {low} and {high}")
-        tensor = self._allocate(as_shape((size,)), int64, **options)
-        return self._random(tensor, lambda generator: generator.integers(low, high, tensor.shape))
 
-    def manual_seed(self, seed: int) -> None:
-        """Restart the random numbers of the calling rank.
-
-        They depend on the seed, the rank and how many tensors it has drawn, on nothing else.
-        """
-        self.rank_state.seed = seed
-        self.rank_state.random_calls = 0
-
-    def tensor(self, values: Any, **options: Any) -> Tensor:
-        """Return a tensor of numbers or nested lists; float64 becomes float32, as in torch."""
-        if isinstance(values, Tensor):
-            return values.clone()
-        try:
-            array = np.asarray(values)
-        except ValueError as error:
-            raise UsageError(f"tensor: {error}") from None
-        if array.dtype == np.float64 and not isinstance(values, (np.ndarray, np.generic)):
-            array = array.astype(np.float32)
-        return self.from_numpy(array, **options)
-
-    def from_numpy(self, array: Array, **options: Any) -> Tensor:
-        """Return a tensor with the elements of a numpy array, copied over the host link.
-
-        Raises:
-            UsageError: It is no array, or its elements are no numbers.
-        """
-        if not isinstance(array, (np.ndarray, np.generic)):
+def cat(context: RuntimeContext, tensors: Any, dim: int = 0, **options: Any) -> Tensor:
+    """Return tensors one after another along ``dim``; their other sizes are equal."""
+    parts = tuple(tensors)
+    if not parts:
+        raise UsageError("cat needs at least one tensor")
+    first: Tensor = parts[0]
+    at = dim % max(first.ndim, 1)
+    for part in parts:
+        if part.shape[:at] + part.shape[at + 1 :] != first.shape[:at] + first.shape[at + 1 :]:
             raise UsageError(
-                f"from_numpy takes a numpy array, but got {type(array).__name__}; use tensor()"
+                f"cat along dim {at}: shapes {first.shape} and {part.shape} do not fit"
             )
-        if array.dtype.kind in "OSUcMm":
-            raise UsageError(f"tensors hold real numbers, but got an array of {array.dtype}")
-        tensor = self._allocate(array.shape, as_dtype(array.dtype), **options)
-        self._set(tensor, array)
-        self.submit(HostToDevice(self, tensor.buffer, tensor.nbytes), writes=tensor)
-        self._know(tensor, array)
-        return tensor
+    shape = (*first.shape[:at], sum(part.shape[at] for part in parts), *first.shape[at + 1 :])
+    result = empty(context, shape, **_like(first, options))
+    start = 0
+    for part in parts:
+        result.narrow(at, start, part.shape[at]).copy_(part)
+        start += part.shape[at]
+    return result
 
-    def cat(self, tensors: Any, dim: int = 0, **options: Any) -> Tensor:
-        """Return tensors one after another along ``dim``; their other sizes are equal."""
-        parts = tuple(tensors)
-        if not parts:
-            raise UsageError("cat needs at least one tensor")
-        first: Tensor = parts[0]
-        at = dim % max(first.ndim, 1)
-        for part in parts:
-            if part.shape[:at] + part.shape[at + 1 :] != first.shape[:at] + first.shape[at + 1 :]:
-                raise UsageError(
-                    f"cat along dim {at}: shapes {first.shape} and {part.shape} do not fit"
-                )
-        shape = (*first.shape[:at], sum(part.shape[at] for part in parts), *first.shape[at + 1 :])
-        result = self.empty(shape, **_like(first, options))
-        start = 0
-        for part in parts:
-            result.narrow(at, start, part.shape[at]).copy_(part)
-            start += part.shape[at]
-        return result
 
-    def _allocate(
-        self,
-        shape: Ints,
-        default: DType,
-        dtype: Any = None,
-        dp: DPPolicy | None = None,
-        name: str | None = None,
-        device: Any = None,
-    ) -> Tensor:
-        element = default if dtype is None else as_dtype(dtype)
-        if dp is not None and not isinstance(dp, DPPolicy):
-            raise UsageError(f"dp must be a DPPolicy, but got {dp!r}")
-        name = name or self.next_tensor_name()
-        if self.ended:
-            self.check_open(name)
-        sip_id = self.rank_state.sip_id
-        if device is not None:
-            sip_id = sip_of_device(device, sip_id, self.machine.num_sips)
-        if dp is not None:
-            # A policy that the SIP cannot follow is refused here, not at some later launch.
-            dp.resolve(self.machine.sip_at(sip_id))
-        num_elements, strides, shown = _plain_layout(shape)
-        storage = Storage(
-            self.memory(sip_id), num_elements * element.itemsize, f"{name} {shown} {element.name}"
-        )
-        return Tensor(self, storage, element, 0, shape, strides, dp, name)  # type: ignore[arg-type]
+def _allocate(
+    context: RuntimeContext,
+    shape: Ints,
+    default: DType,
+    dtype: Any = None,
+    dp: DPPolicy | None = None,
+    name: str | None = None,
+    device: Any = None,
+) -> Tensor:
+    run = context.run
+    element = default if dtype is None else as_dtype(dtype)
+    if dp is not None and not isinstance(dp, DPPolicy):
+        raise UsageError(f"dp must be a DPPolicy, but got {dp!r}")
+    name = name or run.next_tensor_name()
+    if run.ended:
+        run.check_open(name)
+    sip_id = run.rank_state.sip_id
+    if device is not None:
+        sip_id = sip_of_device(device, sip_id, run.machine.num_sips)
+    if dp is not None:
+        # A policy that the SIP cannot follow is refused here, not at some later launch.
+        dp.resolve(run.machine.sip_at(sip_id))
+    num_elements, strides, shown = _plain_layout(shape)
+    storage = Storage(
+        run.devices.memory(sip_id),
+        num_elements * element.itemsize,
+        f"{name} {shown} {element.name}",
+    )
+    return Tensor(context, storage, element, 0, shape, strides, dp, name)
 
-    def _filled(self, tensor: Tensor, values: Any, *, is_random: bool = False) -> Tensor:
-        if values is not None:
-            self._set(tensor, values)
-        if tensor.nbytes:
-            self.submit(Fill(self, tensor.buffer, tensor.nbytes), writes=tensor)
-        if not is_random:
-            self._know(tensor, 0 if values is None else values)
-        return tensor
 
-    def _random(self, tensor: Tensor, draw: Any) -> Tensor:
-        state = self.rank_state
-        state.random_calls += 1
-        seed = self.seed if state.seed is None else state.seed
-        if self.has_data:
-            self._set(tensor, draw(rank_generator(seed, state.rank, state.random_calls)))
-        return self._filled(tensor, None, is_random=True)
+def _filled(tensor: Tensor, values: Any, *, is_random: bool = False) -> Tensor:
+    if values is not None:
+        _set(tensor, values)
+    if tensor.nbytes:
+        run = tensor.context.run
+        run.submit(Fill(run, tensor.buffer, tensor.nbytes), writes=tensor)
+    if not is_random:
+        _know(tensor, 0 if values is None else values)
+    return tensor
 
-    def _set(self, tensor: Tensor, values: Any) -> None:
-        """Write a fresh tensor's bytes; no command can refer to them yet."""
-        if self.has_data:
-            elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
-            tensor.buffer.adopt(elements)
 
-    def _know(self, tensor: Tensor, values: Any) -> None:
-        """Keep the numbers that the program gives a fresh tensor, in a run without data."""
-        if not self.has_data and tensor.numel() <= MOST_ELEMENTS:
-            elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
-            tensor.buffer.know(elements, tensor.buffer.last_writer)
+def _random(tensor: Tensor, draw: Any) -> Tensor:
+    run = tensor.context.run
+    state = run.rank_state
+    state.random_calls += 1
+    seed = run.seed if state.seed is None else state.seed
+    if run.has_data:
+        _set(tensor, draw(_generator(seed, state.rank, state.random_calls)))
+    return _filled(tensor, None, is_random=True)
+
+
+def _set(tensor: Tensor, values: Any) -> None:
+    """Write a fresh tensor's bytes; no command can refer to them yet."""
+    if tensor.context.run.has_data:
+        elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
+        tensor.buffer.adopt(elements)
+
+
+def _know(tensor: Tensor, values: Any) -> None:
+    """Keep the numbers that the program gives a fresh tensor, in a run without data."""
+    if not tensor.context.run.has_data and tensor.numel() <= MOST_ELEMENTS:
+        elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
+        tensor.buffer.know(elements, tensor.buffer.last_writer)
 
 
 @lru_cache(maxsize=4096)
 def _plain_layout(shape: Ints) -> tuple[int, Ints, str]:
     """Return the elements of a fresh tensor, its strides, and its shape in words."""
     return math.prod(check_sizes(shape)), contiguous_strides(shape), str(shape)
+
+
+def _generator(seed: int, rank: int, call: int) -> np.random.Generator:
+    """Return the generator of one call of ``rand`` and the like: any order of ranks gives the same.
+
+    >>> float(_generator(0, 1, 1).random()) == float(_generator(0, 1, 1).random())
+    True
+    """
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((abs(seed), rank, call))))
 
 
 def _check_real(what: str, tensor: Tensor) -> None:

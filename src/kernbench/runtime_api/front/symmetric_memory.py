@@ -77,7 +77,7 @@ class SymmetricMemory:
         """
         context = self._context
         members = context.distributed.resolve(group)
-        state = context.rank_state
+        state = context.run.rank_state
         position = members.position(state.rank)
         self._check(tensor)
         key = members, state.call_counts.get(members, 0)
@@ -86,7 +86,7 @@ class SymmetricMemory:
         meeting.pads[position] = self._pad(tensor)
         arrived = context.distributed.meet("rendezvous", members, async_op=True)
         assert arrived is not None
-        context.wait(arrived)
+        context.run.wait(arrived)
         meeting.left += 1
         if meeting.left == members.size():
             del self._meetings[key]
@@ -94,7 +94,7 @@ class SymmetricMemory:
         sips = {each.sip_id for each in meeting.tensors.values()}
         for each in (*meeting.tensors.values(), *meeting.pads.values()):
             each.buffer.symmetric.sips |= sips
-        context.has_symmetric = True
+        context.run.has_symmetric = True
         return SymmetricTensor(context, members, position, meeting)
 
     def _check(self, tensor: Any) -> None:
@@ -104,7 +104,7 @@ class SymmetricMemory:
                 f"rendezvous: {what} is not symmetric memory; allocate it with "
                 "torch.distributed.symmetric_memory.empty"
             )
-        state = self._context.rank_state
+        state = self._context.run.rank_state
         if tensor.sip_id != state.sip_id:
             raise UsageError(
                 f"rendezvous: {tensor.label} lies on SIP {tensor.sip_id}, but rank {state.rank} is "
@@ -120,9 +120,9 @@ class SymmetricMemory:
 
     def _share(self, tensor: Tensor) -> None:
         context = self._context
-        tensor.buffer.symmetric = Sharing(context.rank_state.rank)
-        if context.sanitizer is not None and context.has_data:
-            context.sanitizer.share(tensor.buffer)
+        tensor.buffer.symmetric = Sharing(context.run.rank_state.rank)
+        if context.run.sanitizer is not None and context.run.has_data:
+            context.run.sanitizer.share(tensor.buffer)
 
 
 class SymmetricTensor:
@@ -192,7 +192,7 @@ class SymmetricTensor:
             "barrier of symmetric memory", self._group, async_op=True
         )
         assert work is not None
-        self._context.current_stream().wait_handle(work)
+        self._context.run.current_stream().wait_handle(work)
 
     def _table(self, what: str, addresses: Sequence[int]) -> Tensor:
         name = f"{what} of {self._tensors[self.rank].name}"

@@ -33,7 +33,7 @@ def buffer_at(run: Run, address: int, sip_id: int) -> Buffer:
     owner = sip_of(address)
     if not 0 <= owner < run.machine.num_sips:
         raise BadPointerError(f"address {address:#x} {NO_TENSOR}")
-    buffer = run.memory(owner).find(address)
+    buffer = run.devices.memory(owner).find(address)
     if owner != sip_id:
         why_not = unreachable(buffer, sip_id)
         if why_not:

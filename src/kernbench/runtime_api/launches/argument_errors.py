@@ -42,7 +42,7 @@ def pointer_argument(
     tensor = _wrapped(given)
     if not isinstance(tensor, Tensor):
         return _place(run, kernel.param_names[index], what, tensor, state, host)
-    if tensor.context is not run:
+    if tensor.context.run is not run:
         raise BadPointerError(
             f"{what}: {tensor.label} belongs to another run; copy its numpy() into this one"
         )

@@ -75,7 +75,7 @@ class KernelLaunch(StreamCommand):
         self._params = params
         self._rank = state.rank
         self._sip_id = state.sip_id
-        self._sip = sip = launcher.run.sip(state.sip_id)
+        self._sip = sip = launcher.run.devices.sip(state.sip_id)
         self.engine = sip.pes
         self.queue = sip.queue if state.stream is None else launcher.run.queue_for(state.sip_id)
 
@@ -92,7 +92,7 @@ class KernelLaunch(StreamCommand):
 
     def finish(self) -> None:
         run = self._launcher.run
-        run.log(
+        run.recorder.command(
             self._template,
             self._rank,
             self._sip_id,
@@ -318,7 +318,7 @@ class KernelLauncher:
         """
         queued = queued or attributes.follows
         # SIPs without a description of their own share one object.
-        spec = self.run.sip(sip_id).spec
+        spec = self.run.devices.sip(sip_id).spec
         key = (id(spec), name, policies, queued, held, attributes.cached, tables)
         found = plan.templates.get(key)
         if found is None:
@@ -333,11 +333,11 @@ class KernelLauncher:
 
     def tcm_capacity_bytes(self) -> int:
         """Return the TCM of one PE of the current rank's SIP."""
-        return self.run.sip(self.run.rank_state.sip_id).tcm_bytes
+        return self.run.devices.sip(self.run.rank_state.sip_id).tcm_bytes
 
     def shared_memory_bytes(self) -> int:
         """Return what host code is told of the TCM of one PE of the current rank's SIP."""
-        return self.run.sip(self.run.rank_state.sip_id).shared_memory_bytes
+        return self.run.devices.sip(self.run.rank_state.sip_id).shared_memory_bytes
 
     def num_pes(self) -> int:
         """Return how many PEs the current rank's SIP has."""
@@ -393,7 +393,7 @@ class KernelLauncher:
             tensor = params[index]
             if (
                 type(tensor) is not Tensor
-                or tensor.context is not run
+                or tensor.context.run is not run
                 or tensor.buffer.sip_id != state.sip_id
             ):
                 tensor = pointer_argument(run, plan.kernel, index, tensor, state, host)

@@ -77,7 +77,7 @@ class Reach:
         self.written: list[Buffer] = []
         if plan.writes_anywhere:
             # What the program frees before the launch starts is still there for it.
-            self.written = run.memory(state.sip_id).live()
+            self.written = run.devices.memory(state.sip_id).live()
         given = [each.buffer for each in params if isinstance(each, PointerArg)]
         known = [*self.written, *given]
         self._buffers = {buffer.address: buffer for buffer in known}
@@ -195,7 +195,7 @@ class LiveLaunch(StreamCommand):
         self._rank = state.rank
         self._sip_id = state.sip_id
         self._template: Template | None = None
-        self.engine = run.sip(state.sip_id).pes
+        self.engine = run.devices.sip(state.sip_id).pes
         self._stream = run.queue_for(state.sip_id).name
 
     def begin(self) -> int:
@@ -203,7 +203,7 @@ class LiveLaunch(StreamCommand):
         executed, self._executed = self._executed or self._execute(), None
         self._addresses += [pointer.buffer.address for pointer in executed.reached]
         operands = kernel_operands(executed.trace)
-        held = meet_operands(run.sip(self._sip_id).cache, operands, self._addresses)
+        held = meet_operands(run.devices.sip(self._sip_id).cache, operands, self._addresses)
         cached = cached_shares(operands, held)
         tables = tables_of(gathered_params(executed.trace), executed.pointers)
         conditions = self._engine.conditions(
@@ -222,7 +222,7 @@ class LiveLaunch(StreamCommand):
         return run_watched(run, self._engine, self._plan, params, reach, launched)
 
     def finish(self) -> None:
-        self._run.log(
+        self._run.recorder.command(
             self._template,
             self._rank,
             self._sip_id,

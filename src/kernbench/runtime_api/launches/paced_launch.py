@@ -68,7 +68,7 @@ class PacedLaunch(StreamCommand):
     ) -> None:
         """Prepare a launch; exactly one of ``trace`` and ``live`` is given."""
         super().__init__(run.simulation.env, name)
-        self.engine = run.sip(sip_id).pes
+        self.engine = run.devices.sip(sip_id).pes
         self._run = run
         self._rank, self._sip_id = rank, sip_id
         self._num_programs, self._resident = num_programs, resident
@@ -118,7 +118,7 @@ class PacedLaunch(StreamCommand):
         run = self._run
         reached = () if self._live is None else self._live.memory.reached
         self._addresses += [pointer.buffer.address for pointer in reached]
-        run.log(
+        run.recorder.command(
             self._template,
             self._rank,
             self._sip_id,

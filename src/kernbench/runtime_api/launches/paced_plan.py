@@ -64,7 +64,7 @@ def build_paced(
     ]
 
     def costs(queued: bool) -> StrandCosts:
-        held = meet_operands(run.sip(sip_id).cache, operands, addresses)
+        held = meet_operands(run.devices.sip(sip_id).cache, operands, addresses)
         cached = cached_shares(operands, held)
         conditions = engine.conditions(sip_id, policies, cached, queued)
         return engine.strand_costs(sip_id, conditions)

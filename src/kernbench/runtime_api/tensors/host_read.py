@@ -47,8 +47,8 @@ def read(tensor: TensorBase, entry: str) -> Array:
     """
     if entry not in HOST_READS:
         raise InternalError(f"{entry} reads device data but is not a registered host read")
-    context = tensor.context
-    if not context.has_data:
+    run = tensor.context.run
+    if not run.has_data:
         raise NoDataError(
             f"{entry} of {tensor.label} needs data, but this run has none (data=False, --no-data); "
             "guard the read with `if torch.has_data:`"
@@ -56,11 +56,11 @@ def read(tensor: TensorBase, entry: str) -> Array:
     buffer = tensor.buffer
     check_not_in_flight(tensor, entry, writes=False)
     if buffer.last_writer is not None:
-        context.block_on(buffer.last_writer)
+        run.block_on(buffer.last_writer)
     if entry not in _FREE:
-        command = DeviceToHost(context, tensor.sip_id, tensor.nbytes)
-        context.wait(context.submit(command, reads=tensor))
-    context.replay_queue.drain()
+        command = DeviceToHost(run, tensor.sip_id, tensor.nbytes)
+        run.wait(run.submit(command, reads=tensor))
+    run.replay_queue.drain()
     array = device_array(buffer, tensor.dtype, tensor.offset, tensor.shape, tensor.stride())
     array.flags.writeable = False
     return array

@@ -50,7 +50,7 @@ class TensorReads(TensorViews):
 
     def __repr__(self) -> str:
         head = f"dtype={self.dtype}, device='{self.device}'"
-        if not self.context.can_read(self):
+        if not self.context.run.can_read(self):
             return f"tensor(shape={self.shape}, {head}, no data)"
         values = np.array2string(read(self, "__repr__"), separator=", ", prefix="tensor(")
         return f"tensor({values}, {head})"

@@ -45,8 +45,8 @@ class TensorWrites(TensorReads):
             self._check_writable("copy_")
             record = _copy_record(self, source)
             known = _known_with(self, _known_of(source))
-            self.context.submit(
-                DeviceCopy(self.context, self.buffer, source.buffer, self.nbytes, record),
+            self.context.run.submit(
+                DeviceCopy(self.context.run, self.buffer, source.buffer, self.nbytes, record),
                 writes=self,
                 reads=source,
             )
@@ -56,13 +56,13 @@ class TensorWrites(TensorReads):
         return self
 
     def _copy_from_sip(self, source: TensorWrites) -> Self:
-        if self.context.has_data:
+        if self.context.run.has_data:
             return self._copy_from_host(read(source, "copy_"))
         if source.buffer.last_writer is not None:
-            self.context.block_on(source.buffer.last_writer)
-        self.context.wait(
-            self.context.submit(
-                DeviceToHost(self.context, source.sip_id, source.nbytes), reads=source
+            self.context.run.block_on(source.buffer.last_writer)
+        self.context.run.wait(
+            self.context.run.submit(
+                DeviceToHost(self.context.run, source.sip_id, source.nbytes), reads=source
             )
         )
         known = _known_of(source)
@@ -73,13 +73,13 @@ class TensorWrites(TensorReads):
         self._check_writable("copy_")
         expanded_strides(values.shape, (0,) * values.ndim, self.shape)
         record = None
-        if self.context.has_data:
+        if self.context.run.has_data:
             # The program may change its array before the copy is replayed.
             snapshot = as_elements(values, self.dtype)
             record = _write_record(self, snapshot)
         known = _known_with(self, values if is_known else None)
-        self.context.submit(
-            HostToDevice(self.context, self.buffer, self.nbytes, record), writes=self
+        self.context.run.submit(
+            HostToDevice(self.context.run, self.buffer, self.nbytes, record), writes=self
         )
         _know(self, known)
         return self
@@ -90,9 +90,11 @@ class TensorWrites(TensorReads):
         number = as_elements(np.asarray(value), self.dtype)
         if number.shape:
             raise UsageError(f"fill_ takes a number, but got an array of shape {number.shape}")
-        record = _write_record(self, number) if self.context.has_data else None
+        record = _write_record(self, number) if self.context.run.has_data else None
         known = _known_with(self, number)
-        self.context.submit(Fill(self.context, self.buffer, self.nbytes, record), writes=self)
+        self.context.run.submit(
+            Fill(self.context.run, self.buffer, self.nbytes, record), writes=self
+        )
         _know(self, known)
         return self
 
@@ -132,7 +134,7 @@ class TensorWrites(TensorReads):
         result = self
         if dtype is not None:
             result = result._to_dtype(_checked_dtype(dtype))
-        sip_id = sip_of_device(device, self.sip_id, self.context.machine.num_sips)
+        sip_id = sip_of_device(device, self.sip_id, self.context.run.machine.num_sips)
         if sip_id != self.sip_id:
             copy = self.context.empty(
                 self.shape, dtype=result.dtype, dp=self.dp, name=self.name, device=sip_id
@@ -158,7 +160,7 @@ class TensorWrites(TensorReads):
         return self.to("float32")
 
     def _check_writable(self, entry: str) -> None:
-        self.context.check_open(f"{entry} of {self.label}")
+        self.context.run.check_open(f"{entry} of {self.label}")
         if has_overlap(self.shape, self._strides):
             raise UsageError(
                 f"{entry}: {self.label} is expanded, so that elements share memory; "
@@ -176,7 +178,7 @@ def _known_of(tensor: TensorWrites) -> Array | None:
 def _known_with(tensor: TensorWrites, values: Array | None) -> Array | None:
     """Return what a tensor's memory is known to hold once ``values`` were written to it."""
     buffer = tensor.buffer
-    if tensor.context.has_data or values is None or buffer.size_bytes > 8 * MOST_ELEMENTS:
+    if tensor.context.run.has_data or values is None or buffer.size_bytes > 8 * MOST_ELEMENTS:
         return None
     whole = tensor.nbytes == buffer.size_bytes
     known = np.zeros(buffer.size_bytes, np.uint8) if whole else buffer.known

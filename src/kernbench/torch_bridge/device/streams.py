@@ -284,6 +284,6 @@ def synchronize(device: Any = None) -> None:
     process = current()
     sip_id = with_index(DEVICE_TYPE if device is None else device).index
     process.host.catch_up()
-    for queue in process.session.run.queues(sip_id):
+    for queue in process.session.run.devices.queues(sip_id):
         if queue.tail is not None:
             process.host.wait(queue.tail)

@@ -49,6 +49,7 @@ class Programs:
     def __init__(
         self,
         session: Session,
+        context: RuntimeContext,
         path: Path,
         code: CodeType,
         shown: Collection[int] | None,
@@ -57,6 +58,7 @@ class Programs:
         private: Collection[str] = (),
     ) -> None:
         self.session = session
+        self._context = context
         self._package = package
         """Of a program that is run as a module; None for a file."""
         self._path = path
@@ -86,7 +88,7 @@ class Programs:
             patches.set(sys, "path", [str(folder), *sys.path])
             run = self.session.run
             patches.set(run.simulation, "main_resumes", lambda: self._enter(self._base))
-            launcher = TorchLauncher(run, run.launcher.engine)
+            launcher = TorchLauncher(run, self._context.launcher.engine)
             arch = architecture_of(run.machine.spec)
             with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
                 yield
@@ -121,7 +123,7 @@ class Programs:
         self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
     ) -> SpawnContext:
         """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
-        run: RuntimeContext = self.session.run
+        run = self.session.run
         run.world_size = max(run.world_size, nprocs)
         processes: dict[int, Process] = {}
 
@@ -134,7 +136,7 @@ class Programs:
             self._run_in(processes[rank], lambda process: live(process, lambda: work(rank)))
 
         with starting():
-            return run.multiprocessing.start(body, (), nprocs, carrier_of)
+            return self._context.multiprocessing.start(body, (), nprocs, carrier_of)
 
     def start_one(self, work: Callable[[Process], object]) -> StartedRank:
         """Return the rank that runs ``work(process)``, beside those that were started so before.
@@ -143,7 +145,7 @@ class Programs:
             UsageError: There is no SIP for it.
         """
         run = self.session.run
-        rank = run.multiprocessing.add()
+        rank = self._context.multiprocessing.add()
         run.world_size = max(run.world_size, rank.number + 1)
         process = self._process(rank.number, {})
         process.takes_number = True
@@ -228,12 +230,12 @@ def run_torchrun(
     private: Collection[str],
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
-    session = Session(context)
+    session = Session(context.run)
     context.remarks.append(lambda: remarks_of(session))
     package = None if module is None else module.rpartition(".")[0]
     if module is not None and path.name == "__main__.py":
         package = module
-    programs = Programs(session, path, code, shown, with_rank, package, private)
+    programs = Programs(session, context, path, code, shown, with_rank, package, private)
     variables = {
         "RANK": "{rank}",
         "LOCAL_RANK": "{rank}",
@@ -254,7 +256,7 @@ def run_torchrun(
     with programs.surroundings():
         sys.argv = argv
         if nprocs == 1:
-            context.world_size = 1  # Until the program spawns more.
+            context.run.world_size = 1  # Until the program spawns more.
             programs.on_main(
                 {name: value.replace("{rank}", "0") for name, value in variables.items()}
             )

@@ -19,7 +19,7 @@ from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
 from kernbench.torch_bridge.processes.float32 import Float32
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api import Collective, ProcessGroup, RuntimeContext
+    from kernbench.runtime_api import Collective, ProcessGroup, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Pricing:
 class Session:
     """What all simulated processes of a run share."""
 
-    def __init__(self, run: RuntimeContext) -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
         self.stores: dict[str, Any] = {}
         """Keys and values of each store, by where its processes meet."""

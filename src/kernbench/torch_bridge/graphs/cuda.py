@@ -63,7 +63,7 @@ class CUDAGraph:
             )
         stream = process.state.stream
         run = process.session.run
-        if stream is None or streams.own_queue(stream) is run.sip(stream.sip_id).queue:
+        if stream is None or streams.own_queue(stream) is run.devices.sip(stream.sip_id).queue:
             raise CaptureError(
                 "CUDAGraph.capture_begin: CUDA graphs must be captured on a non-default stream; "
                 "use torch.cuda.graph, or torch.cuda.stream(torch.cuda.Stream()) around it"

@@ -30,7 +30,7 @@ class Burst(StreamCommand):
         self._queue = queue
         self._rank = run.rank_state.rank
         self._sip_id = sip_id
-        self._pes: DeviceEngine = run.sip(sip_id).pes
+        self._pes: DeviceEngine = run.devices.sip(sip_id).pes
         self._waiting: deque[tuple[int, OperationTiming]] = deque()
         self._planned: list[tuple[int, OperationTiming]] = []
         """What was waiting, with schedule, start and end by position."""
@@ -127,13 +127,13 @@ class Burst(StreamCommand):
         self._await()
         if self._is_ahead:
             self._pes.holder = self
-            run.hbm.plan(self._sip_id, self)
+            run.devices.hbm.plan(self._sip_id, self)
         else:
             self._share()
 
     def _is_alone(self) -> bool:
-        queues = self._run.queues(self._sip_id)
-        return self._run.hbm.is_idle(self._sip_id) and all(
+        queues = self._run.devices.queues(self._sip_id)
+        return self._run.devices.hbm.is_idle(self._sip_id) and all(
             each is self._queue or each.tail is None or each.tail.done for each in queues
         )
 
@@ -150,12 +150,12 @@ class Burst(StreamCommand):
         run, template = self._run, self._templates[-1]
         start_ps, end_ps = self._starts_ps[-1], self._ends_ps[-1]
         self._pes.holder = None
-        run.hbm.plan(self._sip_id, None)
+        run.devices.hbm.plan(self._sip_id, None)
         demand = demand_of(template.hbm_ps, template.duration_ps)
         if demand and end_ps > run.simulation.now_ps:
             assert self._timer is not None
             share = Share(self._sip_id, demand, self._timer, template.duration_ps, end_ps)
-            run.hbm.begin(Flow([share], start_ps))
+            run.devices.hbm.begin(Flow([share], start_ps))
 
     def _planned_is_done(self) -> None:
         run = self._run
@@ -163,12 +163,12 @@ class Burst(StreamCommand):
             # Others may have slowed the last one down.
             self._ends_ps[-1] = max(self._ends_ps[-1], run.simulation.now_ps)
         columns = (self._templates, self._starts_ps, self._ends_ps)
-        run.log_in_a_row((self._rank,), (self._sip_id,), self._queue.name, *columns)
+        run.recorder.in_a_row((self._rank,), (self._sip_id,), self._queue.name, *columns)
         self._planned, self._templates = [], []
         if self._is_ahead:
             self._is_ahead = False
             self._pes.holder = None
-            run.hbm.plan(self._sip_id, None)
+            run.devices.hbm.plan(self._sip_id, None)
         self._timer = None
         self._pes.release()
         self._go_on()

@@ -28,7 +28,7 @@ class HostCopy(StreamCommand):
         return self.template.duration_ps
 
     def finish(self) -> None:
-        self._run.log(
+        self._run.recorder.command(
             self.template,
             self._rank,
             self._sip_id,

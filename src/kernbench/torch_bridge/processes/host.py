@@ -182,7 +182,7 @@ class Host:
             self._put_span((self.rank, "wait", handle.label, since_ps, end_ps))
 
     def _stream(self, sip_id: int) -> Stream:
-        found = self._streams[sip_id] = self._run.sip(sip_id).queue
+        found = self._streams[sip_id] = self._run.devices.sip(sip_id).queue
         return found
 
     def _launch_ps(self) -> int:

@@ -1,0 +1,97 @@
+"""The devices of a run: the memory, PEs, cache and queues of each SIP."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.clock import DeviceEngine, HbmSharing, Stream
+from kernbench.kernel_time import CacheContents
+from kernbench.memory import BytePool, DeviceMemory
+
+if TYPE_CHECKING:
+    from kernbench.clock import Simulation
+    from kernbench.hardware import Machine, SipSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sip:
+    """A SIP at work; a launch looks it up once, and takes from it what it needs."""
+
+    spec: SipSpec
+    launch_ps: int
+    """How long a launch keeps the host busy."""
+    tcm_bytes: int
+    """Of one PE."""
+    shared_memory_bytes: int
+    """Of these: what one program may have for loads that run ahead."""
+    pes: DeviceEngine
+    """What kernels, fills and copies of all its streams share."""
+    cache: CacheContents
+    queue: Stream
+    """Of its default stream."""
+
+
+class Devices:
+    """The SIPs of a machine at work, each made when it is first used."""
+
+    def __init__(self, machine: Machine, simulation: Simulation, has_data: bool) -> None:
+        self._machine = machine
+        self._simulation = simulation
+        self._has_data = has_data
+        self._byte_pool = BytePool()
+        self._memories: dict[int, DeviceMemory] = {}
+        self._sips: dict[int, Sip] = {}
+        self._more_queues: defaultdict[int, list[Stream]] = defaultdict(list)
+        """By SIP, of its streams other than the default one."""
+        self.hbm = HbmSharing(simulation)
+        """What is under way on the SIPs, and slows each other down."""
+
+    def memory(self, sip_id: int) -> DeviceMemory:
+        """Return the HBM of a SIP."""
+        found = self._memories.get(sip_id)
+        if found is None:
+            capacity_bytes = self._machine.sip_at(sip_id).hbm_bytes
+            found = self._memories[sip_id] = DeviceMemory(
+                sip_id, capacity_bytes, self._has_data, self._byte_pool
+            )
+        return found
+
+    def sip(self, sip_id: int) -> Sip:
+        """Return what there is of a SIP beside its memory."""
+        found = self._sips.get(sip_id)
+        if found is None:
+            spec = self._machine.sip_at(sip_id)
+            found = self._sips[sip_id] = Sip(
+                spec,
+                spec.host_launch_ps,
+                spec.tcm_bytes,
+                spec.shared_memory_bytes,
+                DeviceEngine(),
+                CacheContents(spec.cache),
+                self._queue(f"sip{sip_id}", sip_id),
+            )
+        return found
+
+    def add_queue(self, sip_id: int) -> Stream:
+        """Return the queue of a new stream of a SIP."""
+        more = self._more_queues[sip_id]
+        queue = self._queue(f"sip{sip_id}.{len(more) + 1}", sip_id)
+        more.append(queue)
+        return queue
+
+    def _queue(self, name: str, sip_id: int) -> Stream:
+        return Stream(self._simulation, name, sip_id, self.hbm)
+
+    def queues(self, sip_id: int) -> list[Stream]:
+        """Return the queues of all streams of a SIP."""
+        return [self.sip(sip_id).queue, *self._more_queues.get(sip_id, ())]
+
+    def raise_unseen(self) -> None:
+        """Raise the first error of a command that nobody waited for."""
+        for sip in self._sips.values():
+            sip.queue.raise_unseen()
+        for queues in self._more_queues.values():
+            for queue in queues:
+                queue.raise_unseen()
