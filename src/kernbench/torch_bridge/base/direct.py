@@ -17,8 +17,8 @@ from torch import Tensor
 from kernbench.torch_bridge.base.modes import Mode
 
 if TYPE_CHECKING:
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
-    from kernbench.torch_bridge.costs import OperationTiming
 
 NATIVE = frozenset({Tensor, torch.nn.Parameter})
 """Classes of tensors with which PyTorch's functions ask nobody else what to do."""

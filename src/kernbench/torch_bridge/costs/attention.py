@@ -13,7 +13,7 @@ from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
-    from kernbench.torch_bridge.costs.timing import OperationTiming
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 _PREFIX = "aten._scaled_dot_product_"
 _MASKS = ("attn_bias", "attn_mask")

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.commands import Engine, MathClass, Space
 from kernbench.op_log import Limit, Template
-from kernbench.torch_bridge.costs.timing import OperationTiming
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,8 +12,8 @@ from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
     from kernbench.hardware import Machine
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.products import Products, Sizes
-    from kernbench.torch_bridge.costs.timing import OperationTiming
 
 
 _LEAST_PART = 1024

@@ -21,8 +21,8 @@ from kernbench.torch_bridge.placement.call_keys import call_keys
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
     from kernbench.hardware import Machine
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
-    from kernbench.torch_bridge.costs.timing import OperationTiming
     from kernbench.torch_bridge.processes.float32 import Float32
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.op_log import Template
-from kernbench.torch_bridge.costs.timing import OperationTiming
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

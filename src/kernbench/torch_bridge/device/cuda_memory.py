@@ -10,7 +10,7 @@ import torch.cuda.memory
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.memory.allocator import Amount, CachingAllocator
-from kernbench.torch_bridge.memory.devices import reallocate
+from kernbench.torch_bridge.placement.allocations import reallocate
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.processes.process import current
 

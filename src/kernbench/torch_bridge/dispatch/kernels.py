@@ -21,7 +21,7 @@ from kernbench.runtime_api import (
     tables_of,
 )
 from kernbench.sanitizer import Launched
-from kernbench.torch_bridge.costs import OperationTiming
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.dispatch.known_values import forget
 from kernbench.torch_bridge.dispatch.unwritten import count_writes
 from kernbench.torch_bridge.placement.in_use import find_use

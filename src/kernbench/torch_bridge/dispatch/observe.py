@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.dispatch.known_values import follow
 from kernbench.torch_bridge.dispatch.operands import ends_of_copy, is_for_device, residence_among
+from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Known, comes_back, copy_to_host
 from kernbench.torch_bridge.dispatch.unwritten import begin_unwritten
 from kernbench.torch_bridge.dispatch.wider_numbers import in_wider_numbers
@@ -28,9 +29,6 @@ from kernbench.torch_bridge.placement.residence import Residence, settle, settle
 from kernbench.torch_bridge.processes.float32 import Float32
 from kernbench.torch_bridge.processes.process import Process, current
 from kernbench.torch_bridge.processes.registrations import KEYSET
-
-if TYPE_CHECKING:
-    from kernbench.torch_bridge.front.session import Pricing
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _is_seen = torch._C._is_torch_function_mode_enabled
@@ -66,10 +64,11 @@ class Observer(Mode):
         self._devices = process.session.devices
         run = process.session.run
         self._is_checked = run.has_data and run.sanitizer is not None
-        self.use(process.pricing or process.session.pricing(Float32()))
+        self.price(process.precision or Float32())
 
-    def use(self, pricing: Pricing) -> None:
-        """Take the times of operations from there from now on."""
+    def price(self, precision: Float32) -> None:
+        """Let operations cost what they do where this is asked of products of float32."""
+        pricing: Pricing = self._process.session.pricing(precision)
         self._costs, self._known = pricing.costs, pricing.known_calls
         self._shapes = pricing.shapes
 

@@ -14,8 +14,8 @@ from kernbench.torch_bridge.placement.call_keys import call_keys, is_meta
 from kernbench.torch_bridge.placement.names import CPU, META
 
 if TYPE_CHECKING:
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
-    from kernbench.torch_bridge.costs import OperationTiming
 
 _FUNCTIONAL = "_c10d_functional"
 _POST = torch._C.DispatchKey.CompositeExplicitAutograd

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ import torch
 
 from kernbench.torch_bridge.base.call_order import CallOrder
 from kernbench.torch_bridge.base.device_limit import MOST_DEVICES
-from kernbench.torch_bridge.base.direct import KnownCall
 from kernbench.torch_bridge.costs import OperationCosts
 from kernbench.torch_bridge.dispatch.addresses import Addresses
+from kernbench.torch_bridge.dispatch.pricing import Pricing
 from kernbench.torch_bridge.dispatch.shapes import Shapes
 from kernbench.torch_bridge.memory import Memories
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, META
@@ -20,17 +19,7 @@ from kernbench.torch_bridge.processes.float32 import Float32
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Collective, ProcessGroup, Run
-
-
-@dataclass(frozen=True, slots=True)
-class Pricing:
-    """What is known of operations: their times, and where that is kept."""
-
-    costs: OperationCosts
-    known_calls: dict[Any, KnownCall]
-    """Calls of plain operations, by what decides their time."""
-    shapes: Shapes | None
-    """Their shapes, with the times of calls; None in a run with data."""
+    from kernbench.torch_bridge.processes.process import Process
 
 
 class Session:
@@ -56,7 +45,7 @@ class Session:
         self.shapes = self.pricing(Float32()).shapes
         self.random_positions: dict[tuple[int, int], Any] = {}
         """States of the CPU's generator that a process was told of, by seed and offset."""
-        self.memories = Memories(run.machine)
+        self.memories: Memories[Process] = Memories(run.machine)
         self.addresses = run.lent = Addresses(run.has_data)
         self.devices = [
             torch.device(DEVICE_TYPE, each)

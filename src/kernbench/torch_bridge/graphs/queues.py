@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernbench.clock import StreamCommand
     from kernbench.op_log import Template
     from kernbench.runtime_api import DeviceStream, Run
-    from kernbench.torch_bridge.costs import OperationTiming
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,8 @@ from kernbench.torch_bridge.memory.allocator import (
     PrivatePool,
 )
 from kernbench.torch_bridge.memory.devices import (
-    DeviceMemoryError,
     Memories,
     SharedDevice,
-    allocate,
-    reallocate,
     shown,
 )
 
@@ -19,11 +16,8 @@ __all__ = [
     "Block",
     "CachingAllocator",
     "DeviceFullError",
-    "DeviceMemoryError",
     "Memories",
     "PrivatePool",
     "SharedDevice",
-    "allocate",
-    "reallocate",
     "shown",
 ]

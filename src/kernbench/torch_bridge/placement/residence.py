@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kernbench.torch_bridge.memory import allocate
+from kernbench.torch_bridge.placement.allocations import allocate
 from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:

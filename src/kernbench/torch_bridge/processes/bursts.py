@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernbench.clock import DeviceEngine, Stream
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
-    from kernbench.torch_bridge.costs import OperationTiming
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 
 class Burst(StreamCommand):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kernbench.clock import Handle
 from kernbench.torch_bridge.processes.host import Host
 from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
@@ -19,12 +20,10 @@ if TYPE_CHECKING:
 
     from kernbench.clock import Rank
     from kernbench.runtime_api import RankState
-    from kernbench.torch_bridge.dispatch.observe import Observer
-    from kernbench.torch_bridge.front.session import Pricing, Session
+    from kernbench.torch_bridge.front.session import Session
     from kernbench.torch_bridge.graphs import Capture
     from kernbench.torch_bridge.memory import CachingAllocator, PrivatePool
     from kernbench.torch_bridge.processes.float32 import Float32
-    from kernbench.torch_bridge.python.rank_threads import RankThread
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +50,32 @@ class RandomState:
         if position is not None or offset != self.offset:
             self.position = position
         self.offset = offset
+
+
+class _ThreadEnd(Handle):
+    """Ends with the thread."""
+
+
+class RankThread:
+    """A thread that a process has started."""
+
+    def __init__(self, process: Process, thread: threading.Thread) -> None:
+        self.thread = thread
+        self.is_daemon = thread.daemon
+        simulation = process.session.run.simulation
+        self.end = _ThreadEnd(simulation.env, f"the end of thread {thread.name}")
+        self.rank: Rank | None = None
+
+    def ended(self, _: Rank) -> None:
+        """Wake whoever waits for the thread."""
+        self.end.end_after(0)
+
+
+class Priced(Protocol):
+    """What takes the times of operations from what a process asks for."""
+
+    def price(self, precision: Float32) -> None:
+        """Let operations cost what they do where this is asked of products of float32."""
 
 
 class Process:
@@ -90,10 +115,10 @@ class Process:
         """The level that it has disabled logging to, likewise; None as all have it."""
         self.registrations = Registrations(SHARED)
         """What its devices run in place of PyTorch's kernels."""
-        self.observers: list[Observer] = []
+        self.observers: list[Priced] = []
         """Of its threads."""
-        self.pricing: Pricing | None = None
-        """What its operations cost, once it has asked for other than PyTorch's defaults."""
+        self.precision: Float32 | None = None
+        """What it asks of products of float32, once that is other than PyTorch's defaults."""
         self.thread = self.main_thread = ThreadState(self.state.sip_id)
         """Of the thread that runs, and of its first one."""
         self.first_sip_id = self.state.sip_id
@@ -130,9 +155,9 @@ class Process:
 
     def price(self, precision: Float32) -> None:
         """Let operations cost what they do where this is asked of products of float32."""
-        self.pricing = self.session.pricing(precision)
+        self.precision = precision
         for observer in self.observers:
-            observer.use(self.pricing)
+            observer.price(precision)
 
     def join_as(self, rank: int) -> None:
         """Be numbered by the first group that it joins, if nobody has numbered it before."""

@@ -7,38 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernbench.clock import CtrlC, Handle, on_thread
+from kernbench.clock import CtrlC, on_thread
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.process import HERE, Process, ThreadState
+from kernbench.torch_bridge.processes.process import HERE, Process, RankThread, ThreadState
 from kernbench.torch_bridge.python.locks import SimulatedLock
-
-if TYPE_CHECKING:
-    from kernbench.clock import Rank
 
 _start = threading.Thread.start
 _join = threading.Thread.join
 _is_alive = threading.Thread.is_alive
-
-
-class _ThreadEnd(Handle):
-    """Ends with the thread."""
-
-
-class RankThread:
-    """One such thread."""
-
-    def __init__(self, process: Process, thread: threading.Thread) -> None:
-        self.thread = thread
-        self.is_daemon = thread.daemon
-        simulation = process.session.run.simulation
-        self.end = _ThreadEnd(simulation.env, f"the end of thread {thread.name}")
-        self.rank: Rank | None = None
-
-    def ended(self, _: Rank) -> None:
-        """Wake whoever waits for the thread."""
-        self.end.end_after(0)
 
 
 Inside = Callable[[Process], AbstractContextManager[Any]]

@@ -1,0 +1,81 @@
+"""Memory of devices for the calling process, and the error when a device is full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernbench.clock import user_site
+from kernbench.errors import OutOfMemoryError
+from kernbench.torch_bridge.memory import DeviceFullError, shown
+from kernbench.torch_bridge.processes.process import current
+
+if TYPE_CHECKING:
+    from kernbench.torch_bridge.memory import Block, CachingAllocator
+    from kernbench.torch_bridge.processes.process import Process
+
+_MOST_NAMED = 4
+
+
+class DeviceMemoryError(OutOfMemoryError, torch.OutOfMemoryError):
+    """A device's HBM is exceeded; names the allocation, its rank and line, and what is in use."""
+
+
+def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> Block | None:
+    """Return a block for a process; None for nothing.
+
+    Raises:
+        DeviceMemoryError: The device is full.
+    """
+    if not size_bytes:
+        return None
+    allocator = process.allocators.get(sip_id)
+    if allocator is None:
+        allocator = process.session.memories.allocator(process, sip_id)
+        process.allocators[sip_id] = allocator
+    try:
+        stream = process.private_pool or process.state.stream
+        return allocator.allocate(size_bytes, stream, label)
+    except DeviceFullError:
+        raise _out_of_memory(process, allocator, sip_id, size_bytes, label) from None
+
+
+def reallocate(storage: Any) -> None:
+    """Note that a storage has another size now."""
+    residence = getattr(storage, "_kernbench", None)
+    if residence is None or residence.device is None:
+        return
+    if residence.block is not None:
+        residence.block.free()
+        residence.block = None
+    current().session.addresses.forget()
+    residence.block = allocate(current(), residence.sip_id, storage.nbytes(), "resize_")
+
+
+def _out_of_memory(
+    process: Process, allocator: CachingAllocator, sip_id: int, size_bytes: int, label: str
+) -> DeviceMemoryError:
+    device = process.session.memories.device(sip_id)
+    amounts = allocator.amounts
+    used, reserved = amounts.allocated_bytes.current, amounts.reserved_bytes.current
+    others = device.reserved_bytes - reserved
+    lines = [
+        f"CUDA out of memory. Tried to allocate {shown(size_bytes)} for {label or 'a tensor'} on "
+        f"rank {process.rank} at {user_site()}",
+        f"  cuda:{sip_id} has {shown(device.capacity_bytes)}, of which "
+        f"{shown(device.free_bytes)} is free: {shown(used)} is in tensors of this rank, "
+        f"{shown(reserved - used)} in what its allocator keeps"
+        + (f", {shown(others)} with other ranks" if others else ""),
+    ]
+    by_label = Counter[str]()
+    for block in allocator.in_use:
+        by_label[block.label or "other tensors"] += block.size
+    named = ", ".join(f"{shown(size)} {name}" for name, size in by_label.most_common(_MOST_NAMED))
+    if named:
+        lines.append(f"  most of it was made by: {named}")
+    lines.append(
+        "  shard or shrink the model, the batch or the optimizer's state, or take --machine"
+    )
+    return DeviceMemoryError("\n".join(lines))
