@@ -3,8 +3,10 @@
 from kernbench.replay.collective import (
     run_collective,
 )
-from kernbench.replay.numerics.shapes import (
+from kernbench.replay.numerics.elementwise import (
     SHAPE_OPS,
+)
+from kernbench.replay.numerics.ops.shapes import (
     full,
 )
 from kernbench.replay.numerics.to_integers import (

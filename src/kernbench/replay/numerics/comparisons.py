@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Math
-from kernbench.replay.numerics.operand_types import as_unsigned, dtype_of
+from kernbench.replay.numerics.conversions import as_unsigned, dtype_of
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]

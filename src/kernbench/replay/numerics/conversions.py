@@ -1,4 +1,4 @@
-"""Conversions between element types, and the same bits seen as another type."""
+"""Conversions between element types, the same bits seen as another type, and what operands hold."""
 
 from __future__ import annotations
 
@@ -9,16 +9,32 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Math
-from kernbench.replay.numerics.halves import narrow, widen
-from kernbench.replay.numerics.operand_types import as_unsigned, dtype_of, is_narrow
+from kernbench.commands import MaskTile, Math, Operand
+from kernbench.dtypes import DType, bool_
+from kernbench.replay.numerics.halves import convert_into, narrow, widen
 from kernbench.replay.numerics.to_integers import to_integers
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
 
 
-def _convert(command: Math) -> Function:
+def dtype_of(operand: Operand) -> DType:
+    """Return the element type of an operand."""
+    return bool_ if isinstance(operand, MaskTile) else operand.dtype
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Return whether arithmetic on the type is done in float32."""
+    return dtype.is_floating_point and dtype.itemsize < 4
+
+
+def as_unsigned(array: Array) -> Array:
+    """Return the same bits as unsigned integers."""
+    return array if array.dtype == np.bool_ else array.view(f"u{array.dtype.itemsize}")
+
+
+def convert(command: Math) -> Function:
+    """Build the conversion to the result's type, rounded to nearest."""
     result = command.dst.dtype.numpy
     if is_narrow(command.dst.dtype):
         return lambda x: narrow(x, result)
@@ -27,10 +43,10 @@ def _convert(command: Math) -> Function:
     return lambda x: x.astype(result)
 
 
-def _between_floats(command: Math) -> Function:
-    """``tt.fp_to_fp``: with a rounding mode, and 8-bit formats saturate."""
+def between_floats(command: Math) -> Function:
+    """Build ``tt.fp_to_fp``: with a rounding mode, and 8-bit formats saturate."""
     if not is_special(command):
-        return _convert(command)
+        return convert(command)
     dtype = command.dst.dtype.numpy
     saturates = dtype.itemsize == 1
     towards_zero = command.attrs.get("rounding") == "rtz"
@@ -62,49 +78,55 @@ def _stepped_back(rounded: Array, exact: Array) -> Array:
     return np.asarray((bits - too_large.astype(bits.dtype)).view(rounded.dtype))
 
 
-def _from_unsigned(command: Math) -> Function:
+def from_unsigned(command: Math) -> Function:
+    """Build the conversion of unsigned integers, wider ones or floats."""
     result = command.dst.dtype.numpy
     return lambda x: as_unsigned(x).astype(result)
 
 
-def _sign_extend(command: Math) -> Function:
+def sign_extend(command: Math) -> Function:
+    """Build the conversion of signed integers to wider ones; a true i1 is -1."""
     result = command.dst.dtype.numpy
     if dtype_of(command.inputs[0]).bits == 1:
         return lambda x: -x.astype(result)
     return lambda x: x.astype(result)
 
 
-def _truncate_int(command: Math) -> Function:
+def truncate_int(command: Math) -> Function:
+    """Build the conversion of integers to narrower ones, whose upper bits are dropped."""
     result = command.dst.dtype.numpy
     if result == np.bool_:
         return lambda x: (x & 1).astype(np.bool_)
     return lambda x: x.astype(result)
 
 
-def _float_to_int(command: Math) -> Function:
+def float_to_signed(command: Math) -> Function:
+    """Build the conversion of floats to signed integers, towards zero."""
     result = command.dst.dtype.numpy
-    is_signed = command.op == "arith.fptosi"
-    return lambda x: to_integers(widen(x), result, is_signed=is_signed)
+    return lambda x: to_integers(widen(x), result, is_signed=True)
 
 
-def _bitcast(command: Math) -> Function:
+def float_to_unsigned(command: Math) -> Function:
+    """Build the conversion of floats to unsigned integers, towards zero."""
+    result = command.dst.dtype.numpy
+    return lambda x: to_integers(widen(x), result, is_signed=False)
+
+
+def bitcast(command: Math) -> Function:
+    """Build the view of the same bits as the result's type."""
     result = command.dst.dtype.numpy
     return lambda x: x.view(result)
 
 
-CONVERSIONS: dict[str, Callable[[Math], Function]] = {
-    "arith.extf": _convert,
-    "arith.truncf": _convert,
-    "tt.fp_to_fp": _between_floats,
-    "arith.sitofp": _convert,
-    "arith.uitofp": _from_unsigned,
-    "arith.fptosi": _float_to_int,
-    "arith.fptoui": _float_to_int,
-    "arith.extsi": _sign_extend,
-    "arith.extui": _from_unsigned,
-    "arith.trunci": _truncate_int,
-    "arith.index_cast": _truncate_int,
-    "arith.index_castui": _from_unsigned,
-    "arith.bitcast": _bitcast,
-    "tt.bitcast": _bitcast,
-}
+def into_floats(command: Math) -> Callable[..., Any] | None:
+    """Build a conversion between floats that writes into ``out``; None for a scalar."""
+    return _cast_into if command.inputs[0].shape else None
+
+
+def into_rounded(command: Math) -> Callable[..., Any] | None:
+    """Build ``tt.fp_to_fp`` that writes into ``out``; None where it does more than round."""
+    return None if is_special(command) else into_floats(command)
+
+
+def _cast_into(array: Array, *, out: Array) -> None:
+    convert_into(array, out)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Function = Callable[..., Array]
 
 
 def div_c(a: Array, b: Array) -> Array:
@@ -32,7 +30,8 @@ def add_int(a: Array, b: Array) -> Array:
     return a ^ b if a.dtype == np.bool_ else a + b
 
 
-def _mul_high(a: Array, b: Array) -> Array:
+def mul_high(a: Array, b: Array) -> Array:
+    """Return the upper half of the product of two arrays of unsigned integers."""
     if a.dtype.itemsize == 4:
         return ((a.astype(np.uint64) * b) >> np.uint64(32)).astype(np.uint32)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -41,15 +40,3 @@ def _mul_high(a: Array, b: Array) -> Array:
     other = a_low * b_high + (middle & low)
     result: Array = a_high * b_high + (middle >> half) + (other >> half)
     return result
-
-
-UNSIGNED: dict[str, Function] = {
-    "arith.divui": np.floor_divide,
-    "arith.ceildivui": ceil_div,
-    "arith.remui": np.remainder,
-    "arith.maxui": np.maximum,
-    "arith.minui": np.minimum,
-    "arith.shrui": np.right_shift,
-    "tt.mulhiui": _mul_high,
-}
-"""Functions of the operands' bits as unsigned numbers."""

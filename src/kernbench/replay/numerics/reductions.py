@@ -14,36 +14,17 @@ import numpy.typing as npt
 
 from kernbench.commands import Math, MathClass, Reduce, Region, Splat, Tile
 from kernbench.errors import UnsupportedOpError
-from kernbench.replay.numerics.elementwise import build_function
+from kernbench.replay.numerics.conversions import as_unsigned
+from kernbench.replay.numerics.elementwise import NUMERICS, build_function
 from kernbench.replay.numerics.halves import narrow, widen
-from kernbench.replay.numerics.operand_types import as_unsigned
+from kernbench.replay.numerics.ops.registry import Numeric, Seen
+from kernbench.replay.numerics.ops.shapes import full, same_lead
 from kernbench.replay.numerics.scans import named_scan, region_scan
-from kernbench.replay.numerics.shapes import full, same_lead
 
 Array = npt.NDArray[Any]
 Reduction = Callable[[list[Array]], list[Array]]
 """From the inputs' arrays ``[programs, *tile]`` to one array per destination."""
 
-_NAMED: dict[str, Callable[..., Array]] = {
-    "arith.addf": np.add.reduce,
-    "arith.mulf": np.multiply.reduce,
-    "arith.maxnumf": np.fmax.reduce,
-    "arith.minnumf": np.fmin.reduce,
-    "arith.maximumf": np.maximum.reduce,
-    "arith.minimumf": np.minimum.reduce,
-    "arith.addi": np.add.reduce,
-    "arith.muli": np.multiply.reduce,
-    "arith.maxsi": np.maximum.reduce,
-    "arith.minsi": np.minimum.reduce,
-    "arith.andi": np.bitwise_and.reduce,
-    "arith.ori": np.bitwise_or.reduce,
-    "arith.xori": np.bitwise_xor.reduce,
-}
-_ROUNDED = ("arith.addf", "arith.mulf")
-_UNSIGNED: dict[str, Callable[..., Array]] = {
-    "arith.maxui": np.maximum.reduce,
-    "arith.minui": np.minimum.reduce,
-}
 _ARG: dict[str, Callable[..., Array]] = {
     "argmax": np.argmax,
     "argmin": np.argmin,
@@ -65,10 +46,10 @@ def build_reduction(command: Reduce) -> Reduction:
         return _scan(command)
     if combine in _ARG:
         return _arg_reduction(combine, axis, shape)
-    if combine in _UNSIGNED:
-        return _unsigned(_UNSIGNED[combine], axis, shape)
-    if combine in _NAMED:
-        return _named(combine, axis, shape, command.dsts[0].dtype.numpy)
+    if combine in NUMERICS:
+        named = _named(combine, NUMERICS[combine], axis, shape, command.dsts[0].dtype.numpy)
+        if named is not None:
+            return named
     if command.region is not None:
         return _tree(command.region, axis, shape)
     raise UnsupportedOpError(f"tt.reduce with {combine!r} at {command.line} cannot run yet")
@@ -90,9 +71,15 @@ def _pair_region(command: Reduce) -> Region:
     return Region((a, b), (step,), (c,))
 
 
-def _named(combine: str, axis: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Reduction:
-    function = _NAMED[combine]
-    if combine in _ROUNDED:
+def _named(
+    combine: str, numeric: Numeric, axis: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Reduction | None:
+    if numeric.combine is None:
+        return None
+    function: Callable[..., Array] = numeric.combine.reduce
+    if numeric.seen is Seen.AS_UNSIGNED:
+        return _unsigned(function, axis, shape)
+    if numeric.seen is Seen.IN_FLOAT32:
         return lambda inputs: [narrow(function(widen(full(inputs[0], shape)), axis=axis), dtype)]
     if combine == "arith.addi" and dtype == np.bool_:
         function = np.bitwise_xor.reduce

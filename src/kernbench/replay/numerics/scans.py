@@ -9,38 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Reduce
+from kernbench.replay.numerics.elementwise import NUMERICS
 from kernbench.replay.numerics.halves import narrow, widen
-from kernbench.replay.numerics.shapes import full, same_lead
+from kernbench.replay.numerics.ops.registry import Seen
+from kernbench.replay.numerics.ops.shapes import full, same_lead
 
 Array = npt.NDArray[Any]
 Combine = Callable[[list[Array], list[Array]], list[Array]]
 Scan = Callable[[list[Array]], list[Array]]
 
-_NAMED: dict[str, np.ufunc] = {
-    "arith.addf": np.add,
-    "arith.mulf": np.multiply,
-    "arith.maxnumf": np.fmax,
-    "arith.minnumf": np.fmin,
-    "arith.maximumf": np.maximum,
-    "arith.minimumf": np.minimum,
-    "arith.addi": np.add,
-    "arith.muli": np.multiply,
-    "arith.maxsi": np.maximum,
-    "arith.minsi": np.minimum,
-    "arith.andi": np.bitwise_and,
-    "arith.ori": np.bitwise_or,
-    "arith.xori": np.bitwise_xor,
-}
-
 
 def named_scan(command: Reduce) -> Scan | None:
     """Return the scan by a combine that numpy has as one function, or None."""
-    function = _NAMED.get(command.combine)
+    numeric = NUMERICS.get(command.combine)
     dtype, shape = command.dsts[0].dtype.numpy, command.inputs[0].shape
-    if function is None or dtype == np.bool_:
+    if numeric is None or numeric.combine is None or dtype == np.bool_:
+        return None
+    if numeric.seen is Seen.AS_UNSIGNED:
         return None
     axis = 1 + command.axis
-    accumulate = function
+    accumulate = numeric.combine.accumulate
     backwards = command.scan == "reverse"
 
     def scanned(inputs: list[Array]) -> list[Array]:
@@ -49,7 +37,7 @@ def named_scan(command: Reduce) -> Scan | None:
         if backwards:
             wide = np.flip(wide, axis)
         # Without a dtype numpy would sum small integers in 64 bits.
-        value = accumulate.accumulate(wide, axis=axis, dtype=wide.dtype)
+        value = accumulate(wide, axis=axis, dtype=wide.dtype)
         if backwards:
             value = np.flip(value, axis)
         return [narrow(value, dtype)]

@@ -38,10 +38,9 @@ from kernbench.commands import (
     walk,
 )
 from kernbench.dtypes import DType
-from kernbench.replay.numerics.elementwise import build_function, build_into
+from kernbench.replay.numerics.elementwise import SHAPE_OPS, build_function, build_into
 from kernbench.replay.numerics.gemm import build_gemm, build_gemm_into
 from kernbench.replay.numerics.reductions import build_reduction
-from kernbench.replay.numerics.shapes import SHAPE_OPS
 from kernbench.replay.plans.shared_products import SharedProduct, shared_products
 from kernbench.replay.steps.access import Load, Store, StoreResult
 from kernbench.replay.steps.atomics import AtomicStep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernbench.commands import Command, DmaRead, DmaWrite, Gemm, Math, Operand, Tile
-from kernbench.replay.numerics.shapes import SHAPE_OPS
+from kernbench.replay.numerics.elementwise import SHAPE_OPS
 from kernbench.replay.plans.merge import Kinds, NotMergeableError
 
 _UNKNOWN = "?"

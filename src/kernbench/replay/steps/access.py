@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kernbench.commands import Tile
 from kernbench.errors import OutOfBoundsError
-from kernbench.replay.numerics.elementwise import select
+from kernbench.replay.numerics.ops.arith import select
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.geometry import Box, Geometry, Indices
 from kernbench.replay.steps.rows import Rows, rows_along

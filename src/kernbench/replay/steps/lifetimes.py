@@ -21,7 +21,7 @@ from kernbench.commands import (
     Transfer,
     access_of,
 )
-from kernbench.replay.numerics.shapes import VIEW_OPS
+from kernbench.replay.numerics.elementwise import VIEW_OPS
 
 Body = tuple[Command, ...]
 

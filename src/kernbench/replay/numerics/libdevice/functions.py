@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from kernbench.errors import UnsupportedOpError, nearest
 from kernbench.replay.numerics.exact import OPERATIONS, in_direction, reciprocal_square_root
-from kernbench.replay.numerics.floats import FLOAT
-from kernbench.replay.numerics.integers import UNSIGNED
+from kernbench.replay.numerics.integers import mul_high
 from kernbench.replay.numerics.libdevice.bessel import first_kind, modified_first_kind, second_kind
+from kernbench.replay.numerics.ops.math import FUNCTIONS
 from kernbench.replay.numerics.to_integers import to_integers
 
 Array = npt.NDArray[Any]
@@ -44,7 +44,7 @@ def find_function(symbol: str, result: np.dtype[Any], where: str) -> Function:
             return _of_type(function, result)
     raise UnsupportedOpError(
         f"tt.extern_elementwise {symbol!r} at {where} cannot run yet; "
-        f"{nearest(stem, [*_BY_STEM, *(op.partition('.')[2] for op in FLOAT)])}"
+        f"{nearest(stem, [*_BY_STEM, *(op.partition('.')[2] for op in FUNCTIONS)])}"
     )
 
 
@@ -53,7 +53,7 @@ _DIRECTED = re.compile(rf"(?:[fd]({'|'.join(OPERATIONS)})|fmaf?)_(r[nzud])")
 
 
 def _function(name: str) -> Function | None:
-    known = _BY_STEM.get(name) or FLOAT.get(f"math.{name}")
+    known = _BY_STEM.get(name) or FUNCTIONS.get(f"math.{name}")
     if known is not None:
         return known
     converted = _CONVERSION.fullmatch(name)
@@ -200,13 +200,13 @@ def _reversed_bits(x: Array) -> Array:
 def _high_half(a: Array, b: Array) -> Array:
     if a.dtype.itemsize == 4:
         return ((a.astype(np.int64) * b.astype(np.int64)) >> 32).astype(a.dtype)
-    unsigned = UNSIGNED["tt.mulhiui"](_bits(a), _bits(b)).view(a.dtype)
+    unsigned = mul_high(_bits(a), _bits(b)).view(a.dtype)
     # Two's complement: a negative factor counts 2**64 too much.
     return np.asarray(unsigned - np.where(a < 0, b, 0) - np.where(b < 0, a, 0))
 
 
 def _unsigned_high_half(a: Array, b: Array) -> Array:
-    return UNSIGNED["tt.mulhiui"](_bits(a), _bits(b)).view(a.dtype)
+    return mul_high(_bits(a), _bits(b)).view(a.dtype)
 
 
 def _low_24(x: Array) -> Array:
@@ -373,8 +373,8 @@ _BY_STEM: dict[str, Function] = {
     "fsqrt_rn": np.sqrt,
     "sqrt_rn": np.sqrt,
     "frsqrt_rn": reciprocal_square_root,
-    "fma_rn": FLOAT["math.fma"],
-    "fmaf_rn": FLOAT["math.fma"],
+    "fma_rn": FUNCTIONS["math.fma"],
+    "fmaf_rn": FUNCTIONS["math.fma"],
     "dadd_rn": np.add,
     "dsub_rn": np.subtract,
     "dmul_rn": np.multiply,

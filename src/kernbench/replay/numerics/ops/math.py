@@ -1,4 +1,4 @@
-"""Floating-point functions of arrays that are float32 or float64."""
+"""The ``math`` dialect on arrays; narrow floats are computed in float32 and rounded."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.replay.numerics.exact import fma, fma_to_odd
+from kernbench.replay.numerics.ops.registry import Numeric, on_floats, plain
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
@@ -79,14 +80,7 @@ def _erf(x: Array) -> Array:
     return np.clip(top, np.float32(-1), np.float32(1))
 
 
-FLOAT: dict[str, Function] = {
-    "arith.addf": np.add,
-    "arith.subf": np.subtract,
-    "arith.mulf": np.multiply,
-    "arith.divf": np.divide,
-    "arith.remf": np.fmod,
-    "tt.precise_divf": np.divide,
-    "tt.precise_sqrt": np.sqrt,
+FUNCTIONS: dict[str, Function] = {
     "math.sqrt": np.sqrt,
     "math.rsqrt": _rsqrt,
     "math.cbrt": np.cbrt,
@@ -121,7 +115,13 @@ FLOAT: dict[str, Function] = {
     "math.roundeven": np.rint,
     "math.fma": fma,
 }
-"""On narrower types: computed in float32, and the result rounded to the type."""
+"""Of float32 and float64."""
 
-TO_NARROW: dict[str, Function] = {**FLOAT, "math.fma": fma_to_odd}
-"""The same, for a result that is rounded once more."""
+TABLE: dict[str, Numeric] = {
+    **{name: on_floats(function) for name, function in FUNCTIONS.items()},
+    # Rounded once more: to odd first, else it would be rounded twice.
+    "math.fma": on_floats(fma, to_narrow=fma_to_odd),
+    "math.absf": plain(np.absolute),
+    "math.absi": plain(np.absolute),
+    "math.copysign": plain(np.copysign),
+}

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from kernbench.commands import Math
 from kernbench.replay.numerics.halves import narrow, widen
+from kernbench.replay.numerics.ops.registry import Numeric
 
 Array = npt.NDArray[Any]
 
@@ -31,7 +32,7 @@ _ELEMENTS: dict[str, np.dtype[Any]] = {
 }
 
 
-def build_decode(command: Math) -> Callable[..., Array]:
+def _build_decode(command: Math) -> Callable[..., Array]:
     """Return the function from elements (and scales) to numbers, for ``tt.mx_decode``."""
     attrs = command.attrs
     element, result = str(attrs["elements"]), command.dst.dtype.numpy
@@ -78,3 +79,6 @@ def _factors(scale: Array, result: np.dtype[Any]) -> Array:
         return widen(narrow(widen(scale), result))
     bits = scale.view(np.uint8).astype(np.uint32) << np.uint32(23)
     return widen(narrow(bits.view(np.float32), result))
+
+
+TABLE: dict[str, Numeric] = {"tt.mx_decode": Numeric(build=_build_decode, moves=True)}

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import Math
-from kernbench.replay.numerics.mx import build_decode
+from kernbench.replay.numerics.ops.registry import Numeric
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
@@ -84,66 +84,19 @@ def _cat(command: Math) -> Function:
     return concatenated
 
 
-def _gather(command: Math) -> Function:
-    axis = 1 + int(command.attrs["axis"])
-    source, where = (operand.shape for operand in command.inputs)
-
-    def gathered(x: Array, index: Array) -> Array:
-        x, index = same_lead((full(x, source), full(index, where)))
-        return np.take_along_axis(x, index, axis)
-
-    return gathered
+def _moved(build: Callable[[Math], Function], *, may_share: bool) -> Numeric:
+    return Numeric(build=build, moves=True, may_share=may_share)
 
 
-def _histogram(command: Math) -> Function:
-    (bins,) = command.dst.shape
-    source, result = command.inputs[0].shape, command.dst.dtype.numpy
-
-    def counted(x: Array, mask: Array | None = None) -> Array:
-        if mask is None:
-            (x,) = same_lead((full(x, source),))
-            inside = (x >= 0) & (x < bins)
-        else:
-            x, mask = same_lead((full(x, source), full(mask, source)))
-            inside = (x >= 0) & (x < bins) & mask
-        return np.stack(
-            [np.bincount(row[ok], minlength=bins) for row, ok in zip(x, inside, strict=True)]
-        ).astype(result)
-
-    return counted
-
-
-SHAPE_OPS: dict[str, Callable[[Math], Function]] = {
-    "tt.splat": _splat,
-    "tt.unsplat": _unsplat,
-    "tt.broadcast": _broadcast,
-    "tt.expand_dims": _expand_dims,
-    "tt.reshape": _reshape,
-    "tt.view": _reshape,
-    "tt.trans": _trans,
-    "tt.join": _join,
-    "tt.split": _split,
-    "tt.cat": _cat,
-    "tt.gather": _gather,
-    "tt.histogram": _histogram,
-    "tt.mx_decode": build_decode,
+TABLE: dict[str, Numeric] = {
+    "tt.splat": _moved(_splat, may_share=True),
+    "tt.unsplat": _moved(_unsplat, may_share=True),
+    "tt.broadcast": _moved(_broadcast, may_share=True),
+    "tt.expand_dims": _moved(_expand_dims, may_share=True),
+    "tt.reshape": _moved(_reshape, may_share=True),
+    "tt.view": _moved(_reshape, may_share=True),
+    "tt.trans": _moved(_trans, may_share=True),
+    "tt.split": _moved(_split, may_share=True),
+    "tt.join": _moved(_join, may_share=False),
+    "tt.cat": _moved(_cat, may_share=False),
 }
-
-VIEW_OPS = frozenset(
-    {
-        "tt.splat",
-        "tt.unsplat",
-        "tt.broadcast",
-        "tt.expand_dims",
-        "tt.reshape",
-        "tt.view",
-        "tt.trans",
-        "tt.split",
-        "arith.bitcast",
-        "tt.bitcast",
-        "tt.fp_to_fp",
-        "arith.extf",
-        "arith.truncf",
-    }
-)
-"""Operations whose result may share its input's memory."""

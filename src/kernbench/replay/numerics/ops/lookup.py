@@ -1,0 +1,51 @@
+"""``tt.gather`` and ``tt.histogram`` on arrays: elements chosen, and counted, by what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Math
+from kernbench.replay.numerics.ops.registry import Numeric
+from kernbench.replay.numerics.ops.shapes import full, same_lead
+
+Array = npt.NDArray[Any]
+Function = Callable[..., Array]
+
+
+def _gather(command: Math) -> Function:
+    axis = 1 + int(command.attrs["axis"])
+    source, where = (operand.shape for operand in command.inputs)
+
+    def gathered(x: Array, index: Array) -> Array:
+        x, index = same_lead((full(x, source), full(index, where)))
+        return np.take_along_axis(x, index, axis)
+
+    return gathered
+
+
+def _histogram(command: Math) -> Function:
+    (bins,) = command.dst.shape
+    source, result = command.inputs[0].shape, command.dst.dtype.numpy
+
+    def counted(x: Array, mask: Array | None = None) -> Array:
+        if mask is None:
+            (x,) = same_lead((full(x, source),))
+            inside = (x >= 0) & (x < bins)
+        else:
+            x, mask = same_lead((full(x, source), full(mask, source)))
+            inside = (x >= 0) & (x < bins) & mask
+        return np.stack(
+            [np.bincount(row[ok], minlength=bins) for row, ok in zip(x, inside, strict=True)]
+        ).astype(result)
+
+    return counted
+
+
+TABLE: dict[str, Numeric] = {
+    "tt.gather": Numeric(build=_gather, moves=True),
+    "tt.histogram": Numeric(build=_histogram, moves=True),
+}

@@ -1,0 +1,106 @@
+"""How an operation is computed, as the tables of the dialects say it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import Math
+from kernbench.dtypes import DType
+from kernbench.replay.numerics.conversions import as_unsigned, is_narrow
+from kernbench.replay.numerics.halves import convert_into, narrow, widen
+
+Array = npt.NDArray[Any]
+Function = Callable[..., Array]
+"""From the inputs' arrays ``[programs, *tile]`` to the result's."""
+Into = Callable[..., Any]
+"""The same, which writes into the keyword ``out``; that may share memory with the inputs."""
+
+
+class Seen(enum.Enum):
+    """What the function of an operation gets to see of its operands."""
+
+    AS_THEY_ARE = enum.auto()
+    IN_FLOAT32 = enum.auto()
+    """Floats narrower than float32 are widened, and the result is rounded."""
+    AS_UNSIGNED = enum.auto()
+    """The bits as unsigned numbers; TTIR's integers are signless."""
+
+
+def _needs_a_temporary(command: Math) -> Into | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numeric:
+    """How one operation is computed."""
+
+    build: Callable[[Math], Function]
+    build_into: Callable[[Math], Into | None] = _needs_a_temporary
+    """Returns None where the result cannot be written in place."""
+    seen: Seen = Seen.AS_THEY_ARE
+    combine: np.ufunc | None = None
+    """What numpy reduces and scans with where this operation combines."""
+    moves: bool = False
+    """Whether it only renames, reshapes or moves elements, so that shapes are its own affair."""
+    may_share: bool = False
+    """Whether the result may share its input's memory."""
+
+
+def plain(function: Function, *, combine: np.ufunc | None = None) -> Numeric:
+    """Return an operation that one function computes on every element type it takes."""
+    into = function if isinstance(function, np.ufunc) else None
+    return Numeric(build=lambda _: function, build_into=lambda _: into, combine=combine)
+
+
+def on_floats(
+    function: Function, *, to_narrow: Function | None = None, combine: np.ufunc | None = None
+) -> Numeric:
+    """Return an operation on floats, which is computed in float32 on narrower types.
+
+    ``to_narrow`` computes there what is rounded once more, where that has to be known.
+    """
+    wide = to_narrow or function
+    into = function if isinstance(function, np.ufunc) else None
+
+    def rounded_into(*arrays: Array, out: Array) -> None:
+        convert_into(wide(*map(widen, arrays)), out)
+
+    return Numeric(
+        build=lambda command: in_float32(wide, command.dst.dtype, function),
+        build_into=lambda command: rounded_into if is_narrow(command.dst.dtype) else into,
+        seen=Seen.IN_FLOAT32,
+        combine=combine,
+    )
+
+
+def on_unsigned(function: Function, *, combine: np.ufunc | None = None) -> Numeric:
+    """Return an operation on integers that looks at their bits as unsigned."""
+
+    def build(command: Math) -> Function:
+        result = command.dst.dtype.numpy
+
+        def computed(*arrays: Array) -> Array:
+            unsigned = function(*map(as_unsigned, arrays))
+            return unsigned.view(result)
+
+        return computed
+
+    return Numeric(build=build, seen=Seen.AS_UNSIGNED, combine=combine)
+
+
+def in_float32(wide: Function, dst: DType, function: Function | None = None) -> Function:
+    """Return what computes in float32 and rounds; on wider types, ``function`` as it is."""
+    if not is_narrow(dst):
+        return function or wide
+    result = dst.numpy
+
+    def computed(*arrays: Array) -> Array:
+        return narrow(wide(*map(widen, arrays)), result)
+
+    return computed
