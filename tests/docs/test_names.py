@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.code_names import PACKAGE, ROOT, names
 
-PAGES = [ROOT / "docs" / "architecture.md"]
+PAGES = [ROOT / "docs" / name for name in ("architecture.md", "glossary.md")]
 MADE = re.compile(r"<!-- house: .*?<!-- end of the house -->", re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -40,3 +40,12 @@ def test_what_pages_about_the_code_name_exists(page: Path) -> None:
             missing.append(span)
     assert not missing, f"{page.name} names what is not there (any more): {missing}"
     assert checked > 50
+
+
+def test_words_of_the_glossary_are_in_alphabetical_order_and_each_in_one_line() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines()[4:] if line]
+    found = [re.fullmatch(r"- \*\*([^*]+)\*\*( \([^)]*\))?: \S.*", line) for line in lines]
+    assert not [line for line, each in zip(lines, found, strict=True) if each is None]
+    words = [each[1].lower() + (each[2] or "") for each in found if each is not None]
+    assert words == sorted(set(words))
