@@ -47,6 +47,13 @@ class Handle(Event):
         else:
             self.callbacks.append(callback)
 
+    def before_waiters(self, callback: Callable[[Event], None]) -> None:
+        """Call back when the handle ends, before everyone who waits for it resumes.
+
+        Of several such callbacks the last one comes first. The handle must not have ended.
+        """
+        self.callbacks.insert(0, callback)
+
     def waited_for(self) -> None:
         """Take note that a rank has waited until this ended without an error."""
 

@@ -127,7 +127,7 @@ class HbmSharing:
             here = self._flows.setdefault(share.sip_id, {})
             here[flow] = here.get(flow, 0) + 1
             self._change(flow, share.sip_id, share.demand)
-            share.handle.callbacks.insert(0, _Ended(self, flow, share))
+            share.handle.before_waiters(_Ended(self, flow, share))
 
     def begin_alone(self, handle: Handle, sip_id: int, hbm_ps: int, duration_ps: int) -> None:
         """Let something on one SIP begin now, which is to end in ``duration_ps``."""

@@ -69,7 +69,7 @@ class Idling:
         """
         simulation = self._simulation
         now_ps = simulation.now_ps
-        if len(simulation.env._queue) > len(self._ends_ps):
+        if len(simulation.env) > len(self._ends_ps):
             self._in_a_row, self._since_ps = 0, now_ps
         else:
             self._in_a_row += 1

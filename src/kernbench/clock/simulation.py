@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from heapq import heapify
 from typing import Any, Protocol
 
 import simpy
@@ -11,6 +10,7 @@ from simpy import Event
 
 from kernbench.clock.carriers import Carrier, current_greenlet, is_running_in, on_greenlet
 from kernbench.clock.deadlock import deadlock_error
+from kernbench.clock.event_queue import EventQueue
 from kernbench.clock.handles import Handle, Timer
 from kernbench.clock.idling import Bounded, Idling
 from kernbench.clock.ranks import Rank
@@ -37,7 +37,7 @@ class Simulation:
     """
 
     def __init__(self) -> None:
-        self.env = simpy.Environment()
+        self.env = EventQueue()
         self.ranks: list[Rank] = []
         self.running: Rank | None = None
         """The rank whose code executes now; None on main."""
@@ -146,14 +146,8 @@ class Simulation:
 
     def move(self, ends_ps: Mapping[Event, int]) -> None:
         """Let handles that were to end at one time end at another, not before now."""
-        if not ends_ps:
-            return
-        queue = self.env._queue
-        for place, (_, priority, number, event) in enumerate(queue):
-            end_ps = ends_ps.get(event)
-            if end_ps is not None:
-                queue[place] = (end_ps, priority, number, event)
-        heapify(queue)
+        if ends_ps:
+            self.env.reschedule(ends_ps)
 
     def start_thread(
         self,
@@ -174,9 +168,7 @@ class Simulation:
 
     def cancel(self, timer: Timer) -> None:
         """Forget a timer that nobody waits for any more, so that the clock need not go there."""
-        queue = self.env._queue
-        queue[:] = [entry for entry in queue if entry[3] is not timer]
-        heapify(queue)
+        self.env.reschedule({timer: None})
 
     def task(
         self, steps: Generator[int | None, None, None], on_error: Callable[[Exception], None]

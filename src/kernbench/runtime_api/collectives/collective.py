@@ -180,7 +180,7 @@ class Collective:
             # They know it; kept here, they and their tensors would wait for Python's collector.
             self._works.clear()
 
-        last.callbacks.insert(0, ended)
+        last.before_waiters(ended)
         for work, end_ps in zip(works, ends_ps, strict=True):
             work.end_after(end_ps - now_ps)
         flow = Flow(shares, now_ps)
