@@ -33,8 +33,9 @@ The rows are measurements that third parties published, keyed by `source`. Files
 (tp_scaling). With your own measurements in the same columns you get your own table.
 
 Which constants were fitted, to which rows, is said in each machine's `sources` (`kernbench machine
-show NAME`); those of a source's software are in `validation.stacks`, those of its way of measuring
-in `validation.harness`. Calibration keeps one row in four apart, by whole shapes (n x k of a GEMM).
+show NAME`); those of a source's software are in `accuracy.validation.predictors.stacks`, those of
+its way of measuring in `accuracy.validation.rows.harness`. Calibration keeps one row in four apart,
+by whole shapes (n x k of a GEMM).
 """
 
 
