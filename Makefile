@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint format bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-fast lint docs format bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -28,6 +28,10 @@ lint: $(VENV)/dev.stamp ## what CI checks besides the tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/docs.stamp ## build the site of all pages and of the docstrings into out/site
+	$(BIN)/python -m sphinx -q -E -j 2 --fail-on-warning --keep-going -c tools/site -d out/doctrees . out/site
+	@echo "open out/site/docs/index.html"
 
 format: $(VENV)/dev.stamp ## format the code and sort its imports
 	$(BIN)/ruff format .
@@ -114,6 +118,10 @@ $(VENV)/run.stamp: pyproject.toml constraints/locked.txt | $(VENV)/pip.stamp
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(PIP) install --quiet --constraint constraints/locked.txt --group dev
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/run.stamp
+	$(PIP) install --quiet --constraint constraints/locked.txt --group docs
 	@touch $@
 
 $(VENV)/torch.stamp: $(VENV)/dev.stamp

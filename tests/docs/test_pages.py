@@ -36,7 +36,8 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_page_is_in_the_index_once() -> None:
     linked = sorted(file for file, _ in links(DOCS / "index.md") if file.is_relative_to(DOCS))
-    assert linked == sorted(set(DOCS.rglob("*.md")) - {DOCS / "index.md"})
+    pages = {*DOCS.rglob("*.md"), *DOCS.rglob("*.rst")}
+    assert linked == sorted(pages - {DOCS / "index.md"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
