@@ -1,4 +1,4 @@
-"""Atomics on data: elements that several lanes name are changed one after another (ADR-0016).
+"""Atomics on data: elements that several lanes name are changed one after another (ADR-0030).
 
 The order is that of the programs, and inside a program that of the elements. Where nobody reads
 the old values, one numpy call does it; else elements are taken in *rounds*, each with one lane per

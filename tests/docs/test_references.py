@@ -1,0 +1,141 @@
+"""What docstrings and pages refer to exists: records of decisions, decisions in them, symbols."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.adr.test_adr_links import adr_files
+from tests.docs.code_names import PACKAGE, ROOT, names
+
+TREES = ("src", "tests", "tools", "benches", "docs", "adr", "changelog.d")
+KINDS = {".py", ".md", ".toml", ".yaml"}
+DECISION = re.compile(r"D\d+(?:\.\d+)*")
+DECIDED = re.compile(rf"^(?:[-*] )?\*\*({DECISION.pattern})\*\*", re.MULTILINE)
+GONE = re.compile(rf"^({DECISION.pattern}), .*is superseded by ADR-\d{{4}}\.$", re.MULTILINE)
+"""A superseded decision leaves a pointer in its record, which older texts may name."""
+REFERENCE = re.compile(
+    rf"ADR-(?P<number>\d{{4}})(?P<decisions>(?:(?:,| and| or| to)? {DECISION.pattern})*)"
+)
+ROLE = re.compile(r":(?:py:)?(?:func|mod|class|meth|data|attr|exc|obj|const):`~?(?P<name>[^`]*)`")
+DOTTED = re.compile(r"(?<![\w.-])kernbench(?:\.\w+)+")
+FILES_OF_OURS = re.compile(r"kernbench\.(?:py|md|yaml|toml|json|parquet)")
+
+
+def files() -> list[Path]:
+    below = [path for tree in TREES for path in (ROOT / tree).rglob("*")]
+    beside = [*ROOT.glob("*.md"), *ROOT.glob("*.py"), ROOT / "pyproject.toml", ROOT / "Makefile"]
+    return sorted(
+        path
+        for path in [*below, *beside]
+        if path.is_file() and (path.suffix in KINDS or path in beside)
+    )
+
+
+def place(path: Path, text: str, at: int) -> str:
+    return f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, at) + 1}"
+
+
+def wrong_records(path: Path, text: str, known: dict[str, set[str]]) -> Iterator[str]:
+    """Yield each reference to a record that is not there, or to a decision that is not in it."""
+    for found in REFERENCE.finditer(text):
+        decisions = known.get(found["number"])
+        where = place(path, text, found.start())
+        if decisions is None:
+            yield f"{where} {found[0]}: no such record"
+        else:
+            for each in set(DECISION.findall(found["decisions"])) - decisions:
+                yield f"{where} {found[0]}: the record has no {each}"
+
+
+def records() -> dict[str, set[str]]:
+    found = {path.name[:4]: path.read_text(encoding="utf-8") for path in adr_files()}
+    return {number: {*DECIDED.findall(text), *GONE.findall(text)} for number, text in found.items()}
+
+
+def test_references_to_decisions_lead_to_one() -> None:
+    known = records()
+    texts = {path: path.read_text(encoding="utf-8") for path in files()}
+    wrong = [each for path, text in texts.items() for each in wrong_records(path, text, known)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "text", ["see ADR" + "-0016", "ADR" + "-0003 D1 and D9", "ADR" + "-0042 D7"]
+)
+def test_a_reference_to_nothing_is_found(text: str) -> None:
+    assert len(list(wrong_records(ROOT / "README.md", text, records()))) == 1
+
+
+def docstrings(node: ast.AST, owners: tuple[str, ...] = ()) -> Iterator[tuple[ast.Constant, str]]:
+    """Yield strings that stand by themselves, with the class that each is in."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            if isinstance(child.value.value, str):
+                yield child.value, owners[-1] if owners else ""
+        else:
+            inside = (*owners, child.name) if isinstance(child, ast.ClassDef) else owners
+            yield from docstrings(child, inside)
+
+
+def wrong_symbols(text: str, owner: str) -> Iterator[str]:
+    """Yield each symbol that a docstring of a class, or of none, names and that is not there."""
+    for found in ROLE.finditer(text):
+        name = found["name"].removesuffix("()")
+        if not (names().has(name) or (owner and names().has_member(owner, name))):
+            yield found[0]
+    for found in DOTTED.finditer(ROLE.sub("", text)):
+        if not FILES_OF_OURS.fullmatch(found[0]) and not names().has(found[0]):
+            yield found[0]
+
+
+def test_symbols_in_docstrings_exist() -> None:
+    pytest.importorskip("torch")
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")) + sorted((ROOT / "tests").rglob("*.py")):
+        for string, owner in docstrings(ast.parse(path.read_text(encoding="utf-8"))):
+            wrong += [
+                f"{path.relative_to(ROOT)}:{string.lineno} {each}"
+                for each in wrong_symbols(str(string.value), owner)
+            ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_symbols_in_pages_exist() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "adr").glob("*.md")]
+    wrong = [
+        f"{page.relative_to(ROOT)} {each}"
+        for page in pages
+        for each in wrong_symbols(page.read_text(encoding="utf-8"), "")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        (":func:`~kernbench.replay.walk_kernel`", ""),
+        (":meth:`drive`", "Simulation"),
+        (":mod:`kernbench.sim_engine`", ""),
+        ("as kernbench.runtime_api.nothing says", ""),
+    ],
+)
+def test_a_symbol_that_is_not_there_is_found(text: str, owner: str) -> None:
+    assert len(list(wrong_symbols(text, owner))) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "owner"),
+    [
+        (":func:`~kernbench.replay.run_kernel`", ""),
+        (":meth:`sleep`", "Simulation"),
+        (":mod:`kernbench.clock`", ""),
+        ("the machine of kernbench.yaml", ""),
+    ],
+)
+def test_a_symbol_that_is_there_is_not_complained_about(text: str, owner: str) -> None:
+    assert not list(wrong_symbols(text, owner))
