@@ -90,15 +90,3 @@ def raised_at(error: BaseException) -> Site:
     code = found.tb_frame.f_code
     # An interrupt may come before a function's first line.
     return Site(code.co_filename, found.tb_lineno or code.co_firstlineno)
-
-
-def user_lines(most: int) -> tuple[Site, ...]:
-    """Return the program's own lines on the caller's stack, the innermost first."""
-    found: list[Site] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < most:
-        file = frame.f_code.co_filename
-        if not _OWNERS[file]:
-            found.append(Site(file, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(found)

@@ -90,11 +90,6 @@ class LinkPlan:
     def num_links(self) -> int:
         return len(self.links)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing but empty chunks move, which take latency only."""
-        return self.schedule.work_elements == 0
-
     def rounds(self) -> Iterator[Round]:
         """Yield the rounds in their order. Those of equal index arrays share where they travel."""
         for first, steps in _rounds(self.schedule):

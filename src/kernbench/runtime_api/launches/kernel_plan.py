@@ -91,7 +91,6 @@ class KernelEntry:
         self.binary = binary
         self.name = binary.name
         self.param_names = tuple(param.name for param in params)
-        self.num_params = len(params)
         self.pointer_params = tuple(p.index for p in params if p.is_pointer)
         self.int_params = tuple(
             p.index

@@ -23,11 +23,6 @@ Spans = npt.NDArray[np.int64]
 NO_SPANS: Spans = np.empty((0, 2), np.int64)
 
 
-def one_span(low: int, high: int) -> Spans:
-    """Return the range of bytes from ``low`` up to ``high``, exclusive."""
-    return np.array([[low, high]], np.int64) if high > low else NO_SPANS
-
-
 def flagged_spans(flags: Array, low: int = 0, unit: int = 1) -> Spans:
     """Return the ranges where a map is true; an entry stands for ``unit`` bytes, from ``low`` on.
 

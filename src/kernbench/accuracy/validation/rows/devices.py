@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from kernbench.errors import MachineError, UnknownNameError, nearest
-from kernbench.hardware import Machine, MachineSpec, known_machines, load_machine, parse_machine
+from kernbench.hardware import Machine, known_machines, load_machine, parse_machine
 
 
 class Machines:
@@ -49,10 +49,6 @@ class Machines:
         if found is None:
             found = self._built[key] = self._build(device, num_sips)
         return found
-
-    def devices_of(self, spec: MachineSpec) -> set[str]:
-        """Return the devices that a machine stands for here."""
-        return {each for each in spec.devices if self.machine_of(each).name == spec.name}
 
     def _build(self, device: str, num_sips: int) -> Machine:
         known = self._known.get(device)
