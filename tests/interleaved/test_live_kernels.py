@@ -20,7 +20,7 @@ from kernbench.errors import (
     OutOfBoundsError,
     UsageError,
 )
-from kernbench.interleaved import Executed, run_interleaved, strand
+from kernbench.interleaved import Executed, InterleavedLaunch, strand
 from kernbench.kernel_ir import evaluate, written_params
 from kernbench.replay import PointerArg
 from kernbench.triton_backend import KernelBinary, activate
@@ -45,7 +45,9 @@ class LiveLauncher(ExecutingLauncher):
             evaluate(binary.module, grid, ints, **options)
         params = [PointerArg(a.buffer) if isinstance(a, Tensor) else a for a in args]
         self.binary = binary
-        self.done = run_interleaved(binary.module, grid, ints, params, self.memory.find, **options)
+        self.done = InterleavedLaunch(
+            binary.module, grid, ints, params, self.memory.find, **options
+        ).execute()
 
     def zeros(self, *shape: int, dtype: Any = np.int32) -> Tensor:
         return self.tensor(np.zeros(shape, dtype))
@@ -371,6 +373,6 @@ def test_a_parameter_that_is_no_tensor_is_refused_where_it_is_used(device: LiveL
     kernels.far_load[(1,)](index, x, out)
     module, params = device.binary.module, [PointerArg(index.buffer), 5, PointerArg(out.buffer)]
     with pytest.raises(UsageError, match="parameter 1, which must be a tensor, but got 5"):
-        run_interleaved(
+        InterleavedLaunch(
             module, (1, 1, 1), {}, params, device.memory.find, num_warps=4, num_stages=1
-        )
+        ).execute()

@@ -4,8 +4,6 @@ from kernbench.interleaved.execution import StrandWatch, capture
 from kernbench.interleaved.launch import (
     Executed,
     InterleavedLaunch,
-    pace_interleaved,
-    run_interleaved,
 )
 from kernbench.interleaved.memory import Resolve
 from kernbench.interleaved.pacing import Decisions, Span, Watched, parts_of, spans_of
@@ -23,8 +21,6 @@ __all__ = [
     "Watched",
     "capture",
     "of_programs",
-    "pace_interleaved",
     "parts_of",
-    "run_interleaved",
     "spans_of",
 ]

@@ -41,20 +41,8 @@ class Executed:
     """All that it could reach, by parameter index: its arguments, and what is in ``reached``."""
 
 
-def run_interleaved(
-    module: Module,
-    grid: tuple[int, int, int],
-    ints: Mapping[int, int],
-    params: Params,
-    resolve: Resolve,
-    *,
-    num_warps: int,
-    num_stages: int,
-    roundings: Roundings = IN_FLOAT32,
-    watch: StrandWatch | None = None,
-    outside: OutsideReads | None = None,
-) -> Executed:
-    """Run a kernel on data, programs taking turns where they wait for each other (ADR-0031).
+class InterleavedLaunch:
+    """A kernel on data, programs taking turns where they wait for each other (ADR-0031).
 
     Args:
         module: The kernel.
@@ -65,50 +53,10 @@ def run_interleaved(
         num_warps: As the launch says; only passed on to the trace.
         num_stages: As the launch says.
         roundings: What becomes of float32 operands of products.
-        watch: Looks on; the sanitizer's checks.
+        watch: Looks on while commands run (the sanitizer's checks), or None.
         outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
-
-    Raises:
-        DeadlockError: Programs wait for something that no program does.
-        OutOfBoundsError: An access leaves its tensor.
-        BadPointerError: A loaded pointer belongs to no tensor.
-        UnsupportedOpError: The kernel has an operation that is not supported.
+        is_paced: Whether the caller performs what strands hand out, in the order of virtual time.
     """
-    launch = InterleavedLaunch(
-        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch, outside
-    )
-    try:
-        launch.run()
-    finally:
-        launch.show_printed()
-    return Executed(launch.trace(), launch.memory.reached, launch.memory.frame.pointers)
-
-
-def pace_interleaved(
-    module: Module,
-    grid: tuple[int, int, int],
-    ints: Mapping[int, int],
-    params: Params,
-    resolve: Resolve,
-    *,
-    num_warps: int,
-    num_stages: int,
-    roundings: Roundings = IN_FLOAT32,
-    watch: StrandWatch | None = None,
-    outside: OutsideReads | None = None,
-) -> InterleavedLaunch:
-    """Return a kernel on data whose strands hand out what they do; arguments as above."""
-    launch = InterleavedLaunch(
-        module, grid, ints, params, resolve, num_warps, num_stages, roundings, watch, outside
-    )
-    launch.is_paced = True
-    # Each signal of a loop has a time of its own.
-    launch.stepped.update(signalling_loops(module))
-    return launch
-
-
-class InterleavedLaunch:
-    """All strands of one launch, and what they share."""
 
     def __init__(
         self,
@@ -117,11 +65,13 @@ class InterleavedLaunch:
         ints: Mapping[int, int],
         params: Params,
         resolve: Resolve,
+        *,
         num_warps: int,
         num_stages: int,
-        roundings: Roundings,
+        roundings: Roundings = IN_FLOAT32,
         watch: StrandWatch | None = None,
         outside: OutsideReads | None = None,
+        is_paced: bool = False,
     ) -> None:
         self.module = module
         self.grid = grid
@@ -130,18 +80,32 @@ class InterleavedLaunch:
         self.num_stages = num_stages
         self.roundings = roundings
         self.watch = watch
-        """What looks on while commands run, or None."""
         self.memory = LaunchMemory(module.kernel.name, params, resolve, outside)
         self.liveness = Liveness(module)
-        self.stepped: set[Op] = set()
+        # Each signal of a loop has a time of its own.
+        self.stepped: set[Op] = set(signalling_loops(module)) if is_paced else set()
         """Loops that cannot run as one command."""
-        self.is_paced = False
-        """Whether somebody else performs what operations do, in the order of virtual time."""
+        self.is_paced = is_paced
         self.waiting: deque[Strand] = deque()
         """Strands in the order of their turns."""
         self.ended: list[Strand] = []
 
-    def run(self) -> None:
+    def execute(self) -> Executed:
+        """Run all programs.
+
+        Raises:
+            DeadlockError: Programs wait for something that no program does.
+            OutOfBoundsError: An access leaves its tensor.
+            BadPointerError: A loaded pointer belongs to no tensor.
+            UnsupportedOpError: The kernel has an operation that is not supported.
+        """
+        try:
+            self._run()
+        finally:
+            self.show_printed()
+        return Executed(self.trace(), self.memory.reached, self.memory.frame.pointers)
+
+    def _run(self) -> None:
         """Give strands their turns until all have ended.
 
         The order is fixed: by program at the start and where a strand is split, and whoever reads

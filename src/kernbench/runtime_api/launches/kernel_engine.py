@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
-from kernbench.interleaved import pace_interleaved, run_interleaved
+from kernbench.interleaved import InterleavedLaunch
 from kernbench.kernel_ir import footprints, out_of_bounds
 from kernbench.kernel_time import (
     Conditions,
@@ -24,7 +24,7 @@ from kernbench.replay import run_kernel
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
-    from kernbench.interleaved import Executed, InterleavedLaunch, Resolve
+    from kernbench.interleaved import Executed, Resolve
     from kernbench.kernel_ir import Footprint, OutOfBounds, TcmUse
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
@@ -158,20 +158,8 @@ class KernelEngine:
         watch: LiveWatch | None = None,
     ) -> Executed:
         """Execute a kernel that decides by data; return what it did."""
-        binary = plan.kernel.binary
-        executed = run_interleaved(
-            binary.module,
-            plan.grid,
-            plan.ints,
-            params,
-            resolve,
-            num_warps=binary.num_warps,
-            num_stages=binary.num_stages,
-            roundings=self._roundings,
-            watch=watch,
-            outside=self.outside,
-        )
-        if binary.name not in self.rounded:
+        executed = self._interleaved(plan, params, resolve, watch).execute()
+        if executed.trace.name not in self.rounded:
             self._note_rounded(executed.trace)
         return executed
 
@@ -183,8 +171,19 @@ class KernelEngine:
         watch: LiveWatch | None = None,
     ) -> InterleavedLaunch:
         """Return a kernel on data that goes on as time passes."""
+        return self._interleaved(plan, params, resolve, watch, is_paced=True)
+
+    def _interleaved(
+        self,
+        plan: LivePlan,
+        params: Sequence[Any],
+        resolve: Resolve,
+        watch: LiveWatch | None,
+        *,
+        is_paced: bool = False,
+    ) -> InterleavedLaunch:
         binary = plan.kernel.binary
-        return pace_interleaved(
+        return InterleavedLaunch(
             binary.module,
             plan.grid,
             plan.ints,
@@ -195,6 +194,7 @@ class KernelEngine:
             roundings=self._roundings,
             watch=watch,
             outside=self.outside,
+            is_paced=is_paced,
         )
 
     def run(self, trace: KernelTrace, params: Sequence[Any]) -> None:
