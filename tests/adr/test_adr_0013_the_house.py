@@ -14,7 +14,7 @@ SOURCE = ROOT / "src"
 
 # Third party: the modules that may import it (a package, or one module of it).
 SEAMS = {
-    "simpy": ("kernbench.clock", "kernbench.kernel_time.program.pipeline_reference"),
+    "simpy": ("kernbench.clock",),
     "greenlet": ("kernbench.clock.carriers",),
     "triton": ("kernbench.triton_backend", "kernbench.ops", "kernbench.tp.kernels"),
     "pydantic": ("kernbench.hardware",),

@@ -14,9 +14,9 @@ from kernbench.kernel_time.program.pipeline import (
     run_pipeline,
     side_by_side,
 )
-from kernbench.kernel_time.program.pipeline_reference import run_reference
 from kernbench.kernel_time.program.queues import Cost, Queue, Step
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
+from tests.kernel_time.program.pipeline_reference import run_reference
 
 
 class RandomProgram:
