@@ -185,6 +185,45 @@ def test_a_benchmark_leaves_the_tensors_as_they_were(torch) -> None:
     assert measured_ms == entry.template.duration_ps / 1e9
 
 
+def test_what_other_ranks_launch_during_a_benchmark_happens() -> None:
+    """A kernel that decides by data waits for its data; other ranks run meanwhile."""
+    measured_ms, filled = [], []
+
+    def main(rank: int, torch: RuntimeContext) -> None:
+        x, out = torch.ones(10, 16), torch.zeros(10, 16)
+        counter = torch.zeros(1, dtype=torch.int32)
+        if rank == 0:
+            torch.zeros(1 << 24)  # under way when the benchmark begins, and when others launch
+            probe = torch.launcher.benchmark_ms
+            measured_ms.append(
+                probe(lambda: kernels.persistent_scale[(4,)](x, out, counter, 10, B=16))
+            )
+        else:
+            for _ in range(20):
+                x.fill_(3)
+                add_one[(1,)](x, out, 160, BLOCK=256)
+                torch.ahbm.synchronize()
+            filled.append(out.tolist())
+
+    with RuntimeContext(ranks=2) as torch:
+        torch.multiprocessing.spawn(main, args=(torch,), nprocs=2)
+        alone = torch.ones(10, 16), torch.zeros(10, 16), torch.zeros(1, dtype=torch.int32)
+        alone_ms = torch.launcher.benchmark_ms(
+            lambda: kernels.persistent_scale[(4,)](*alone, 10, B=16)
+        )
+    assert filled == [[[4.0] * 16] * 10]
+    assert measured_ms == [alone_ms]
+
+
+def test_a_launch_in_a_benchmark_can_be_waited_for(torch) -> None:
+    x, out = torch.ones(4), torch.zeros(4)
+    milliseconds = torch.launcher.benchmark_ms(
+        lambda: torch.wait(torch.launch("add_one", add_one, x, out, 4, BLOCK=4))
+    )
+    assert milliseconds > 0
+    assert out.tolist() == [0.0] * 4
+
+
 def test_a_tensor_that_a_collective_uses_is_refused() -> None:
     with RuntimeContext(ranks=2) as torch:
 

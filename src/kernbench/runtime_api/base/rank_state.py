@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
+class Probe:
+    """A benchmark under way: its rank's launches reach no stream, their modeled time adds up."""
+
+    time_ps: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class RankState:
     """A rank's device and place in the world. Outside of ``spawn`` main has one too, rank 0."""
 
@@ -43,6 +50,8 @@ class RankState:
     """The name that ``torch.launch`` gave to the launch in progress."""
     launch_attributes: LaunchAttributes | None = None
     """What ``torch.launch`` was told of the launch in progress."""
+    probe: Probe | None = None
+    """While the rank measures launches (``benchmark_ms``), what they add up in."""
     blocking_wait: bool = True
     """Whether waiting for a collective holds up the host, or the current stream only."""
     extensions: dict[Any, Any] = field(default_factory=dict)

@@ -85,8 +85,6 @@ class Run:
         """Host tensors that kernels may reach through addresses in memory."""
         self.started_s = perf_counter()
         self.ended = False
-        self.probed_ps: int | None = None
-        """Inside ``benchmark_ms``: the modeled time so far. Nothing reaches a stream then."""
         self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
         self.devices = Devices(self.machine, self.simulation, data)
         self.has_symmetric = False
@@ -144,11 +142,12 @@ class Run:
 
         It ``writes`` and ``reads`` the elements of these tensors.
         """
-        if self.probed_ps is not None:
-            self.probed_ps += command.template.duration_ps
+        state = self.rank_state
+        if state.probe is not None:
+            state.probe.time_ps += command.template.duration_ps
             command.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
             return command
-        self.pass_launch_time(command.label)
+        self.pass_launch_time(state, command.label)
         if command.target is not None:
             command.target.last_writer = command
         self.enqueue(self.queue_for(command.sip_id), command)
@@ -167,9 +166,8 @@ class Run:
         if command.blocks_host:
             self._comes_after(command)
 
-    def pass_launch_time(self, label: str) -> None:
-        """Let the host time of one launch pass for the current rank."""
-        state = self.rank_state
+    def pass_launch_time(self, state: RankState, label: str) -> None:
+        """Let the host time of one launch pass for the current rank, whose state that is."""
         delay_ps = self.devices.sip(state.sip_id).launch_ps
         simulation = self.simulation
         start_ps: int = simulation.env._now  # type: ignore[assignment]

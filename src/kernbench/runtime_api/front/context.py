@@ -250,7 +250,7 @@ class RuntimeContext:
         grid: Any = None,
         attributes: Any = None,
         **constexprs: Any,
-    ) -> Handle | None:
+    ) -> Handle:
         """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
 
         ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
@@ -276,8 +276,8 @@ class RuntimeContext:
         finally:
             state.launch_label = outer
             state.launch_attributes = outer_attributes
-        if state.last_launch is None and self.run.probed_ps is None:
-            # A grid without programs: there is nothing to wait for.
+        if state.last_launch is None:
+            # A grid without programs, or a benchmark: there is nothing to wait for.
             handle = Handle(self.simulation.env, name)
             handle.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
             return handle

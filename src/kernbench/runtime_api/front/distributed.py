@@ -485,7 +485,7 @@ class Distributed(Groups):
                     "take contiguous tensors, use contiguous()"
                 )
         site = user_site()
-        run.pass_launch_time(signature.op)
+        run.pass_launch_time(state, signature.op)
         return Work(run, signature, inputs, outputs, site, sent, taken)
 
     def _arrive(self, meeting: Collective, position: int, work: Work, channel: Any) -> None:

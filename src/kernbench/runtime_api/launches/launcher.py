@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import StreamCommand
-from kernbench.errors import UsageError
-from kernbench.kernel_time import Tables, cached_shares, gathered_params, meet_operands
+from kernbench.kernel_time import Tables, cached_shares, meet_operands
 from kernbench.replay import PointerArg
+from kernbench.runtime_api.base.rank_state import Probe
 from kernbench.runtime_api.launches.argument_errors import (
     check_race,
     pointer_argument,
@@ -23,11 +23,10 @@ from kernbench.runtime_api.launches.live_launch import (
     LiveLaunch,
     LivePlan,
     Reach,
-    run_on_copies,
     run_watched,
 )
 from kernbench.runtime_api.launches.paced_plan import build_paced, paced_plan
-from kernbench.runtime_api.launches.tables import tables_of
+from kernbench.runtime_api.launches.probing import probe_launch
 from kernbench.runtime_api.memory.host_tensor import HostMemory
 from kernbench.runtime_api.memory.known_memory import KnownMemory
 from kernbench.runtime_api.tensors.tensor import Tensor
@@ -138,8 +137,11 @@ class KernelLauncher:
         run = self.run
         if run.ended:
             run.check_open(f"kernel {binary.name}")
-        entry, plan = self.planned(binary, grid, args)
         state = run.rank_state
+        if state.probe is not None:
+            state.probe.time_ps += self.probe_ps(binary, grid, args)
+            return
+        entry, plan = self.planned(binary, grid, args)
         if isinstance(plan, LivePlan):
             self._launch_live(plan, state, args)
             return
@@ -149,17 +151,10 @@ class KernelLauncher:
         addresses = [0] * len(args)
         params = list(args)
         host = HostMemory(state.sip_id)
-        written, policies = self._bind(plan, state, addresses, params, host)
+        written, policies = self.bind(plan, state, addresses, params, host)
         name = state.launch_label or entry.name
         attributes = state.launch_attributes or PLAIN_LAUNCH
         if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
-            return
-        if run.probed_ps is not None:
-            # As benchmarks measure: with cold caches.
-            found = self.template(
-                plan, policies, state.sip_id, name, attributes, tables=plan.tables(params)
-            )
-            run.probed_ps += found.duration_ps
             return
         if not plan.templates:
             # What cannot be scheduled at all is an error of the launch, not of whoever waits.
@@ -171,7 +166,7 @@ class KernelLauncher:
         launch = KernelLaunch(
             self, plan, policies, tuple(addresses), params, state, name, attributes, tables
         )
-        run.pass_launch_time(name)
+        run.pass_launch_time(state, name)
         for buffer in written:
             buffer.last_writer = launch
         state.last_launch = launch
@@ -190,7 +185,7 @@ class KernelLauncher:
         run = self.run
         addresses, params = [0] * len(args), list(args)
         host = HostMemory(state.sip_id)
-        written, policies = self._bind(plan, state, addresses, params, host)
+        written, policies = self.bind(plan, state, addresses, params, host)
         name = state.launch_label or plan.kernel.name
         known = KnownMemory()
         if not run.has_data:
@@ -200,9 +195,6 @@ class KernelLauncher:
         if run.has_symmetric and self._paced(plan, state, policies, addresses, params, name):
             return
         reach = Reach(run, plan, state, params)
-        if run.probed_ps is not None:
-            run.probed_ps += self._probed_ps(plan, policies, params, reach, state, name)
-            return
         executed = None
         if not run.has_data:
             # Nothing that other launches compute decides what it does.
@@ -211,7 +203,7 @@ class KernelLauncher:
         launch = LiveLaunch(
             run, self.engine, plan, policies, addresses, params, reach, state, name, executed
         )
-        run.pass_launch_time(name)
+        run.pass_launch_time(state, name)
         for buffer in (*written, *reach.written):
             buffer.last_writer = launch
         known.keep(written, launch)
@@ -229,22 +221,13 @@ class KernelLauncher:
         params: list[Any],
         name: str,
     ) -> bool:
-        """Enqueue a kernel if it talks to other SIPs; return whether it does.
-
-        Raises:
-            UsageError: It is being benchmarked.
-        """
+        """Enqueue a kernel if it talks to other SIPs; return whether it does."""
         run = self.run
         paced = paced_plan(run, plan, params, state.sip_id)
         if paced is None:
             return False
-        if run.probed_ps is not None:
-            raise UsageError(
-                f"kernel {plan.kernel.name} talks to other SIPs, so that it cannot be benchmarked "
-                "apart from them; time real launches with torch.ahbm.Event"
-            )
         launch = build_paced(self, paced, state, policies, addresses, params, name)
-        run.pass_launch_time(name)
+        run.pass_launch_time(state, name)
         for buffer in launch.writes:
             buffer.last_writer = launch
         state.last_launch = launch
@@ -260,23 +243,9 @@ class KernelLauncher:
             return partial(self.execute, plan.trace, params)
         return partial(self.engine.run_checked, plan.trace, params, sanitizer, launched)
 
-    def _probed_ps(
-        self,
-        plan: LivePlan,
-        policies: Policies,
-        params: list[Any],
-        reach: Reach,
-        state: RankState,
-        name: str,
-    ) -> int:
-        """Return the duration of a kernel that decides by data, run on copies of its tensors."""
-        run = self.run
-        run.synchronize(state.sip_id)
-        run.replay_queue.drain()
-        executed = run_on_copies(run, self.engine, plan, params, reach)
-        tables = tables_of(gathered_params(executed.trace), executed.pointers)
-        conditions = self.engine.conditions(state.sip_id, policies, tables=tables)
-        return self.engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps
+    def probe_ps(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> int:
+        """Return the modeled time of a launch with cold caches; see :func:`probe_launch`."""
+        return probe_launch(self, binary, grid, args)
 
     def planned(
         self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]
@@ -354,8 +323,9 @@ class KernelLauncher:
         None if a benchmark is under way, whose launches are on no stream.
         """
         run = self.run
-        launch = run.rank_state.last_launch
-        if run.probed_ps is not None or not isinstance(launch, StreamCommand):
+        state = run.rank_state
+        launch = state.last_launch
+        if state.probe is not None or not isinstance(launch, StreamCommand):
             return None
 
         def time_ns() -> float:
@@ -366,15 +336,16 @@ class KernelLauncher:
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
         """Return the modeled device time of what ``fn`` launches; no clock moves, no data."""
-        run = self.run
-        outer, run.probed_ps = run.probed_ps, 0
+        state = self.run.rank_state
+        outer, probe = state.probe, Probe()
+        state.probe = probe
         try:
             fn()
-            return run.probed_ps / 1e9
         finally:
-            run.probed_ps = outer
+            state.probe = outer
+        return probe.time_ps / 1e9
 
-    def _bind(
+    def bind(
         self,
         plan: KernelPlan | LivePlan,
         state: RankState,

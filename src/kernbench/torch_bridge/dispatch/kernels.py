@@ -58,9 +58,12 @@ class TorchLauncher(KernelLauncher):
             UsageError: It touches what a collective uses that was not waited for.
             NoDataError: It decides by data, and the run has none.
         """
-        entry, plan = self.planned(binary, grid, args)
         process = current()
         state, run = process.state, self.run
+        if state.probe is not None:
+            state.probe.time_ps += self.probe_ps(binary, grid, args)
+            return
+        entry, plan = self.planned(binary, grid, args)
         if process.capture is not None:
             args = _with_tensors(plan, args)
             written = [args[index] for index, _, _, writes in plan.pointers if writes]
@@ -73,14 +76,30 @@ class TorchLauncher(KernelLauncher):
             timing = self._timing(plan, state.sip_id, tables)
             if run.sanitizer is not None:
                 run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
-            if run.has_data and run.probed_ps is None:
+            if run.has_data:
                 self.record(plan, params, Launched(entry.name, state.rank))()
-        if process.is_replaying:
-            return
-        if run.probed_ps is None:
+        if not process.is_replaying:
             process.host.launch(entry.name, timing, state.sip_id)
+
+    def probe_ps(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> int:
+        """Return the modeled time of a launch that does not happen.
+
+        Raises:
+            KernbenchError: As :meth:`launch`.
+        """
+        entry, plan = self.planned(binary, grid, args)
+        state, run = current().state, self.run
+        params = self._params_of(plan, args, state)
+        if isinstance(plan, LivePlan):
+            reach = self._reach(plan, params, state)
+            executed = run_on_copies(run, self.engine, plan, params, reach)
+            timing = self._timing_of(plan, executed, state.sip_id)
         else:
-            run.probed_ps += timing.template(False).duration_ps
+            tables = _tables(plan, args) if plan.gathered else ()
+            timing = self._timing(plan, state.sip_id, tables)
+            if run.sanitizer is not None:
+                run.sanitizer.check_launch(plan.trace, Launched(entry.name, state.rank))
+        return timing.template(False).duration_ps
 
     def _timing(self, plan: KernelPlan, sip_id: int, tables: Tables) -> OperationTiming:
         """Return the schedules of a launch; SIPs without a description of their own share them."""
@@ -100,23 +119,34 @@ class TorchLauncher(KernelLauncher):
 
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
         """Compute a kernel that decides by data, and return the schedules of what it did."""
-        run, engine, name = self.run, self.engine, plan.kernel.name
-        if not run.has_data and not any(
+        run = self.run
+        reach = self._reach(plan, params, state)
+        launched = Launched(plan.kernel.name, state.rank)
+        executed = run_watched(run, self.engine, plan, params, reach, launched)
+        if not run.has_data:
+            _forget_written(executed)
+        return self._timing_of(plan, executed, state.sip_id)
+
+    def _reach(self, plan: LivePlan, params: list[Any], state: RankState) -> Reach:
+        """Return what a kernel that decides by data may go to.
+
+        Raises:
+            NoDataError: Nothing of it is known.
+        """
+        if not self.run.has_data and not any(
             each.buffer.has_data for each in params if isinstance(each, PointerArg)
         ):
             raise plan.no_data_error()
-        reach = Reach(run, plan, state, params)
-        if run.probed_ps is None:
-            executed = run_watched(run, engine, plan, params, reach, Launched(name, state.rank))
-            if not run.has_data:
-                _forget_written(executed)
-        else:
-            executed = run_on_copies(run, engine, plan, params, reach)
+        return Reach(self.run, plan, state, params)
+
+    def _timing_of(self, plan: LivePlan, executed: Executed, sip_id: int) -> OperationTiming:
+        """Return the schedules of what a kernel that decides by data did."""
+        engine = self.engine
 
         def make(queued: bool) -> Template:
             tables = tables_of(gathered_params(executed.trace), executed.pointers)
-            conditions = engine.conditions(state.sip_id, (), queued=queued, tables=tables)
-            return engine.schedule(executed.trace, state.sip_id, conditions, name)
+            conditions = engine.conditions(sip_id, (), queued=queued, tables=tables)
+            return engine.schedule(executed.trace, sip_id, conditions, plan.kernel.name)
 
         return OperationTiming(make)
 
