@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kernbench.cli.app import app
-from kernbench.cli.collective import parse_size
+from kernbench.cli.commands.collective import parse_size
 from kernbench.collectives import known_ops
 from kernbench.errors import UsageError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kernbench.cli.machine import check_machine, diff_machines, print_schema
+from kernbench.cli.commands.machine import check_machine, diff_machines, print_schema
 from kernbench.hardware import known_machines, load_machine, machine_schema
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernbench.cli.machine import show_machine
+from kernbench.cli.commands.machine import show_machine
 from kernbench.hardware import fitted_constants, known_machines, leaves, load_machine, source_of
 
 GEMM = {

@@ -14,8 +14,8 @@ from kernbench.accuracy.validation import Category, part_of, read_rows
 from kernbench.accuracy.validation.predictors.gemm import GemmTuner, tiles
 from kernbench.accuracy.validation.rows.harness import Harness
 from kernbench.accuracy.validation.rows.problem import Problem
-from kernbench.cli.measured import CalibrateOptions
-from kernbench.cli.measured import calibrate as calibrate_command
+from kernbench.cli.commands.measured import CalibrateOptions
+from kernbench.cli.commands.measured import calibrate as calibrate_command
 from kernbench.dtypes import bfloat16
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError
 from kernbench.hardware import load_machine, machine_text, parse_machine

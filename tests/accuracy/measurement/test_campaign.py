@@ -23,8 +23,8 @@ from kernbench.accuracy.measurement import (
 )
 from kernbench.accuracy.measurement.campaign import LEAST_RUNS
 from kernbench.accuracy.validation import answer_rows, read_rows
-from kernbench.cli.measured import MeasureOptions
-from kernbench.cli.measured import measure as measure_command
+from kernbench.cli.commands.measured import MeasureOptions
+from kernbench.cli.commands.measured import measure as measure_command
 from kernbench.dtypes import DType, bfloat16, float32
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import load_machine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pdb
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -46,6 +45,8 @@ def progress(describe: Callable[[], str]) -> Iterator[None]:
         end()
         sys.breakpointhook = hook
         if hook is sys.__breakpointhook__ and "PYTHONBREAKPOINT" not in os.environ:
+            import pdb
+
             # Python's own hook would stop in its caller, which is this function.
             return pdb.Pdb().set_trace(sys._getframe(1))
         return hook(*args, **kwargs)

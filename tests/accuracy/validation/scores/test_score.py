@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from kernbench.accuracy.validation import answer_rows, errors_of, measure, presets, read_rows
 from kernbench.accuracy.validation.scores.baselines import baselines, fit, ideal_us
 from kernbench.cli.app import app
-from kernbench.cli.validate import ValidateOptions, validate
+from kernbench.cli.commands.validate import ValidateOptions, validate
 from kernbench.errors import UsageError
 
 TEXT = """\

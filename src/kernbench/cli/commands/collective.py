@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from kernbench.collectives import known_ops
+import typer
+
+from kernbench.cli import options as given
 from kernbench.errors import KernbenchError, UnknownNameError, UsageError, nearest
-from kernbench.hardware import load_machine
-from kernbench.links import Asked, Choice, Selector
-from kernbench.report import format_amount, format_ns
+
+if TYPE_CHECKING:
+    from kernbench.links import Choice
 
 _ITEM_BYTES = 2
 _SIZE = re.compile(r"(\d+)\s*(?:([kmg])(?:i?b)?|b)?", re.IGNORECASE)
@@ -31,8 +34,50 @@ class CollectiveOptions:
     steps: int
 
 
+PLACE = 80
+app = typer.Typer(
+    name="collective", help="Look into a collective before it runs.", no_args_is_help=True
+)
+
+
+@app.command("show")
+def _show_collective(
+    op: Annotated[str, typer.Argument(metavar="OP", help="all_reduce, all_to_all, ...")],
+    machine: given.Machine = "ahbm",
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="Ranks, on SIPs 0 to N-1; all by default.")
+    ] = None,
+    size: Annotated[
+        str, typer.Option(metavar="BYTES", help="The message, like 4096, 64K or 1MiB.")
+    ] = "1MiB",
+    algorithm: Annotated[str, typer.Option(metavar="NAME", help="An algorithm.")] = "auto",
+    protocol: Annotated[str, typer.Option(metavar="NAME", help="One of the machine's.")] = "auto",
+    steps: Annotated[int, typer.Option(min=0, help="How many steps to print.")] = 32,
+) -> None:
+    """Show a collective's algorithm, its modeled time, its bound, and its schedule step by step.
+
+    The message is as nccl-tests counts it, in elements of 2 bytes; of one rank for all_to_all. The
+    bench ccl_selection prints what every other way would take.
+    """
+    asked = CollectiveOptions(
+        op=op,
+        machine=machine,
+        ranks=ranks,
+        size=size,
+        algorithm=algorithm,
+        protocol=protocol,
+        steps=steps,
+    )
+    raise typer.Exit(show_collective(asked))
+
+
 def show_collective(options: CollectiveOptions) -> int:
     """Print one collective: who chose its algorithm, its time and bounds, and every step."""
+    from kernbench.collectives import known_ops
+    from kernbench.hardware import load_machine
+    from kernbench.links import Asked, Selector
+    from kernbench.report import format_amount, format_ns
+
     try:
         if options.op not in known_ops():
             raise UnknownNameError(

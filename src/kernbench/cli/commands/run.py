@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from kernbench.checks import Check
+from kernbench.cli import options as given
 from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
 from kernbench.cli.console.streams import ends_without_reader
-from kernbench.cli.programs.bench_file import Bench, load_bench
-from kernbench.cli.programs.failures import (
-    describe_failure,
-    is_broken_pipe,
-    is_interrupt,
-    print_traceback,
-)
-from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+from kernbench.cli.programs.bench_file import Bench, known_benches, load_bench
 from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
-from kernbench.hardware import Machine, file_of, load_machine
 from kernbench.outputs import Outputs
-from kernbench.report import Report, dump_trace, format_ns, idle_parts, peaks_of, print_report
 
 if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+    from kernbench.report import Report
     from kernbench.runtime_api import RuntimeContext
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -63,6 +58,74 @@ class RunOptions(OutputOptions):
     tf32: str
 
 
+PLACE = 10
+app = typer.Typer()
+
+
+@app.command(
+    "run",
+    context_settings={"help_option_names": []},
+    epilog=f"Benches that ship with kernbench: {', '.join(known_benches())}.",
+)
+def _run_bench(
+    context: typer.Context,
+    bench: Annotated[
+        str | None,
+        typer.Argument(metavar="BENCH", help="A Python file with run(torch, ...), or a name."),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Machine: a preset, NAME:SIPS, or a YAML file; the bench's MACHINE, else ahbm.",
+        ),
+    ] = None,
+    ranks: given.Ranks = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),
+    ] = None,
+    data: given.Data = True,
+    seed: Annotated[int, typer.Option(help="Seed of torch.rand and torch.randn.")] = 0,
+    tf32: given.Tf32 = "round",
+    log: given.Log = None,
+    trace: given.Trace = None,
+    json: given.Json = None,
+    check: given.Check = None,
+    check_nan: given.CheckNan = False,
+    allow: given.Allow = None,
+    debug: given.Debug = False,
+    show_help: Annotated[
+        bool, typer.Option("--help", help="Show this, or the parameters of BENCH.")
+    ] = False,
+) -> None:
+    """Run a bench on a machine and show where the time went."""
+    if bench is None:
+        if show_help:
+            typer.echo(context.get_help())
+            raise typer.Exit(0)
+        typer.echo(f"error: name a bench: a file, or one of {', '.join(known_benches())}", err=True)
+        raise typer.Exit(2)
+    if show_help:
+        raise typer.Exit(show_bench(bench, debug))
+    asked = RunOptions(
+        bench=bench,
+        machine=machine,
+        ranks=ranks,
+        params=tuple(param or ()),
+        data=data,
+        seed=seed,
+        tf32=tf32,
+        check="nan" if check_nan else check,
+        allow=tuple(allow) if allow else None,
+        log=log,
+        trace=trace,
+        json=json,
+        debug=debug,
+    )
+    raise typer.Exit(run_bench(asked))
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """A run that can start: everything the user typed was understood."""
@@ -86,6 +149,7 @@ def run_bench(options: RunOptions) -> int:
 
 def show_bench(given: str, debug: bool) -> int:
     """Print a bench's documentation and parameters, and return the exit status."""
+    from kernbench.cli.programs.parameters import parameters_of
 
     def show() -> int:
         bench = load_bench(given)
@@ -118,6 +182,8 @@ def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> i
         if not usage:
             return _report_failure(error, debug)
         if debug:
+            from kernbench.cli.programs.failures import print_traceback
+
             print_traceback(error)
         print(f"error: {error}", file=sys.stderr)
         return WRONG_USAGE
@@ -133,6 +199,13 @@ def _report_interrupt(error: BaseException) -> int:
 
 
 def _report_failure(error: BaseException, debug: bool) -> int:
+    from kernbench.cli.programs.failures import (
+        describe_failure,
+        is_broken_pipe,
+        is_interrupt,
+        print_traceback,
+    )
+
     if is_interrupt(error):
         return _report_interrupt(error)
     if is_broken_pipe(error):
@@ -146,6 +219,9 @@ def _report_failure(error: BaseException, debug: bool) -> int:
 
 
 def _plan(options: RunOptions) -> _Plan:
+    from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+    from kernbench.hardware import load_machine
+
     bench = load_bench(options.bench)
     params = parse_parameters(options.params, parameters_of(bench.run), bench.name)
     ranks = bench.ranks if options.ranks is None else options.ranks
@@ -159,9 +235,11 @@ def make_room(options: OutputOptions, machine: str | None, inputs: Iterable[str 
     Raises:
         OutputError: There is no place for one of them, or another command is writing it.
     """
+    from kernbench.hardware import file_of
+
     asked = {f"--{name}": getattr(options, name) for name in ("log", "trace", "json")}
-    for option, given in asked.items():
-        if given == STDOUT and option != "--json":
+    for option, file in asked.items():
+        if file == STDOUT and option != "--json":
             raise UsageError(f"{option} takes a file; only --json can go to stdout")
     if asked["--json"] == STDOUT:
         del asked["--json"]
@@ -202,7 +280,11 @@ def run_and_report(
     Returns the exit status that ``work`` gives. Without files to write there is nothing to go on
     for when nobody reads what the program prints.
     """
+    import json
+
     from rich.console import Console
+
+    from kernbench.report import format_ns, idle_parts, peaks_of, print_report
 
     json_only = options.json == STDOUT
     log, machine = context.op_log, context.machine
@@ -246,6 +328,8 @@ def run_and_report(
 
 def _write(context: RuntimeContext, outputs: Outputs, report: str) -> list[str]:
     """Write the files of a run, and return what there is to say about them."""
+    from kernbench.report import dump_trace
+
     said = []
     log, machine = context.op_log, context.machine
     outputs.refuse(imported())

@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from typing import Annotated
 
-import yaml
+import typer
 
 from kernbench.errors import KernbenchError
-from kernbench.hardware import (
-    fitted_constants,
-    known_machines,
-    leaves,
-    load_machine,
-    machine_schema,
-    source_of,
+
+PLACE = 60
+app = typer.Typer(
+    name="machine", help="Show the machines that ship with kernbench.", no_args_is_help=True
 )
-from kernbench.report import format_amount, peaks_of
+
+
+@app.command("list")
+def _list_machines() -> None:
+    """List the machines, the numbers of SIPs that they come in, and what they are."""
+    raise typer.Exit(list_machines())
+
+
+@app.command("show")
+def _show_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
+) -> None:
+    """Show a machine: its peak rates, then every number of its description."""
+    raise typer.Exit(show_machine(name))
+
+
+@app.command("check")
+def _check_machine(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="As --machine takes it.")],
+) -> None:
+    """Check a machine file at all of its sizes; name numbers that have no source."""
+    raise typer.Exit(check_machine(name))
+
+
+@app.command("diff")
+def _diff_machines(
+    first: Annotated[str, typer.Argument(metavar="A", help="As --machine takes it.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The machine to compare with it.")],
+) -> None:
+    """Show the keys in which two machines differ."""
+    raise typer.Exit(diff_machines(first, second))
+
+
+@app.command("schema")
+def _print_schema() -> None:
+    """Print the JSON schema of machine files, by which editors complete and check them."""
+    raise typer.Exit(print_schema())
 
 
 def list_machines() -> int:
     """Print the machines that ship with kernbench and return the exit status."""
+    from kernbench.hardware import known_machines, load_machine
+
     specs = [load_machine(name, 1).spec for name in known_machines()]
     width = max(len(spec.name) for spec in specs)
     for spec in specs:
@@ -31,6 +66,11 @@ def list_machines() -> int:
 
 def show_machine(name: str) -> int:
     """Print one machine and return the exit status."""
+    import yaml
+
+    from kernbench.hardware import fitted_constants, load_machine
+    from kernbench.report import format_amount, peaks_of
+
     try:
         machine = load_machine(name)
     except KernbenchError as error:
@@ -51,6 +91,8 @@ def show_machine(name: str) -> int:
 
 def check_machine(name: str) -> int:
     """Say whether a file describes a machine, at each of its sizes, and return the exit status."""
+    from kernbench.hardware import leaves, load_machine, source_of
+
     try:
         spec = load_machine(name).spec
         machine = load_machine(name)
@@ -76,6 +118,8 @@ def check_machine(name: str) -> int:
 
 def diff_machines(first: str, second: str) -> int:
     """Print the keys in which two machines differ, and return the exit status."""
+    from kernbench.hardware import leaves, load_machine
+
     try:
         before, after = (
             dict(leaves(load_machine(name).spec.model_dump(mode="json", exclude={"sources"})))
@@ -102,5 +146,9 @@ def diff_machines(first: str, second: str) -> int:
 
 def print_schema() -> int:
     """Print the JSON schema of machine files and return the exit status."""
+    import json
+
+    from kernbench.hardware import machine_schema
+
     print(json.dumps(machine_schema(), indent=2, ensure_ascii=False))
     return 0

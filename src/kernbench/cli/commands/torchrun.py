@@ -10,13 +10,26 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
-from kernbench.cli.run import DONE, FAILED, OutputOptions, guarded, make_room, run_and_report
-from kernbench.cli.script import compile_program, find_script
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.commands.run import (
+    DONE,
+    FAILED,
+    OutputOptions,
+    guarded,
+    make_room,
+    run_and_report,
+)
+from kernbench.cli.commands.script import compile_program, find_script
+from kernbench.cli.registry import option_names
 from kernbench.errors import UsageError
-from kernbench.hardware import Machine, load_machine
 from kernbench.outputs import Outputs
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +58,106 @@ class TorchrunOptions(OutputOptions):
     """The names that options of the command have."""
 
 
+PLACE = 30
+app = typer.Typer()
+
+
+@app.command("torchrun", context_settings={"allow_interspersed_args": False})
+def _torchrun(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A PyTorch program.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
+    ] = None,
+    nproc_per_node: Annotated[
+        str,
+        typer.Option(
+            "--nproc-per-node",
+            "--nproc_per_node",
+            metavar="N|gpu",
+            help="Ranks, gpu for one per device; with 1 the program may spawn ranks itself.",
+        ),
+    ] = "1",
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as of python -m.")
+    ] = False,
+    nnodes: Annotated[
+        str, typer.Option("--nnodes", metavar="1", help="As torchrun's; there is one node.")
+    ] = "1",
+    master_addr: Annotated[
+        str, typer.Option("--master-addr", "--master_addr", help="Of MASTER_ADDR.")
+    ] = "localhost",
+    master_port: Annotated[
+        int, typer.Option("--master-port", "--master_port", help="Of MASTER_PORT.")
+    ] = 29500,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="As torchrun's; it is always so.")
+    ] = False,
+    node_rank: Annotated[str, typer.Option("--node-rank", "--node_rank", hidden=True)] = "0",
+    max_restarts: Annotated[int, typer.Option("--max-restarts", "--max_restarts", hidden=True)] = 0,
+    rdzv_backend: Annotated[
+        str, typer.Option("--rdzv-backend", "--rdzv_backend", hidden=True)
+    ] = "",
+    rdzv_endpoint: Annotated[
+        str, typer.Option("--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
+    ] = "",
+    rdzv_id: Annotated[str, typer.Option("--rdzv-id", "--rdzv_id", hidden=True)] = "none",
+    machine: given.Machine = "ahbm",
+    data: given.Data = True,
+    log: given.Log = None,
+    trace: given.Trace = None,
+    json: given.Json = None,
+    check: given.Check = None,
+    check_nan: given.CheckNan = False,
+    allow: given.Allow = None,
+    ranks_print: Annotated[
+        str, typer.Option(metavar="all|0,1,...", help="The ranks whose output is shown.")
+    ] = "all",
+    prefix: Annotated[
+        bool, typer.Option("--prefix/--no-prefix", help="Show each line's rank before it.")
+    ] = False,
+    private: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
+        ),
+    ] = None,
+    debug: given.Debug = False,
+) -> None:
+    """Run an unmodified PyTorch program on simulated devices; then show where the time went.
+
+    Options of kernbench come before SCRIPT, arguments of the program after it. Every rank is a
+    simulated process with the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, ...);
+    "cuda" is the machine, "nccl" its links. Options of torchrun that find other nodes or restart
+    workers (--rdzv-backend, --rdzv-endpoint, --max-restarts, ...) are accepted. Needs PyTorch: pip
+    install "kernbench[torch]".
+    """
+    asked = TorchrunOptions(
+        script=script,
+        args=tuple(args or ()),
+        nproc_per_node=nproc_per_node,
+        module=module,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=master_addr,
+        master_port=master_port,
+        run_id=rdzv_id,
+        machine=machine,
+        data=data,
+        check="nan" if check_nan else check,
+        allow=tuple(allow) if allow else None,
+        log=log,
+        trace=trace,
+        json=json,
+        ranks_print=ranks_print,
+        prefix=prefix,
+        private=tuple(private or ()),
+        debug=debug,
+        own_options=option_names(context),
+    )
+    raise typer.Exit(torchrun(asked))
+
+
 def torchrun(options: TorchrunOptions) -> int:
     """Run a program, report, and return its exit status."""
 
@@ -55,6 +168,7 @@ def torchrun(options: TorchrunOptions) -> int:
                 f"{options.node_rank}; all ranks run here: give their number with "
                 "--nproc-per-node, and nodes in the machine's description"
             )
+        from kernbench.hardware import load_machine
         from kernbench.torch_bridge import check_ranks, check_torch
 
         path = _find_module(options.script) if options.module else find_script(options.script)
@@ -75,6 +189,7 @@ def torchrun(options: TorchrunOptions) -> int:
 def _run(
     options: TorchrunOptions, path: Path, machine: Machine, nprocs: int, outputs: Outputs
 ) -> int:
+    from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
     from kernbench.torch_bridge import check_private, run_torchrun
 
     shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
@@ -141,6 +256,8 @@ def _num_processes(options: TorchrunOptions) -> int:
     """
     text = options.nproc_per_node
     if text in ("gpu", "auto"):
+        from kernbench.hardware import load_machine
+
         return load_machine(options.machine, None).num_sips
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"--nproc-per-node must be at least 1, or gpu, but got {text}")

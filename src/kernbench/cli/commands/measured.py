@@ -42,12 +42,11 @@ class MeasureOptions:
     shapes: tuple[str, ...]
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add both commands to the command line."""
-    app.command("calibrate")(_calibrate)
-    app.command("measure")(_measure)
+PLACE = 50
+app = typer.Typer()
 
 
+@app.command("calibrate")
 def _calibrate(
     machine: Annotated[
         str, typer.Argument(metavar="MACHINE", help="The machine to start from: a preset or file.")
@@ -87,6 +86,7 @@ def _calibrate(
     calibrate(options)
 
 
+@app.command("measure")
 def _measure(
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Where gemm.csv and membound.csv go.")

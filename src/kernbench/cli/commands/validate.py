@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from kernbench.cli.console.progress import is_terminal
 from kernbench.errors import UsageError, nearest
@@ -54,12 +55,72 @@ class ValidateOptions:
     borrow: str | None = None
 
 
+PLACE = 40
+app = typer.Typer()
+
+
+@app.command("validate")
+def _validate(
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="CSV files of measured rows.")
+    ],
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the errors as JSON.")
+    ] = None,
+    worst: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Show the N rows that are furthest off.")
+    ] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes; as many as CPUs.")
+    ] = None,
+    every: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[CATEGORY=]N",
+            help="Score one row in N, picked by a hash; of one category, or of all. Repeatable.",
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a scatter plot (needs matplotlib).")
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the table as a Markdown page.")
+    ] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Your machine for the devices it lists; repeatable."),
+    ] = None,
+    borrow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DONOR:TARGET",
+            help="Score TARGET's GEMMs with DONOR's fitted constants, as if it had no rows.",
+        ),
+    ] = None,
+) -> None:
+    """Score the model on measured rows: errors per category, device and source."""
+    asked = ValidateOptions(
+        data=tuple(data),
+        json=json,
+        page=page,
+        plot=plot,
+        worst=worst,
+        jobs=jobs,
+        every=tuple(every or ()),
+        machines=tuple(machine or ()),
+        borrow=borrow,
+    )
+    raise typer.Exit(validate(asked))
+
+
 def validate(options: ValidateOptions) -> int:
     """Score the model, write and print the table, and return the exit status.
 
     Raises:
         KernbenchError: The rows or the options are wrong, or a file cannot be written.
     """
+    import json
+
     from kernbench.accuracy.validation import (
         dump_plot,
         format_of_plot,

@@ -10,14 +10,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.commands.run import (
+    DONE,
+    FAILED,
+    OutputOptions,
+    guarded,
+    make_room,
+    run_and_report,
+)
 from kernbench.cli.programs.bench_file import is_bench
-from kernbench.cli.programs.torch_stand_in import torch_stands_in
-from kernbench.cli.run import DONE, FAILED, OutputOptions, guarded, make_room, run_and_report
+from kernbench.cli.registry import option_names
 from kernbench.errors import UnknownNameError, UsageError, nearest
-from kernbench.hardware import Machine, load_machine
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +46,71 @@ class ScriptOptions(OutputOptions):
     """The names that options of the command have."""
 
 
+PLACE = 20
+app = typer.Typer()
+
+
+@app.command("script", context_settings={"allow_interspersed_args": False})
+def _script(
+    context: typer.Context,
+    script: Annotated[
+        str, typer.Argument(metavar="FILE", help="A Python program that launches Triton kernels.")
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
+    ] = None,
+    machine: given.Machine = "ahbm",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What Triton's get_current_target() tells the program: cuda, hip; else kernbench.",
+        ),
+    ] = None,
+    data: Annotated[
+        bool, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of kernbench's own random numbers.")] = 0,
+    tf32: given.Tf32 = "round",
+    log: given.Log = None,
+    trace: given.Trace = None,
+    json: given.Json = None,
+    check: given.Check = None,
+    check_nan: given.CheckNan = False,
+    allow: given.Allow = None,
+    debug: given.Debug = False,
+) -> None:
+    """Run a program written for a GPU, unmodified, on a machine; then show its launches.
+
+    Options of kernbench come before FILE, arguments of the program after it. Its PyTorch tensors
+    stay on the CPU and stand for the device's; triton.testing.do_bench gives modeled time.
+    """
+    asked = ScriptOptions(
+        script=script,
+        args=tuple(args or ()),
+        machine=machine,
+        target=target,
+        data=data,
+        seed=seed,
+        tf32=tf32,
+        check="nan" if check_nan else check,
+        allow=tuple(allow) if allow else None,
+        log=log,
+        trace=trace,
+        json=json,
+        debug=debug,
+        own_options=option_names(context),
+    )
+    raise typer.Exit(run_script(asked))
+
+
 def run_script(options: ScriptOptions) -> int:
     """Run a program as ``python FILE ARGS`` would, report, and return its exit status."""
 
     def start() -> int:
+        from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
+        from kernbench.hardware import load_machine
+
         path = find_script(options.script)
         machine = load_machine(options.machine, 1)
         from kernbench.triton_backend import check_announced
@@ -133,6 +205,7 @@ def run_program(
 
     ``target`` is what it hears of the target, if not the truth.
     """
+    from kernbench.cli.programs.torch_stand_in import torch_stands_in
     from kernbench.runtime_api import current_context
     from kernbench.triton_backend import announced_target
 

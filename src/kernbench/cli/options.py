@@ -1,0 +1,60 @@
+"""The options that several commands take, each written once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from kernbench.checks import as_allowed
+from kernbench.errors import UsageError
+
+
+def _allowed(given: list[str] | None) -> list[str] | None:
+    """Refuse what cannot be allowed, as any wrong value of an option."""
+    try:
+        return sorted(as_allowed(",".join(given), "allow")) if given else None
+    except UsageError as error:
+        raise typer.BadParameter(str(error).removeprefix("allow: ")) from None
+
+
+Machine = Annotated[
+    str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+]
+Ranks = Annotated[
+    int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
+]
+Data = Annotated[
+    bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
+]
+Tf32 = Annotated[
+    Literal["round", "truncate", "ieee"],
+    typer.Option(help="float32 products whose kernel asks for tf32 or the like; ieee: in float32."),
+]
+Log = Annotated[str | None, typer.Option(metavar="FILE", help="Write the op log as Parquet.")]
+Trace = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write a timeline for ui.perfetto.dev.")
+]
+Json = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
+]
+Check = Annotated[
+    bool | None,
+    typer.Option(
+        "--check/--no-check",
+        help="Look for races, unwritten memory and the like [default: KERNBENCH_CHECK].",
+    ),
+]
+CheckNan = Annotated[
+    bool, typer.Option("--check-nan", help="As --check, and the first NaN or Inf is an error.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MISTAKE,...",
+        callback=_allowed,
+        help="Let pass: masked-lanes (without other= they are zeros), out-of-bounds-reads (zeros, "
+        "and a warning) [default: KERNBENCH_ALLOW].",
+    ),
+]
+Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")]
