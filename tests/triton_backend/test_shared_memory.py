@@ -10,8 +10,11 @@ import triton.language as tl
 from triton.runtime.errors import OutOfResources
 
 from kernbench import RuntimeContext
+from kernbench.commands import UNKNOWN_LINE
 from kernbench.errors import MachineError
 from kernbench.hardware import load_machine, machine_text
+from kernbench.kernel_ir import TcmTile
+from kernbench.triton_backend.binary import describe_largest
 
 # Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 PER_BLOCK = {"v100": 98_304, "a100-sxm-80g": 166_912, "l40s": 101_376, "h100-sxm": 232_448}
@@ -39,6 +42,15 @@ def announced() -> int:
 def test_gpus_announce_the_shared_memory_of_a_block(machine: str) -> None:
     with RuntimeContext(machine=machine):
         assert announced() == PER_BLOCK[machine]
+
+
+def bytes_of(line: str) -> int:
+    return int(line.split()[0].replace(",", ""))
+
+
+def listed_bytes(error: BaseException) -> int:
+    """Return the sum of the tiles that an error lists."""
+    return sum(map(bytes_of, str(error).splitlines()[1:]))
 
 
 @pytest.mark.adr("0105-D3")
@@ -113,5 +125,31 @@ def test_tensor_cores_that_read_registers_free_a_buffer_earlier() -> None:
         arguments = (x, y, torch.empty(m, n), 4 * k, m, n, k)
         compiled = product[(1,)](*arguments, num_stages=most)
         assert compiled.metadata.shared == (most - 1) * stage
-        with pytest.raises(OutOfResources, match=f"needs {most * stage:,} bytes"):
-            product[(1,)](*arguments, num_stages=most + 1)
+        for _ in range(2):  # When it is compiled, and from Triton's cache.
+            with pytest.raises(OutOfResources, match=f"needs {most * stage:,} bytes") as refused:
+                product[(1,)](*arguments, num_stages=most + 1)
+            assert listed_bytes(refused.value) == most * stage
+
+
+@pytest.mark.parametrize("machine", ["h100-sxm", "a100-sxm-80g"])
+def test_the_tiles_that_are_listed_add_up_to_what_is_needed(machine: str) -> None:
+    m, n, k, stage = 64, 128, 64, (64 + 128) * 64 * 2
+    stages = PER_BLOCK["h100-sxm"] // stage + 3
+    with RuntimeContext(machine="ahbm") as torch:
+        x, y = torch.ones(m, 4 * k, dtype=torch.float16), torch.ones(4 * k, n, dtype=torch.float16)
+        # Loaded by now: what follows is refused where it is launched.
+        product[(1,)](x, y, torch.empty(m, n), 4 * k, m, n, k, num_stages=stages)
+    with RuntimeContext(machine=machine) as torch:
+        x, y = torch.ones(m, 4 * k, dtype=torch.float16), torch.ones(4 * k, n, dtype=torch.float16)
+        buffers = stages if machine == "h100-sxm" else stages - 1
+        with pytest.raises(OutOfResources, match=f"needs {buffers * stage:,} bytes") as refused:
+            product[(1,)](x, y, torch.empty(m, n), 4 * k, m, n, k, num_stages=stages)
+        assert listed_bytes(refused.value) == buffers * stage
+
+
+def test_tiles_that_are_not_listed_one_by_one_are_counted() -> None:
+    tiles = tuple(TcmTile(1 << size, 2, "load", UNKNOWN_LINE) for size in range(8))
+    lines = describe_largest(tiles)
+    assert len(lines) == 6
+    assert lines[-1].endswith("3 smaller tiles")
+    assert sum(map(bytes_of, lines)) == 2 * 255

@@ -18,6 +18,7 @@ from kernbench.triton_backend.kernel_folder import KernelFolder
 _MODULE_FILE = "kernel.kbmodule"
 _MOST_TRACES = 64
 _NAME_LENGTH = 100
+_MOST_LISTED = 5
 
 
 class Room(Protocol):
@@ -86,16 +87,16 @@ class KernelBinary:
         """
         tcm = self.tcm
         if tcm.total_bytes > pe.tcm_capacity_bytes():
-            raise self._exhausted(TcmExhaustedError, tcm.total_bytes, pe.tcm_capacity_bytes())
-        loads_bytes = tcm.loads_bytes(pe.cuda_architecture)
-        if loads_bytes and loads_bytes > pe.shared_memory_bytes():
-            limit = pe.shared_memory_bytes()
-            raise self._exhausted(SharedMemoryExhaustedError, loads_bytes, limit)
+            raise self._exhausted(TcmExhaustedError, tcm.tiles, pe.tcm_capacity_bytes())
+        loads = tcm.loads(pe.cuda_architecture)
+        if loads and sum(tile.total_bytes for tile in loads) > pe.shared_memory_bytes():
+            raise self._exhausted(SharedMemoryExhaustedError, loads, pe.shared_memory_bytes())
 
     def _exhausted(
-        self, error: type[TcmExhaustedError], required: int, limit: int
+        self, error: type[TcmExhaustedError], tiles: tuple[TcmTile, ...], limit: int
     ) -> TcmExhaustedError:
-        return error(required, limit, self.name, self.num_stages, describe_largest(self.tcm))
+        required = sum(tile.total_bytes for tile in tiles)
+        return error(required, limit, self.name, self.num_stages, describe_largest(tiles))
 
 
 @functools.cache
@@ -184,10 +185,15 @@ class SharedMemoryExhaustedError(TcmExhaustedError):
     memory = "shared memory"
 
 
-def describe_largest(tcm: TcmUse) -> tuple[str, ...]:
-    """Return a line for each of the tiles that take most of the TCM, five at most."""
-    largest = sorted(tcm.tiles, key=lambda tile: -tile.total_bytes)[:5]
-    return tuple(_describe(tile) for tile in largest)
+def describe_largest(tiles: tuple[TcmTile, ...]) -> tuple[str, ...]:
+    """Return a line for each of the five largest tiles, and one for all others."""
+    ordered = sorted(tiles, key=lambda tile: -tile.total_bytes)
+    largest, others = ordered[:_MOST_LISTED], ordered[_MOST_LISTED:]
+    lines = [_describe(tile) for tile in largest]
+    if others:
+        rest = sum(tile.total_bytes for tile in others)
+        lines.append(f"{rest:>12,} bytes  {len(others)} smaller tiles")
+    return tuple(lines)
 
 
 def _describe(tile: TcmTile) -> str:

@@ -16,7 +16,7 @@ BACKEND_NAME = "kernbench"
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 7
+PIPELINE_REVISION = 8
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 
@@ -190,7 +190,8 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         tcm = tcm_use(read_module(ttir, metadata["hash"]), metadata["num_stages"])
         metadata["shared"] = tcm.shared_bytes(architecture)
         metadata["tcm_bytes"] = tcm.total_bytes
-        metadata["tcm_tiles"] = describe_largest(tcm)
+        metadata["tcm_tiles"] = describe_largest(tcm.tiles)
+        metadata["shared_tiles"] = describe_largest(tcm.loads(architecture))
         metadata["files"] = files_of(ttir)
         return ttir
 

@@ -98,12 +98,13 @@ class CompiledLauncher:
     def _check_memory(self, metadata: Any) -> None:
         """Refuse what does not fit, before Triton does, which cannot say what takes the bytes."""
         launcher = active_launcher()
-        for error, required, limit in (
-            (TcmExhaustedError, metadata.tcm_bytes, launcher.tcm_capacity_bytes()),
-            (SharedMemoryExhaustedError, metadata.shared, launcher.shared_memory_bytes()),
+        tcm, shared = launcher.tcm_capacity_bytes(), launcher.shared_memory_bytes()
+        for error, required, limit, tiles in (
+            (TcmExhaustedError, metadata.tcm_bytes, tcm, metadata.tcm_tiles),
+            (SharedMemoryExhaustedError, metadata.shared, shared, metadata.shared_tiles),
         ):
             if required > limit:
-                largest = tuple(self._in_their_files(metadata.tcm_tiles))
+                largest = tuple(self._in_their_files(tiles))
                 raise error(required, limit, self._name, self._num_stages, largest)
 
     def __call__(
@@ -184,9 +185,9 @@ class CompiledLauncher:
         """Yield lines of a message that end with a place in a file."""
         names = {Path(old).name: Path(new).name for old, new in self._moved.items()}
         for line in lines:
-            what, _, place = line.rpartition(" at ")
+            what, at, place = line.rpartition(" at ")
             file, _, number = place.rpartition(":")
-            yield f"{what} at {names.get(file, file)}:{number}"
+            yield f"{what} at {names.get(file, file)}:{number}" if at else line
 
 
 def _is_heard(hook: Any) -> bool:

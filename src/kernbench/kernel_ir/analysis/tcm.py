@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernbench.commands import SourceLine
 from kernbench.kernel_ir.analysis.live_tiles import DOTS, LiveTiles, is_structured, most_at_once
@@ -36,20 +36,28 @@ class TcmUse:
 
     total_bytes: int
     tiles: tuple[TcmTile, ...]
-    staged_bytes: int = 0
-    """Of these: buffers of loads that are issued ahead."""
-    copied_bytes: int = 0
-    """The same on GPUs whose tensor cores take operands from registers: a buffer less of each load,
-    as the one that is consumed is free by the time that the next load is issued."""
+    staged: tuple[TcmTile, ...] = ()
+    """Of these: the loads that are issued ahead, with as many buffers as there are stages."""
 
-    def loads_bytes(self, cuda_architecture: int | None) -> int:
-        """Return the bytes of loads that are issued ahead, on a PE that programs know as this.
+    @property
+    def staged_bytes(self) -> int:
+        return sum(tile.total_bytes for tile in self.staged)
 
+    def loads(self, cuda_architecture: int | None) -> tuple[TcmTile, ...]:
+        """Return the loads that are issued ahead, with the buffers that they have on such a PE.
+
+        On GPUs whose tensor cores take operands from registers a load has a buffer less: the one
+        that is consumed is free by the time that the next load is issued.
         Source: Triton's pipeliner gives a load as many buffers as there are stages from it to its
         use, ``num_stages - 1``, and one more where wgmma reads shared memory itself (9.0).
         """
-        is_copied = cuda_architecture is not None and cuda_architecture < _WGMMA
-        return self.copied_bytes if is_copied else self.staged_bytes
+        if cuda_architecture is None or cuda_architecture >= _WGMMA:
+            return self.staged
+        return tuple(replace(tile, copies=max(tile.copies - 1, 1)) for tile in self.staged)
+
+    def loads_bytes(self, cuda_architecture: int | None) -> int:
+        """Return the bytes of loads that are issued ahead on such a PE."""
+        return sum(tile.total_bytes for tile in self.loads(cuda_architecture))
 
     def shared_bytes(self, cuda_architecture: int | None) -> int:
         """Return what of these a GPU has in shared memory, the rest being in registers.
@@ -82,10 +90,8 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
     if other:
         tiles.append(max(other, key=lambda tile: tile.total_bytes))
     tiles.sort(key=lambda tile: -tile.total_bytes)
-    staged_bytes = sum(tile.total_bytes for tile in staged)
-    copied_bytes = sum(tile.size_bytes * max(tile.copies - 1, 1) for tile in staged)
     total_bytes = sum(tile.total_bytes for tile in tiles)
-    return TcmUse(total_bytes, tuple(tiles), staged_bytes, copied_bytes)
+    return TcmUse(total_bytes, tuple(tiles), tuple(staged))
 
 
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:

@@ -179,7 +179,11 @@ BINARY = {*_ELEMENTWISE, *_LINEAR, "tt.mulhiui"}
 
 
 def binary(name: str, a: Separable, b: Separable, bits: int) -> Separable:
-    """Return ``name(a, b)`` for one of :data:`BINARY`."""
+    """Return ``name(a, b)``.
+
+    Raises:
+        NotSeparableError: The result is not separable, or the name not one of :data:`BINARY`.
+    """
     linear = _LINEAR.get(name)
     if linear is not None:
         return linear(a, b, bits)
@@ -192,6 +196,8 @@ def binary(name: str, a: Separable, b: Separable, bits: int) -> Separable:
         if bits == 64:
             return combine(_unsigned(_high_product), a, b)
         return wrap(combine(_unsigned(lambda x, y: (x * y) >> np.uint64(bits)), a, b), bits)
+    if name not in _ELEMENTWISE:
+        raise NotSeparableError
     return wrap(combine(_ELEMENTWISE[name], a, b), bits)
 
 

@@ -123,8 +123,6 @@ def binary(run: Evaluator, op: Op) -> None:
     a, b = run.get(op.operands[0]), run.get(op.operands[1])
     type_ = op.results[0].type
     try:
-        if op.name not in integers.BINARY:
-            raise NotSeparableError
         if isinstance(a, Separable) and isinstance(b, Separable):
             if op.name in MIXING and _is_data(run, op, a, b):
                 raise NotSeparableError

@@ -48,7 +48,7 @@ _RESULT_RULES: dict[str, Callable[[list[Type]], Type]] = {
 """Result type from the listed types, for operations that print no arrow; others have the first."""
 
 
-def read_module(text: str) -> Module:
+def parse_unverified(text: str) -> Module:
     """Return the functions of a TTIR module, which nothing has verified yet.
 
     Raises:
