@@ -79,46 +79,6 @@ def test_what_comes_before_a_switch_runs_on_main_each_time() -> None:
     assert calls == [threading.get_ident()] * 3
 
 
-def test_an_aborted_thread_gets_system_exit_and_may_wait_while_cleaning_up() -> None:
-    simulation = Simulation()
-    steps: list[str] = []
-
-    def body() -> None:
-        try:
-            simulation.sleep(1000)
-        except SystemExit:
-            steps.append("exit")
-            raise
-        finally:
-            simulation.sleep(5)
-            steps.append("cleaned up")
-
-    rank = simulation.start_rank(0, body, ignore, carrier=thread())
-    simulation.start_rank(1, rank.abort, ignore, carrier=thread())
-    simulation.run_until(simulation.timer(10))
-    assert steps == ["exit", "cleaned up"]
-    assert isinstance(rank.error, SystemExit)
-    assert not rank.alive
-
-
-def test_a_killed_thread_runs_its_finally_blocks() -> None:
-    simulation = Simulation()
-    steps: list[str] = []
-
-    def body() -> None:
-        try:
-            simulation.wait(simulation.handle())
-        finally:
-            steps.append("cleaned up")
-
-    rank = simulation.start_rank(0, body, ignore, carrier=thread())
-    with pytest.raises(DeadlockError):
-        simulation.drain()
-    rank.kill()
-    assert steps == ["cleaned up"]
-    assert not rank.alive
-
-
 @pytest.mark.adr("0060-D1")
 def test_a_deadlock_of_threads_names_the_lines_at_which_they_wait() -> None:
     simulation = Simulation()

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.clock import Handle, Rank, Simulation
+from kernbench.clock import Carrier, Handle, Rank, Simulation, on_greenlet, on_thread
+
+carriers = pytest.mark.parametrize(
+    "carrier",
+    [lambda: on_greenlet, lambda: on_thread("worker", lambda: None)],
+    ids=["greenlet", "thread"],
+)
 
 
 def ignore(rank: Rank) -> None:
@@ -106,7 +114,10 @@ def test_no_command_is_orphaned_when_the_rank_that_started_it_goes_away() -> Non
     assert simulation.now_ps == 100
 
 
-def test_an_aborted_rank_gets_system_exit_where_it_waits_and_may_wait_while_cleaning_up() -> None:
+@carriers
+def test_an_aborted_rank_gets_system_exit_where_it_waits_and_may_wait_while_cleaning_up(
+    carrier: Callable[[], Carrier],
+) -> None:
     simulation = Simulation()
     steps: list[str] = []
 
@@ -120,8 +131,8 @@ def test_an_aborted_rank_gets_system_exit_where_it_waits_and_may_wait_while_clea
             simulation.sleep(5)
             steps.append("cleaned up")
 
-    rank = simulation.start_rank(0, body, ignore)
-    simulation.start_rank(1, rank.abort, ignore)
+    rank = simulation.start_rank(0, body, ignore, carrier=carrier())
+    simulation.start_rank(1, rank.abort, ignore, carrier=carrier())
     simulation.run_until(simulation.timer(10))
     assert steps == ["exit", "cleaned up"]
     assert isinstance(rank.error, SystemExit)
@@ -138,7 +149,10 @@ def test_a_rank_aborted_before_it_started_never_runs() -> None:
     assert not rank.alive
 
 
-def test_a_killed_rank_runs_its_finally_blocks_without_the_clock() -> None:
+@carriers
+def test_a_killed_rank_runs_its_finally_blocks_without_the_clock(
+    carrier: Callable[[], Carrier],
+) -> None:
     simulation = Simulation()
     steps: list[str] = []
 
@@ -148,7 +162,7 @@ def test_a_killed_rank_runs_its_finally_blocks_without_the_clock() -> None:
         finally:
             steps.append("cleaned up")
 
-    rank = simulation.start_rank(0, body, ignore)
+    rank = simulation.start_rank(0, body, ignore, carrier=carrier())
     simulation.run_until(simulation.timer(1))
     rank.kill()
     assert steps == ["cleaned up"]
