@@ -33,7 +33,7 @@ from kernbench.triton_backend import cache_remarks
 if TYPE_CHECKING:
     from kernbench.clock import StreamCommand
     from kernbench.runtime_api.base.transfers import DeviceCommand
-    from kernbench.runtime_api.tensors.tensor_base import TensorBase
+    from kernbench.runtime_api.tensors.tensor import Tensor
 
 
 class Run:
@@ -135,8 +135,8 @@ class Run:
     def submit(
         self,
         command: DeviceCommand,
-        writes: TensorBase | None = None,
-        reads: TensorBase | None = None,
+        writes: Tensor | None = None,
+        reads: Tensor | None = None,
     ) -> DeviceCommand:
         """Put a fill or a copy on its SIP's stream; costs the rank the host time of a launch.
 
@@ -155,9 +155,7 @@ class Run:
             self._note(command, writes, reads)
         return command
 
-    def _note(
-        self, command: DeviceCommand, writes: TensorBase | None, reads: TensorBase | None
-    ) -> None:
+    def _note(self, command: DeviceCommand, writes: Tensor | None, reads: Tensor | None) -> None:
         """Let the record of a fill or a copy tell the sanitizer what it touches."""
         touched = [(BufferView(reads), Kind.READ)] if reads is not None else []
         if writes is not None:
@@ -253,6 +251,6 @@ class Run:
         if self.ended:
             raise UsageError(f"{what}: the run has ended; do it inside `with RuntimeContext(...)`")
 
-    def can_read(self, tensor: TensorBase) -> bool:
+    def can_read(self, tensor: Tensor) -> bool:
         """Return whether a host read of the tensor is allowed now."""
         return self.has_data and find_in_flight(tensor, writes=False) is None

@@ -9,12 +9,12 @@ from kernbench.errors import UsageError
 if TYPE_CHECKING:
     from kernbench.runtime_api.collectives.work import Work
     from kernbench.runtime_api.memory.storage import BufferView
-    from kernbench.runtime_api.tensors.tensor_base import TensorBase
+    from kernbench.runtime_api.tensors.tensor import Tensor
 
 Span = tuple[int, int]
 
 
-def byte_span(tensor: TensorBase | BufferView) -> Span:
+def byte_span(tensor: Tensor | BufferView) -> Span:
     """Return the first byte of the buffer that a tensor shows, and the one after the last."""
     size = tensor.dtype.itemsize
     start = tensor.offset * size
@@ -26,7 +26,7 @@ def byte_span(tensor: TensorBase | BufferView) -> Span:
     return start, start + (last + 1) * size
 
 
-def find_in_flight(tensor: TensorBase, writes: bool) -> Work | None:
+def find_in_flight(tensor: Tensor, writes: bool) -> Work | None:
     """Return a collective that reading (or writing) the tensor now would race with, or None."""
     for work in tensor.buffer.in_flight:
         if work.conflicts(tensor.buffer, byte_span(tensor), writes):
@@ -35,7 +35,7 @@ def find_in_flight(tensor: TensorBase, writes: bool) -> Work | None:
     return None
 
 
-def check_not_in_flight(tensor: TensorBase, entry: str, writes: bool) -> None:
+def check_not_in_flight(tensor: Tensor, entry: str, writes: bool) -> None:
     """Refuse a host access that would race with a collective.
 
     Raises:

@@ -11,7 +11,7 @@ from kernbench.dtypes import DType
 from kernbench.memory import Buffer, DeviceMemory
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.tensors.tensor_base import TensorBase
+    from kernbench.runtime_api.tensors.tensor import Tensor
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +59,7 @@ class BufferView:
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
 
-    def __init__(self, tensor: TensorBase) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         self.buffer = tensor.buffer
         self.dtype = tensor.dtype
         self.offset = tensor.offset

@@ -15,7 +15,7 @@ from kernbench.runtime_api.memory.in_flight import check_not_in_flight
 from kernbench.runtime_api.memory.storage import Array, device_array
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.tensors.tensor_base import TensorBase
+    from kernbench.runtime_api.tensors.tensor import Tensor
 
 HOST_READS = frozenset(
     {
@@ -34,7 +34,7 @@ HOST_READS = frozenset(
 _FREE = frozenset({"__repr__", "assert_close"})
 
 
-def read(tensor: TensorBase, entry: str) -> Array:
+def read(tensor: Tensor, entry: str) -> Array:
     """Return what ``tensor`` holds, as a read-only array that shows the device's bytes.
 
     Waits for the command that writes the tensor, lets the copy to the host take its time, then

@@ -2,18 +2,244 @@
 
 from __future__ import annotations
 
+import builtins
+import math
+from collections.abc import Iterator
 from numbers import Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from kernbench.runtime_api.tensors.tensor_writes import TensorWrites
+from kernbench.dtypes import DType
+from kernbench.runtime_api.memory.storage import Array, Storage
+from kernbench.runtime_api.memory.views import (
+    Ints,
+    indexed,
+    is_basic_index,
+    is_contiguous,
+    normal_dim,
+)
+from kernbench.runtime_api.tensors import tensor_reads, tensor_views, tensor_writes
+from kernbench.runtime_api.tensors.device import Device
+
+if TYPE_CHECKING:
+    from kernbench.memory import Buffer
+    from kernbench.policy import DPPolicy
+    from kernbench.runtime_api.front.context import RuntimeContext
 
 
-class Tensor(TensorWrites):
-    """An array in the HBM of one SIP. Arithmetic launches kernels of ``kernbench.ops``."""
+class Tensor:
+    """An array in the HBM of one SIP. Arithmetic launches kernels of ``kernbench.ops``.
 
-    __slots__ = ()
+    It is a view of a storage: offset and strides count elements, and views of a storage share it.
+    Each host read waits for what writes the tensor (:func:`host_read.read`); each write is a
+    command on its SIP's stream.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_strides",
+        "buffer",
+        "context",
+        "dp",
+        "dtype",
+        "name",
+        "offset",
+        "shape",
+        "storage",
+    )
+
+    def __init__(
+        self,
+        context: RuntimeContext,
+        storage: Storage,
+        dtype: DType,
+        offset: int,
+        shape: Ints,
+        strides: Ints,
+        dp: DPPolicy | None,
+        name: str,
+    ) -> None:
+        self.context = context
+        self.storage = storage
+        self.buffer: Buffer = storage.buffer
+        self.dtype = dtype
+        self.offset = offset
+        self.shape = shape
+        self._strides = strides
+        self.dp = dp
+        """How the tensor lies over the cubes and PEs of its SIP; None is the SIP's default."""
+        self.name = name
+        self._address = storage.buffer.address + offset * dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """Return the virtual address of the first element."""
+        return self._address
+
+    @property
+    def device(self) -> Device:
+        return Device(self.buffer.sip_id)
+
+    @property
+    def sip_id(self) -> int:
+        return self.buffer.sip_id
+
+    @property
+    def label(self) -> str:
+        """How errors name the tensor."""
+        return f"{self.name} {self.shape} {self.dtype.name}"
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def dim(self) -> int:
+        """Return the number of dims."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of one dim."""
+        return self.shape if dim is None else self.shape[normal_dim(dim, len(self.shape))]
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Return the strides in elements, or that of one dim."""
+        return self._strides if dim is None else self._strides[normal_dim(dim, len(self.shape))]
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        """Return the bytes per element."""
+        return self.dtype.itemsize
+
+    def storage_offset(self) -> int:
+        """Return where in the storage the tensor begins, in elements."""
+        return self.offset
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    def is_contiguous(self) -> bool:
+        """Return whether the elements lie one after another, in row-major order."""
+        return is_contiguous(self.shape, self._strides)
+
+    def is_floating_point(self) -> bool:
+        """Return whether the element type is a floating-point one."""
+        return self.dtype.is_floating_point
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def show(self, offset: int, shape: Ints, strides: Ints) -> Tensor:
+        """Return a tensor that shows other elements of the same storage."""
+        return Tensor(
+            self.context, self.storage, self.dtype, offset, shape, strides, self.dp, self.name
+        )
+
+    view = tensor_views.view
+    flatten = tensor_views.flatten
+    reshape = tensor_views.reshape
+    contiguous = tensor_views.contiguous
+    permute = tensor_views.permute
+    transpose = tensor_views.transpose
+    t = tensor_views.t
+    unsqueeze = tensor_views.unsqueeze
+    squeeze = tensor_views.squeeze
+    expand = tensor_views.expand
+    narrow = tensor_views.narrow
+    split = tensor_views.split
+    chunk = tensor_views.chunk
+    unbind = tensor_views.unbind
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802 - torch's name
+        return self.permute(list(range(self.ndim))[::-1])
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802 - torch's name
+        return self.transpose(-2, -1)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind())
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if is_basic_index(index):
+            return self.show(*indexed(self.offset, self.shape, self._strides, index))
+        return tensor_reads.pick(self, index)
+
+    numpy = tensor_reads.numpy
+    item = tensor_reads.item
+    tolist = tensor_reads.tolist
+    __repr__ = tensor_reads.describe
+
+    @property
+    def data(self) -> Array:
+        """A copy of the elements as a numpy array."""
+        return tensor_reads.data(self)
+
+    def __float__(self) -> builtins.float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.is_floating_point:
+            raise TypeError(f"only integer tensors can be an index, but got {self.dtype}")
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("a tensor's elements cannot be shown without a copy to the host")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    fill_ = tensor_writes.fill_
+    clone = tensor_writes.clone
+    to = tensor_writes.to
+    __setitem__ = tensor_writes.set_item
+
+    def copy_(self, source: Any) -> Self:
+        """Set the elements to those of a tensor, a numpy array or a number, with broadcasting.
+
+        A source on the same SIP is copied there. One on another SIP goes through the host, which
+        is a host read of the source; there is no barrier on the target.
+        """
+        if isinstance(source, Tensor):
+            tensor_writes.copy_from_tensor(self, source)
+        else:
+            tensor_writes.copy_from_host(self, np.asarray(source))
+        return self
+
+    def zero_(self) -> Tensor:
+        """Set every element to zero."""
+        return self.fill_(0)
+
+    def half(self) -> Tensor:
+        """Return the tensor in float16."""
+        return self.to("float16")
+
+    def bfloat16(self) -> Tensor:
+        """Return the tensor in bfloat16."""
+        return self.to("bfloat16")
+
+    def float(self) -> Tensor:
+        """Return the tensor in float32."""
+        return self.to("float32")
 
     def __add__(self, other: Any) -> Tensor:
         return self.context.operators.add(self, other)

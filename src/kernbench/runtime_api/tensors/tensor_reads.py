@@ -1,79 +1,59 @@
-"""Tensor methods that bring data to the host. Each is a registered host read (ADR-0027 D0.5)."""
+"""Methods of Tensor that bring data to the host: each a registered host read (ADR-0027 D0.5)."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api.memory.storage import Array
-from kernbench.runtime_api.memory.views import is_basic_index
 from kernbench.runtime_api.tensors.host_read import read
-from kernbench.runtime_api.tensors.tensor_views import TensorViews
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.tensors.tensor import Tensor
 
 
-class TensorReads(TensorViews):
-    """Host reads. Each waits for what writes the tensor; see :func:`host_read.read`."""
+def numpy(tensor: Tensor) -> Array:
+    """Return a copy of the elements as a numpy array."""
+    return read(tensor, "numpy").copy()
 
-    __slots__ = ()
 
-    def numpy(self) -> Array:
-        """Return a copy of the elements as a numpy array."""
-        return read(self, "numpy").copy()
+def item(tensor: Tensor) -> Any:
+    """Return the only element as a Python number.
 
-    @property
-    def data(self) -> Array:
-        """A copy of the elements as a numpy array."""
-        return read(self, "data").copy()
+    Raises:
+        UsageError: There is not exactly one.
+    """
+    if tensor.numel() != 1:
+        raise UsageError(f"item() needs exactly one element, but {tensor.label} has more or none")
+    return _as_python(read(tensor, "item").reshape(()))
 
-    def item(self) -> Any:
-        """Return the only element as a Python number.
 
-        Raises:
-            UsageError: There is not exactly one.
-        """
-        if self.numel() != 1:
-            raise UsageError(f"item() needs exactly one element, but {self.label} has more or none")
-        return _as_python(read(self, "item").reshape(()))
+def tolist(tensor: Tensor) -> Any:
+    """Return the elements as nested lists, or the only one of a 0-d tensor as a number."""
+    return _as_python(read(tensor, "tolist"))
 
-    def tolist(self) -> Any:
-        """Return the elements as nested lists, or the only one of a 0-d tensor as a number."""
-        return _as_python(read(self, "tolist"))
 
-    def __getitem__(self, index: Any) -> Self:
-        if is_basic_index(index):
-            return super().__getitem__(index)
-        # Which elements an index array selects, and how many, is known to the host only.
-        picked = read(self, "__getitem__")[_host_index(index)]
-        return self.context.from_numpy(picked, device=self.device)  # type: ignore[return-value]
+def data(tensor: Tensor) -> Array:
+    """Return what ``tensor.data`` is: a copy of the elements."""
+    return read(tensor, "data").copy()
 
-    def __repr__(self) -> str:
-        head = f"dtype={self.dtype}, device='{self.device}'"
-        if not self.context.run.can_read(self):
-            return f"tensor(shape={self.shape}, {head}, no data)"
-        values = np.array2string(read(self, "__repr__"), separator=", ", prefix="tensor(")
-        return f"tensor({values}, {head})"
 
-    def __float__(self) -> float:
-        return float(self.item())
+def pick(tensor: Tensor, index: Any) -> Tensor:
+    """Return a new tensor of what ``tensor[index]`` selects; ``index`` holds an array or a mask."""
+    # Which elements an index array selects, and how many, is known to the host only.
+    picked = read(tensor, "__getitem__")[_host_index(index)]
+    return tensor.context.from_numpy(picked, device=tensor.device)
 
-    def __int__(self) -> int:
-        return int(self.item())
 
-    def __index__(self) -> int:
-        if self.dtype.is_floating_point:
-            raise TypeError(f"only integer tensors can be an index, but got {self.dtype}")
-        return int(self.item())
-
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        if copy is False:
-            raise ValueError("a tensor's elements cannot be shown without a copy to the host")
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
+def describe(tensor: Tensor) -> str:
+    """Return what ``repr`` of a tensor is, with its elements if they can be read now."""
+    head = f"dtype={tensor.dtype}, device='{tensor.device}'"
+    if not tensor.context.run.can_read(tensor):
+        return f"tensor(shape={tensor.shape}, {head}, no data)"
+    values = np.array2string(read(tensor, "__repr__"), separator=", ", prefix="tensor(")
+    return f"tensor({values}, {head})"
 
 
 def _as_python(array: Array) -> Any:
@@ -84,4 +64,4 @@ def _as_python(array: Array) -> Any:
 def _host_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_host_index(item) for item in index)
-    return index.numpy() if isinstance(index, TensorReads) else index
+    return index.numpy() if callable(getattr(index, "numpy", None)) else index

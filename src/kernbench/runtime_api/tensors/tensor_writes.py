@@ -1,9 +1,12 @@
-"""Tensor methods that change elements or make a changed copy."""
+"""Methods of Tensor that change elements or make a changed copy.
+
+Each write is a command on the stream of the tensor's SIP, in order with the kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,166 +19,160 @@ from kernbench.runtime_api.memory.storage import Array, BufferView, as_elements
 from kernbench.runtime_api.memory.views import expanded_strides, has_overlap, is_basic_index
 from kernbench.runtime_api.tensors.device import Device, sip_of_device
 from kernbench.runtime_api.tensors.host_read import read
-from kernbench.runtime_api.tensors.tensor_reads import TensorReads
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.tensors.tensor import Tensor
 
 
-class TensorWrites(TensorReads):
-    """Writes. Each is a command on the stream of the tensor's SIP, in order with the kernels."""
+def copy_from_tensor(tensor: Tensor, source: Tensor) -> Tensor:
+    """Set the elements to those of another tensor of the run; see :meth:`Tensor.copy_`.
 
-    __slots__ = ()
+    Raises:
+        UsageError: The other one belongs to another run, or this one must not be written now.
+    """
+    if source.context is not tensor.context:
+        raise UsageError(f"copy_: {source.label} belongs to another run; copy its numpy() instead")
+    if source.sip_id != tensor.sip_id:
+        return _copy_from_sip(tensor, source)
+    if source.dtype is not tensor.dtype:
+        source = source.to(tensor.dtype)
+    source = source.expand(tensor.shape)
+    if source.is_contiguous() and tensor.is_contiguous():
+        _check_writable(tensor, "copy_")
+        record = _copy_record(tensor, source)
+        known = _known_with(tensor, _known_of(source))
+        tensor.context.run.submit(
+            DeviceCopy(tensor.context.run, tensor.buffer, source.buffer, tensor.nbytes, record),
+            writes=tensor,
+            reads=source,
+        )
+        _know(tensor, known)
+    else:
+        tensor.context.copy_strided(source, tensor)
+    return tensor
 
-    def copy_(self, source: Any) -> Self:
-        """Set the elements to those of a tensor, a numpy array or a number, with broadcasting.
 
-        A source on the same SIP is copied there. One on another SIP goes through the host, which
-        is a host read of the source; there is no barrier on the target.
-        """
-        if not isinstance(source, TensorWrites):
-            return self._copy_from_host(np.asarray(source))
-        if source.context is not self.context:
-            raise UsageError(
-                f"copy_: {source.label} belongs to another run; copy its numpy() instead"
-            )
-        if source.sip_id != self.sip_id:
-            return self._copy_from_sip(source)
-        if source.dtype is not self.dtype:
-            source = source.to(self.dtype)
-        source = source.expand(self.shape)
-        if source.is_contiguous() and self.is_contiguous():
-            self._check_writable("copy_")
-            record = _copy_record(self, source)
-            known = _known_with(self, _known_of(source))
-            self.context.run.submit(
-                DeviceCopy(self.context.run, self.buffer, source.buffer, self.nbytes, record),
-                writes=self,
-                reads=source,
-            )
-            _know(self, known)
+def _copy_from_sip(tensor: Tensor, source: Tensor) -> Tensor:
+    if tensor.context.run.has_data:
+        return copy_from_host(tensor, read(source, "copy_"))
+    if source.buffer.last_writer is not None:
+        tensor.context.run.block_on(source.buffer.last_writer)
+    tensor.context.run.wait(
+        tensor.context.run.submit(
+            DeviceToHost(tensor.context.run, source.sip_id, source.nbytes), reads=source
+        )
+    )
+    known = _known_of(source)
+    zeros = np.broadcast_to(np.zeros((), tensor.dtype.numpy), tensor.shape)
+    return copy_from_host(tensor, zeros if known is None else known, known is not None)
+
+
+def copy_from_host(tensor: Tensor, values: Array, is_known: bool = True) -> Tensor:
+    """Set the elements to those of an array of the host.
+
+    Without data, what is written ``is_known`` or not.
+    """
+    _check_writable(tensor, "copy_")
+    expanded_strides(values.shape, (0,) * values.ndim, tensor.shape)
+    record = None
+    if tensor.context.run.has_data:
+        # The program may change its array before the copy is replayed.
+        snapshot = as_elements(values, tensor.dtype)
+        record = _write_record(tensor, snapshot)
+    known = _known_with(tensor, values if is_known else None)
+    tensor.context.run.submit(
+        HostToDevice(tensor.context.run, tensor.buffer, tensor.nbytes, record), writes=tensor
+    )
+    _know(tensor, known)
+    return tensor
+
+
+def fill_(tensor: Tensor, value: Any) -> Tensor:
+    """Set every element to ``value``."""
+    _check_writable(tensor, "fill_")
+    number = as_elements(np.asarray(value), tensor.dtype)
+    if number.shape:
+        raise UsageError(f"fill_ takes a number, but got an array of shape {number.shape}")
+    record = _write_record(tensor, number) if tensor.context.run.has_data else None
+    known = _known_with(tensor, number)
+    tensor.context.run.submit(
+        Fill(tensor.context.run, tensor.buffer, tensor.nbytes, record), writes=tensor
+    )
+    _know(tensor, known)
+    return tensor
+
+
+def set_item(tensor: Tensor, index: Any, value: Any) -> None:
+    """Do ``tensor[index] = value``.
+
+    Raises:
+        UsageError: The index holds an array or a mask.
+    """
+    if not is_basic_index(index):
+        raise UsageError(
+            "a tensor can be written through integers, slices, None and ... only; "
+            "build the values with numpy, or write a kernel"
+        )
+    part = tensor[index]
+    if isinstance(value, (int, float, bool)):
+        part.fill_(value)
+    else:
+        part.copy_(value)
+
+
+def clone(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy on the same SIP."""
+    copy = tensor.context.empty(
+        tensor.shape, dtype=tensor.dtype, dp=tensor.dp, name=tensor.name, device=tensor.device
+    )
+    return copy.copy_(tensor)
+
+
+def to(tensor: Tensor, *targets: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """Return the tensor in another element type or on another SIP; itself if it is so already.
+
+    ``targets`` are element types and devices in any order, as in torch.
+    """
+    for target in targets:
+        if isinstance(target, (Device, int)) or str(target).startswith("ahbm"):
+            device = target
         else:
-            self.context.copy_strided(source, self)
-        return self
-
-    def _copy_from_sip(self, source: TensorWrites) -> Self:
-        if self.context.run.has_data:
-            return self._copy_from_host(read(source, "copy_"))
-        if source.buffer.last_writer is not None:
-            self.context.run.block_on(source.buffer.last_writer)
-        self.context.run.wait(
-            self.context.run.submit(
-                DeviceToHost(self.context.run, source.sip_id, source.nbytes), reads=source
-            )
+            dtype = target
+    result = tensor
+    if dtype is not None:
+        result = _to_dtype(result, _checked_dtype(dtype))
+    sip_id = sip_of_device(device, tensor.sip_id, tensor.context.run.machine.num_sips)
+    if sip_id != tensor.sip_id:
+        copy = tensor.context.empty(
+            tensor.shape, dtype=result.dtype, dp=tensor.dp, name=tensor.name, device=sip_id
         )
-        known = _known_of(source)
-        zeros = np.broadcast_to(np.zeros((), self.dtype.numpy), self.shape)
-        return self._copy_from_host(zeros if known is None else known, known is not None)
+        result = copy.copy_(result)
+    return result
 
-    def _copy_from_host(self, values: Array, is_known: bool = True) -> Self:
-        self._check_writable("copy_")
-        expanded_strides(values.shape, (0,) * values.ndim, self.shape)
-        record = None
-        if self.context.run.has_data:
-            # The program may change its array before the copy is replayed.
-            snapshot = as_elements(values, self.dtype)
-            record = _write_record(self, snapshot)
-        known = _known_with(self, values if is_known else None)
-        self.context.run.submit(
-            HostToDevice(self.context.run, self.buffer, self.nbytes, record), writes=self
+
+def _to_dtype(tensor: Tensor, dtype: DType) -> Tensor:
+    if dtype is tensor.dtype:
+        return tensor
+    return tensor.context.operators.cast(tensor, dtype)
+
+
+def _check_writable(tensor: Tensor, entry: str) -> None:
+    tensor.context.run.check_open(f"{entry} of {tensor.label}")
+    if has_overlap(tensor.shape, tensor._strides):
+        raise UsageError(
+            f"{entry}: {tensor.label} is expanded, so that elements share memory; "
+            "write to a clone()"
         )
-        _know(self, known)
-        return self
-
-    def fill_(self, value: Any) -> Self:
-        """Set every element to ``value``."""
-        self._check_writable("fill_")
-        number = as_elements(np.asarray(value), self.dtype)
-        if number.shape:
-            raise UsageError(f"fill_ takes a number, but got an array of shape {number.shape}")
-        record = _write_record(self, number) if self.context.run.has_data else None
-        known = _known_with(self, number)
-        self.context.run.submit(
-            Fill(self.context.run, self.buffer, self.nbytes, record), writes=self
-        )
-        _know(self, known)
-        return self
-
-    def zero_(self) -> Self:
-        """Set every element to zero."""
-        return self.fill_(0)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        if not is_basic_index(index):
-            raise UsageError(
-                "a tensor can be written through integers, slices, None and ... only; "
-                "build the values with numpy, or write a kernel"
-            )
-        part = self[index]
-        if isinstance(value, (int, float, bool)):
-            part.fill_(value)
-        else:
-            part.copy_(value)
-
-    def clone(self) -> Self:
-        """Return a contiguous copy on the same SIP."""
-        copy = self.context.empty(
-            self.shape, dtype=self.dtype, dp=self.dp, name=self.name, device=self.device
-        )
-        return copy.copy_(self)  # type: ignore[return-value]
-
-    def to(self, *targets: Any, dtype: Any = None, device: Any = None) -> Self:
-        """Return the tensor in another element type or on another SIP; itself if it is so already.
-
-        ``targets`` are element types and devices in any order, as in torch.
-        """
-        for target in targets:
-            if isinstance(target, (Device, int)) or str(target).startswith("ahbm"):
-                device = target
-            else:
-                dtype = target
-        result = self
-        if dtype is not None:
-            result = result._to_dtype(_checked_dtype(dtype))
-        sip_id = sip_of_device(device, self.sip_id, self.context.run.machine.num_sips)
-        if sip_id != self.sip_id:
-            copy = self.context.empty(
-                self.shape, dtype=result.dtype, dp=self.dp, name=self.name, device=sip_id
-            )
-            result = copy.copy_(result)  # type: ignore[assignment]
-        return result
-
-    def _to_dtype(self, dtype: DType) -> Self:
-        if dtype is self.dtype:
-            return self
-        return self.context.operators.cast(self, dtype)  # type: ignore[arg-type,return-value]
-
-    def half(self) -> Self:
-        """Return the tensor in float16."""
-        return self.to("float16")
-
-    def bfloat16(self) -> Self:
-        """Return the tensor in bfloat16."""
-        return self.to("bfloat16")
-
-    def float(self) -> Self:
-        """Return the tensor in float32."""
-        return self.to("float32")
-
-    def _check_writable(self, entry: str) -> None:
-        self.context.run.check_open(f"{entry} of {self.label}")
-        if has_overlap(self.shape, self._strides):
-            raise UsageError(
-                f"{entry}: {self.label} is expanded, so that elements share memory; "
-                "write to a clone()"
-            )
-        check_not_in_flight(self, entry, writes=True)
+    check_not_in_flight(tensor, entry, writes=True)
 
 
-def _known_of(tensor: TensorWrites) -> Array | None:
+def _known_of(tensor: Tensor) -> Array | None:
     """Return the elements of a tensor if they are known in a run without data."""
     known = tensor.buffer.known
     return None if known is None else _shown(tensor, known)
 
 
-def _known_with(tensor: TensorWrites, values: Array | None) -> Array | None:
+def _known_with(tensor: Tensor, values: Array | None) -> Array | None:
     """Return what a tensor's memory is known to hold once ``values`` were written to it."""
     buffer = tensor.buffer
     if tensor.context.run.has_data or values is None or buffer.size_bytes > 8 * MOST_ELEMENTS:
@@ -189,18 +186,18 @@ def _known_with(tensor: TensorWrites, values: Array | None) -> Array | None:
     return known
 
 
-def _know(tensor: TensorWrites, known: Array | None) -> None:
+def _know(tensor: Tensor, known: Array | None) -> None:
     if known is not None:
         tensor.buffer.know(known, tensor.buffer.last_writer)
 
 
-def _shown(tensor: TensorWrites, memory: Array) -> Array:
+def _shown(tensor: Tensor, memory: Array) -> Array:
     size = tensor.dtype.itemsize
     strides = tuple(stride * size for stride in tensor.stride())
     return np.ndarray(tensor.shape, tensor.dtype.numpy, memory, tensor.offset * size, strides)
 
 
-def _write_record(target: TensorWrites, values: Array) -> Callable[[], None]:
+def _write_record(target: Tensor, values: Array) -> Callable[[], None]:
     view = BufferView(target)
 
     def write() -> None:
@@ -211,7 +208,7 @@ def _write_record(target: TensorWrites, values: Array) -> Callable[[], None]:
     return write
 
 
-def _copy_record(target: TensorWrites, source: TensorWrites) -> Callable[[], None]:
+def _copy_record(target: Tensor, source: Tensor) -> Callable[[], None]:
     to_view, from_view = BufferView(target), BufferView(source)
 
     def copy() -> None:
