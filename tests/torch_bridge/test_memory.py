@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from kernbench.errors import OutOfMemoryError  # noqa: E402
 from kernbench.hardware import machine_text  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
-from kernbench.torch_bridge.memory import Block, CachingAllocator, DeviceFullError  # noqa: E402
+from kernbench.torch_bridge.memory import CachingAllocator, DeviceFullError, MemoryBlock  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
 MIB = 1 << 20
@@ -89,7 +89,7 @@ def test_a_full_device_first_loses_what_is_kept_for_later() -> None:
 def test_blocks_never_overlap_and_everything_comes_back(
     requests: list[tuple[int, int]],
 ) -> None:
-    found, live = allocator(), list[Block]()
+    found, live = allocator(), list[MemoryBlock]()
     for size, action in requests:
         if action == 0 and live:
             live.pop(size % len(live)).free()
@@ -133,7 +133,7 @@ def test_a_block_that_is_taken_back_at_once_is_the_one_that_settling_would_give(
     requests: list[tuple[int, int]],
 ) -> None:
     both = [kind(lambda _: None, lambda _: None) for kind in (CachingAllocator, _AlwaysSettling)]
-    live: list[list[Block]] = [[], []]
+    live: list[list[MemoryBlock]] = [[], []]
     for size, action in requests:
         for found, blocks in zip(both, live, strict=True):
             if blocks and action < 3:
@@ -155,7 +155,7 @@ def test_an_equal_request_is_not_looked_at_again_before_the_free_blocks_change()
     looked = []
 
     class Watched(CachingAllocator):
-        def _taken_back(self, *asked: Any) -> Block | None:
+        def _taken_back(self, *asked: Any) -> MemoryBlock | None:
             looked.append(asked)
             return super()._taken_back(*asked)
 

@@ -29,7 +29,7 @@ from kernbench.clock.simulation import (
     Simulation,
 )
 from kernbench.clock.sites import (
-    Site,
+    UserSite,
     raised_at,
     user_site,
 )
@@ -52,11 +52,11 @@ __all__ = [
     "Rank",
     "Share",
     "Simulation",
-    "Site",
     "Stream",
     "StreamCommand",
     "Task",
     "Timer",
+    "UserSite",
     "demand_of",
     "listed",
     "microseconds",

@@ -20,7 +20,7 @@ from kernbench.errors import InternalError
 from kernbench.interrupts import RETRY_S, is_untimely
 
 
-class Worker(Protocol):
+class CarriedCode(Protocol):
     """Code that runs when it is switched to, until it hands back the handle that it waits for."""
 
     @property
@@ -39,7 +39,7 @@ class Worker(Protocol):
 
 ToMain = Callable[[Any], object]
 """Called by the worker's own code: hand something to main, return when main switches back."""
-Carrier = Callable[[Callable[[], None]], tuple[Worker, ToMain]]
+Carrier = Callable[[Callable[[], None]], tuple[CarriedCode, ToMain]]
 """Makes the worker for a function that never raises."""
 MakeThread = Callable[[Callable[[], None]], threading.Thread]
 
@@ -48,7 +48,7 @@ _lock = threading.Lock
 _Thread, _start, _join = threading.Thread, threading.Thread.start, threading.Thread.join
 
 
-def on_greenlet(run: Callable[[], None]) -> tuple[Worker, ToMain]:
+def on_greenlet(run: Callable[[], None]) -> tuple[CarriedCode, ToMain]:
     """Return a greenlet whose parent is the caller's."""
     worker = greenlet(run)
     # A greenlet starts with an empty context; a rank sees the run that spawned it.
@@ -74,7 +74,7 @@ def on_thread(
     ``interrupted`` is called on main, for what runs in the thread may keep the error to itself.
     """
 
-    def carry(run: Callable[[], None]) -> tuple[Worker, ToMain]:
+    def carry(run: Callable[[], None]) -> tuple[CarriedCode, ToMain]:
         worker = _ThreadWorker(run, before, interrupted)
         if make is None:
             worker.thread = _Thread(target=worker.main, name=name, daemon=True)

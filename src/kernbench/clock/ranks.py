@@ -14,7 +14,7 @@ from simpy import Event, Interrupt
 
 from kernbench.clock.carriers import Carrier, on_greenlet
 from kernbench.clock.handles import Handle
-from kernbench.clock.sites import Site, user_site
+from kernbench.clock.sites import UserSite, user_site
 
 if TYPE_CHECKING:
     from kernbench.clock.simulation import Simulation
@@ -112,7 +112,7 @@ class Rank:
         if self.ended_ps is None:
             self.ended_ps = self._simulation.now_ps
 
-    def site(self) -> Site | None:
+    def site(self) -> UserSite | None:
         """Return the user's line at which the rank waits, or None when it does not wait."""
         return user_site(self._worker.gr_frame) if self._worker else None
 

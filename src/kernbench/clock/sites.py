@@ -23,7 +23,7 @@ _BENCHES = _PACKAGE + "benches/"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class UserSite:
     """A line of the user's program."""
 
     file: str
@@ -53,7 +53,7 @@ _OWNERS = _Owners()
 """Stacks of PyTorch are deep, and are looked through at each collective."""
 
 
-def user_site(frame: FrameType | None = None) -> Site:
+def user_site(frame: FrameType | None = None) -> UserSite:
     """Return the innermost line that is the program's own, from ``frame`` or the caller on.
 
     That is one of neither kernbench nor a library (Triton, PyTorch); where there is none, of the
@@ -66,16 +66,16 @@ def user_site(frame: FrameType | None = None) -> Site:
         file = frame.f_code.co_filename
         owner = _OWNERS[file]
         if not owner:
-            return Site(file, frame.f_lineno)
+            return UserSite(file, frame.f_lineno)
         if library is None and owner == "library":
             library = frame
         outermost = frame
         frame = frame.f_back
     found = library or outermost
-    return Site(found.f_code.co_filename, found.f_lineno)
+    return UserSite(found.f_code.co_filename, found.f_lineno)
 
 
-def raised_at(error: BaseException) -> Site:
+def raised_at(error: BaseException) -> UserSite:
     """Return the innermost line that is the program's own, of those that an error came through.
 
     Where there is none, of the innermost library, else of kernbench.
@@ -89,4 +89,4 @@ def raised_at(error: BaseException) -> Site:
     found = innermost.get("") or innermost.get("library") or innermost["ours"]
     code = found.tb_frame.f_code
     # An interrupt may come before a function's first line.
-    return Site(code.co_filename, found.tb_lineno or code.co_firstlineno)
+    return UserSite(code.co_filename, found.tb_lineno or code.co_firstlineno)

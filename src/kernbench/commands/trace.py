@@ -249,12 +249,12 @@ class Reduce:
     inputs: tuple[Operand, ...]
     axis: int
     line: SourceLine
-    region: Region | None = None
+    region: CombineRegion | None = None
     scan: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Region:
+class CombineRegion:
     """A function of scalars: ``args`` in, ``commands`` (Math only), ``results`` out."""
 
     args: tuple[Tile, ...]

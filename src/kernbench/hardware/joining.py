@@ -8,8 +8,8 @@ from kernbench.errors import MachineError
 from kernbench.hardware.link_specs import GRID_DIMS, LinksSpec
 from kernbench.hardware.topology import (
     FullyConnected,
-    Graph,
     Grid,
+    LinkGraph,
     OneWayRing,
     Ring,
     Switch,
@@ -109,7 +109,7 @@ def _shapeless(links: LinksSpec, num_sips: int, origin: str) -> Topology:
     return FullyConnected(num_sips)
 
 
-def _graph(links: LinksSpec, num_sips: int, origin: str) -> Graph:
+def _graph(links: LinksSpec, num_sips: int, origin: str) -> LinkGraph:
     assert links.edges is not None
     seen: set[frozenset[int]] = set()
     for number, edge in enumerate(links.edges):
@@ -120,7 +120,7 @@ def _graph(links: LinksSpec, num_sips: int, origin: str) -> Graph:
             raise MachineError(f"{where}: SIPs are numbered from 0")
         seen.add(frozenset(edge))
     # A smaller member of the family has the edges between the SIPs that it has.
-    graph = Graph(num_sips, [edge for edge in links.edges if max(edge) < num_sips])
+    graph = LinkGraph(num_sips, [edge for edge in links.edges if max(edge) < num_sips])
     cut_off = graph.cut_off()
     if cut_off:
         shown = ", ".join(map(str, cut_off[:8])) + (", .." if len(cut_off) > 8 else "")

@@ -190,7 +190,7 @@ class Grid:
         return sip + ((place + by) % count - place) * self._strides[axis]
 
 
-class Graph:
+class LinkGraph:
     """Wires between any pairs of SIPs, each in both directions; fewest hops, ties the first."""
 
     def __init__(self, num_sips: int, edges: Sequence[Ends]) -> None:

@@ -43,7 +43,7 @@ _MOST_ITERATIONS = 1 << 20
 
 
 @dataclass(slots=True)
-class Frame:
+class RegionFrame:
     """Where a strand is inside of one region."""
 
     op: Op | None
@@ -68,7 +68,7 @@ class Frame:
     def is_function(self) -> bool:
         return self.op is None or self.op.name == "tt.call"
 
-    def of_programs(self, positions: Array) -> Frame:
+    def of_programs(self, positions: Array) -> RegionFrame:
         outer = None
         if self.outer is not None:
             outer = {v: of_programs(held, positions) for v, held in self.outer.items()}
@@ -81,13 +81,15 @@ class Frame:
         )
 
 
-def enter_region(strand: Strand, frame: Frame, arguments: Sequence[Held]) -> None:
+def enter_region(strand: Strand, frame: RegionFrame, arguments: Sequence[Held]) -> None:
     """Start a region from its first block, which takes these arguments."""
     _go_to_block(strand, frame, frame.region.entry, arguments)
     strand.frames.append(frame)
 
 
-def _go_to_block(strand: Strand, frame: Frame, block: Block, arguments: Sequence[Held]) -> None:
+def _go_to_block(
+    strand: Strand, frame: RegionFrame, block: Block, arguments: Sequence[Held]
+) -> None:
     if len(arguments) != len(block.args):
         raise UnsupportedOpError(
             f"a block of kernel {strand.module.kernel.name} must have {len(arguments)} "
@@ -98,7 +100,7 @@ def _go_to_block(strand: Strand, frame: Frame, block: Block, arguments: Sequence
         strand.set(arg, held)
 
 
-def _enter_for(strand: Strand, frame: Frame, op: Op) -> None:
+def _enter_for(strand: Strand, frame: RegionFrame, op: Op) -> None:
     if op not in strand.launch.stepped and _run_whole(strand, frame, op):
         return
     iterations = iterations_of(strand, op)
@@ -110,13 +112,13 @@ def _enter_for(strand: Strand, frame: Frame, op: Op) -> None:
         return
     region = op.regions[0]
     low, step, count = iterations.low, iterations.step, iterations.count
-    inner = Frame(op, region, region.entry, trip_count=count, low=low, step=step)
+    inner = RegionFrame(op, region, region.entry, trip_count=count, low=low, step=step)
     inner.records = True
     strand.recording.enter_loop(op.line)
     enter_region(strand, inner, (_loop_index(strand, inner), *inits))
 
 
-def _run_whole(strand: Strand, frame: Frame, op: Op) -> bool:
+def _run_whole(strand: Strand, frame: RegionFrame, op: Op) -> bool:
     """Run a loop that decides nothing by data as one command; return whether it is one."""
     open_loops = dict(strand.open_loops)
     strand.trying += 1
@@ -134,20 +136,20 @@ def _run_whole(strand: Strand, frame: Frame, op: Op) -> bool:
     return True
 
 
-def _loop_index(strand: Strand, frame: Frame) -> Separable:
+def _loop_index(strand: Strand, frame: RegionFrame) -> Separable:
     assert frame.op is not None
     bits = frame.op.operands[0].type.bits
     return wrap(frame.low + frame.step * uniform(frame.iteration), bits)
 
 
-def _enter_while(strand: Strand, frame: Frame, op: Op) -> None:
+def _enter_while(strand: Strand, frame: RegionFrame, op: Op) -> None:
     before = op.regions[0]
     inits = tuple(strand.get(value) for value in op.operands)
     strand.recording.enter_loop(op.line)
-    enter_region(strand, Frame(op, before, before.entry, carried=inits, records=True), inits)
+    enter_region(strand, RegionFrame(op, before, before.entry, carried=inits, records=True), inits)
 
 
-def _enter_if(strand: Strand, frame: Frame, op: Op) -> None:
+def _enter_if(strand: Strand, frame: RegionFrame, op: Op) -> None:
     condition = strand.get(op.operands[0])
     if strand.undefined:
         check_decision(strand, op, op.operands[:1])
@@ -167,18 +169,18 @@ def _enter_if(strand: Strand, frame: Frame, op: Op) -> None:
         frame.position += 1
         return
     region = op.regions[taken]
-    enter_region(strand, Frame(op, region, region.entry), ())
+    enter_region(strand, RegionFrame(op, region, region.entry), ())
 
 
-def _enter_call(strand: Strand, frame: Frame, op: Op) -> None:
+def _enter_call(strand: Strand, frame: RegionFrame, op: Op) -> None:
     depth = sum(each.outer is not None for each in strand.frames)
     function = strand.callee(op, depth)
     arguments = [strand.get(value) for value in op.operands]
-    inner = Frame(op, function.body, function.body.entry, outer=dict(strand.values))
+    inner = RegionFrame(op, function.body, function.body.entry, outer=dict(strand.values))
     enter_region(strand, inner, arguments)
 
 
-CONTROL_FLOW: dict[str, Callable[[Strand, Frame, Op], None]] = {
+CONTROL_FLOW: dict[str, Callable[[Strand, RegionFrame, Op], None]] = {
     "scf.for": _enter_for,
     "scf.while": _enter_while,
     "scf.if": _enter_if,
@@ -187,7 +189,7 @@ CONTROL_FLOW: dict[str, Callable[[Strand, Frame, Op], None]] = {
 """How a strand starts each operation whose regions it walks, by the operation's name."""
 
 
-def end_block(strand: Strand, frame: Frame, op: Op) -> bool:
+def end_block(strand: Strand, frame: RegionFrame, op: Op) -> bool:
     """End a block; return whether it is somebody else's turn."""
     if op.successors:
         return _take_branch(strand, frame, op)
@@ -201,7 +203,7 @@ def end_block(strand: Strand, frame: Frame, op: Op) -> bool:
     return end_region(strand, frame, held)
 
 
-def end_region(strand: Strand, frame: Frame, held: tuple[Held, ...]) -> bool:
+def end_region(strand: Strand, frame: RegionFrame, held: tuple[Held, ...]) -> bool:
     """Hand over what a region ends with; return whether it is somebody else's turn."""
     op = frame.op
     if op is not None and op.name == "scf.for":
@@ -223,7 +225,7 @@ def end_region(strand: Strand, frame: Frame, held: tuple[Held, ...]) -> bool:
     return False
 
 
-def _take_branch(strand: Strand, frame: Frame, op: Op) -> bool:
+def _take_branch(strand: Strand, frame: RegionFrame, op: Op) -> bool:
     successor = op.successors[0]
     if len(op.successors) > 1 and not strand.decide(op, op.operands[0]):
         successor = op.successors[1]
@@ -242,7 +244,7 @@ def _take_branch(strand: Strand, frame: Frame, op: Op) -> bool:
     return _begin_turn(strand, frame, op, held)
 
 
-def _decide_while(strand: Strand, frame: Frame, op: Op) -> None:
+def _decide_while(strand: Strand, frame: RegionFrame, op: Op) -> None:
     going = strand.decide(op, op.operands[0])
     held = [strand.get(value) for value in op.operands[1:]]
     if not going:
@@ -282,7 +284,7 @@ def _leave_region(strand: Strand, results: Sequence[Held]) -> None:
     strand.frames[-1].position += 1
 
 
-def _begin_turn(strand: Strand, frame: Frame, op: Op, held: tuple[Held, ...]) -> bool:
+def _begin_turn(strand: Strand, frame: RegionFrame, op: Op, held: tuple[Held, ...]) -> bool:
     """Begin another turn of a loop; return whether it is somebody else's turn to run."""
     if op.name != "scf.for":
         _record_decision(strand, op)

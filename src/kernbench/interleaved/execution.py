@@ -32,7 +32,7 @@ from kernbench.commands import (
 from kernbench.dtypes import bool_
 from kernbench.errors import BadPointerError
 from kernbench.interleaved.partial import known_part
-from kernbench.interleaved.values import Rows
+from kernbench.interleaved.values import PickedRows
 from kernbench.kernel_ir import ABSOLUTE, Op, SplitPrograms
 from kernbench.replay import GroupPlan, Watch, reads, results
 
@@ -227,7 +227,7 @@ def _one_by_one(
     for param in params:
         part = _on(strand, command, param)
         mask = strand.new_tile(access_of(command).shape, bool_)
-        strand.data[mask.slot] = Rows(active & (found == param))
+        strand.data[mask.slot] = PickedRows(active & (found == param))
         part = replace(part, mask=mask)
         if isinstance(part, DmaRead) and param != params[-1]:
             part = replace(part, dst=strand.new_tile(part.dst.shape, part.dst.dtype))

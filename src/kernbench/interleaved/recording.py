@@ -104,12 +104,12 @@ class Recording:
         """Return everything as commands of the programs that are left."""
         while len(self._scopes) > 1:
             self.leave_loop()
-        builder = _Builder(program_ids, first_loop_id)
+        builder = _CommandBuilder(program_ids, first_loop_id)
         return builder.commands(tuple(self._scopes[0].nodes), self._scopes[0].line)
 
 
 @dataclass(slots=True)
-class _Builder:
+class _CommandBuilder:
     program_ids: Array
     next_loop_id: int
 

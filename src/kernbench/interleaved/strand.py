@@ -29,7 +29,7 @@ from kernbench.dtypes import DType, bool_
 from kernbench.interleaved.control_flow import (
     CONTROL_FLOW,
     TERMINATORS,
-    Frame,
+    RegionFrame,
     end_block,
     end_region,
     enter_region,
@@ -45,7 +45,7 @@ from kernbench.interleaved.undefined import (
     note_scalar,
     part_of,
 )
-from kernbench.interleaved.values import Rows, as_known, of_programs, slots_of
+from kernbench.interleaved.values import PickedRows, as_known, of_programs, slots_of
 from kernbench.kernel_ir import (
     ABSOLUTE,
     COSTS,
@@ -85,8 +85,8 @@ class Strand(Evaluator):
             costs=COSTS,
         )
         self.launch = launch
-        self.frames: list[Frame] = []
-        self.data: dict[int, Rows] = {}
+        self.frames: list[RegionFrame] = []
+        self.data: dict[int, PickedRows] = {}
         self.recording = Decisions() if launch.is_paced else Recording(self.module.kernel.line)
         self.polled = False
         """Whether memory was read since the strand last gave way."""
@@ -100,7 +100,7 @@ class Strand(Evaluator):
         """In a paced launch: what the present turn of a loop has read."""
         self.is_waiting = False
         """In a paced launch: whether it gave way because only a change of memory gets it on."""
-        self._settling: tuple[Frame, Op]
+        self._settling: tuple[RegionFrame, Op]
         self._polling: tuple[Tile, tuple[Command, ...]]
         self.turn_began_at: int | None = None
         """The version of memory that the present turn of a loop began with."""
@@ -122,7 +122,7 @@ class Strand(Evaluator):
     def begin(self) -> None:
         """Enter the kernel."""
         kernel = self.module.kernel
-        frame = Frame(None, kernel.body, kernel.body.entry)
+        frame = RegionFrame(None, kernel.body, kernel.body.entry)
         enter_region(self, frame, self._arguments(kernel, self.launch.ints))
 
     def split(self, labels: Array) -> list[Strand]:
@@ -224,11 +224,11 @@ class Strand(Evaluator):
         if shadow is None:
             self.data.pop(~slot, None)
         else:
-            self.data[~slot] = Rows(shadow)
+            self.data[~slot] = PickedRows(shadow)
 
     def keep(self, slot: int, array: Array) -> None:
         """Take an array as the data of a slot."""
-        self.data[slot] = Rows(array)
+        self.data[slot] = PickedRows(array)
         self._new_bytes += array.nbytes
 
     def _prune(self) -> None:
@@ -297,7 +297,7 @@ class Strand(Evaluator):
                 self._run_plain(frame, op)
         return bool(self.parts)
 
-    def _run_plain(self, frame: Frame, op: Op) -> None:
+    def _run_plain(self, frame: RegionFrame, op: Op) -> None:
         handler = HANDLERS.get(op.name)
         if handler is None:
             self.run_ops((op,))
@@ -305,7 +305,7 @@ class Strand(Evaluator):
         handler(self, op)
         self.finish(frame, op)
 
-    def finish(self, frame: Frame, op: Op) -> None:
+    def finish(self, frame: RegionFrame, op: Op) -> None:
         """Execute what an operation has emitted, and take its scalars as known."""
         watch = self.launch.watch
         if watch is not None and self.overflows:
@@ -324,7 +324,7 @@ class Strand(Evaluator):
             follow(self, op)
         self._pass(frame)
 
-    def _hand_out(self, commands: tuple[Command, ...], frame: Frame, op: Op) -> None:
+    def _hand_out(self, commands: tuple[Command, ...], frame: RegionFrame, op: Op) -> None:
         """Leave the commands of an operation to whoever paces the launch."""
         self.parts = parts_of(commands)
         self._settling = (frame, op)
@@ -364,7 +364,7 @@ class Strand(Evaluator):
             decisive |= self._take_as_known(result)
         return decisive
 
-    def _pass(self, frame: Frame) -> None:
+    def _pass(self, frame: RegionFrame) -> None:
         frame.position += 1
         if len(self.data) > self._prune_at or self._new_bytes > self._most_bytes:
             self._prune()
@@ -389,7 +389,7 @@ class Strand(Evaluator):
 
     # -- polls --------------------------------------------------------------------------------
 
-    def _poll(self, frame: Frame, op: Op) -> bool:
+    def _poll(self, frame: RegionFrame, op: Op) -> bool:
         """Read what a poll waits for; return whether it is somebody else's turn.
 
         Raises:
@@ -416,7 +416,7 @@ class Strand(Evaluator):
         execute(self, commands)
         return self._look(frame, op)
 
-    def _look(self, frame: Frame, op: Op) -> bool:
+    def _look(self, frame: RegionFrame, op: Op) -> bool:
         """Go on behind a poll if memory holds what it waits for; return whether it has to wait.
 
         Raises:

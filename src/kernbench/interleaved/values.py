@@ -15,7 +15,7 @@ from kernbench.replay import with_known
 Array = npt.NDArray[Any]
 
 
-class Rows:
+class PickedRows:
     """An array with a row per program (or one row for all); rows are picked when somebody looks.
 
     A strand that waits for a lock is split again and again. Its large tiles are not copied on the
@@ -38,12 +38,12 @@ class Rows:
         """Bytes of the array behind it, picked rows or not."""
         return self._array.nbytes
 
-    def take(self, positions: Array) -> Rows:
+    def take(self, positions: Array) -> PickedRows:
         """Return the rows of some of the programs."""
         if len(self._array) == 1 and self._picked is None:
             return self
         picked = positions if self._picked is None else self._picked[positions]
-        return Rows(self._array, picked)
+        return PickedRows(self._array, picked)
 
 
 def of_programs(value: Any, positions: Array) -> Any:

@@ -13,8 +13,8 @@ import numpy as np
 from kernbench.collectives import Part, Schedule, Step
 from kernbench.hardware import NO_LINK, PLAIN_PROTOCOL, Machine, ProtocolSpec, SipSpec, transfer_ps
 from kernbench.links.wires import (
-    Hop,
     Positions,
+    RouteHop,
     Times,
     Wires,
     build_wires,
@@ -40,7 +40,7 @@ class Round:
     """Whether it waits for what was before; False if it was issued together with that."""
     steps: tuple[Step, ...]
     wires: Wires
-    hops: Iterable[Hop]
+    hops: Iterable[RouteHop]
     """To be gone through once."""
     sizes: Positions
     """Of every transfer, as a position in the plan's ``sizes``."""
@@ -83,7 +83,7 @@ class LinkPlan:
     """Per rank, HBM time of all that it reads and writes."""
     hbm_bytes: Times
     reduced_bytes: int
-    _kept: dict[_RoundKey, tuple[Wires, list[Hop]] | None]
+    _kept: dict[_RoundKey, tuple[Wires, list[RouteHop]] | None]
     """Where rounds travel that come several times, once it has been worked out."""
 
     @property
@@ -97,7 +97,7 @@ class LinkPlan:
             kept = self._kept.get(key)
             if kept is None:
                 wires = build_wires(steps, self.machine, self.sips)
-                hops: Iterable[Hop] = (
+                hops: Iterable[RouteHop] = (
                     local_hop(links, self.local, self.num_links)
                     for links in hops_of(wires, self.machine, self.sips)
                 )
@@ -213,7 +213,7 @@ def _key(steps: tuple[Step, ...]) -> _RoundKey:
     return tuple((id(step.src), id(step.dst), step.part) for step in steps)
 
 
-def _repeated(schedule: Schedule) -> dict[_RoundKey, tuple[Wires, list[Hop]] | None]:
+def _repeated(schedule: Schedule) -> dict[_RoundKey, tuple[Wires, list[RouteHop]] | None]:
     counts = Counter(_key(steps) for _, steps in _rounds(schedule))
     return {key: None for key, count in counts.items() if count > 1}
 

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from kernbench.links.routed_schedule import LinkPlan, Round
 from kernbench.links.servers import in_order_of_arrival, serve
 from kernbench.links.trail import Trail
-from kernbench.links.wires import Hop, Positions, Times
+from kernbench.links.wires import Positions, RouteHop, Times
 
 Flags = npt.NDArray[np.bool_]
 
@@ -187,8 +187,8 @@ class _Run:
         return _Alike(begin + self._latency_ps, end + self._latency_ps, end)
 
     def _let_signals_pass(
-        self, each: Round, hop: Hop, signals: Flags, head: Times, tail: Times
-    ) -> Hop:
+        self, each: Round, hop: RouteHop, signals: Flags, head: Times, tail: Times
+    ) -> RouteHop:
         """Let empty chunks pass a hop, and return the hop of the others."""
         who = np.arange(len(signals)) if hop.who is None else hop.who
         empty = signals[who]
@@ -199,10 +199,10 @@ class _Run:
         tail[silent] += self._plan.link_latency_ps[links]
         links = hop.links[~empty]
         counts = np.bincount(links, minlength=self._plan.num_links)
-        return Hop(who[~empty], links, counts, hop.crowded, takes_all=False)
+        return RouteHop(who[~empty], links, counts, hop.crowded, takes_all=False)
 
     def _pass(
-        self, each: Round, hop: Hop, who: Positions | slice, head: Times, tail: Times
+        self, each: Round, hop: RouteHop, who: Positions | slice, head: Times, tail: Times
     ) -> Times:
         """Let transfers pass a link each, and return when they have left for it."""
         links, plan = hop.links, self._plan

@@ -18,7 +18,7 @@ Positions = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hop:
+class RouteHop:
     """The transfers that take a link at the same place of their routes."""
 
     who: Positions | None
@@ -129,7 +129,7 @@ def _through_the_switch(
     return hops[0], hops[1]
 
 
-def local_hop(links: Positions, local: Positions | None, num_links: int) -> Hop:
+def local_hop(links: Positions, local: Positions | None, num_links: int) -> RouteHop:
     """Return a hop of links that the machine numbers; ``local`` gives other numbers to them."""
     who = None
     if len(links) and np.minimum.reduce(links) == NO_LINK:
@@ -139,7 +139,7 @@ def local_hop(links: Positions, local: Positions | None, num_links: int) -> Hop:
     counts = np.bincount(here, minlength=num_links)
     crowded = bool(len(here) and np.maximum.reduce(counts) > 1)
     takes_all = who is None and not crowded and len(here) == num_links
-    return Hop(who, here, counts, crowded, takes_all)
+    return RouteHop(who, here, counts, crowded, takes_all)
 
 
 def _joined(arrays: list[npt.NDArray[np.integer]]) -> Positions:

@@ -63,7 +63,7 @@ from kernbench.ops.masked_softmax import masked_softmax, softmax_backward
 from kernbench.ops.norm_backward import norm_backward
 from kernbench.ops.normalization import layer_norm, softmax
 from kernbench.ops.optimizers import adamw_
-from kernbench.ops.probe import KernelProbe, Pointer, record_launches
+from kernbench.ops.probe import KernelProbe, ProbePointer, record_launches
 from kernbench.ops.products.gemm import gemm_blocks, linear, matmul
 from kernbench.ops.products.gemm_library import (
     TileChoice,
@@ -82,7 +82,7 @@ __all__ = [
     "GemmTile",
     "KernelCall",
     "KernelProbe",
-    "Pointer",
+    "ProbePointer",
     "TileChoice",
     "adamw_",
     "add",

@@ -23,7 +23,7 @@ from kernbench.triton_backend import DeviceRates, KernelBinary, activate
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
+class ProbePointer:
     """An argument that stands for a tensor."""
 
     dtype: DType

@@ -50,7 +50,7 @@ from kernbench.replay.steps.outside import (
     OutsideReads,
 )
 from kernbench.replay.steps.sites import (
-    Site,
+    AccessSite,
     atomic_name,
 )
 from kernbench.replay.steps.step import (
@@ -59,6 +59,7 @@ from kernbench.replay.steps.step import (
 
 __all__ = [
     "SHAPE_OPS",
+    "AccessSite",
     "Frame",
     "GroupPlan",
     "Joining",
@@ -66,7 +67,6 @@ __all__ = [
     "OutsideReads",
     "Plan",
     "PointerArg",
-    "Site",
     "Step",
     "Watch",
     "atomic_name",

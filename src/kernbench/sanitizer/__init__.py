@@ -4,17 +4,17 @@ from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.facts.spans import strided_spans
 from kernbench.sanitizer.live_watch import LiveWatch
-from kernbench.sanitizer.ordering.touches import Kind, Part, Touch, record_touch
+from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart, record_touch
 from kernbench.sanitizer.run import Sanitizer, build_sanitizer
 
 __all__ = [
     "Clock",
-    "Kind",
     "Launched",
     "LiveWatch",
-    "Part",
     "Sanitizer",
     "Touch",
+    "TouchKind",
+    "TouchPart",
     "build_sanitizer",
     "record_touch",
     "strided_spans",

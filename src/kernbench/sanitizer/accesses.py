@@ -14,7 +14,7 @@ from kernbench.errors import (
     UndefinedValueError,
     UninitializedReadError,
 )
-from kernbench.replay import Frame, Site
+from kernbench.replay import AccessSite, Frame
 from kernbench.sanitizer.checks.conversions import report_conversions
 from kernbench.sanitizer.checks.non_finite import check_stored, note_read
 from kernbench.sanitizer.checks.origins import Origin, Origins, undefined_use
@@ -35,7 +35,7 @@ class AccessCheck:
     def __init__(
         self,
         command: Transfer,
-        site: Site,
+        site: AccessSite,
         places: Places,
         origins: Origins,
         mask: int,
@@ -223,5 +223,5 @@ class StoreNonFinite:
         check_stored(frame, frame.values[self._value], self._check.lanes, self._names)
 
 
-def _name(site: Site) -> str:
+def _name(site: AccessSite) -> str:
     return f"tt.{site.op} at {site.line}"

@@ -19,7 +19,7 @@ from kernbench.sanitizer.facts.places import Places
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 from kernbench.sanitizer.ordering.touches import Touch, record_touch
-from kernbench.sanitizer.ordering.trace_touches import Seen
+from kernbench.sanitizer.ordering.trace_touches import SeenTouches
 from kernbench.sanitizer.watch import SanitizerWatch, is_infinite
 
 Array = npt.NDArray[Any]
@@ -56,7 +56,7 @@ class LiveWatch(SanitizerWatch):
         count = len(order.current)
         self._has_read: Array = np.zeros(count, np.bool_)
         self._first_site: Array = np.zeros(count, np.int64)
-        self.state = LaunchState(launched, self._touched, Seen(), on_non_finite, self._order)
+        self.state = LaunchState(launched, self._touched, SeenTouches(), on_non_finite, self._order)
 
     def issue(self, program_ids: Array, commands: Collection[Command]) -> Issued:
         """Return where programs are that issue writes which take effect later."""

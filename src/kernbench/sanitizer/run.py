@@ -35,7 +35,7 @@ from kernbench.sanitizer.live_watch import LiveWatch
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 from kernbench.sanitizer.ordering.segments import Segments
-from kernbench.sanitizer.ordering.trace_touches import Seen, TraceTouches
+from kernbench.sanitizer.ordering.trace_touches import SeenTouches, TraceTouches
 from kernbench.sanitizer.trace_watch import TraceWatch
 
 # A memo, not state: a function of the trace alone that dies with it.
@@ -110,7 +110,7 @@ class Sanitizer:
         wants_non_finite = not self._has_reported and all(
             not isinstance(param, float) or math.isfinite(param) for param in params
         )
-        seen = Seen()
+        seen = SeenTouches()
         segments = Segments()
         maps = checked.watch.touched(pointers, trace.grid, segments)
         frame.state = LaunchState(

@@ -25,7 +25,7 @@ from kernbench.commands import (
     Transfer,
     access_of,
 )
-from kernbench.replay import Frame, GroupPlan, Site, Step, atomic_name, results
+from kernbench.replay import AccessSite, Frame, GroupPlan, Step, atomic_name, results
 from kernbench.sanitizer.accesses import AccessCheck, LoadShadow, StoreNonFinite
 from kernbench.sanitizer.checks.collisions import CollisionCheck
 from kernbench.sanitizer.checks.conversions import ConversionCheck
@@ -76,7 +76,7 @@ class SanitizerWatch:
         if not isinstance(command, Transfer) or access_of(command).param == ABSOLUTE:
             return []
         access = access_of(command)
-        site = Site(
+        site = AccessSite(
             access,
             command.mask,
             command.line,

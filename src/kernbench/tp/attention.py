@@ -118,7 +118,7 @@ class Attention(ABC):
 
 
 @dataclass(frozen=True)
-class _Saved:
+class _SavedAttention:
     q: Tensor
     k: Tensor
     v: Tensor
@@ -130,19 +130,19 @@ class _Saved:
 class TrainingAttention(Attention):
     """Attention among the tokens of a batch, with a gradient."""
 
-    _saved: _Saved | None = None
+    _saved: _SavedAttention | None = None
 
     def forward(self, fused_TE: Tensor, bias_E: Tensor | None) -> Tensor:
         seq = self._sequence(fused_TE)
         q, k, v = self._split(fused_TE, bias_E, seq)
         if self.keep_scores:
             weights = self._scores(q, k)
-            self._saved = _Saved(q, k, v, weights, None, None)
+            self._saved = _SavedAttention(q, k, v, weights, None, None)
             return self._weighted(weights, v)
         shape = (self.batch, seq, self.heads.num_heads, self.heads.size)
         context = fused_TE.context.empty(shape, dtype=fused_TE.dtype)
         _, lse = ops.attention_with_lse(q, k, v, causal=self.causal, out=context.transpose(1, 2))
-        self._saved = _Saved(q, k, v, None, context.transpose(1, 2), lse)
+        self._saved = _SavedAttention(q, k, v, None, context.transpose(1, 2), lse)
         return context.view(self.batch * seq, self.heads.width)
 
     def backward(self, grad_TF: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class TrainingAttention(Attention):
         return tuple(parts)
 
     def _backward_of_scores(
-        self, grad_BHSD: Tensor, saved: _Saved, weights_BHSK: Tensor
+        self, grad_BHSD: Tensor, saved: _SavedAttention, weights_BHSK: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         batch, heads, seq, size = saved.q.shape
         key_heads = saved.k.shape[1]

@@ -27,7 +27,7 @@ from kernbench.tp.mappings import (
 )
 from kernbench.tp.parallel_state import get_parallel_state
 from kernbench.tp.sharding import (
-    Part,
+    FusedPart,
     ShardSpec,
     check_full_shape,
     column_parallel,
@@ -176,7 +176,7 @@ class ColumnParallelLinear(ParallelLayer):
         torch: RuntimeContext | None = None,
         dp: DPPolicy | None = None,
         *,
-        parts: tuple[Part, ...] = (),
+        parts: tuple[FusedPart, ...] = (),
         skip_bias_add: bool = False,
     ) -> None:
         if gather_output and sequence_parallel:

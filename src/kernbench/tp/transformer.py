@@ -13,7 +13,7 @@ from kernbench.runtime_api import RuntimeContext, Tensor, current_context
 from kernbench.tp.attention import Attention, Heads
 from kernbench.tp.layers import BackwardError, ColumnParallelLinear, RowParallelLinear
 from kernbench.tp.mappings import copy_to_tensor_model_parallel_region
-from kernbench.tp.sharding import Part, TransformerConfig
+from kernbench.tp.sharding import FusedPart, TransformerConfig
 
 NormName = Literal["layer", "rms"]
 
@@ -59,7 +59,7 @@ class TransformerLayer:
         qkv = specs["attention.qkv"]
         self.qkv = ColumnParallelLinear(hidden, qkv.shape[1], parts=qkv.parts, **common, **split)
         self.out = RowParallelLinear(specs["attention.out"].shape[0], hidden, **common, **split)
-        fused = (Part(inner),) * (2 if config.gated else 1)
+        fused = (FusedPart(inner),) * (2 if config.gated else 1)
         self.up = ColumnParallelLinear(hidden, inner * len(fused), parts=fused, **common, **split)
         self.down = RowParallelLinear(inner, hidden, **common, **split)
         ones = [run.ones((hidden,), dtype=config.dtype) for _ in range(2)]

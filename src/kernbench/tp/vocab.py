@@ -18,7 +18,7 @@ from kernbench.tp.mappings import (
 )
 from kernbench.tp.parallel_state import get_parallel_state
 from kernbench.tp.primitives import all_reduce
-from kernbench.tp.sharding import Part, row_parallel
+from kernbench.tp.sharding import FusedPart, row_parallel
 
 _ROWS_PER_PROGRAM = 128
 
@@ -66,7 +66,7 @@ class VocabParallelEmbedding(ParallelLayer):
         dp: DPPolicy | None = None,
     ) -> None:
         size = get_parallel_state().tensor.size
-        rows = (Part(num_embeddings, name="num_embeddings"),)
+        rows = (FusedPart(num_embeddings, name="num_embeddings"),)
         super().__init__(
             row_parallel(num_embeddings, embedding_dim, size, rows), None, dtype, dp, torch
         )
@@ -111,7 +111,7 @@ class VocabParallelEmbedding(ParallelLayer):
 
 
 @dataclass(frozen=True)
-class _Saved:
+class _SavedLogits:
     logits: Tensor
     targets: Tensor
     maxima: Tensor
@@ -128,7 +128,7 @@ class VocabParallelCrossEntropy:
 
     def __init__(self, torch: RuntimeContext | None = None) -> None:
         self._run = torch or current_context()
-        self._saved: _Saved | None = None
+        self._saved: _SavedLogits | None = None
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return ``forward(logits, targets)``."""
@@ -178,7 +178,7 @@ class VocabParallelCrossEntropy:
             BLOCK=_ROWS_PER_PROGRAM,
             grid=(_ceil_div(num_rows, _ROWS_PER_PROGRAM),),
         )
-        self._saved = _Saved(rows, ids, maxima, sums)
+        self._saved = _SavedLogits(rows, ids, maxima, sums)
         return loss.reshape(*targets.shape)
 
     def backward(self, grad_loss: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ class ModeledProton:
 PROTON = ModeledProton()
 
 
-class _Library:
+class _ProtonLibrary:
     """Stands for ``libproton``: an active run answers, or else the library itself."""
 
     def __init__(self, library: Any) -> None:
@@ -189,14 +189,14 @@ def install() -> None:
         package = import_module(_LIBRARY)
     except ImportError:
         return  # a Triton without its profiler
-    if not isinstance(package.proton, _Library):
-        _replace(package.proton, _Library(package.proton))
+    if not isinstance(package.proton, _ProtonLibrary):
+        _replace(package.proton, _ProtonLibrary(package.proton))
 
 
 def remove() -> None:
     """Put the library back."""
     package = sys.modules.get(_LIBRARY)
-    if package is not None and isinstance(package.proton, _Library):
+    if package is not None and isinstance(package.proton, _ProtonLibrary):
         _replace(package.proton, package.proton._library)
 
 

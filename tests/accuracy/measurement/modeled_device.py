@@ -10,7 +10,7 @@ from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType, bfloat16
 from kernbench.hardware import Machine
 from kernbench.kernel_time import schedule_kernel
-from kernbench.ops import KernelCall, KernelProbe, Pointer
+from kernbench.ops import KernelCall, KernelProbe, ProbePointer
 
 
 class ModeledDevice:
@@ -32,8 +32,8 @@ class ModeledDevice:
     def clock_mhz(self) -> int | None:
         return 1755
 
-    def tensor(self, rows: int, cols: int, dtype: DType) -> Pointer:
-        found = Pointer(dtype)
+    def tensor(self, rows: int, cols: int, dtype: DType) -> ProbePointer:
+        found = ProbePointer(dtype)
         self._sizes[id(found)] = rows, cols
         return found
 
@@ -48,7 +48,7 @@ class ModeledDevice:
         self.launched.append(call)
         self._passed_ps += schedule_kernel(trace, self.machine, 0).duration_ps
 
-    def run_product(self, a: Pointer, b: Pointer, out: Pointer) -> None:
+    def run_product(self, a: ProbePointer, b: ProbePointer, out: ProbePointer) -> None:
         (m, k), (_, n) = self._sizes[id(a)], self._sizes[id(b)]
         best = self._tuner.tune(Problem(m, n, k, bfloat16), self.machine, Harness())
         self._passed_ps += int(best.kernel_us * 1e6)

@@ -28,7 +28,7 @@ from kernbench.cli.commands.measured import measure as measure_command
 from kernbench.dtypes import DType, bfloat16, float32
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import load_machine
-from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS, KernelCall, Pointer, elementwise_call
+from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS, KernelCall, ProbePointer, elementwise_call
 from kernbench.triton_backend import activate
 from tests.accuracy.measurement.modeled_device import ModeledDevice
 from tests.triton_backend.recording import RecordingLauncher
@@ -165,7 +165,9 @@ def expected(op: str, x: Any, y: Any, rest: list[Any]) -> Any:
 
 def test_a_gpu_compiles_the_same_function_specialized_on_its_sizes() -> None:
     launcher = RecordingLauncher()
-    call = elementwise_call("add", Pointer(float32), (Pointer(float32),) * 2, float32, 4096)
+    call = elementwise_call(
+        "add", ProbePointer(float32), (ProbePointer(float32),) * 2, float32, 4096
+    )
     with activate(launcher):
         call.kernel[call.grid](*call.args, **call.options)
         call.on_device()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernbench.commands import PROGRAM, UNKNOWN_LINE, Access, DmaRead, Predicate, Tile, axis_dim
 from kernbench.dtypes import float16
-from kernbench.kernel_time.costs.bursts import Touched, touched
+from kernbench.kernel_time.costs.bursts import TouchedBytes, touched
 from kernbench.kernel_time.costs.fingerprints import pattern_fingerprints, program_fingerprints
 from kernbench.kernel_time.program.timed_plan import CommandSite, build_program_plan
 from tests.kernel_time.kernel_traces import COLUMN, ROW, access
@@ -113,7 +113,7 @@ def test_programs_of_one_pattern_move_the_same(command: DmaRead) -> None:
 def test_a_masked_off_tile_moves_nothing() -> None:
     source = access(0, (4, 8), float16, C=2 * np.arange(8), R=16 * np.arange(4))
     never = Predicate((4, 8), {(): np.array(False)})
-    assert touched(site_of(load(source, never)), 0, BURST) == ((), (Touched(0, 0),))
+    assert touched(site_of(load(source, never)), 0, BURST) == ((), (TouchedBytes(0, 0),))
 
 
 @pytest.mark.adr("0074-D2")
@@ -135,11 +135,11 @@ def test_a_broadcast_row_is_moved_once() -> None:
     source = access(0, (16, 32), float16, C=2 * np.arange(32))
     assert touched(site_of(load(source, Predicate((16, 32)))), 0, BURST) == (
         (),
-        (Touched(64, 64, 64),),
+        (TouchedBytes(64, 64, 64),),
     )
 
 
 def test_strided_elements_move_a_burst_each() -> None:
     source = access(0, (1, 32), float16, C=256 * np.arange(32))
     moved = touched(site_of(load(source, Predicate((1, 32)))), 0, BURST)
-    assert moved == ((), (Touched(64, 32 * 64, 2),))
+    assert moved == ((), (TouchedBytes(64, 32 * 64, 2),))

@@ -15,7 +15,7 @@ from kernbench.commands import (
     Tile,
 )
 from kernbench.dtypes import float16, int64
-from kernbench.kernel_time.costs.bursts import Touched
+from kernbench.kernel_time.costs.bursts import TouchedBytes
 from kernbench.kernel_time.costs.listed_addresses import count_lanes, listed
 from tests.kernel_time.costs.test_bursts import BURST, load, site_of
 from tests.kernel_time.kernel_traces import COLUMN
@@ -30,7 +30,7 @@ def test_a_gather_of_rows_moves_each_row_by_itself() -> None:
         Math(spread, "tt.broadcast", (column,), MathClass.FREE, UNKNOWN_LINE),
     )
     offset = Separable((8, 100), 0, {(COLUMN,): 2 * np.arange(100)})
-    expected = ((), (Touched(1600, 8 * 256, 200),))
+    expected = ((), (TouchedBytes(1600, 8 * 256, 200),))
     command = load(Access(0, offset, float16, spread), Predicate((8, 100)))
     assert listed(site_of(command, *views), [0], BURST) == expected
     # The same addresses, with the columns among what is data.
@@ -45,7 +45,7 @@ def test_elements_that_are_each_named_by_data_move_a_burst_each() -> None:
     command = load(
         Access(0, Separable((8, 100)), float16, Tile(1, (8, 100), int64)), Predicate((8, 100))
     )
-    assert listed(site_of(command), [0], BURST) == ((), (Touched(1600, 800 * 64, 2),))
+    assert listed(site_of(command), [0], BURST) == ((), (TouchedBytes(1600, 800 * 64, 2),))
 
 
 def test_elements_and_bursts_of_any_addresses_are_those_of_their_set() -> None:

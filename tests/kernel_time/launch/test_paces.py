@@ -34,7 +34,7 @@ from kernbench.dtypes import float16, float32
 from kernbench.hardware import load_machine
 from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.kernel_time.costs.command_costs import ProgramCosts
-from kernbench.kernel_time.launch.paces import Paces, Timing
+from kernbench.kernel_time.launch.paces import Paces, PeTiming
 from kernbench.kernel_time.program.pipeline import SiteTimes
 from kernbench.kernel_time.program.queues import Cost, Queue
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
@@ -51,7 +51,7 @@ class EvenProgram(RandomProgram):
     def table(self, loops: dict[int, int], chosen: tuple[int, ...]) -> Cost:
         return super().table(loops, ())
 
-    def paces(self, timing: Timing) -> Paces:
+    def paces(self, timing: PeTiming) -> Paces:
         queues: dict[int, Queue] = {}
         _queues(self.plan.nodes, queues)
         sites = tuple(SimpleNamespace(index=i, queue=queues[i]) for i in range(len(self.costs)))
@@ -113,7 +113,7 @@ def test_programs_put_on_a_line_are_timed_as_their_runs_are(
         }
         for path in range(paths)
     ]
-    paces = program.paces(Timing(resident, 100))
+    paces = program.paces(PeTiming(resident, 100))
     programs = [program.program(trips) for trips in vectors]
     for each, found in zip(programs, paces.of(programs), strict=True):
         run = paces.run(*each)

@@ -13,7 +13,7 @@ from typing import Any
 import simpy
 
 from kernbench.kernel_time.program.pipeline import PipelineTimes, SiteTimes
-from kernbench.kernel_time.program.queues import Cost, Queue, Step
+from kernbench.kernel_time.program.queues import Cost, Queue, QueueStep
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
 
 
@@ -42,7 +42,7 @@ class _Reference:
         """Queue ``nodes``; return the gates of what follows, and the ends of all commands."""
         ends: list[simpy.Event] = []
         for node in nodes:
-            if isinstance(node, Step):
+            if isinstance(node, QueueStep):
                 ends.append(self._issue_step(node, gates, iteration))
             else:
                 of_loop = self._issue_loop(node, gates, iteration)
@@ -51,7 +51,7 @@ class _Reference:
         return gates, ends
 
     def _issue_step(
-        self, node: Step, gates: list[simpy.Event], iteration: dict[int, int]
+        self, node: QueueStep, gates: list[simpy.Event], iteration: dict[int, int]
     ) -> simpy.Event:
         operands = [event for slot in node.reads for event in self.ready.get(slot, [])]
         cost: Cost = self.times.occupancy_ps[node.site]

@@ -14,7 +14,7 @@ from kernbench.kernel_time.program.pipeline import (
     run_pipeline,
     side_by_side,
 )
-from kernbench.kernel_time.program.queues import Cost, Queue, Step
+from kernbench.kernel_time.program.queues import Cost, Queue, QueueStep
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
 from tests.kernel_time.program.pipeline_reference import run_reference
 
@@ -66,7 +66,7 @@ class RandomProgram:
             writes = () if queue is Queue.DMA_OUT else (self.slot(),)
             known += writes
             chosen = tuple(each for each in loops if self.random.random() < 0.25)
-            nodes.append(Step(len(self.costs), queue, reads, writes))
+            nodes.append(QueueStep(len(self.costs), queue, reads, writes))
             self.costs.append(self.table(loops, chosen))
             self.varies.append(chosen)
             self.latency.append(self.random.choice([0, 0, 2, 30]))
@@ -83,7 +83,7 @@ class RandomProgram:
         first, before = len(self.costs), self.num_slots
         body = self.body([*known, *args], {**loops, loop_id: trip}, depth)
         inside = list(range(before, self.num_slots))
-        direct = {slot for node in body if isinstance(node, Step) for slot in node.writes}
+        direct = {slot for node in body if isinstance(node, QueueStep) for slot in node.writes}
         yields = tuple(
             self.some([*(s for s in inside if s in direct), *args]) for _ in range(count)
         )
@@ -129,12 +129,12 @@ def gemm_loop(
 ) -> tuple[ProgramPlan, SiteTimes]:
     """Two loads and a dot in a loop, then a store: the loop that matters most."""
     body: tuple[Node, ...] = (
-        Step(0, Queue.DMA_IN, (), (0,)),
-        Step(1, Queue.DMA_IN, (), (1,)),
-        Step(2, Queue.GEMM, (0, 1, 2), (3,)),
+        QueueStep(0, Queue.DMA_IN, (), (0,)),
+        QueueStep(1, Queue.DMA_IN, (), (1,)),
+        QueueStep(2, Queue.GEMM, (0, 1, 2), (3,)),
     )
     loop = LoopNode(0, trip, stages, body, range(3), ((),), (2,), ((3,),), (4,), ())
-    plan = ProgramPlan((loop, Step(3, Queue.DMA_OUT, (4,), ())), (None,) * 4, 5)  # type: ignore[arg-type]
+    plan = ProgramPlan((loop, QueueStep(3, Queue.DMA_OUT, (4,), ())), (None,) * 4, 5)  # type: ignore[arg-type]
     return plan, SiteTimes((load, load, gemm, load), ((),) * 4, (latency, latency, 0, latency))
 
 
@@ -210,7 +210,7 @@ def test_taking_turns_is_no_better_than_full_queues_or_nobody_waiting(
 @pytest.mark.adr("0007-D7")
 def test_in_turns_a_loop_that_waits_for_its_loads_keeps_other_programs_busy() -> None:
     # Each of 8 iterations: a load of 10 that is there 300 later, then 5 of math.
-    body = (Step(0, Queue.DMA_IN, (), (0,)), Step(1, Queue.MATH, (0, 1), (2,)))
+    body = (QueueStep(0, Queue.DMA_IN, (), (0,)), QueueStep(1, Queue.MATH, (0, 1), (2,)))
     loop = LoopNode(0, 8, 1, body, range(2), ((),), (1,), ((2,),), (3,), ())
     plan = ProgramPlan((loop,), (None,) * 2, 4)  # type: ignore[arg-type]
     times = SiteTimes((10, 5), ((), ()), (300, 0))

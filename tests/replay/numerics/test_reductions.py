@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernbench.commands import UNKNOWN_LINE, Math, MathClass, Reduce, Region, Splat, Tile
+from kernbench.commands import UNKNOWN_LINE, CombineRegion, Math, MathClass, Reduce, Splat, Tile
 from kernbench.dtypes import as_dtype, float32
 from kernbench.errors import UnsupportedOpError
 from kernbench.replay.numerics.reductions import build_reduction
@@ -13,7 +13,7 @@ from kernbench.replay.numerics.reductions import build_reduction
 RNG = np.random.default_rng(3)
 
 
-def reduce(combine: str, *arrays: Any, axis: int, region: Region | None = None) -> list[Any]:
+def reduce(combine: str, *arrays: Any, axis: int, region: CombineRegion | None = None) -> list[Any]:
     tiles = tuple(Tile(i, a.shape[1:], as_dtype(a.dtype)) for i, a in enumerate(arrays))
     shape = tuple(n for i, n in enumerate(tiles[0].shape) if i != axis)
     dsts = tuple(Tile(9 + i, shape, t.dtype) for i, t in enumerate(tiles))
@@ -81,7 +81,7 @@ def test_any_region_combines_neighbours_in_order(length: int) -> None:
     """Composition of affine maps: associative, but not commutative."""
     a0, b0, a1, b1 = (Tile(i, (), float32) for i in range(4))
     a, ab, b = (Tile(i, (), float32) for i in range(4, 7))
-    region = Region(
+    region = CombineRegion(
         (a0, b0, a1, b1),
         (
             Math(a, "arith.mulf", (a0, a1), MathClass.SIMPLE, UNKNOWN_LINE),
@@ -103,7 +103,7 @@ def test_any_region_combines_neighbours_in_order(length: int) -> None:
 def test_a_region_may_hold_constants() -> None:
     left, right, total, halved = (Tile(i, (), float32) for i in range(4))
     half = Splat(0.5, (), float32)
-    region = Region(
+    region = CombineRegion(
         (left, right),
         (
             Math(total, "arith.addf", (left, right), MathClass.SIMPLE, UNKNOWN_LINE),

@@ -216,10 +216,12 @@ def test_an_unknown_kind_is_refused() -> None:
     from kernbench.commands import UNKNOWN_LINE, Access, Predicate, Separable
     from kernbench.dtypes import int32
     from kernbench.replay.steps.atomics import AtomicStep
-    from kernbench.replay.steps.sites import Chunks, Site
+    from kernbench.replay.steps.sites import AccessSite, Chunks
 
     access = Access(0, Separable(()), int32)
     chunks = Chunks((0, 1), np.zeros(1, np.int64), (1, 1, 1))
-    site = Site(access, Predicate(()), UNKNOWN_LINE, chunks, is_store=True, atomic="atomic_rmw")
+    site = AccessSite(
+        access, Predicate(()), UNKNOWN_LINE, chunks, is_store=True, atomic="atomic_rmw"
+    )
     with pytest.raises(UnsupportedOpError, match="did you mean add"):
         AtomicStep(site, "addd", 0, None, None)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError
 from kernbench.tp.sharding import (
-    Part,
+    FusedPart,
     ShardRange,
     ShardSpec,
     column_parallel,
@@ -29,7 +29,7 @@ def parts(draw):
     unit = draw(st.integers(1, 3))
     replicable = draw(st.booleans())
     num_units = draw(st.sampled_from((1, 2, 4, 8, 24))) if replicable else 24
-    return Part(unit * num_units, unit, replicable)
+    return FusedPart(unit * num_units, unit, replicable)
 
 
 def splits(part, tp_size):
@@ -103,7 +103,7 @@ def test_a_column_shard_is_a_column_slice_and_a_row_shard_a_row_slice(tp_size, c
 
 def test_the_parts_of_a_fused_weight_are_split_each_on_its_own():
     gate, up = counted((4, 6)), 100 + counted((4, 6))
-    spec = column_parallel(4, 12, 3, (Part(6), Part(6)))
+    spec = column_parallel(4, 12, 3, (FusedPart(6), FusedPart(6)))
     shard = extract(np.concatenate([gate, up], axis=1), spec, 1)
     np.testing.assert_array_equal(shard, np.concatenate([gate[:, 2:4], up[:, 2:4]], axis=1))
     assert spec.blocks(1) == (ShardRange(2, 4), ShardRange(8, 10))
@@ -113,7 +113,7 @@ def test_the_parts_of_a_fused_weight_are_split_each_on_its_own():
 def test_megatrons_layout_of_query_groups_is_one_part_whose_unit_is_a_group():
     # Two groups of [q0 q1 k v], head_dim 2: a unit is a whole group, which no rank may cut.
     group = 4 * 2
-    spec = column_parallel(3, 2 * group, 2, (Part(2 * group, group, name="query groups"),))
+    spec = column_parallel(3, 2 * group, 2, (FusedPart(2 * group, group, name="query groups"),))
     full = counted((3, 2 * group))
     np.testing.assert_array_equal(extract(full, spec, 1), full[:, group:])
     with pytest.raises(ValueError, match=r"query groups \(2\).*tensor parallel size \(4\)"):
@@ -122,14 +122,14 @@ def test_megatrons_layout_of_query_groups_is_one_part_whose_unit_is_a_group():
 
 @pytest.mark.adr("0015-D2")
 def test_fewer_units_than_ranks_are_held_by_neighbouring_ranks():
-    spec = column_parallel(1, 4, 4, (Part(4, 2, replicable=True),))
+    spec = column_parallel(1, 4, 4, (FusedPart(4, 2, replicable=True),))
     shards = [extract(counted((1, 4)), spec, rank).tolist() for rank in range(4)]
     assert shards == [[[0, 1]], [[0, 1]], [[2, 3]], [[2, 3]]]
 
 
 @pytest.mark.adr("0015-D2")
 def test_merging_replicas_that_differ_names_the_rank():
-    spec = column_parallel(1, 4, 4, (Part(4, 2, replicable=True),))
+    spec = column_parallel(1, 4, 4, (FusedPart(4, 2, replicable=True),))
     shards = [extract(np.ones((1, 4)), spec, rank) for rank in range(4)]
     shards[3][0, 1] = 2.0
     with pytest.raises(KernbenchError, match="rank 3 holds other bits"):
@@ -137,7 +137,7 @@ def test_merging_replicas_that_differ_names_the_rank():
 
 
 def test_replicas_that_share_a_nan_are_the_same():
-    spec = column_parallel(1, 2, 2, (Part(2, 2, replicable=True),))
+    spec = column_parallel(1, 2, 2, (FusedPart(2, 2, replicable=True),))
     full = np.array([[np.nan, 1.0]])
     np.testing.assert_array_equal(merge([full, full.copy()], spec), full)
 
@@ -172,12 +172,12 @@ def test_a_shard_is_a_copy():
         (lambda: shard_range(9, 4, 0, "hidden"), r"hidden \(9\).*\(4\)"),
         (lambda: column_parallel(8, 9, 2), r"out_features \(9\).*\(2\)"),
         (lambda: row_parallel(9, 8, 2), r"in_features \(9\).*\(2\)"),
-        (lambda: Part(9, 2, name="heads"), r"heads \(9\).*\(2\)"),
+        (lambda: FusedPart(9, 2, name="heads"), r"heads \(9\).*\(2\)"),
         (lambda: ShardSpec((4, 4), 2, 2), "dim must be from 0 to 1.*got 2"),
         (lambda: ShardSpec((4, 4), 0, 0), "at least 1, but got 0"),
-        (lambda: ShardSpec((4, 4), 0, 2, (Part(2),)), "2 indices in all.*4"),
-        (lambda: ShardSpec((4, 4), None, 2, (Part(4),)), "has no parts"),
-        (lambda: column_parallel(4, 6, 4, (Part(6, 2, True, "kv"),)), r"kv \(3\).*\(4\)"),
+        (lambda: ShardSpec((4, 4), 0, 2, (FusedPart(2),)), "2 indices in all.*4"),
+        (lambda: ShardSpec((4, 4), None, 2, (FusedPart(4),)), "has no parts"),
+        (lambda: column_parallel(4, 6, 4, (FusedPart(6, 2, True, "kv"),)), r"kv \(3\).*\(4\)"),
         (lambda: extract(np.zeros((4, 5)), column_parallel(4, 4, 2), 0), r"\(4, 4\).*\(4, 5\)"),
         (lambda: extract(np.zeros((4, 4)), column_parallel(4, 4, 2), 2), "got 2 of 2"),
         (lambda: merge([np.zeros((4, 2))], column_parallel(4, 4, 2)), "2 ranks.*1 shards"),

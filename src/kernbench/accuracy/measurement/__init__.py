@@ -2,7 +2,7 @@
 
 from kernbench.accuracy.measurement.campaign import Measured, measure
 from kernbench.accuracy.measurement.cuda import CudaDevice
-from kernbench.accuracy.measurement.device import Device, NoDeviceError
+from kernbench.accuracy.measurement.device import NoDeviceError, TimedDevice
 from kernbench.accuracy.measurement.shapes import (
     GemmShape,
     RowShape,
@@ -15,12 +15,12 @@ from kernbench.accuracy.measurement.writing import write_rows
 
 __all__ = [
     "CudaDevice",
-    "Device",
     "GemmShape",
     "Measured",
     "NoDeviceError",
     "RowShape",
     "Shape",
+    "TimedDevice",
     "default_shapes",
     "measure",
     "parse_gemm",

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kernbench.accuracy.measurement.device import Device
+from kernbench.accuracy.measurement.device import TimedDevice
 from kernbench.accuracy.measurement.shapes import GemmShape, RowShape, Shape
 from kernbench.dtypes import DType, float32
 from kernbench.errors import UsageError
@@ -45,7 +45,7 @@ class Measured:
     """Right after the runs."""
 
 
-def measure(device: Device, shapes: Sequence[Shape], dtype: DType) -> Iterator[Measured]:
+def measure(device: TimedDevice, shapes: Sequence[Shape], dtype: DType) -> Iterator[Measured]:
     """Yield the measurements of every shape, as they are made.
 
     A GEMM gives two: the vendor's, and the fastest tile of the Triton kernel that the model
@@ -61,7 +61,7 @@ def measure(device: Device, shapes: Sequence[Shape], dtype: DType) -> Iterator[M
             yield _rows(device, shape, dtype)
 
 
-def _products(device: Device, shape: GemmShape, dtype: DType) -> Iterator[Measured]:
+def _products(device: TimedDevice, shape: GemmShape, dtype: DType) -> Iterator[Measured]:
     m, n, k = shape.m, shape.n, shape.k
     a, b, out = device.tensor(m, k, dtype), device.tensor(k, n, dtype), device.tensor(m, n, dtype)
     yield _timed(
@@ -84,7 +84,7 @@ def _products(device: Device, shape: GemmShape, dtype: DType) -> Iterator[Measur
 
 
 def _product(
-    device: Device,
+    device: TimedDevice,
     shape: GemmShape,
     dtype: DType,
     tile: GemmTile,
@@ -110,7 +110,7 @@ def _product(
     return both
 
 
-def _rows(device: Device, shape: RowShape, dtype: DType) -> Measured:
+def _rows(device: TimedDevice, shape: RowShape, dtype: DType) -> Measured:
     out, x, y = (device.tensor(shape.rows, shape.cols, dtype) for _ in range(3))
     if shape.op in ELEMENTWISE_OPS:
         call = elementwise_call(shape.op, out, (x, y), dtype, shape.rows * shape.cols)
@@ -124,7 +124,12 @@ def _rows(device: Device, shape: RowShape, dtype: DType) -> Measured:
 
 
 def _timed(
-    device: Device, shape: Shape, dtype: DType, work: Callable[[], None], impl: str, source: str
+    device: TimedDevice,
+    shape: Shape,
+    dtype: DType,
+    work: Callable[[], None],
+    impl: str,
+    source: str,
 ) -> Measured:
     for _ in range(WARM_UPS):
         work()

@@ -14,7 +14,7 @@ class NoDeviceError(KernbenchError, RuntimeError):
     """There is no device to measure on; says what is missing."""
 
 
-class Device(Protocol):
+class TimedDevice(Protocol):
     """A device that can be timed. Tensors are whatever its kernels take as pointers."""
 
     @property

@@ -14,7 +14,7 @@ from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
     from kernbench.accuracy.calibration import Calibration, Fitted
-    from kernbench.accuracy.measurement import Device, Shape
+    from kernbench.accuracy.measurement import Shape, TimedDevice
     from kernbench.accuracy.validation import Errors
 
 
@@ -179,7 +179,7 @@ def _errors(found: Errors) -> str:
     return "/".join(f"{each:.1f}" for each in (found.mape, found.median, found.p90))
 
 
-def measure(options: MeasureOptions, make_device: Callable[[], Device] | None = None) -> None:
+def measure(options: MeasureOptions, make_device: Callable[[], TimedDevice] | None = None) -> None:
     """Measure and write; ``make_device`` stands for the GPU in tests."""
     from kernbench.accuracy.measurement import (
         CudaDevice,

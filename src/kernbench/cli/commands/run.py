@@ -127,7 +127,7 @@ def _run_bench(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ReadyRun:
     """A run that can start: everything the user typed was understood."""
 
     bench: Bench
@@ -218,7 +218,7 @@ def _report_failure(error: BaseException, debug: bool) -> int:
     return FAILED
 
 
-def _plan(options: RunOptions) -> _Plan:
+def _plan(options: RunOptions) -> _ReadyRun:
     from kernbench.cli.programs.parameters import parameters_of, parse_parameters
     from kernbench.hardware import load_machine
 
@@ -226,7 +226,7 @@ def _plan(options: RunOptions) -> _Plan:
     params = parse_parameters(options.params, parameters_of(bench.run), bench.name)
     ranks = bench.ranks if options.ranks is None else options.ranks
     machine = load_machine(bench.machine if options.machine is None else options.machine, ranks)
-    return _Plan(bench, machine, ranks, params)
+    return _ReadyRun(bench, machine, ranks, params)
 
 
 def make_room(options: OutputOptions, machine: str | None, inputs: Iterable[str | Path]) -> Outputs:
@@ -252,7 +252,7 @@ def imported() -> list[str]:
     return [file for file in files if isinstance(file, str)]
 
 
-def _run(plan: _Plan, options: RunOptions, outputs: Outputs) -> int:
+def _run(plan: _ReadyRun, options: RunOptions, outputs: Outputs) -> int:
     from kernbench.runtime_api import RuntimeContext
 
     context = RuntimeContext(

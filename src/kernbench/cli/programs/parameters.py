@@ -16,7 +16,7 @@ _FALSE = ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class BenchParameter:
     """One parameter of a bench's ``run``."""
 
     name: str
@@ -33,7 +33,7 @@ class Parameter:
         return text if self.is_required else f"{text} = {_shown(self.default)}"
 
 
-def parameters_of(run: Callable[..., object]) -> list[Parameter]:
+def parameters_of(run: Callable[..., object]) -> list[BenchParameter]:
     """Return the parameters of a bench's ``run`` after the first, which is ``torch``.
 
     A parameter without annotation has its default's type, or is a text.
@@ -51,12 +51,12 @@ def parameters_of(run: Callable[..., object]) -> list[Parameter]:
         if annotation is inspect.Parameter.empty:
             known = each.default is not inspect.Parameter.empty and each.default is not None
             annotation = type(each.default) if known else str
-        result.append(Parameter(each.name, annotation, each.default))
+        result.append(BenchParameter(each.name, annotation, each.default))
     return result
 
 
 def parse_parameters(
-    given: Sequence[str], known: Sequence[Parameter], bench: str
+    given: Sequence[str], known: Sequence[BenchParameter], bench: str
 ) -> dict[str, Any]:
     """Return the values of ``name=value`` texts, by name.
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LiveSpan:
     """The operations of a function, by number, during which something is live."""
 
     first: int
@@ -34,7 +34,7 @@ class LiveTiles:
     """Where the accumulators of a function are live; it has no branches but structured ones."""
 
     def __init__(self, function: Function) -> None:
-        self._spans: dict[Op, Span] = {}
+        self._spans: dict[Op, LiveSpan] = {}
         self._loops: dict[Op, tuple[Op, ...]] = {}
         """Of each operation: the loops around it, from the outside in."""
         self._parents: dict[Value, Value] = {}
@@ -44,7 +44,7 @@ class LiveTiles:
         for op in reversed(self._spans):
             self._join(op)
 
-    def accumulators(self) -> list[tuple[Op, Span]]:
+    def accumulators(self) -> list[tuple[Op, LiveSpan]]:
         """Return the first product of each accumulator, and where the accumulator is live."""
         members: dict[Value, list[Op]] = {}
         for op in self._spans:
@@ -53,18 +53,18 @@ class LiveTiles:
         spans = self._live(set(members))
         return [(ops[0], spans[root]) for root, ops in members.items()]
 
-    def span(self, op: Op) -> Span:
+    def span(self, op: Op) -> LiveSpan:
         """Return an operation with all that is inside it."""
         return self._spans[op]
 
     def _count(self, region: Region, loops: tuple[Op, ...]) -> None:
         for op in (op for block in region.blocks for op in block.ops):
             first = len(self._spans)
-            self._spans[op] = Span(first, first)
+            self._spans[op] = LiveSpan(first, first)
             self._loops[op] = loops
             for inner in op.regions:
                 self._count(inner, (*loops, op) if op.name in _LOOPS else loops)
-            self._spans[op] = Span(first, len(self._spans) - 1)
+            self._spans[op] = LiveSpan(first, len(self._spans) - 1)
 
     def _root(self, value: Value) -> Value:
         while (parent := self._parents.get(value, value)) is not value:
@@ -115,16 +115,16 @@ class LiveTiles:
             if value.type.shape:
                 self._same(value, target)
 
-    def _live(self, roots: set[Value]) -> dict[Value, Span]:
+    def _live(self, roots: set[Value]) -> dict[Value, LiveSpan]:
         """Return from where to where the values are live that lie where these do."""
-        spans: dict[Value, Span] = {}
+        spans: dict[Value, LiveSpan] = {}
         made_in: dict[Value, tuple[Op, ...]] = {}
 
-        def extend(value: Value, at: Span) -> None:
+        def extend(value: Value, at: LiveSpan) -> None:
             root = self._root(value)
             if root in roots:
                 known = spans.get(root, at)
-                spans[root] = Span(min(known.first, at.first), max(known.last, at.last))
+                spans[root] = LiveSpan(min(known.first, at.first), max(known.last, at.last))
 
         for op, span in self._spans.items():
             for region in op.regions:
@@ -134,19 +134,21 @@ class LiveTiles:
             for result in op.results:
                 made_in[result] = self._loops[op]
                 if op.name != "arith.constant":
-                    extend(result, Span(span.last, span.last))
+                    extend(result, LiveSpan(span.last, span.last))
         for op, span in self._spans.items():
             for value in op.operands:
                 # What a loop finds, it finds again in its next iteration.
                 around = self._loops[op][len(made_in.get(value, ())) :]
-                extend(value, self._spans[around[0]] if around else Span(span.first, span.first))
+                extend(
+                    value, self._spans[around[0]] if around else LiveSpan(span.first, span.first)
+                )
         return spans
 
 
-def most_at_once(held: Iterable[tuple[T, int, Span]]) -> list[T]:
+def most_at_once(held: Iterable[tuple[T, int, LiveSpan]]) -> list[T]:
     """Return those of some things with sizes that are live where the sum is largest."""
     held = list(held)
-    best: list[tuple[T, int, Span]] = []
+    best: list[tuple[T, int, LiveSpan]] = []
     for _, _, start in held:
         live = [each for each in held if each[2].first <= start.first <= each[2].last]
         if sum(size for _, size, _ in live) > sum(size for _, size, _ in best):

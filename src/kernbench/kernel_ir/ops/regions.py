@@ -12,7 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kernbench.commands import Assert, Command, Math, MathClass, Operand, Param, Region, Splat, Tile
+from kernbench.commands import (
+    Assert,
+    CombineRegion,
+    Command,
+    Math,
+    MathClass,
+    Operand,
+    Param,
+    Splat,
+    Tile,
+)
 from kernbench.kernel_ir.evaluation.values import Held
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text import ir
@@ -26,7 +36,7 @@ DIALECT = Dialect()
 _MAX_BRANCHES = 64
 
 
-def build_region(run: Evaluator, op: Op) -> Region:
+def build_region(run: Evaluator, op: Op) -> CombineRegion:
     """Return the op's region as commands on scalar tiles."""
     region = op.regions[0]
     args = []
@@ -42,7 +52,7 @@ def build_region(run: Evaluator, op: Op) -> Region:
         run.commands = outer
     if not all(isinstance(command, Math) or _checks_overflow(command) for command in commands):
         raise run.unsupported(op, "its function does more than arithmetic")
-    return Region(tuple(args), _needed(commands, results), results)
+    return CombineRegion(tuple(args), _needed(commands, results), results)
 
 
 _OVERFLOW = re.compile(r"int\d+ overflow detected for operation \w+")
@@ -148,7 +158,7 @@ def _columns(run: Evaluator, op: Op, operand: Operand, pack: int, size: int) -> 
 
 
 def _apply(
-    run: Evaluator, op: Op, region: Region, columns: list[Operand], lanes: tuple[int, ...]
+    run: Evaluator, op: Op, region: CombineRegion, columns: list[Operand], lanes: tuple[int, ...]
 ) -> list[Operand]:
     """Emit the region's commands on whole tiles."""
     values: dict[Tile, Operand] = dict(zip(region.args, columns, strict=True))

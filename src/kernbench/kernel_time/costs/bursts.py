@@ -37,7 +37,7 @@ _AXIS = axis_dim(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class TouchedBytes:
     """What one execution of a DMA command moves, for one program."""
 
     useful_bytes: int
@@ -48,7 +48,7 @@ class Touched:
     """How many of the useful bytes follow each other without a gap, on average."""
 
 
-Moved = tuple[Dims, tuple[Touched, ...]]
+Moved = tuple[Dims, tuple[TouchedBytes, ...]]
 """The loop dims that it varies over, outermost first, and one entry per combination of their
 iterations, the innermost fastest."""
 
@@ -218,16 +218,16 @@ def _bursts(
     terms: list[tuple[int, Array]],
     masks: list[tuple[int, Array]],
     burst_bytes: int,
-) -> Touched:
+) -> TouchedBytes:
     active = [np.ones(length, dtype=np.bool_) for length in shape]
     for dim, held in masks:
         if not is_axis(dim):
             if not held.all():
-                return Touched(0, 0)
+                return TouchedBytes(0, 0)
         else:
             active[dim - _AXIS] &= held
     if not all(held.any() for held in active):
-        return Touched(0, 0)
+        return TouchedBytes(0, 0)
     axes = [np.zeros(length, dtype=np.int64) for length in shape]
     for dim, vector in terms:
         axes[dim - _AXIS] = axes[dim - _AXIS] + vector
@@ -235,7 +235,7 @@ def _bursts(
     # An element that several positions name (a broadcast) is moved once.
     useful = int(np.prod([len(axis) for axis in picked], dtype=np.int64)) * itemsize
     bursts, runs = _count_bursts(picked, itemsize, burst_bytes)
-    return Touched(useful, bursts * burst_bytes, useful // runs)
+    return TouchedBytes(useful, bursts * burst_bytes, useful // runs)
 
 
 def _count_bursts(axes: list[Array], itemsize: int, burst_bytes: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from kernbench.commands import (
 from kernbench.dtypes import DType
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
 from kernbench.kernel_time.conditions import Conditions
-from kernbench.kernel_time.costs.bursts import Dims, Touched
+from kernbench.kernel_time.costs.bursts import Dims, TouchedBytes
 from kernbench.kernel_time.program.pipeline import SiteTimes
 from kernbench.kernel_time.program.queues import Cost, Load, Overlapped, overlapped
 from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan
@@ -43,7 +43,7 @@ class Traffic:
     """Loops that it varies over, as dims, outermost first."""
     shape: tuple[int, ...]
     """Their trip counts."""
-    touched: tuple[Touched, ...]
+    touched: tuple[TouchedBytes, ...]
     repeats: int
     """How often one program runs each entry of ``touched``."""
     copies: int = 1
@@ -61,7 +61,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class WaveSharing:
     """Who else runs while a program runs: one wave of programs."""
 
     active: int
@@ -74,7 +74,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramCosts:
-    """The costs of one program under one :class:`Sharing`."""
+    """The costs of one program under one :class:`WaveSharing`."""
 
     times: SiteTimes
     busy_ps: tuple[int, ...]
@@ -132,7 +132,7 @@ class CostModel:
         return self.placements.get(access_of(site.command).param, self.spread)
 
     def program(
-        self, traffic: Sequence[Traffic | None], counts: Sequence[int], sharing: Sharing
+        self, traffic: Sequence[Traffic | None], counts: Sequence[int], sharing: WaveSharing
     ) -> ProgramCosts:
         """Return the costs of a program with the given traffic (None where no DMA site is).
 
@@ -186,7 +186,7 @@ class CostModel:
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
         return ProgramCosts(times, tuple(busy), shares, hbm_bytes, hbm_stream_bytes)
 
-    def _missed(self, site: CommandSite, sharing: Sharing) -> Fraction:
+    def _missed(self, site: CommandSite, sharing: WaveSharing) -> Fraction:
         """Return the share of a program's bytes at a site that HBM moves."""
         missed = Fraction(*sharing.missed[site.index])
         if isinstance(site.command, DmaRead):
@@ -250,11 +250,11 @@ class CostModel:
             hbm_stream_bytes=weight * streamed,
         )
 
-    def _slowed(self, hbm: Fraction, touched: Touched) -> Fraction:
+    def _slowed(self, hbm: Fraction, touched: TouchedBytes) -> Fraction:
         """Return HBM's time per byte where the runs of bytes are too short to stream."""
         return hbm * self.sip.short_run_slowdown if self._is_short(touched) else hbm
 
-    def _is_short(self, touched: Touched) -> bool:
+    def _is_short(self, touched: TouchedBytes) -> bool:
         """Say whether its runs of bytes open a DRAM page each, so that they do not stream."""
         return 0 < touched.run_bytes < self.sip.cube.hbm_page_bytes
 

@@ -25,7 +25,7 @@ from kernbench.kernel_time.costs.bursts import (
     Dims,
     DmaTile,
     Moved,
-    Touched,
+    TouchedBytes,
     alike_iterations,
     spans,
     tile_of,
@@ -143,9 +143,9 @@ def count_lanes(
     return elements, *spans(starts, itemsize, burst_bytes)
 
 
-def _mean(samples: Sequence[tuple[int, int, int]], tile: DmaTile) -> Touched:
+def _mean(samples: Sequence[tuple[int, int, int]], tile: DmaTile) -> TouchedBytes:
     """Return what the samples move on average, in whole elements and bursts."""
     elements, bursts, runs = (sum(each) for each in zip(*samples, strict=True))
     useful = -(-elements // len(samples)) * tile.itemsize
     moved = -(-bursts // len(samples)) * tile.burst_bytes
-    return Touched(useful, moved, elements * tile.itemsize // max(runs, 1))
+    return TouchedBytes(useful, moved, elements * tile.itemsize // max(runs, 1))

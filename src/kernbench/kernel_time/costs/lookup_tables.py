@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
-from kernbench.kernel_time.costs.bursts import Touched
+from kernbench.kernel_time.costs.bursts import TouchedBytes
 from kernbench.kernel_time.program.origins import is_loaded
 from kernbench.kernel_time.program.timed_plan import CommandSite
 
@@ -27,7 +27,9 @@ def gathered_params(trace: KernelTrace) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def capped(touched: tuple[Touched, ...], size_bytes: int, burst_bytes: int) -> tuple[Touched, ...]:
+def capped(
+    touched: tuple[TouchedBytes, ...], size_bytes: int, burst_bytes: int
+) -> tuple[TouchedBytes, ...]:
     """Return what lanes touch that may all be in one table: no more bursts than it has."""
     whole = -(-size_bytes // burst_bytes) * burst_bytes
     return tuple(

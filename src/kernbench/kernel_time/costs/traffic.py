@@ -34,7 +34,7 @@ from kernbench.commands import (
     walk,
 )
 from kernbench.kernel_time.costs.bursts import Moved, touched
-from kernbench.kernel_time.costs.command_costs import Sharing, Traffic
+from kernbench.kernel_time.costs.command_costs import Traffic, WaveSharing
 from kernbench.kernel_time.costs.fingerprints import pattern_fingerprints, program_fingerprints
 from kernbench.kernel_time.costs.joint_reads import ReadTogether
 from kernbench.kernel_time.costs.listed_addresses import listed
@@ -62,11 +62,11 @@ class ProgramClass:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class ProgramKind:
     """What the programs of some segments have in common."""
 
     program_class: ProgramClass
-    sharing: Sharing
+    sharing: WaveSharing
 
 
 def varies_by_program(group: ProgramGroup) -> bool:
@@ -142,7 +142,9 @@ class GroupTraffic:
         )
         self.kind_of = self.kind_of.reshape(-1)
         self.kinds = [
-            Kind(self.classes[which], _sharing(active, rest, len(self.plan.sites), read.shape[1]))
+            ProgramKind(
+                self.classes[which], _sharing(active, rest, len(self.plan.sites), read.shape[1])
+            )
             for which, active, *rest in zip(
                 *(column[first].tolist() for column in columns), strict=True
             )
@@ -378,11 +380,11 @@ def _joined(a: Array, b: Array) -> Array:
     return joined.reshape(-1)
 
 
-def _sharing(active: int, columns: list[int], num_sites: int, num_reads: int) -> Sharing:
+def _sharing(active: int, columns: list[int], num_sites: int, num_reads: int) -> WaveSharing:
     """Return what a kind shares, of columns: what is read (by site, or once), missed, in turns."""
     read, missed = columns[:num_reads], columns[num_reads : num_reads + num_sites]
     pairs = zip(missed, read if len(read) == num_sites else read * num_sites, strict=True)
-    return Sharing(active, tuple(pairs), tuple(columns[num_reads + num_sites :]))
+    return WaveSharing(active, tuple(pairs), tuple(columns[num_reads + num_sites :]))
 
 
 def _trips(loop: Loop, trips: Mapping[int, int]) -> int:

@@ -41,7 +41,7 @@ steady."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class PeTiming:
     """What decides how a PE's programs follow each other."""
 
     resident: int
@@ -62,7 +62,7 @@ class Pace:
 class Paces:
     """The paces of programs whose commands cost the same in every iteration."""
 
-    def __init__(self, plan: ProgramPlan, times: SiteTimes, timing: Timing) -> None:
+    def __init__(self, plan: ProgramPlan, times: SiteTimes, timing: PeTiming) -> None:
         self._plan, self._times, self._timing = plan, times, timing
         self._together = min(timing.resident, timing.per_pe)
         self._periods: set[int] = set()

@@ -25,8 +25,8 @@ from kernbench.hardware import SipSpec
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
 from kernbench.kernel_time.costs.joint_reads import read_together
-from kernbench.kernel_time.costs.traffic import GroupTraffic, Kind, varies_by_program
-from kernbench.kernel_time.launch.paces import Pace, Paces, Timing, busy_ps
+from kernbench.kernel_time.costs.traffic import GroupTraffic, ProgramKind, varies_by_program
+from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps
 from kernbench.kernel_time.program.pipeline import PipelineTimes
 from kernbench.kernel_time.program.timed_plan import ProgramPlan
 
@@ -39,7 +39,7 @@ _SHORT_RUN = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timed:
+class TimedProgram:
     """One program of a kind."""
 
     costs: ProgramCosts
@@ -51,7 +51,7 @@ class Timed:
 
 
 @dataclass(slots=True, eq=False)
-class Segments:
+class WaveSegments:
     """The segments of a group, as columns."""
 
     kind: Array
@@ -75,12 +75,12 @@ class GroupWaves:
     """A program group cut in segments."""
 
     plan: ProgramPlan
-    kinds: list[Kind]
-    timed: list[Timed]
+    kinds: list[ProgramKind]
+    timed: list[TimedProgram]
     """By kind."""
     num_programs: list[int]
     """By kind."""
-    segments: Segments
+    segments: WaveSegments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     """Return when each program of a launch runs on the PEs of a SIP."""
     num_cubes, pes_per_cube = pes_in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
-    timing = Timing(
+    timing = PeTiming(
         resident_programs(trace.tcm_bytes, trace.staged_bytes, sip),
         -(-trace.num_programs // num_pes),
     )
@@ -198,7 +198,7 @@ def pes_in_use(sip: SipSpec, conditions: Conditions) -> tuple[int, int]:
     return max(each.num_cubes for each in places), max(each.num_pes for each in places)
 
 
-def _timed_group(traffic: GroupTraffic, model: CostModel, timing: Timing) -> GroupWaves:
+def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> GroupWaves:
     """Return a group with every kind of its programs timed."""
     costs = [
         model.program(kind.program_class.traffic, kind.program_class.counts, kind.sharing)
@@ -215,7 +215,7 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: Timing) -> Gro
         paces.update(zip(indices, found, strict=True))
     timed = [_timed(traffic.plan, each, paces[index]) for index, each in enumerate(costs)]
     count = len(traffic.kind_of)
-    segments = Segments(
+    segments = WaveSegments(
         traffic.kind_of,
         traffic.wave,
         traffic.sizes,
@@ -225,11 +225,11 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: Timing) -> Gro
     return GroupWaves(traffic.plan, traffic.kinds, timed, traffic.num_programs(), segments)
 
 
-def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace) -> Timed:
+def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace) -> TimedProgram:
     duration = interval = max(pace.pipeline.end_ps, costs.least_ps)
     if pace.interval_ps is not None:
         interval = max(pace.interval_ps, costs.least_ps, *busy_ps(plan, costs))
-    return Timed(costs, pace.pipeline, duration, min(interval, duration))
+    return TimedProgram(costs, pace.pipeline, duration, min(interval, duration))
 
 
 def _times(groups: list[GroupWaves]) -> tuple[Array, Array]:

@@ -70,7 +70,7 @@ Origin = Loaded | Made
 Part = Origin | Splat | Param | IndexTile | MaskTile
 
 
-class Origins:
+class TileOrigins:
     """The origins of all tiles, while one goes through a kernel's text."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernbench.kernel_time.program.queues import Cost, PeQueues, Queue, Slots, Step
+from kernbench.kernel_time.program.queues import Cost, PeQueues, Queue, QueueStep, Slots
 from kernbench.kernel_time.program.timed_plan import ONE_PATH, LoopNode, Node, ProgramPlan
 
 
@@ -123,9 +123,9 @@ def side_by_side(plan: ProgramPlan, times: SiteTimes, count: int) -> SideBySide:
     def widened(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         found: list[Node] = []
         for node in nodes:
-            if isinstance(node, Step):
+            if isinstance(node, QueueStep):
                 found += [
-                    Step(
+                    QueueStep(
                         node.site * count + program,
                         node.queue,
                         own(node.reads, program),
@@ -246,7 +246,7 @@ class PipelineRun(PeQueues):
         if found is None:
             found = self._queues[node.loop_id] = set()
             for each in node.body:
-                found |= {each.queue} if isinstance(each, Step) else self._queues_of(each)
+                found |= {each.queue} if isinstance(each, QueueStep) else self._queues_of(each)
         return found
 
     def _shift(self, node: LoopNode, ends: deque[int], by: int) -> None:

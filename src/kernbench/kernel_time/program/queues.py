@@ -79,7 +79,7 @@ def queue_of(command: Command) -> Queue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class QueueStep:
     """A command of one program: which queue it takes, which slots it reads and writes."""
 
     site: int
@@ -119,7 +119,7 @@ class PeQueues:
         queue, ready, first, last = self.queue, self.ready, self.first, self.last
         end = floor
         for node in nodes:
-            if not isinstance(node, Step):
+            if not isinstance(node, QueueStep):
                 floor = self.loop(node, floor)
                 end = max(end, floor)
                 continue
@@ -144,7 +144,7 @@ class PeQueues:
         return floor, end
 
     def step_by(
-        self, node: Step, floor: int, travel: Callable[[int, int], int]
+        self, node: QueueStep, floor: int, travel: Callable[[int, int], int]
     ) -> Generator[int, None, int]:
         """Run one command that is done when ``travel`` says, given its start and its queue's end.
 

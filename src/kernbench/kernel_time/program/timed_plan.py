@@ -27,8 +27,8 @@ from kernbench.commands import (
     Tile,
 )
 from kernbench.kernel_time.program.addressing import Addressing
-from kernbench.kernel_time.program.origins import Origins, Part, uses_tiles
-from kernbench.kernel_time.program.queues import Queue, Slots, Step, queue_of
+from kernbench.kernel_time.program.origins import Part, TileOrigins, uses_tiles
+from kernbench.kernel_time.program.queues import Queue, QueueStep, Slots, queue_of
 
 ONE_PATH: Mapping[int, int] = MappingProxyType({})
 """No loop that programs go around differently often."""
@@ -77,7 +77,7 @@ class LoopNode:
     """Slots that the body reads and that are written before the loop."""
 
 
-Node = Step | LoopNode
+Node = QueueStep | LoopNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ def build_program_plan(body: tuple[Command, ...], num_slots: int) -> ProgramPlan
     """Return the plan of one program whose commands are ``body``."""
     builder = _Builder()
     if uses_tiles(body):
-        builder.origins, builder.addressing = Origins(), Addressing(body)
+        builder.origins, builder.addressing = TileOrigins(), Addressing(body)
     nodes = builder.nodes(body, ())
     return ProgramPlan(nodes, tuple(builder.sites), num_slots)
 
@@ -103,7 +103,7 @@ class _Builder:
     sites: list[CommandSite] = field(default_factory=list)
     roots: dict[int, Slots] = field(default_factory=dict)
     """Slots that a view stands for."""
-    origins: Origins | None = None
+    origins: TileOrigins | None = None
     """Where an access uses tiles: how they came to be."""
     addressing: Addressing | None = None
 
@@ -136,7 +136,7 @@ class _Builder:
                 found.update(dict.fromkeys(self.roots.get(each.slot, (each.slot,))))
         return tuple(found)
 
-    def _step(self, command: SiteCommand, loops: tuple[Loop, ...]) -> Step:
+    def _step(self, command: SiteCommand, loops: tuple[Loop, ...]) -> QueueStep:
         gather: Tile | None = None
         writes: Slots
         if isinstance(command, DmaRead):
@@ -170,7 +170,7 @@ class _Builder:
             self.roots.pop(slot, None)
         if self.origins is not None:
             self.origins.note(command)
-        return Step(index, queue, reads, writes)
+        return QueueStep(index, queue, reads, writes)
 
     def _loop(self, loop: Loop, loops: tuple[Loop, ...]) -> LoopNode:
         first = len(self.sites)
@@ -200,7 +200,7 @@ class _Builder:
 def _reads(body: tuple[Node, ...]) -> set[int]:
     found: set[int] = set()
     for node in body:
-        if isinstance(node, Step):
+        if isinstance(node, QueueStep):
             found.update(node.reads)
         else:
             found.update(*node.inits, *node.yields, _reads(node.body))
@@ -210,7 +210,7 @@ def _reads(body: tuple[Node, ...]) -> set[int]:
 def _writes(body: tuple[Node, ...]) -> set[int]:
     found: set[int] = set()
     for node in body:
-        if isinstance(node, Step):
+        if isinstance(node, QueueStep):
             found.update(node.writes)
         else:
             found.update(node.args, node.results, _writes(node.body))

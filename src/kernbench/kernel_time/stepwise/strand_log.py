@@ -21,7 +21,7 @@ _MOST_HOPS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Programs:
+class ProgramRange:
     """The programs that a row is about, and the first one's PE."""
 
     first: int
@@ -36,7 +36,7 @@ class _What:
     engine: Engine
     kind: str
     line: SourceLine
-    programs: Programs
+    programs: ProgramRange
     peer: int = -1
     link: int = -1
     src_space: Space = Space.NONE
@@ -85,7 +85,7 @@ class StrandLog:
     def ran(
         self,
         site: CommandSite,
-        programs: Programs,
+        programs: ProgramRange,
         start_ps: int,
         end_ps: int,
         busy_ps: int,
@@ -109,7 +109,7 @@ class StrandLog:
     def passed(
         self,
         site: CommandSite,
-        programs: Programs,
+        programs: ProgramRange,
         passage: Passage,
         size_bytes: int,
         peer: int,
@@ -127,7 +127,7 @@ class StrandLog:
             self._newest[what] = row
             self._hops.append((what, row))
 
-    def waited(self, line: SourceLine, programs: Programs, start_ps: int, end_ps: int) -> None:
+    def waited(self, line: SourceLine, programs: ProgramRange, start_ps: int, end_ps: int) -> None:
         """Note that programs waited for memory to change."""
         row = _Row(start_ps, end_ps, end_ps - start_ps, 1, 0)
         self._join(_What(Engine.LINK, "wait", line, programs), row)
@@ -190,7 +190,7 @@ _COLUMNS = (
 _TEXTS = frozenset({"engine", "kind", "src_space", "dst_space", "file"})
 
 
-def _what(site: CommandSite, programs: Programs, peer: int) -> _What:
+def _what(site: CommandSite, programs: ProgramRange, peer: int) -> _What:
     command = site.command
     memory = Space.LINK if peer >= 0 else Space.HBM
     src = dst = Space.TCM

@@ -34,10 +34,10 @@ from kernbench.commands import (
 )
 from kernbench.hardware import Machine
 from kernbench.kernel_time.program.pipeline import PipelineRun
-from kernbench.kernel_time.program.queues import Queue, SipQueues, Step
+from kernbench.kernel_time.program.queues import Queue, QueueStep, SipQueues
 from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan, build_program_plan
 from kernbench.kernel_time.stepwise.strand_costs import PartCosts, StrandCosts
-from kernbench.kernel_time.stepwise.strand_log import Programs, StrandLog
+from kernbench.kernel_time.stepwise.strand_log import ProgramRange, StrandLog
 from kernbench.kernel_time.stepwise.strand_loops import FarRun
 from kernbench.links import Network
 from kernbench.op_log import Template
@@ -67,8 +67,8 @@ class TimedStrand:
     """When all that it has done is over."""
 
     @property
-    def programs(self) -> Programs:
-        return Programs(int(self.program_ids[0]), len(self.program_ids), int(self.pes[0]))
+    def programs(self) -> ProgramRange:
+        return ProgramRange(int(self.program_ids[0]), len(self.program_ids), int(self.pes[0]))
 
     def take(self, positions: Array) -> TimedStrand:
         """Return the strand of some of the programs."""
@@ -215,7 +215,7 @@ class TimedStrands:
         plan = build_program_plan((command,), num_slots)
         _grow(strand.ready, num_slots)
         (node,) = plan.nodes
-        assert isinstance(node, Step)
+        assert isinstance(node, QueueStep)
         costs = self._part_costs(strand, (command,), num_slots)
         return Issue(plan.sites[0], node.reads, costs, self.peers.get(access_of(command).param))
 
@@ -331,7 +331,7 @@ class TimedStrands:
         used = {site.queue for site in plan.sites}
         self._queues.settle(strand.pes, used, [time + behind for time in run.queue])
         for node in plan.nodes:
-            for slot in node.writes if isinstance(node, Step) else node.results:
+            for slot in node.writes if isinstance(node, QueueStep) else node.results:
                 strand.ready[slot] += behind
         if floor_ps > strand.floor_ps:
             # What follows a loop starts after it.

@@ -10,7 +10,7 @@ from kernbench.runtime_api import Tensor
 
 
 @dataclass(frozen=True)
-class Rows:
+class TensorRows:
     """A tensor as ``count`` rows of ``length`` elements, at one stride each."""
 
     tensor: Tensor
@@ -20,7 +20,7 @@ class Rows:
     stride: int
 
 
-def as_rows(what: str, tensor: Tensor) -> Rows:
+def as_rows(what: str, tensor: Tensor) -> TensorRows:
     """Return a tensor as rows; one whose leading dims are not evenly spaced is copied first.
 
     Raises:
@@ -32,7 +32,7 @@ def as_rows(what: str, tensor: Tensor) -> Rows:
         return as_rows(what, tensor.contiguous())
     count = walk.shape[0] if walk.shape else 1
     row_stride = walk.strides[0][0] if walk.shape else 0
-    return Rows(tensor, count, tensor.shape[-1], row_stride, tensor.stride()[-1])
+    return TensorRows(tensor, count, tensor.shape[-1], row_stride, tensor.stride()[-1])
 
 
 def row_blocks(count: int, length: int) -> dict[str, int]:

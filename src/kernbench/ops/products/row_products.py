@@ -17,7 +17,7 @@ from kernbench.hardware import Machine
 from kernbench.kernel_time import kernel_duration_ps
 from kernbench.ops.base.layout import Ints
 from kernbench.ops.launches import KernelCall
-from kernbench.ops.probe import KernelProbe, Pointer
+from kernbench.ops.probe import KernelProbe, ProbePointer
 from kernbench.ops.products.gemm_library import in_stages, takes_shared_operands, vector_tiles
 
 Types = tuple[DType | None, ...]
@@ -82,7 +82,7 @@ def _vector_launches(product: RowProduct, machine: Machine) -> Iterator[ProductL
 @lru_cache(maxsize=512)
 def _trace(launch: ProductLaunch, types: Types) -> KernelTrace:
     """Return what a launch does; it serves all machines."""
-    pointers = tuple(None if each is None else Pointer(each) for each in types)
+    pointers = tuple(None if each is None else ProbePointer(each) for each in types)
     options = {**dict(launch.constants), "num_stages": launch.num_stages}
     call = KernelCall(launch.kernel, launch.grid, (*pointers, *launch.numbers), options)
     return KernelProbe().trace(call)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Math, MathClass, Reduce, Region, Splat, Tile
+from kernbench.commands import CombineRegion, Math, MathClass, Reduce, Splat, Tile
 from kernbench.errors import UnsupportedOpError
 from kernbench.replay.numerics.conversions import as_unsigned
 from kernbench.replay.numerics.elementwise import NUMERICS, build_function
@@ -63,12 +63,12 @@ def _scan(command: Reduce) -> Reduction:
     return region_scan(command, build_region(region))
 
 
-def _pair_region(command: Reduce) -> Region:
+def _pair_region(command: Reduce) -> CombineRegion:
     """Return a combine that has a name as a region."""
     dst = command.dsts[0]
     a, b, c = (Tile(slot, (), dst.dtype) for slot in (-1, -2, -3))
     step = Math(c, command.combine, (a, b), MathClass.SIMPLE, command.line)
-    return Region((a, b), (step,), (c,))
+    return CombineRegion((a, b), (step,), (c,))
 
 
 def _named(
@@ -120,7 +120,7 @@ def _arg_reduction(combine: str, axis: int, shape: tuple[int, ...]) -> Reduction
     return reduced
 
 
-def _tree(region: Region, axis: int, shape: tuple[int, ...]) -> Reduction:
+def _tree(region: CombineRegion, axis: int, shape: tuple[int, ...]) -> Reduction:
     combine = build_region(region)
 
     def reduced(inputs: list[Array]) -> list[Array]:
@@ -145,7 +145,7 @@ def _tree(region: Region, axis: int, shape: tuple[int, ...]) -> Reduction:
     return reduced
 
 
-def build_region(region: Region) -> Callable[[list[Array], list[Array]], list[Array]]:
+def build_region(region: CombineRegion) -> Callable[[list[Array], list[Array]], list[Array]]:
     """Return the region as a function of two lists of equally shaped arrays."""
     steps = [(build_function(command), command) for command in region.commands]
 

@@ -42,12 +42,12 @@ from kernbench.replay.numerics.elementwise import SHAPE_OPS, build_function, bui
 from kernbench.replay.numerics.gemm import build_gemm, build_gemm_into
 from kernbench.replay.numerics.reductions import build_reduction
 from kernbench.replay.plans.shared_products import SharedProduct, shared_products
-from kernbench.replay.steps.access import Load, Store, StoreResult
+from kernbench.replay.steps.access import Store, StoreResult, TileLoad
 from kernbench.replay.steps.atomics import AtomicStep
 from kernbench.replay.steps.diagnostics import AssertStep, PrintStep
 from kernbench.replay.steps.frame import Frame, PointerArg
 from kernbench.replay.steps.lifetimes import Hazards, freed_after, reads, results
-from kernbench.replay.steps.sites import Chunks, Site, atomic_name
+from kernbench.replay.steps.sites import AccessSite, Chunks, atomic_name
 from kernbench.replay.steps.step import Materialise, Step, calling, freeing, looping
 
 Array = npt.NDArray[Any]
@@ -181,7 +181,7 @@ class GroupPlan:
             return self._build_load(command)
         if isinstance(command, DmaWrite):
             before, slot = self._fetch(command.value)
-            site = Site(command.dest, command.mask, command.line, self.chunks, is_store=True)
+            site = AccessSite(command.dest, command.mask, command.line, self.chunks, is_store=True)
             return [*before, Store(site, slot)]
         if isinstance(command, Atomic):
             return self._build_atomic(command)
@@ -211,15 +211,15 @@ class GroupPlan:
         return [*steps, PrintStep(command, tuple(slots), self.chunks)]
 
     def _build_load(self, command: DmaRead) -> list[Step]:
-        site = Site(command.source, command.mask, command.line, self.chunks, is_store=False)
+        site = AccessSite(command.source, command.mask, command.line, self.chunks, is_store=False)
         hazards = self._hazards.of(command)
         other = command.other
         if other is None or isinstance(other, Splat):
             fill = _scalar(0 if other is None else other.value, command.dst.dtype)
-            return [Load(site, command.dst.slot, None, fill, hazards)]
+            return [TileLoad(site, command.dst.slot, None, fill, hazards)]
         before, slot = self._fetch(other)
         fill = _scalar(0, command.dst.dtype)
-        return [*before, Load(site, command.dst.slot, slot, fill, hazards)]
+        return [*before, TileLoad(site, command.dst.slot, slot, fill, hazards)]
 
     def _build_atomic(self, command: Atomic) -> list[Step]:
         before, value = self._fetch(command.value)
@@ -227,7 +227,7 @@ class GroupPlan:
         if command.compare is not None:
             steps, compare = self._fetch(command.compare)
             before = [*before, *steps]
-        site = Site(
+        site = AccessSite(
             command.access,
             command.mask,
             command.line,
@@ -246,7 +246,7 @@ class GroupPlan:
             steps, slots = self._gemm_inputs(command)
             function = build_gemm(command)
             into = build_gemm_into(command) if len(slots) == 2 else None
-        site = Site(after.dest, after.mask, after.line, self.chunks, is_store=True)
+        site = AccessSite(after.dest, after.mask, after.line, self.chunks, is_store=True)
         store = Store(site, command.dst.slot)
         if into is None:
             return [*steps, calling(function, slots, command.dst.slot), store]

@@ -14,23 +14,23 @@ from kernbench.errors import OutOfBoundsError
 from kernbench.replay.numerics.ops.arith import select
 from kernbench.replay.steps.frame import Frame
 from kernbench.replay.steps.geometry import Box, Geometry, Indices
-from kernbench.replay.steps.rows import Rows, rows_along
-from kernbench.replay.steps.sites import Site
+from kernbench.replay.steps.rows import GatheredRows, rows_along
+from kernbench.replay.steps.sites import AccessSite
 
 Array = npt.NDArray[Any]
 
 
-class Load:
+class TileLoad:
     """A step that puts a tile into its slot: a view of memory where the tile is regular."""
 
     def __init__(
-        self, site: Site, slot: int, other: int | None, fill: Any, hazards: tuple[int, ...]
+        self, site: AccessSite, slot: int, other: int | None, fill: Any, hazards: tuple[int, ...]
     ) -> None:
         self.site, self.slot = site, slot
         self.other, self.fill = other, fill
         self.hazards = hazards
         self.dynamic = site.access.gather is not None
-        self.rows = Rows.of(site)
+        self.rows = GatheredRows.of(site)
         self.data_mask = site.mask.slot if isinstance(site.mask, Tile) else None
 
     def __call__(self, frame: Frame) -> None:
@@ -99,7 +99,7 @@ class Load:
         view = site.elements_view(frame, origin + part.low, origin + part.high)
         return view.take(part.elements)
 
-    def _gathered_rows(self, frame: Frame, rows: Rows) -> Array | None:
+    def _gathered_rows(self, frame: Frame, rows: GatheredRows) -> Array | None:
         if self.other is not None:
             return None
         located = rows.locate(frame)
@@ -176,10 +176,10 @@ class Load:
 class Store:
     """A step that writes a tile to memory, programs in order where they overlap."""
 
-    def __init__(self, site: Site, value: int) -> None:
+    def __init__(self, site: AccessSite, value: int) -> None:
         self.site, self.value = site, value
         self.dynamic = site.access.gather is not None or isinstance(site.mask, Tile)
-        self.rows = Rows.of(site)
+        self.rows = GatheredRows.of(site)
 
     def __call__(self, frame: Frame) -> None:
         self.store(frame, frame.values[self.value])
@@ -296,7 +296,7 @@ def _cut(value: Array, where: tuple[slice, ...]) -> Array:
 
 
 def checked_bytes(
-    site: Site, frame: Frame, offsets: Array, active: Array
+    site: AccessSite, frame: Frame, offsets: Array, active: Array
 ) -> tuple[Array, int, int]:
     """Return bytes in the buffer and the range of the active ones, which is inside the buffer."""
     where = offsets + site.origin(frame)
@@ -313,12 +313,12 @@ def checked_bytes(
     return where, low, high
 
 
-def _read_bytes(memory: Array, where: Array, site: Site) -> Array:
+def _read_bytes(memory: Array, where: Array, site: AccessSite) -> Array:
     """Return elements at bytes ``where`` that are not a whole number of elements apart."""
     loaded = memory[where[..., None] + np.arange(site.itemsize)]
     return loaded.view(site.dtype)[..., 0]
 
 
-def _write_bytes(memory: Array, where: Array, flat: Array, site: Site) -> None:
+def _write_bytes(memory: Array, where: Array, flat: Array, site: AccessSite) -> None:
     raw = np.ascontiguousarray(flat).view(np.uint8).reshape(*flat.shape, site.itemsize)
     memory[where[..., None] + np.arange(site.itemsize)] = raw

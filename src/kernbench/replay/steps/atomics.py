@@ -16,7 +16,7 @@ import numpy.typing as npt
 from kernbench.errors import UnsupportedOpError, nearest
 from kernbench.replay.steps.access import checked_bytes
 from kernbench.replay.steps.frame import Frame
-from kernbench.replay.steps.sites import Site
+from kernbench.replay.steps.sites import AccessSite
 
 Array = npt.NDArray[Any]
 
@@ -40,7 +40,7 @@ class AtomicStep:
     """A step that changes memory and puts the old values in a slot, if anybody reads them."""
 
     def __init__(
-        self, site: Site, kind: str, value: int, compare: int | None, dst: int | None
+        self, site: AccessSite, kind: str, value: int, compare: int | None, dst: int | None
     ) -> None:
         if kind not in KINDS:
             raise UnsupportedOpError(

@@ -14,16 +14,16 @@ import numpy.typing as npt
 
 from kernbench.commands import PROGRAM, Predicate, Separable, Tile, axis_dim
 from kernbench.replay.steps.frame import Frame
-from kernbench.replay.steps.sites import Site
+from kernbench.replay.steps.sites import AccessSite
 
 Array = npt.NDArray[Any]
 
 
-class Rows:
+class GatheredRows:
     """The rows of one gathering access: ``length`` elements of each are active."""
 
     def __init__(
-        self, site: Site, starts: Separable, active: Predicate | Tile, length: int
+        self, site: AccessSite, starts: Separable, active: Predicate | Tile, length: int
     ) -> None:
         self._site = site
         self._starts, self._active = starts, active
@@ -32,7 +32,7 @@ class Rows:
         self._dims = (PROGRAM, *(axis_dim(axis) for axis in range(rank)))
 
     @staticmethod
-    def of(site: Site) -> Rows | None:
+    def of(site: AccessSite) -> GatheredRows | None:
         """Return the rows of an access, or None if its last axis is not contiguous."""
         rank = len(site.access.shape)
         if not rank or site.access.gather is None:
@@ -52,11 +52,11 @@ class Rows:
             return None
         offset = Separable(site.access.shape, site.access.offset.const + int(lane[0]), starts)
         if isinstance(site.mask, Tile):
-            return Rows(site, offset, site.mask, width)
+            return GatheredRows(site, offset, site.mask, width)
         active, length = _rows_of_mask(site.mask, last, width)
         if length is None:
             return None
-        return Rows(site, offset, Predicate(site.access.shape, active), length)
+        return GatheredRows(site, offset, Predicate(site.access.shape, active), length)
 
     def locate(self, frame: Frame) -> tuple[Array, Array, Array] | None:
         """Return a view of every window, which of them each row is, and which rows are active.
@@ -86,7 +86,9 @@ class Rows:
         return None if found is None else (*found, active)
 
 
-def _windows(site: Site, frame: Frame, starts: Array, length: int) -> tuple[Array, Array] | None:
+def _windows(
+    site: AccessSite, frame: Frame, starts: Array, length: int
+) -> tuple[Array, Array] | None:
     """Return a view of every window of a length, and which of them begin at the bytes ``starts``.
 
     None if they are not aligned with each other.
@@ -114,7 +116,7 @@ _SHORTEST = 8
 
 
 def rows_along(
-    axis: int, site: Site, frame: Frame, offsets: Array, active: Array
+    axis: int, site: AccessSite, frame: Frame, offsets: Array, active: Array
 ) -> tuple[Array, Array, Array] | None:
     """Return what :meth:`Rows.locate` does, for the rows that addresses make along an axis.
 

@@ -50,7 +50,7 @@ class Chunks:
         return linear % x, linear // x % y, linear // (x * y)
 
 
-class Site:
+class AccessSite:
     """One access of a trace: finds the geometry for the chunk and iterations of a frame."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.clock import user_site
 from kernbench.runtime_api.memory.in_flight import byte_span
 from kernbench.runtime_api.memory.storage import BufferView
-from kernbench.sanitizer import Clock, Kind, Part, Touch, record_touch, strided_spans
+from kernbench.sanitizer import Clock, Touch, TouchKind, TouchPart, record_touch, strided_spans
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle, Stream
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.collectives.work import Work
 
 Record = Callable[[], None]
-Touched = tuple[BufferView, Kind]
+Touched = tuple[BufferView, TouchKind]
 Noted = tuple["Buffer", Touch]
 
 
@@ -171,10 +171,10 @@ def _touched(work: Work, position: int, root: int) -> list[Touched]:
     in_place = work.outputs is work.inputs
     op = work.signature.op
     only_reads = (op == "broadcast" and position == root) or (op == "reduce" and position != root)
-    written = Kind.READ if only_reads else Kind.WRITE
+    written = TouchKind.READ if only_reads else TouchKind.WRITE
     touched = [(view, written) for view in work.outputs]
     if not in_place:
-        touched += [(view, Kind.READ) for view in work.inputs]
+        touched += [(view, TouchKind.READ) for view in work.inputs]
     return touched
 
 
@@ -204,13 +204,13 @@ _SOURCES: dict[str, Callable[[int, int], tuple[int, ...] | None]] = {
 """Whose contribution a rank cannot end without; None for everybody's."""
 
 
-def _part(name: str, view: BufferView) -> Part:
+def _part(name: str, view: BufferView) -> TouchPart:
     size = view.dtype.itemsize
     low, high = byte_span(view)
-    return Part(
+    return TouchPart(
         name, low, high, lambda: strided_spans(view.offset, view.shape, view.strides, size), size
     )
 
 
-def _key(view: BufferView, kind: Kind) -> Any:
+def _key(view: BufferView, kind: TouchKind) -> Any:
     return (kind, view.offset, view.shape, view.strides, view.dtype.itemsize)

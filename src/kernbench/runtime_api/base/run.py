@@ -27,7 +27,7 @@ from kernbench.runtime_api.memory.in_flight import find_in_flight
 from kernbench.runtime_api.memory.lent_memory import LentMemory
 from kernbench.runtime_api.memory.signals import Signals
 from kernbench.runtime_api.memory.storage import BufferView
-from kernbench.sanitizer import Kind, build_sanitizer
+from kernbench.sanitizer import TouchKind, build_sanitizer
 from kernbench.triton_backend import cache_remarks
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ class Run:
 
     def _note(self, command: DeviceCommand, writes: Tensor | None, reads: Tensor | None) -> None:
         """Let the record of a fill or a copy tell the sanitizer what it touches."""
-        touched = [(BufferView(reads), Kind.READ)] if reads is not None else []
+        touched = [(BufferView(reads), TouchKind.READ)] if reads is not None else []
         if writes is not None:
-            touched.append((BufferView(writes), Kind.WRITE))
+            touched.append((BufferView(writes), TouchKind.WRITE))
         command.note(touches_of(command.template.name, command.clock, touched))
         if command.blocks_host:
             self._comes_after(command)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from kernbench.clock import Handle, Site
+from kernbench.clock import Handle, UserSite
 from kernbench.errors import CollectiveTimeoutError, KernbenchError
 from kernbench.runtime_api.collectives.collective_data import build_record
 from kernbench.runtime_api.memory.in_flight import Span, byte_span
@@ -77,7 +77,7 @@ class Part(Handle):
         self,
         run: Run,
         signature: Signature,
-        site: Site,
+        site: UserSite,
         sent: tuple[int, ...] = (),
         taken: tuple[int, ...] = (),
     ) -> None:
@@ -137,7 +137,7 @@ class Work(Part):
         signature: Signature,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        site: Site,
+        site: UserSite,
         sent: tuple[int, ...] = (),
         taken: tuple[int, ...] = (),
     ) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from kernbench.commands import PROGRAM, Tile, axis_dim, is_loop
 from kernbench.memory import Buffer
-from kernbench.replay import Frame, Site
+from kernbench.replay import AccessSite, Frame
 
 Array = npt.NDArray[Any]
 
@@ -30,7 +30,7 @@ class Lanes(NamedTuple):
 class LaneFinder:
     """Finds the active lanes of one access, and keeps those that do not depend on data."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: AccessSite) -> None:
         self.site = site
         self._dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(site.access.shape))))
         self._per_program = max(int(np.prod(site.access.shape, dtype=np.int64)), 1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernbench.sanitizer.ordering.ordered_map import OrderedMap
     from kernbench.sanitizer.ordering.programs import ProgramOrder
     from kernbench.sanitizer.ordering.races import Touched
-    from kernbench.sanitizer.ordering.trace_touches import Seen
+    from kernbench.sanitizer.ordering.trace_touches import SeenTouches
 
 Array = npt.NDArray[Any]
 
@@ -48,7 +48,7 @@ class LaunchState:
         self,
         launched: Launched,
         touched: Callable[[Buffer], Touched | OrderedMap | None],
-        seen: Seen,
+        seen: SeenTouches,
         on_non_finite: Callable[[str], None] | None,
         order: ProgramOrder | None = None,
         on_conversion: Callable[[str], None] | None = None,

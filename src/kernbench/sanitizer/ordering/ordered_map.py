@@ -14,7 +14,7 @@ from kernbench.memory import Buffer
 from kernbench.sanitizer.facts.launch import element
 from kernbench.sanitizer.facts.places import Places
 from kernbench.sanitizer.ordering.segments import Segments
-from kernbench.sanitizer.ordering.touches import Kind, Part, Touch
+from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart
 
 Array = npt.NDArray[Any]
 Found = tuple[int, str]
@@ -86,7 +86,7 @@ class OrderedMap:
         first = self.segments.begin((1, 1, 1), touch.clock, touch.who)
         for part in touch.parts:
             place = self._places.number(part.name, touch.kind.value)
-            look = self.write if touch.kind is Kind.WRITE else self.read
+            look = self.write if touch.kind is TouchKind.WRITE else self.read
             for low, high in part.spans().tolist():
                 where = np.arange(low, high, part.itemsize)
                 found = look(where, np.repeat(first, len(where)), place, part.itemsize)
@@ -245,6 +245,6 @@ def _by_granule(at: Array, codes: Array) -> Iterator[tuple[Array, Array]]:
         yield granules[these], codes[starts[these][:, None] + np.arange(count)]
 
 
-def _race(touch: Touch, part: Part, buffer: Buffer, byte: int, other: str) -> DataRaceError:
+def _race(touch: Touch, part: TouchPart, buffer: Buffer, byte: int, other: str) -> DataRaceError:
     place = element(buffer, byte, part.itemsize)
     return DataRaceError(f"{part.name} ({touch.who}) {touch.kind.value} {place}, which {other}")

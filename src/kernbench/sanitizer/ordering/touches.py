@@ -19,7 +19,7 @@ _MANY = 64
 """Touches of one timeline on one buffer, above which it pays to look for superfluous ones."""
 
 
-class Kind(Enum):
+class TouchKind(Enum):
     """What an operation does to bytes; the value is how errors say it."""
 
     READ = "reads"
@@ -28,7 +28,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TouchPart:
     """The bytes that one line of a kernel, or one call, touches."""
 
     name: str
@@ -40,12 +40,12 @@ class Part:
     """The exact bytes; asked for only where ranges overlap."""
     itemsize: int
 
-    def moved(self, distance: int) -> Part:
+    def moved(self, distance: int) -> TouchPart:
         """Return the part of a tensor that begins later in its buffer."""
         if not distance:
             return self
         spans = self.spans
-        return Part(
+        return TouchPart(
             self.name,
             self.low + distance,
             self.high + distance,
@@ -58,11 +58,11 @@ class Part:
 class Touch:
     """What one operation does, in one way, to one buffer."""
 
-    kind: Kind
+    kind: TouchKind
     clock: Clock
     who: str
     """What errors say of the operation, in parentheses."""
-    parts: tuple[Part, ...]
+    parts: tuple[TouchPart, ...]
     key: Any = None
     """Touches with equal keys are of one kind and have the same bytes; None equals nothing."""
 
@@ -74,9 +74,9 @@ class Touch:
     def high(self) -> int:
         return max(part.high for part in self.parts)
 
-    def races_with(self, other: Touch) -> tuple[Part, Part, int] | None:
+    def races_with(self, other: Touch) -> tuple[TouchPart, TouchPart, int] | None:
         """Return the parts that share a byte, and the byte, if one of the two writes."""
-        if self.kind is other.kind and self.kind is not Kind.WRITE:
+        if self.kind is other.kind and self.kind is not TouchKind.WRITE:
             return None
         for mine in self.parts:
             for its in other.parts:
@@ -88,7 +88,7 @@ class Touch:
 
     def makes_superfluous(self, older: Touch) -> bool:
         """Return whether whoever races with the older one races with this one as well."""
-        if self.kind is not Kind.WRITE and self.kind is not older.kind:
+        if self.kind is not TouchKind.WRITE and self.kind is not older.kind:
             return False
         return all(
             any(
@@ -164,7 +164,7 @@ def record_touch(buffer: Buffer, touch: Touch) -> None:
 
 
 def _race(
-    touch: Touch, other: Touch, buffer: Buffer, mine: Part, its: Part, byte: int
+    touch: Touch, other: Touch, buffer: Buffer, mine: TouchPart, its: TouchPart, byte: int
 ) -> DataRaceError:
     place = element(buffer, byte - byte % mine.itemsize, mine.itemsize)
     return DataRaceError(

@@ -25,23 +25,23 @@ from kernbench.replay import PointerArg, atomic_name
 from kernbench.sanitizer.facts.lanes import mark_written
 from kernbench.sanitizer.facts.order import Clock
 from kernbench.sanitizer.facts.spans import access_spans, flagged_spans
-from kernbench.sanitizer.ordering.touches import Kind, Part, Touch, record_touch
+from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart, record_touch
 
 Array = npt.NDArray[Any]
 
 
-def kind_of(command: Transfer) -> Kind:
+def kind_of(command: Transfer) -> TouchKind:
     """Return what a command does to memory, as far as other operations are concerned."""
     if isinstance(command, Atomic) or is_volatile(command):
-        return Kind.ATOMIC
-    return Kind.READ if isinstance(command, DmaRead) else Kind.WRITE
+        return TouchKind.ATOMIC
+    return TouchKind.READ if isinstance(command, DmaRead) else TouchKind.WRITE
 
 
 class TraceTouches:
     """The touches of one trace; counted from where each parameter points."""
 
     def __init__(self, trace: KernelTrace) -> None:
-        self._parts: dict[tuple[int, Kind], tuple[Part, ...]] = {}
+        self._parts: dict[tuple[int, TouchKind], tuple[TouchPart, ...]] = {}
         for group in trace.groups:
             for command in walk(group.body):
                 if isinstance(command, DmaRead | DmaWrite | Atomic):
@@ -57,11 +57,11 @@ class TraceTouches:
             return
         key = (access.param, kind_of(command))
         spans = cache(partial(access_spans, access.offset, mask, access.dtype.itemsize))
-        part = Part(name_of(command), *extent, spans, access.dtype.itemsize)
+        part = TouchPart(name_of(command), *extent, spans, access.dtype.itemsize)
         self._parts[key] = (*self._parts.get(key, ()), part)
 
     def record(
-        self, pointers: Mapping[int, PointerArg], seen: Seen, clock: Clock, who: str
+        self, pointers: Mapping[int, PointerArg], seen: SeenTouches, clock: Clock, who: str
     ) -> None:
         """Take note of everything that a launch has touched.
 
@@ -77,11 +77,11 @@ class TraceTouches:
             record_touch(pointers[param].buffer, Touch(kind, clock, who, (part,)))
 
 
-class Seen:
+class SeenTouches:
     """The bytes that accesses by data touch, collected while a launch runs."""
 
     def __init__(self) -> None:
-        self._flags: dict[tuple[int, Kind, str, int], Array] = {}
+        self._flags: dict[tuple[int, TouchKind, str, int], Array] = {}
 
     def add(self, command: Transfer, where: Array, buffer: Buffer) -> None:
         """Take note of lanes at bytes ``where`` of a buffer."""
@@ -92,13 +92,13 @@ class Seen:
             flags = self._flags[key] = np.zeros(buffer.size_bytes, np.uint8)
         mark_written(flags, where, access.dtype.itemsize)
 
-    def parts(self) -> Iterator[tuple[int, Kind, Part]]:
+    def parts(self) -> Iterator[tuple[int, TouchKind, TouchPart]]:
         """Yield parameter, kind and bytes of every access; the bytes are those of the buffer."""
         for (param, kind, name, size), flags in self._flags.items():
             spans = flagged_spans(flags != 0)
             if len(spans):
                 low, high = int(spans[0, 0]), int(spans[-1, 1])
-                yield param, kind, Part(name, low, high, partial(_same, spans), size)
+                yield param, kind, TouchPart(name, low, high, partial(_same, spans), size)
 
 
 def _same(spans: Array) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from kernbench.clock import Site
+    from kernbench.clock import UserSite
     from kernbench.runtime_api import Part, Signature
 
 _MOST = 16
@@ -23,7 +23,7 @@ class SwappedCallsWarning(UserWarning):
 class _Meeting(NamedTuple):
     title: str
     signature: Signature
-    sites: tuple[Site, ...]
+    sites: tuple[UserSite, ...]
 
 
 class CallOrder:
@@ -31,7 +31,7 @@ class CallOrder:
 
     def __init__(self) -> None:
         self._latest: deque[_Meeting] = deque(maxlen=_MOST)
-        self._said: set[frozenset[Site]] = set()
+        self._said: set[frozenset[UserSite]] = set()
 
     def check(self, title: str, parts: Sequence[Part]) -> None:
         """Warn of an earlier call whose lines are this one's the other way round.
@@ -48,7 +48,7 @@ class CallOrder:
         self._latest.append(now)
 
     def _compare(self, earlier: _Meeting, now: _Meeting, parts: Sequence[Part]) -> None:
-        ends: dict[tuple[object, object], tuple[Part, Site, Site]] = {}
+        ends: dict[tuple[object, object], tuple[Part, UserSite, UserSite]] = {}
         for part, before, after in zip(parts, earlier.sites, now.sites, strict=True):
             first, then = _words(before), _words(after)
             other = ends.get((then, first))
@@ -68,6 +68,6 @@ class CallOrder:
             ends.setdefault((first, then), (part, before, after))
 
 
-def _words(site: Site) -> object:
+def _words(site: UserSite) -> object:
     """Return what a line says; where that cannot be read, the line itself."""
     return linecache.getline(site.file, site.line).strip() or site

@@ -33,7 +33,7 @@ from kernbench.torch_bridge.processes.process import Process, current
 if TYPE_CHECKING:
     from types import FrameType
 
-    from kernbench.clock import Site
+    from kernbench.clock import UserSite
     from kernbench.runtime_api import ProcessGroup, Run
 
 _HERE = str(Path(__file__).parent)
@@ -115,7 +115,7 @@ class TorchPart(Part):
     Its data is there sooner, when all ranks have called: see :attr:`data`.
     """
 
-    def __init__(self, run: Run, call: Call, site: Site, sip_id: int | None) -> None:
+    def __init__(self, run: Run, call: Call, site: UserSite, sip_id: int | None) -> None:
         super().__init__(run, call.signature, site, call.sent, call.taken)
         self.on_device = sip_id is not None
         if sip_id is not None:

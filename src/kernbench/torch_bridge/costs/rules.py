@@ -24,7 +24,7 @@ class Reads(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class CostRule:
     """How an operation is costed; the work is per element of its largest list or tensor."""
 
     work: Mapping[MathClass, int] = field(default_factory=dict)
@@ -131,21 +131,21 @@ _SELECTS = _names(
 # A radix sort goes over 8 bits of the keys at a time, and so does the search of a radix select.
 _SORTS = _names("sort topk kthvalue median nanmedian mode")
 _SORT_PASSES = 4
-_UNKNOWN = Rule(is_known=False)
+_UNKNOWN = CostRule(is_known=False)
 
 
 @cache
-def rule_of(func: Any) -> Rule:
+def rule_of(func: Any) -> CostRule:
     """Return how an overload is costed."""
     # In-place forms are costed as the others.
     name = func._schema.name.replace("::", ".").rstrip("_")
     if name in _OVERWRITES:
-        return Rule(reads=Reads.SOURCES)
+        return CostRule(reads=Reads.SOURCES)
     if name in _SELECTS:
-        return Rule(reads=Reads.SELECTED)
+        return CostRule(reads=Reads.SELECTED)
     if name in _SORTS:
-        return Rule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_SORT_PASSES)
+        return CostRule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_SORT_PASSES)
     work = _BY_NAME.get(name)
     if work is not None:
-        return Rule(work=work)
-    return Rule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN
+        return CostRule(work=work)
+    return CostRule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN

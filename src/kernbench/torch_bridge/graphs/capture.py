@@ -60,7 +60,7 @@ class Draws:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DataStep:
     """An operation on data."""
 
     call: Callable[..., Any]
@@ -80,7 +80,7 @@ class Capture:
         self.sip_id = stream.sip_id
         self.branches = Branches(process.session.run, stream)
         self.memory = GraphMemory()
-        self.steps: list[Step | Calling | Awaiting] = []
+        self.steps: list[DataStep | Calling | Awaiting] = []
         self._has_data = process.session.run.has_data
         self._offsets: dict[RandomState, tuple[int, Any]] = {}
         """Where the states were that it has drawn from."""
@@ -149,10 +149,10 @@ class Capture:
             draws = Draws(state, generator, state.offset - offset)
             if self._has_data:
                 step = self.steps[-1]
-                assert isinstance(step, Step)
+                assert isinstance(step, DataStep)
                 self.steps[-1] = replace(step, draws=draws)
             else:
-                self.steps.append(Step(_compute_nothing, (), {}, draws=draws))
+                self.steps.append(DataStep(_compute_nothing, (), {}, draws=draws))
         return result
 
     def _take(
@@ -181,7 +181,7 @@ class Capture:
             if made and given is None:
                 given = self.memory.refs((args, kwargs), step, bake)
         if changed or (made and not operation.is_free):
-            self.steps.append(Step(func, given[0], _on_host(given[1]), made))
+            self.steps.append(DataStep(func, given[0], _on_host(given[1]), made))
         return result
 
     def take_kernel(self, launch: Callable[..., Any], given: Any, written: list[Tensor]) -> None:
@@ -190,7 +190,7 @@ class Capture:
             with unobserved():
                 args = self.memory.refs(given, len(self.steps), _nothing)
                 self.memory.keep_bytes(written, len(self.steps))
-            self.steps.append(Step(launch, args, {}))
+            self.steps.append(DataStep(launch, args, {}))
 
     def take_whole(self, call: Callable[..., Any], args: Sequence[Tensor], results: Any) -> None:
         """Take down what the bridge has done in a way of its own, as one operation.
@@ -202,7 +202,7 @@ class Capture:
             with unobserved():
                 given = self.memory.refs(tuple(args), step, _nothing)
                 made = self.memory.made(map(_device_tensor, leaves(results)), step)
-            self.steps.append(Step(call, given, {}, made))
+            self.steps.append(DataStep(call, given, {}, made))
 
     def meet(self, post: Post, call: Call, is_of_program: bool) -> CollectiveWork:
         """Take down the call of a collective, which ``post`` makes.
@@ -240,7 +240,7 @@ class Capture:
             given = leaves(self._passed[1])
             for number, ref in made:
                 source = self.memory.ref(given[number], len(self.steps))
-                self.steps.append(Step(Tensor.copy_, (ref, source), {}))
+                self.steps.append(DataStep(Tensor.copy_, (ref, source), {}))
 
     @contextmanager
     def resizing(self, storage: Any) -> Iterator[None]:

@@ -9,7 +9,7 @@ import torch
 
 from kernbench.runtime_api import Marker, WaitFor
 from kernbench.torch_bridge.dispatch.operands import leaves
-from kernbench.torch_bridge.graphs.capture import Step
+from kernbench.torch_bridge.graphs.capture import DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
 from kernbench.torch_bridge.graphs.memory import GraphMemory
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
@@ -135,8 +135,8 @@ class Graph:
             tail.join(earliest_ps, timing)
 
 
-def _with_tensors(step: Step | Calling | Awaiting, memory: GraphMemory) -> Any:
-    if isinstance(step, Step):
+def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> Any:
+    if isinstance(step, DataStep):
         return (step, *memory.tensors((step.args, step.kwargs)), memory.tensors(step.made))
     return step.with_tensors(memory.tensors) if isinstance(step, Calling) else step
 

@@ -1,9 +1,9 @@
 """Memory of simulated devices as PyTorch's caching allocator would hand it out."""
 
 from kernbench.torch_bridge.memory.allocator import (
-    Block,
     CachingAllocator,
     DeviceFullError,
+    MemoryBlock,
     PrivatePool,
 )
 from kernbench.torch_bridge.memory.devices import (
@@ -13,10 +13,10 @@ from kernbench.torch_bridge.memory.devices import (
 )
 
 __all__ = [
-    "Block",
     "CachingAllocator",
     "DeviceFullError",
     "Memories",
+    "MemoryBlock",
     "PrivatePool",
     "SharedDevice",
     "shown",

@@ -29,7 +29,7 @@ class DeviceFullError(Exception):
     """The device has no room for another segment."""
 
 
-class Block:
+class MemoryBlock:
     """Bytes of a segment, in use or kept for later."""
 
     __slots__ = (
@@ -51,8 +51,8 @@ class Block:
         self.pool = pool
         self.address = address
         self.size = size
-        self.before: Block | None = None
-        self.after: Block | None = None
+        self.before: MemoryBlock | None = None
+        self.after: MemoryBlock | None = None
         self.is_free = True
         self.asked_bytes = 0
         """What was asked for."""
@@ -146,14 +146,14 @@ class CachingAllocator:
     def __init__(self, reserve: Callable[[int], None], release: Callable[[int], None]) -> None:
         self._reserve = reserve
         self._release = release
-        self._free: dict[Any, list[tuple[int, int, Block]]] = {}
+        self._free: dict[Any, list[tuple[int, int, MemoryBlock]]] = {}
         """Free blocks of each pool, by size and then by address."""
         self._next_address = 0
         self._num_changes = 0
         """Of the free blocks."""
-        self.in_use: dict[Block, None] = {}
+        self.in_use: dict[MemoryBlock, None] = {}
         """In order, as nothing else about it is."""
-        self.returned: deque[Block] = deque()
+        self.returned: deque[MemoryBlock] = deque()
         """Given back and not yet put among the free ones."""
         self._amounts = Amounts()
         self.num_retries = 0
@@ -168,7 +168,7 @@ class CachingAllocator:
             self._count_again(block)
         return self._amounts
 
-    def allocate(self, size_bytes: int, stream: Any = None, label: str = "") -> Block:
+    def allocate(self, size_bytes: int, stream: Any = None, label: str = "") -> MemoryBlock:
         """Return a block for a request of more than 0 bytes on a stream.
 
         Raises:
@@ -213,7 +213,9 @@ class CachingAllocator:
         amounts.allocations.current += 1
         return block
 
-    def _taken_back(self, pool: Any, size: int, free: list[tuple[int, int, Block]]) -> Block | None:
+    def _taken_back(
+        self, pool: Any, size: int, free: list[tuple[int, int, MemoryBlock]]
+    ) -> MemoryBlock | None:
         """Return the one block that was given back, if a request would be given just that.
 
         Programs drop a result and make another one like it: merging the block with what is
@@ -235,7 +237,7 @@ class CachingAllocator:
         block.fits_since = self._num_changes
         return block
 
-    def _count_out(self, block: Block) -> None:
+    def _count_out(self, block: MemoryBlock) -> None:
         self._count_again(block)
         del self.in_use[block]
         amounts = self._amounts
@@ -243,7 +245,7 @@ class CachingAllocator:
         amounts.requested_bytes.drop(block.asked_bytes)
         amounts.allocations.drop(1)
 
-    def _count_again(self, block: Block) -> None:
+    def _count_again(self, block: MemoryBlock) -> None:
         count = block.num_again
         if count:
             block.num_again = 0
@@ -283,7 +285,7 @@ class CachingAllocator:
                 self._amounts.reserved_bytes.drop(each[0])
                 self._amounts.segments.drop(1)
 
-    def _new_segment(self, pool: Any, size: int) -> Block:
+    def _new_segment(self, pool: Any, size: int) -> MemoryBlock:
         if size <= SMALL:
             segment = SMALL_SEGMENT
         elif size < OWN_SEGMENT:
@@ -302,7 +304,7 @@ class CachingAllocator:
                 raise
         self._amounts.reserved_bytes.current += segment
         self._amounts.segments.current += 1
-        block = Block(self, pool, self._next_address, segment)
+        block = MemoryBlock(self, pool, self._next_address, segment)
         # A gap, so that no two segments ever seem to be neighbours.
         self._next_address += segment + ROUNDING
         return block
@@ -313,8 +315,10 @@ class CachingAllocator:
             raise DeviceFullError
         self._reserve(segment)
 
-    def _split(self, block: Block, size: int, free: list[tuple[int, int, Block]]) -> None:
-        rest = Block(self, block.pool, block.address + size, block.size - size)
+    def _split(
+        self, block: MemoryBlock, size: int, free: list[tuple[int, int, MemoryBlock]]
+    ) -> None:
+        rest = MemoryBlock(self, block.pool, block.address + size, block.size - size)
         rest.before, rest.after = block, block.after
         if block.after is not None:
             block.after.before = rest
@@ -322,7 +326,7 @@ class CachingAllocator:
         block.size = size
         insort(free, (rest.size, rest.address, rest))
 
-    def _join(self, block: Block, after: Block) -> None:
+    def _join(self, block: MemoryBlock, after: MemoryBlock) -> None:
         block.size += after.size
         block.after = after.after
         if after.after is not None:

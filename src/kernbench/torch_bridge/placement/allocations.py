@@ -13,7 +13,7 @@ from kernbench.torch_bridge.memory import DeviceFullError, shown
 from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
-    from kernbench.torch_bridge.memory import Block, CachingAllocator
+    from kernbench.torch_bridge.memory import CachingAllocator, MemoryBlock
     from kernbench.torch_bridge.processes.process import Process
 
 _MOST_NAMED = 4
@@ -23,7 +23,7 @@ class DeviceMemoryError(OutOfMemoryError, torch.OutOfMemoryError):
     """A device's HBM is exceeded; names the allocation, its rank and line, and what is in use."""
 
 
-def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> Block | None:
+def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> MemoryBlock | None:
     """Return a block for a process; None for nothing.
 
     Raises:

@@ -11,7 +11,7 @@ from kernbench.torch_bridge.placement.allocations import allocate
 from kernbench.torch_bridge.processes.process import current
 
 if TYPE_CHECKING:
-    from kernbench.torch_bridge.memory import Block
+    from kernbench.torch_bridge.memory import MemoryBlock
     from kernbench.torch_bridge.placement.in_use import Use
     from kernbench.torch_bridge.processes.process import Process
 
@@ -30,7 +30,7 @@ class Residence:
     __slots__ = ("__weakref__", "block", "device", "is_open", "sip_id", "uses", "written")
 
     def __init__(
-        self, device: torch.device | None, sip_id: int = -1, block: Block | None = None
+        self, device: torch.device | None, sip_id: int = -1, block: MemoryBlock | None = None
     ) -> None:
         self.device = device
         self.sip_id = sip_id
@@ -45,7 +45,7 @@ class Residence:
 
     def __del__(self) -> None:
         # Missing where an interrupt came before it was set.
-        block: Block | None = getattr(self, "block", None)
+        block: MemoryBlock | None = getattr(self, "block", None)
         if block is not None:
             block.owner.returned.append(block)
 

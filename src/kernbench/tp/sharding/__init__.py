@@ -1,8 +1,8 @@
 """Which shard of a transformer each rank holds, and what tensor parallelism sends per step."""
 
 from kernbench.tp.sharding.shards import (
-    Move,
-    Part,
+    FusedPart,
+    ShardMove,
     ShardRange,
     ShardSpec,
     check_full_shape,
@@ -22,8 +22,8 @@ from kernbench.tp.sharding.transformer import TransformerConfig
 
 __all__ = [
     "CollectiveUse",
-    "Move",
-    "Part",
+    "FusedPart",
+    "ShardMove",
     "ShardRange",
     "ShardSpec",
     "TimedCollective",

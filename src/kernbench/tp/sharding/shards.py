@@ -66,7 +66,7 @@ def shard_range(size: int, tp_size: int, rank: int, what: str = "size") -> Shard
 
 
 @dataclass(frozen=True)
-class Part:
+class FusedPart:
     """One of the matrices that are fused along the split dim of a weight.
 
     Attributes:
@@ -120,7 +120,7 @@ class ShardSpec:
     shape: tuple[int, ...]
     dim: int | None
     tp_size: int
-    parts: tuple[Part, ...] = ()
+    parts: tuple[FusedPart, ...] = ()
 
     def __post_init__(self) -> None:
         if self.tp_size < 1:
@@ -136,7 +136,7 @@ class ShardSpec:
             )
         length = self.shape[self.dim]
         if not self.parts:
-            object.__setattr__(self, "parts", (Part(length),))
+            object.__setattr__(self, "parts", (FusedPart(length),))
         fused = sum(part.size for part in self.parts)
         if fused != length:
             raise UsageError(
@@ -174,18 +174,18 @@ class ShardSpec:
 
 
 def column_parallel(
-    in_features: int, out_features: int, tp_size: int, parts: tuple[Part, ...] = ()
+    in_features: int, out_features: int, tp_size: int, parts: tuple[FusedPart, ...] = ()
 ) -> ShardSpec:
     """Return the split of an ``(in_features, out_features)`` weight along its columns."""
-    parts = parts or (Part(out_features, name="out_features"),)
+    parts = parts or (FusedPart(out_features, name="out_features"),)
     return ShardSpec((in_features, out_features), 1, tp_size, parts)
 
 
 def row_parallel(
-    in_features: int, out_features: int, tp_size: int, parts: tuple[Part, ...] = ()
+    in_features: int, out_features: int, tp_size: int, parts: tuple[FusedPart, ...] = ()
 ) -> ShardSpec:
     """Return the split of an ``(in_features, out_features)`` weight along its rows."""
-    parts = parts or (Part(in_features, name="in_features"),)
+    parts = parts or (FusedPart(in_features, name="in_features"),)
     return ShardSpec((in_features, out_features), 0, tp_size, parts)
 
 
@@ -225,7 +225,7 @@ def merge(shards: Sequence[Array], spec: ShardSpec) -> Array:
 
 
 @dataclass(frozen=True)
-class Move:
+class ShardMove:
     """Indices ``src`` of one rank's shard become indices ``dst`` of another's."""
 
     src_rank: int
@@ -234,7 +234,7 @@ class Move:
     dst: ShardRange
 
 
-def plan_reshard(spec: ShardSpec, to_tp: int) -> tuple[Move, ...]:
+def plan_reshard(spec: ShardSpec, to_tp: int) -> tuple[ShardMove, ...]:
     """Return what has to move so that ``to_tp`` ranks hold the weight that ``spec`` splits.
 
     Every index of every new shard is written exactly once. Where several ranks hold a block, it
@@ -243,7 +243,7 @@ def plan_reshard(spec: ShardSpec, to_tp: int) -> tuple[Move, ...]:
     target = spec.with_tp_size(to_tp)
     if spec.dim is None:
         whole = ShardRange(0, spec.shape[0] if spec.shape else 1)
-        return tuple(Move(0, whole, rank, whole) for rank in range(to_tp))
+        return tuple(ShardMove(0, whole, rank, whole) for rank in range(to_tp))
     moves = []
     for dst_rank in range(to_tp):
         dst_offset = src_offset = 0
@@ -256,7 +256,9 @@ def plan_reshard(spec: ShardSpec, to_tp: int) -> tuple[Move, ...]:
                     src = ShardRange(start - held.start, stop - held.start)
                     dst = ShardRange(start - wanted.start, stop - wanted.start)
                     moves.append(
-                        Move(src_rank, _shift(src, src_offset), dst_rank, _shift(dst, dst_offset))
+                        ShardMove(
+                            src_rank, _shift(src, src_offset), dst_rank, _shift(dst, dst_offset)
+                        )
                     )
             src_offset += spec.blocks(0)[index].size
             dst_offset += wanted.size

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from kernbench.dtypes import as_dtype
 from kernbench.errors import UsageError
-from kernbench.tp.sharding.shards import Part, ShardSpec, column_parallel, divide, row_parallel
+from kernbench.tp.sharding.shards import FusedPart, ShardSpec, column_parallel, divide, row_parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +81,9 @@ class TransformerConfig:
         return self.head_dim
 
     @property
-    def _kv_part(self) -> Part:
+    def _kv_part(self) -> FusedPart:
         size = self._kv_heads * self._head_dim
-        return Part(size, self._head_dim, replicable=True, name="num_kv_heads")
+        return FusedPart(size, self._head_dim, replicable=True, name="num_kv_heads")
 
     @property
     def itemsize(self) -> int:
@@ -130,9 +130,9 @@ class TransformerConfig:
         """How each weight of one block is split, by name."""
         tp, hidden, inter = self.tp_size, self.hidden_size, self.intermediate_size
         q_size = self.num_heads * self._head_dim
-        q_part = Part(q_size, self._head_dim, name="num_heads")
+        q_part = FusedPart(q_size, self._head_dim, name="num_heads")
         qkv_parts = (q_part, self._kv_part, self._kv_part)
-        inter_part = Part(inter, name="intermediate_size")
+        inter_part = FusedPart(inter, name="intermediate_size")
         up_parts = (inter_part, inter_part) if self.gated else (inter_part,)
         up_name = "mlp.gate_up" if self.gated else "mlp.up"
         qkv_size = sum(part.size for part in qkv_parts)
@@ -156,7 +156,7 @@ class TransformerConfig:
     def outer_weights(self) -> dict[str, ShardSpec]:
         """How each weight outside the blocks is split, by name."""
         tp = self.tp_size
-        vocab_part = (Part(self.vocab_size, name="vocab_size"),)
+        vocab_part = (FusedPart(self.vocab_size, name="vocab_size"),)
         weights = {
             "embedding": row_parallel(self.vocab_size, self.hidden_size, tp, vocab_part),
             "final_norm": ShardSpec((self.hidden_size,), None, tp),

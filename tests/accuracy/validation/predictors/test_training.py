@@ -9,7 +9,7 @@ import pytest
 from kernbench.accuracy.validation import Row, read_rows
 from kernbench.accuracy.validation.predictors.stacks import STACKS
 from kernbench.accuracy.validation.predictors.tp_scaling import TpPredictor
-from kernbench.accuracy.validation.predictors.wires import Wires
+from kernbench.accuracy.validation.predictors.wires import StageWires
 from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.links import Asked, Network
 
@@ -66,7 +66,7 @@ def test_stages_of_one_microbatch_work_one_after_the_other(tmp_path: Path) -> No
 @pytest.mark.adr("0070-D2")
 def test_copies_take_their_part_of_the_batch_and_sum_gradients(tmp_path: Path) -> None:
     alone, copies = times_of(tmp_path, trained(batch=2), trained(batch=4, dp=2))
-    wires = Wires(presets().machine_of)
+    wires = StageWires(presets().machine_of)
     # Four layers with biases and norms, and the embedding.
     elements = 4 * (12 * 256**2 + 13 * 256) + 51200 * 256
     summed_us = wires.summed_us("A100-SXM4-80GB", 1, 2, elements, 2)
@@ -85,13 +85,13 @@ def test_a_rate_is_the_time_of_its_work(tmp_path: Path) -> None:
 
 def test_one_rank_of_every_node_sums_over_its_own_link() -> None:
     machine_of = presets().machine_of
-    found = Wires(machine_of).summed_us("A100-SXM4-80GB", 8, 4, 1 << 20, 2)
+    found = StageWires(machine_of).summed_us("A100-SXM4-80GB", 8, 4, 1 << 20, 2)
     links = machine_of("A100-SXM4-80GB").spec.links
     assert links is not None
     assert links.scale_out is not None
     least_us = 2 * (4 - 1) / 4 * (2 << 20) / float(links.scale_out.bandwidth_gbps) / 1e3
     assert found >= least_us
-    assert Wires(machine_of).summed_us("A100-SXM4-80GB", 8, 1, 1 << 20, 2) == 0
+    assert StageWires(machine_of).summed_us("A100-SXM4-80GB", 8, 1, 1 << 20, 2) == 0
 
 
 def test_copies_in_a_node_sum_as_the_library_would() -> None:
@@ -100,7 +100,7 @@ def test_copies_in_a_node_sum_as_the_library_would() -> None:
     asked = Asked("all_reduce", 2, 1 << 16, 2)
     choice = network.selector.choose(asked, (0, 2))
     alone = network.run(choice.build(asked), (0, 2), (0, 0), choice.protocol)
-    found = Wires(presets().machine_of).summed_us("A100-SXM4-80GB", 2, 2, 1 << 16, 2)
+    found = StageWires(presets().machine_of).summed_us("A100-SXM4-80GB", 2, 2, 1 << 16, 2)
     assert found == pytest.approx(alone.template.duration_ps / 1e6)
 
 

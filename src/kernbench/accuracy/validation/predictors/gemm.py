@@ -21,7 +21,7 @@ from kernbench.kernel_time import Conditions, kernel_duration_ps
 from kernbench.ops import (
     GemmTile,
     KernelProbe,
-    Pointer,
+    ProbePointer,
     held_share,
     in_stages,
     library_tiles,
@@ -144,12 +144,14 @@ class GemmTuner:
 
     def _product(self, problem: Problem, tile: GemmTile) -> KernelTrace:
         sizes = (problem.m, problem.n, problem.k)
-        operand = Pointer(problem.dtype)
-        out = Pointer(float32 if tile.split_k > 1 else problem.out)
+        operand = ProbePointer(problem.dtype)
+        out = ProbePointer(float32 if tile.split_k > 1 else problem.out)
         return self._probe.trace(product_call(operand, operand, out, sizes, problem.dtype, tile))
 
     def _sum(self, size: int, out: DType, split_k: int) -> KernelTrace:
-        return self._probe.trace(sum_parts_call(Pointer(out), Pointer(float32), size, split_k))
+        return self._probe.trace(
+            sum_parts_call(ProbePointer(out), ProbePointer(float32), size, split_k)
+        )
 
 
 def tiles(problem: Problem, sip: SipSpec, harness: Harness) -> Iterator[GemmTile]:

@@ -21,7 +21,7 @@ _PART_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
+class _LeastProgram:
     """The least that one program takes, on its PE and of what all share."""
 
     loop_ps: float
@@ -139,7 +139,7 @@ class GemmBounds:
         sizes: tuple[int, int, int],
         active: int,
         missed: tuple[float, float],
-    ) -> _Program:
+    ) -> _LeastProgram:
         """Return what a program takes of which ``sizes`` are in C and along K.
 
         ``missed`` is the share of its rows of A and columns of B that HBM moves; ``active``
@@ -197,7 +197,7 @@ class GemmBounds:
         through = moved_a * (1 + missed[0]) + moved_b * (1 + missed[1]) + stored
         from_hbm = moved_a * missed[0] * a_slow + moved_b * missed[1] * b_slow + stored * c_slow
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
-        return _Program(
+        return _LeastProgram(
             loop_ps,
             left_ps,
             max(left_ps + self._near_ps, share_ps),
@@ -259,7 +259,7 @@ class GemmBounds:
         streamed = size * (_PART_BYTES * split_k * cold + self.problem.out.itemsize)
         return max(before * each.busy_ps + ending.end_ps, streamed * self._hbm)
 
-    def _sum_program(self, split_k: int, elements: int, active: int, cold: float) -> _Program:
+    def _sum_program(self, split_k: int, elements: int, active: int, cold: float) -> _LeastProgram:
         """Return what a program takes that sums parts of so many elements."""
         part_bytes, out_bytes = elements * _PART_BYTES, elements * self.problem.out.itemsize
         loads_ps = split_k * (self._issue_ps + part_bytes * self._load_rate(cold, active))
@@ -269,7 +269,7 @@ class GemmBounds:
         through = split_k * part_bytes * (1 + cold) + out_bytes
         from_hbm = split_k * part_bytes * cold + out_bytes
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
-        return _Program(
+        return _LeastProgram(
             loop_ps,
             left_ps,
             max(left_ps + self._near_ps, share_ps),

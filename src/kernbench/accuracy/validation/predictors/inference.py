@@ -7,7 +7,7 @@ from functools import lru_cache
 from kernbench.accuracy.validation.predictors.passes import Model, Pass, Passes, PassTime
 from kernbench.accuracy.validation.predictors.pipelines import forward_us
 from kernbench.accuracy.validation.predictors.stacks import stack_of
-from kernbench.accuracy.validation.predictors.wires import MachineOf, Wires
+from kernbench.accuracy.validation.predictors.wires import MachineOf, StageWires
 from kernbench.accuracy.validation.rows.predictor import Answer, answered
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.dtypes import as_dtype
@@ -27,7 +27,7 @@ class InferencePredictor:
     def __init__(self, machine_of: MachineOf) -> None:
         self._machine_of = machine_of
         self._passes = lru_cache(maxsize=64)(self._make_passes)
-        self._wires = Wires(machine_of)
+        self._wires = StageWires(machine_of)
 
     def predict(self, row: Row) -> Answer:
         """Return the time of the row's request."""

@@ -16,7 +16,7 @@ from kernbench.ops import (
     ELEMENTWISE_OPS,
     ROW_OPS,
     KernelProbe,
-    Pointer,
+    ProbePointer,
     elementwise_call,
     rows_call,
 )
@@ -61,7 +61,7 @@ class MemboundPredictor:
         return Answer(harness.time_us(kernel_us, cols), how=trace.name)
 
     def _trace(self, op: str, dtype: DType, rows: int, cols: int, in_passes: bool) -> KernelTrace:
-        tensor = Pointer(dtype)
+        tensor = ProbePointer(dtype)
         if op in ELEMENTWISE_OPS:
             return self._probe.trace(
                 elementwise_call(op, tensor, (tensor,) * 2, dtype, rows * cols)

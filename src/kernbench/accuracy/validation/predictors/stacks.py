@@ -15,7 +15,7 @@ from kernbench.hardware import Machine, changed_machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainingRun:
     """How a model was trained."""
 
     heads: int | None = None
@@ -62,12 +62,12 @@ class Stack:
     """Copies of a model sum gradients beside the last backward, and spread them in a forward."""
     sharded_optimizer: bool = False
     """Each copy of a model updates its part of the parameters."""
-    runs: Mapping[int, Run] = field(default_factory=dict)
+    runs: Mapping[int, TrainingRun] = field(default_factory=dict)
     """How models were trained, by hidden size, where a source's rows do not say it."""
-    run: Run | None = None
+    run: TrainingRun | None = None
     """The same for all other models."""
 
-    def run_of(self, hidden: int) -> Run | None:
+    def run_of(self, hidden: int) -> TrainingRun | None:
         """Return how a model of a hidden size was trained, None if nothing says it."""
         return self.runs.get(hidden, self.run)
 
@@ -114,16 +114,16 @@ _GENERATION: Mapping[str, Any] = {"collective_us": 26.0, "collective_us_per_doub
 
 # The runs of the table. Source: NVIDIA/Megatron-LM, examples/sc21/run_table_1.sh.
 _MEGATRON_2021 = {
-    2304: Run(heads=24, microbatch=16),
-    3072: Run(heads=32, microbatch=16),
-    4096: Run(heads=32, microbatch=16),
-    6144: Run(heads=48, microbatch=8),
-    8192: Run(heads=64, microbatch=4),
-    10240: Run(heads=80, microbatch=2, piece=5),
-    12288: Run(heads=96, microbatch=2, piece=5),
-    16384: Run(heads=128, microbatch=1, piece=3),
-    20480: Run(heads=128, microbatch=1, piece=1),
-    25600: Run(heads=160, microbatch=1),
+    2304: TrainingRun(heads=24, microbatch=16),
+    3072: TrainingRun(heads=32, microbatch=16),
+    4096: TrainingRun(heads=32, microbatch=16),
+    6144: TrainingRun(heads=48, microbatch=8),
+    8192: TrainingRun(heads=64, microbatch=4),
+    10240: TrainingRun(heads=80, microbatch=2, piece=5),
+    12288: TrainingRun(heads=96, microbatch=2, piece=5),
+    16384: TrainingRun(heads=128, microbatch=1, piece=3),
+    20480: TrainingRun(heads=128, microbatch=1, piece=1),
+    25600: TrainingRun(heads=160, microbatch=1),
 }
 
 STACKS: dict[str, Stack] = {
@@ -147,13 +147,13 @@ STACKS: dict[str, Stack] = {
     # Processes of an eager framework are not in step. Fitted: one number.
     "mleng-net": Stack(collective_us=24.0),
     # One microbatch of all sequences ("pp4_1"): sitar-lab/NeuSight, scripts/asplos/label.
-    "neusight-dist": Stack(keep_scores=True, run=Run()),
+    "neusight-dist": Stack(keep_scores=True, run=TrainingRun()),
     # Assumed: the microbatch, which the source does not say. Source: README.md of the release.
     "megatron-core-2024": Stack(
         sequence_parallel=True,
         overlapped_gradients=True,
         sharded_optimizer=True,
-        run=Run(microbatch=1, vocabulary=131072),
+        run=TrainingRun(microbatch=1, vocabulary=131072),
     ),
 }
 

@@ -83,13 +83,13 @@ class Steps:
         torch.distributed.init_process_group(blocking_wait=False)
         tp.initialize_model_parallel(model.config.tp_size)
         ops.use_tiles(self._tiles)
-        run = _Run(torch, model, asked, self.stack)
+        run = _RankLayers(torch, model, asked, self.stack)
         run.step()
         if rank == 0:
             found.append(run.measured())
 
 
-class _Run:
+class _RankLayers:
     """One rank's layers, and the events between them."""
 
     def __init__(

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from kernbench.accuracy.validation.predictors.passes import Model
 from kernbench.accuracy.validation.predictors.pipelines import one_forward_one_backward_us
-from kernbench.accuracy.validation.predictors.stacks import Run, stack_of
+from kernbench.accuracy.validation.predictors.stacks import TrainingRun, stack_of
 from kernbench.accuracy.validation.predictors.steps import Microbatch, Steps, StepTime
-from kernbench.accuracy.validation.predictors.wires import MachineOf, Wires
+from kernbench.accuracy.validation.predictors.wires import MachineOf, StageWires
 from kernbench.accuracy.validation.rows.predictor import Answer, answered
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.dtypes import as_dtype
@@ -22,7 +22,7 @@ _NEEDED = ("hidden", "layers", "seq", "batch", "tp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _Layout:
     """How an iteration is spread over devices."""
 
     stages: int
@@ -37,7 +37,7 @@ class TrainingPredictor:
     def __init__(self, machine_of: MachineOf) -> None:
         self._machine_of = machine_of
         self._steps = lru_cache(maxsize=64)(self._make_steps)
-        self._wires = Wires(machine_of)
+        self._wires = StageWires(machine_of)
 
     def predict(self, row: Row) -> Answer:
         """Return the time of the row's iteration, or of what its rate counts."""
@@ -56,7 +56,7 @@ class TrainingPredictor:
         per = self._tflop_per_device(row, run) if row.per else 1.0
         return answered(lambda: self._iteration_us(row, run) / per, "a step run on the machine")
 
-    def _iteration_us(self, row: Row, run: Run) -> float:
+    def _iteration_us(self, row: Row, run: TrainingRun) -> float:
         stack, layers = stack_of(row.source), row.integer("layers")
         plan = _plan(row, run)
         model = self._model(row, run)
@@ -93,7 +93,7 @@ class TrainingPredictor:
             update_us /= plan.copies
         return through_us + summed_us + update_us
 
-    def _tflop_per_device(self, row: Row, run: Run) -> float:
+    def _tflop_per_device(self, row: Row, run: TrainingRun) -> float:
         """Return the work of an iteration as such sources count it, 1e12 operations a device.
 
         Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters",
@@ -108,7 +108,7 @@ class TrainingPredictor:
         plan = _plan(row, run)
         return (blocks + logits) / (row.integer("tp") * plan.stages * plan.copies) / 1e12
 
-    def _model(self, row: Row, run: Run) -> Model:
+    def _model(self, row: Row, run: TrainingRun) -> Model:
         hidden = row.integer("hidden")
         config = TransformerConfig(
             hidden_size=hidden,
@@ -131,13 +131,13 @@ class TrainingPredictor:
         return Steps(stack.adapted(machine, ranks), stack)
 
 
-def _plan(row: Row, run: Run) -> _Plan:
+def _plan(row: Row, run: TrainingRun) -> _Layout:
     stages, copies = row.optional("pp") or 1, row.optional("dp") or 1
     own = max(row.integer("batch") // copies, 1)
     microbatches = own // min(run.microbatch or own, own)
     layers = -(-row.integer("layers") // stages)
     pieces = layers // run.piece if run.piece and stages > 1 else 1
-    return _Plan(stages=stages, copies=copies, microbatches=microbatches, pieces=pieces)
+    return _Layout(stages=stages, copies=copies, microbatches=microbatches, pieces=pieces)
 
 
 def _elements(step: StepTime, layers: int, stages: int) -> int:

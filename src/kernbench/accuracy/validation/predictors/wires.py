@@ -15,7 +15,7 @@ class MachineOf(Protocol):
     def __call__(self, device: str, num_sips: int = 1) -> Machine: ...
 
 
-class Wires:
+class StageWires:
     """Times messages between stages and sums over copies, on links that are idle otherwise."""
 
     def __init__(self, machine_of: MachineOf) -> None:

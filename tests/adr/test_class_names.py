@@ -1,0 +1,35 @@
+"""A class has a name of its own, so that who looks for it finds one."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+WORDS = {
+    "Event": "a point of a device's stream, as in PyTorch's API",
+    "Stream": "an in-order queue of a device's commands, as in PyTorch's API",
+}
+"""Words of the field that several classes have as their name, with the one meaning of each."""
+
+
+def classes() -> dict[str, list[str]]:
+    """Return where classes are, by name; those inside of functions and classes too."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "src" / "kernbench").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    several = {name: places for name, places in classes().items() if len(places) > 1}
+    unknown = {name: places for name, places in several.items() if name not in WORDS}
+    assert not unknown, "name each after what it is, as TileLoad and TileOrigins are"
+
+
+def test_words_that_are_listed_are_names_of_several_classes() -> None:
+    found = classes()
+    assert {name for name in WORDS if len(found[name]) > 1} == set(WORDS)
