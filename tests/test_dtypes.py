@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import kernbench
 from kernbench import dtypes
 from kernbench.errors import UnknownNameError
 
@@ -14,6 +15,17 @@ def test_every_name_of_a_dtype_finds_it(dtype: dtypes.DType) -> None:
         assert dtypes.as_dtype(name) is dtype
     assert dtypes.as_dtype(dtype.numpy) is dtype
     assert dtypes.as_dtype(dtype) is dtype
+
+
+def test_the_names_are_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    found = {n: d for n, d in vars(dtypes.TorchNames).items() if isinstance(d, dtypes.DType)}
+    assert set(found.values()) == set(dtypes.ALL)
+    assert {name: str(getattr(torch, name)) for name in found} == {
+        n: str(d) for n, d in found.items()
+    }
+    for name, dtype in found.items():
+        assert getattr(kernbench.RuntimeContext, name) is dtypes.as_dtype(name) is dtype
 
 
 def test_the_text_is_torchs_and_bits_are_significant_bits() -> None:

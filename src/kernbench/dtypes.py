@@ -24,6 +24,9 @@ class DType:
     """Triton's name in a signature, e.g. ``fp16``."""
     numpy: np.dtype[Any]
     aliases: tuple[str, ...] = ()
+    """Further names that are taken."""
+    tolerances: tuple[float, float] = (0.0, 0.0)
+    """Relative and absolute, of ``assert_close``. Source: torch.testing.assert_close."""
 
     @cached_property
     def itemsize(self) -> int:
@@ -48,49 +51,71 @@ class DType:
         return hash(self.name)
 
 
-def _dtype(name: str, mlir: str, triton: str, np_type: Any, *aliases: str) -> DType:
-    return DType(name, mlir, triton, np.dtype(np_type), aliases)
+def _dtype(
+    name: str,
+    mlir: str,
+    triton: str,
+    np_type: Any,
+    *aliases: str,
+    tolerances: tuple[float, float] = (0.0, 0.0),
+) -> DType:
+    return DType(name, mlir, triton, np.dtype(np_type), aliases, tolerances)
 
 
-float16 = _dtype("float16", "f16", "fp16", np.float16, "half")
-bfloat16 = _dtype("bfloat16", "bf16", "bf16", ml_dtypes.bfloat16)
-float32 = _dtype("float32", "f32", "fp32", np.float32, "float")
-float64 = _dtype("float64", "f64", "fp64", np.float64, "double")
-float8_e4m3fn = _dtype("float8_e4m3fn", "f8E4M3FN", "fp8e4nv", ml_dtypes.float8_e4m3fn, "fp8e4m3")
-float8_e5m2 = _dtype("float8_e5m2", "f8E5M2", "fp8e5", ml_dtypes.float8_e5m2, "fp8e5m2")
-float8_e4m3fnuz = _dtype("float8_e4m3fnuz", "f8E4M3FNUZ", "fp8e4b8", ml_dtypes.float8_e4m3fnuz)
-float8_e5m2fnuz = _dtype("float8_e5m2fnuz", "f8E5M2FNUZ", "fp8e5b16", ml_dtypes.float8_e5m2fnuz)
-bool_ = _dtype("bool", "i1", "i1", np.bool_)
-int8 = _dtype("int8", "i8", "i8", np.int8)
-int16 = _dtype("int16", "i16", "i16", np.int16, "short")
-int32 = _dtype("int32", "i32", "i32", np.int32, "int")
-int64 = _dtype("int64", "i64", "i64", np.int64, "long")
-uint8 = _dtype("uint8", "u8", "u8", np.uint8)
-uint16 = _dtype("uint16", "u16", "u16", np.uint16)
-uint32 = _dtype("uint32", "u32", "u32", np.uint32)
-uint64 = _dtype("uint64", "u64", "u64", np.uint64)
+class TorchNames:
+    """All element types by torch's names, for what stands for the module ``torch``.
 
-ALL: tuple[DType, ...] = (
-    float16,
-    bfloat16,
-    float32,
-    float64,
-    float8_e4m3fn,
-    float8_e5m2,
-    float8_e4m3fnuz,
-    float8_e5m2fnuz,
-    bool_,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+    A row here is all that a type needs, unless numpy has no arithmetic for it: the functions of
+    ``replay/numerics/halves.py`` convert what is narrower than float32.
+    """
 
-_BY_NAME: dict[str, DType] = {}
+    float16 = half = _dtype("float16", "f16", "fp16", np.float16, tolerances=(1e-3, 1e-5))
+    bfloat16 = _dtype("bfloat16", "bf16", "bf16", ml_dtypes.bfloat16, tolerances=(1.6e-2, 1e-5))
+    float32 = float = _dtype("float32", "f32", "fp32", np.float32, tolerances=(1.3e-6, 1e-5))
+    float64 = double = _dtype("float64", "f64", "fp64", np.float64, tolerances=(1e-7, 1e-7))
+    float8_e4m3fn = _dtype(
+        *("float8_e4m3fn", "f8E4M3FN", "fp8e4nv", ml_dtypes.float8_e4m3fn, "fp8e4m3"),
+        tolerances=(1.25e-1, 1e-5),
+    )
+    float8_e5m2 = _dtype(
+        *("float8_e5m2", "f8E5M2", "fp8e5", ml_dtypes.float8_e5m2, "fp8e5m2"),
+        tolerances=(2.5e-1, 1e-5),
+    )
+    float8_e4m3fnuz = _dtype(
+        *("float8_e4m3fnuz", "f8E4M3FNUZ", "fp8e4b8", ml_dtypes.float8_e4m3fnuz),
+        tolerances=(1.25e-1, 1e-5),
+    )
+    float8_e5m2fnuz = _dtype(
+        *("float8_e5m2fnuz", "f8E5M2FNUZ", "fp8e5b16", ml_dtypes.float8_e5m2fnuz),
+        tolerances=(2.5e-1, 1e-5),
+    )
+    bool = _dtype("bool", "i1", "i1", np.bool_)
+    int8 = _dtype("int8", "i8", "i8", np.int8)
+    int16 = short = _dtype("int16", "i16", "i16", np.int16)
+    int32 = int = _dtype("int32", "i32", "i32", np.int32)
+    int64 = long = _dtype("int64", "i64", "i64", np.int64)
+    uint8 = _dtype("uint8", "u8", "u8", np.uint8)
+    uint16 = _dtype("uint16", "u16", "u16", np.uint16)
+    uint32 = _dtype("uint32", "u32", "u32", np.uint32)
+    uint64 = _dtype("uint64", "u64", "u64", np.uint64)
+
+
+# Those that code of ours names.
+float16, bfloat16 = TorchNames.float16, TorchNames.bfloat16
+float32, float64 = TorchNames.float32, TorchNames.float64
+float8_e4m3fn, float8_e5m2 = TorchNames.float8_e4m3fn, TorchNames.float8_e5m2
+float8_e4m3fnuz, float8_e5m2fnuz = TorchNames.float8_e4m3fnuz, TorchNames.float8_e5m2fnuz
+bool_ = TorchNames.bool
+int8, int16, int32, int64 = TorchNames.int8, TorchNames.int16, TorchNames.int32, TorchNames.int64
+uint8, uint16 = TorchNames.uint8, TorchNames.uint16
+uint32, uint64 = TorchNames.uint32, TorchNames.uint64
+
+_BY_NAME: dict[str, DType] = {
+    name: each for name, each in vars(TorchNames).items() if isinstance(each, DType)
+}
+
+ALL: tuple[DType, ...] = tuple(dict.fromkeys(_BY_NAME.values()))
+
 for _each in ALL:
     for _name in (_each.name, _each.mlir, _each.triton, *_each.aliases):
         _BY_NAME[_name] = _each

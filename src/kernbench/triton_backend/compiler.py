@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,14 @@ class BadOptionError(UsageError, AssertionError):
     """A launch option that no machine has."""
 
 
+def _eight_bit_floats() -> tuple[str, ...]:
+    # Not for whoever only imports Triton.
+    from kernbench.dtypes import ALL
+
+    known = [each.triton for each in ALL if each.is_floating_point and each.itemsize == 1]
+    return (*known, "fp8e4b15")
+
+
 @dataclass(frozen=True)
 class KernbenchOptions:
     """What a launch may ask of the compiler. Triton refuses keywords that are not fields here.
@@ -77,7 +85,7 @@ class KernbenchOptions:
     enable_fp_fusion: bool = True
     launch_cooperative_grid: bool = False
     launch_pdl: bool = False
-    supported_fp8_dtypes: tuple[str, ...] = ("fp8e4nv", "fp8e5", "fp8e4b8", "fp8e5b16", "fp8e4b15")
+    supported_fp8_dtypes: tuple[str, ...] = field(default_factory=_eight_bit_floats)
     deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
     default_dot_input_precision: str = "ieee"
     allowed_dot_input_precisions: tuple[str, ...] = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")

@@ -13,9 +13,10 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.dtypes import ALL
 from kernbench.errors import CheckFailedError, UsageError
 from kernbench.runtime_api import RuntimeContext
-from kernbench.runtime_api.front.testing import _TOLERANCES, Testing
+from kernbench.runtime_api.front.testing import Testing
 
 assert_close = Testing().assert_close
 
@@ -82,10 +83,10 @@ def test_the_tolerances_are_torchs() -> None:
     import torch
     from torch.testing._comparison import default_tolerances
 
-    for name, tolerances in _TOLERANCES.items():
-        dtype = getattr(torch, name)
-        if not name.startswith("float8"):
-            assert default_tolerances(dtype) == tolerances
+    for each in ALL:
+        # Not every torch knows those.
+        if not each.name.startswith(("float8", "uint")):
+            assert default_tolerances(getattr(torch, each.name)) == each.tolerances
 
 
 @triton.jit

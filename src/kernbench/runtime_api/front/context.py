@@ -9,11 +9,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
-from kernbench import dtypes
 from kernbench.checks import Check
 from kernbench.clock import Handle
 from kernbench.commands import Tf32
-from kernbench.dtypes import DType
+from kernbench.dtypes import DType, TorchNames
 from kernbench.errors import MissingNameError, UsageError
 from kernbench.hardware import Machine
 from kernbench.runtime_api.base.current import CURRENT
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from kernbench.triton_backend import KernelBinary
 
 
-class RuntimeContext:
+class RuntimeContext(TorchNames):
     """One run on a simulated machine, shaped like the module ``torch``.
 
     ``machine`` is a preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine;
@@ -70,24 +69,6 @@ class RuntimeContext:
     Tensor = Tensor
     dtype = DType
     device = Device
-
-    float16 = half = dtypes.float16
-    bfloat16 = dtypes.bfloat16
-    float32 = float = dtypes.float32
-    float64 = double = dtypes.float64
-    float8_e4m3fn = dtypes.float8_e4m3fn
-    float8_e5m2 = dtypes.float8_e5m2
-    float8_e4m3fnuz = dtypes.float8_e4m3fnuz
-    float8_e5m2fnuz = dtypes.float8_e5m2fnuz
-    bool = dtypes.bool_
-    int8 = dtypes.int8
-    int16 = short = dtypes.int16
-    int32 = int = dtypes.int32
-    int64 = long = dtypes.int64
-    uint8 = dtypes.uint8
-    uint16 = dtypes.uint16
-    uint32 = dtypes.uint32
-    uint64 = dtypes.uint64
 
     empty = factories.empty
     unwritten = factories.unwritten

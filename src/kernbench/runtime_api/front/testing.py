@@ -12,18 +12,6 @@ from kernbench.runtime_api.memory.storage import Array
 from kernbench.runtime_api.tensors.host_read import read
 from kernbench.runtime_api.tensors.tensor import Tensor
 
-# Relative and absolute tolerance by element type. Source: torch.testing.assert_close.
-_TOLERANCES = {
-    "float16": (1e-3, 1e-5),
-    "bfloat16": (1.6e-2, 1e-5),
-    "float32": (1.3e-6, 1e-5),
-    "float64": (1e-7, 1e-7),
-    "float8_e4m3fn": (1.25e-1, 1e-5),
-    "float8_e5m2": (2.5e-1, 1e-5),
-    "float8_e4m3fnuz": (1.25e-1, 1e-5),
-    "float8_e5m2fnuz": (2.5e-1, 1e-5),
-}
-
 
 class Testing:
     """The module ``torch.testing``."""
@@ -56,7 +44,7 @@ class Testing:
                 _headed(msg, f"shapes differ: actual {left.shape}, expected {right.shape}")
             )
         if rtol is None or atol is None:
-            pairs = [_TOLERANCES.get(each.name, (0.0, 0.0)) for each in (left_type, right_type)]
+            pairs = [each.tolerances for each in (left_type, right_type)]
             rtol, atol = max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
         _compare(left, right, rtol, atol, equal_nan, msg)
 
