@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -87,7 +86,7 @@ def holds_memory(kind: type) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An overload, such as ``aten.add.Tensor``; there is one object for each."""
+    """An overload, such as ``aten.add.Tensor``; an observer has one object for each."""
 
     call: Callable[..., Any]
     """Executes it."""
@@ -129,9 +128,8 @@ class Operation:
     """Names of the arguments that it writes, by its schema."""
 
 
-@cache
 def describe(func: Any) -> Operation:
-    """Return what there is to know about an overload."""
+    """Return what there is to know about an overload. Each caller keeps it."""
     schema, full_name = func._schema, str(func)
     if func.namespace in _REFUSED_NAMESPACES:
         raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")

@@ -16,7 +16,6 @@ from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.products import CONVOLUTIONS, PRODUCTS, RECURRENT, operand_of
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
 from kernbench.torch_bridge.costs.sequences import in_turn
-from kernbench.torch_bridge.placement.call_keys import call_keys
 
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
@@ -27,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class OperationCosts:
-    """Schedules of operations on one machine; equal ones are the same object."""
+    """Schedules of operations on one machine; equal ones are the same object.
+
+    What is kept is kept by what decides a schedule: sizes and bytes. That a call is like one before
+    is for its caller to know, who need not ask again then.
+    """
 
     def __init__(self, machine: Machine, precision: Float32) -> None:
         self._machine = machine
@@ -35,8 +38,8 @@ class OperationCosts:
         self._gemm = GemmCosts(machine)
         self.attention = AttentionCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
-        self._calls: dict[Any, OperationTiming] = {}
-        """By operation, SIP and what decides the time."""
+        self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
+        """By the product and the bytes that are moved."""
         self.is_rounded = False
         """Whether products of float32 took the time of tf32."""
         self.unknown = Counter[str]()
@@ -52,25 +55,6 @@ class OperationCosts:
         sip_id: int,
     ) -> OperationTiming:
         """Return the schedules of ``result = func(*args, **kwargs)`` on a SIP."""
-        keys = call_keys(args)
-        key = (func, sip_id, keys)
-        known = None if keys is None or kwargs else self._calls.get(key)
-        if known is not None:
-            return known
-        found = self._work_out(func, operation, args, kwargs, result, sip_id)
-        if keys is not None and not kwargs and operation.name not in self.unknown:
-            self._calls[key] = found
-        return found
-
-    def _work_out(
-        self,
-        func: Any,
-        operation: Operation,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        sip_id: int,
-    ) -> OperationTiming:
         name = operation.name
         products = PRODUCTS.get(func)
         if products is not None:
@@ -100,9 +84,12 @@ class OperationCosts:
         # Weights are small beside what they are applied to; results lie as the input does.
         made = args[0] if is_backward else result
         size_bytes = made.nbytes + (2 if is_backward and args[-1][0] else 1) * x.nbytes
-        sip = self._machine.sip_at(sip_id)
-        moves = timing_by_bytes("", sip, size_bytes, size_bytes)
-        return in_turn(timing, moves)
+        found = self._rearrangements.get((timing, size_bytes))
+        if found is None:
+            sip = self._machine.sip_at(sip_id)
+            moves = timing_by_bytes("", sip, size_bytes, size_bytes)
+            found = self._rearrangements[timing, size_bytes] = in_turn(timing, moves)
+        return found
 
     def _precision_of(self, func: Any, dtype: DType, sip_id: int) -> str:
         """Return what ``tl.dot`` is asked for in place of an operation's products."""

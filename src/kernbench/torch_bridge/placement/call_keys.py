@@ -1,4 +1,8 @@
-"""What of the arguments of an operation decides its shapes and its time."""
+"""Two questions about the arguments of a call: what decides its shapes, and what its time.
+
+Shapes follow from layouts, strides included, of operands that may be on no device; the time of a
+plain operation from shapes and dtypes on one device, which is asked for each call with data.
+"""
 
 from __future__ import annotations
 

@@ -102,15 +102,8 @@ class Host:
 
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
         """Put an operation on the current stream of a device, at the cost of a launch."""
-        # As spend does, for which every operation would wait.
-        state = self.state
-        start_ps, now_ps = self._ahead_ps, self._env._now
-        if start_ps < now_ps:
-            start_ps = now_ps  # type: ignore[assignment]
-        launch_ps = self._launch_times_ps.get(state.sip_id)
-        earliest_ps = self._ahead_ps = start_ps + (launch_ps or self._launch_ps())
-        self._put_span((self.rank, self.launches_as, name, start_ps, earliest_ps))
-        chosen = state.stream
+        earliest_ps = self.spend(name)
+        chosen = self.state.stream
         if chosen is not None and chosen.sip_id == sip_id:
             queue = chosen.queue
         else:
