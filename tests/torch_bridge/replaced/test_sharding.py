@@ -1,4 +1,4 @@
-"""DTensor's rules are worked out once for all ranks."""
+"""DTensor's rules are computed once for all ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ for placement in (Shard(0), Shard(1), Replicate()):
 def asked_by(
     folder: Path, monkeypatch: pytest.MonkeyPatch, program: str, nprocs: int
 ) -> Counter[str]:
-    """Run a program and return which operations PyTorch has worked out, how often."""
+    """Run a program and return which operations PyTorch has computed, how often."""
     seen = Counter[str]()
     original = ShardingPropagator._propagate_tensor_meta_non_cached
 

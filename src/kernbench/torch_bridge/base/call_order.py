@@ -59,7 +59,7 @@ class CallOrder:
                 warnings.warn_explicit(
                     f"{earlier.title} and {now.title} may be swapped: rank {rank} calls them at "
                     f"{its_before} and {its_after}, rank {part.rank} at {before} and {after}; they "
-                    "are equal in kind and shape, so that each rank goes on with the other's "
+                    "are equal in kind and shape, so that each rank continues with the other's "
                     "numbers",
                     SwappedCallsWarning,
                     before.file,

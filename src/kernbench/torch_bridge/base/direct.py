@@ -27,7 +27,7 @@ _OWNERS: Any = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 
 @dataclass(frozen=True, slots=True)
 class KnownCall:
-    """What need not be worked out again of a call like one before."""
+    """What need not be computed again for a call like one before."""
 
     timing: OperationTiming
     call: Callable[..., Any]

@@ -8,7 +8,7 @@ from kernbench.op_log import Template
 
 
 class OperationTiming:
-    """Schedules by state, worked out when they are first met.
+    """Schedules by state, each computed when it is first met.
 
     ``make`` is told whether the kernel waited in the device's queue.
     """

@@ -1,4 +1,4 @@
-"""What the observer asks of an operation whenever it meets it, worked out once."""
+"""What the observer needs to know of an operation, computed once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The generators that a real process has once, and how their states are exchanged in little time.
 
-Most turns draw no number, and most ranks go on from equal states. So a state that is still what it
+Most turns draw no number, and most ranks resume from equal states. So a state that is still what it
 was is the same object again, and is neither read out nor written.
 """
 

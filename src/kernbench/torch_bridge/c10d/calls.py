@@ -104,7 +104,7 @@ class _DataThere(Handle):
         return self.label if self._part is None else self._part.describe()
 
     def end(self) -> None:
-        """Let whoever waits go on, and forget the part, which knows this."""
+        """Resume whoever waits, and forget the part, which knows this."""
         self._part = None
         self.end_after(0)
 
@@ -230,7 +230,7 @@ class CollectiveWork(Work):
         return list(self._outputs)
 
     def get_future(self) -> Any:
-        """Return a future that has ended: C++ would wait for another with the baton in hand."""
+        """Return a future that has ended: in C++, waiting for a pending one yields to nobody."""
         self.wait()
         future: Any = torch.futures.Future()
         future.set_result(self.result())
@@ -266,7 +266,7 @@ class WorkGroup(Work):
 
 
 def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork:
-    """Bring the calling rank's part to the collective; the host goes on."""
+    """Bring the calling rank's part to the collective; the host continues."""
     capture = current().capture
     if capture is not None and capture.is_on_stream():
         posted = partial(post, members, serves_host=serves_host)

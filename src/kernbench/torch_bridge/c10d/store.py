@@ -1,4 +1,4 @@
-"""The key-value store through which processes find each other; waiting gives way to others."""
+"""The key-value store through which processes find each other; waiting yields to others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _KeyWait(Handle):
             self.end()
 
     def end(self) -> None:
-        """Let whoever waits go on."""
+        """Resume whoever waits."""
         self.is_over = True
         self._simulation.idling.met(self)
         self.end_after(0)

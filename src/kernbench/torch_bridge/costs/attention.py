@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 class AttentionCosts:
-    """Schedules of attention on one machine; equal ones are worked out once."""
+    """Schedules of attention on one machine; equal ones are computed once."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

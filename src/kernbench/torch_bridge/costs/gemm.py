@@ -21,7 +21,7 @@ _LEAST_PART = 1024
 
 
 class GemmCosts:
-    """Schedules of products on one machine; equal ones are worked out once."""
+    """Schedules of products on one machine; equal ones are computed once."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

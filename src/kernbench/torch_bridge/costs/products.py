@@ -160,5 +160,5 @@ def operand_of(func: Any, args: Any, result: Any) -> Any:
     """Return a tensor of the dtype in which the products are multiplied."""
     if "out_dtype" not in {each.name for each in func._schema.arguments}:
         return result
-    # Behind what is summed up, if anything is.
+    # They take what they add to the products first.
     return args[func._schema.name in ("aten::addmm", "aten::baddbmm")]

@@ -242,7 +242,7 @@ class Generator(_Generator, metaclass=_Kind):
         return self
 
     def clone_state(self) -> Generator:
-        """Return a generator that goes on from the same state on its own."""
+        """Return a generator that starts from the same state and advances on its own."""
         state = self.random_state
         if state is None:
             return super().clone_state()

@@ -64,7 +64,7 @@ class Stream:
     """The number that PyTorch has for CUDA."""
 
     def wait_event(self, event: Event) -> None:
-        """Let what comes later wait for an event; the host goes on."""
+        """Let what comes later wait for an event; the host continues."""
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
@@ -92,7 +92,7 @@ class Stream:
         return tail is None or tail.done
 
     def is_capturing(self) -> bool:
-        """Return whether what comes to it is taken down for a graph."""
+        """Return whether what is enqueued on it is captured for a graph."""
         return own_queue(self.queue) is not self.queue.queue
 
     def __enter__(self) -> Stream:

@@ -327,7 +327,7 @@ def _get_device(self: Tensor) -> int:
 
 
 def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of ``torch``, which TorchScript must go on to know as the operation."""
+    """Replace a function of ``torch``, which TorchScript must still recognize as the operation."""
     original = getattr(torch, name)
     made = make(original)
     patches.set(torch, name, made)

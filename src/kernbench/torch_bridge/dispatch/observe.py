@@ -273,7 +273,7 @@ class Observer(Mode):
     def _execute(
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Known | None]:
-        """Let PyTorch do it, or work out the shape of what it would give."""
+        """Let PyTorch execute it, or compute only the shapes of its results."""
         EXECUTING.depth += 1
         try:
             if self._shapes is not None:

@@ -1,4 +1,4 @@
-"""Operations without data: what shapes come out, worked out once for all ranks and all steps."""
+"""Operations without data: the shapes of results, computed once for all ranks and steps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Shapes:
         if operation.is_free or operation.shows:
             return _shaped(func, operation, args, kwargs), None
         try:
-            result, known = self._work_out(func, operation, args, kwargs)
+            result, known = self._compute(func, operation, args, kwargs)
         except NoDataError:
             result = results_of(func, operation, args, kwargs)
             if result is None:
@@ -69,7 +69,7 @@ class Shapes:
         follow(func, operation, args, kwargs, result)
         return result, known
 
-    def _work_out(
+    def _compute(
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Known | None]:
         keyed = call_keys(args)

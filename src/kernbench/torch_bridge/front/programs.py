@@ -184,7 +184,7 @@ class Programs:
             leave(self._base)
 
     def _enter(self, process: Process) -> None:
-        """Show what is a process's own before it goes on."""
+        """Show what is a process's own before it resumes."""
         process.show(process.main_thread)
         self._globals.load(process)
         self.states.load(process)

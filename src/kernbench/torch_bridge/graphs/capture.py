@@ -1,4 +1,4 @@
-"""A capture under way: what it takes down, and what it refuses."""
+"""A capture under way: what it captures, and what it refuses."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Capture:
         self._open: dict[Calling, None] = {}
         """Collectives that nobody has waited for, in order."""
         self.is_busy = False
-        """Whether an operation is under way that is taken down as a whole."""
+        """Whether an operation is under way that is captured as a whole."""
         self._passed: tuple[Any, Any] | None = None
         """An operation that does nothing but call collectives, and its arguments."""
         self.refused = ""
@@ -320,7 +320,7 @@ class Capture:
         )
 
     def end(self) -> None:
-        """Let the process go on as before.
+        """Let the process continue as before the capture.
 
         Raises:
             CaptureError: A stream that has joined did not come back, or something was refused.

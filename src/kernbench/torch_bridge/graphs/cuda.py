@@ -258,7 +258,7 @@ def _pool_of(process: Process, handle: Any) -> PrivatePool:
 
 
 def is_current_stream_capturing() -> bool:
-    """Return whether what is launched now is taken down for a graph."""
+    """Return whether what is launched now is captured for a graph."""
     return isinstance(current().session.run.current_stream().queue, CaptureQueue)
 
 

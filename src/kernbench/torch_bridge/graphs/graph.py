@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """What a capture has taken down."""
+    """What was captured."""
 
     def __init__(self, process: Process, capture: Capture) -> None:
         self._process = process
@@ -69,7 +69,7 @@ class Graph:
         process.is_replaying = True
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():
-                # Up to one collective after the other: ranks give way to each other there.
+                # Up to one collective after the other: ranks yield to each other there.
                 while (met := self._put(commands, queues, markers, earliest_ps)) is not None:
                     self._meet(met, _compute(steps), works)
                 _compute(steps)

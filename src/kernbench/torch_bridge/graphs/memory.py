@@ -210,7 +210,7 @@ def _storage_of(tensor: Tensor) -> Any:
     except (NotImplementedError, RuntimeError):
         raise CaptureError(
             f"a {tensor.layout} tensor in the capture of a CUDA graph: only strided ones can be "
-            "taken down; keep this part out of the graph"
+            "captured; keep this part out of the graph"
         ) from None
 
 

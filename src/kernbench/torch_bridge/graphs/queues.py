@@ -1,4 +1,4 @@
-"""Streams under capture: what comes to them is taken down and does not run."""
+"""Streams under capture: what is enqueued on them is captured and does not run."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class CaptureQueue(Stream):
 
 
 class Branches:
-    """All streams of a capture, and what was taken down, in the program's order."""
+    """All streams of a capture, and what was captured, in the program's order."""
 
     def __init__(self, run: Run, stream: DeviceStream) -> None:
         self._run = run

@@ -59,7 +59,7 @@ def is_simulated(device: Any) -> bool:
 
 def current_index() -> int:
     """Return the index of the calling rank's current device."""
-    # What C++ works out meanwhile is cached for all ranks, so it must not name one of theirs.
+    # What C++ computes meanwhile is cached for all ranks, so it must not name one of theirs.
     return 0 if EXECUTING.depth else current().state.sip_id
 
 

@@ -2,8 +2,8 @@
 
 A program launches thousands of small operations between two moments at which it waits. One event
 of the simulation for each would cost more than the operations; while a stream has its device for
-itself, their times follow from each other by additions. A burst does just that, and gives way in
-the middle where somebody else wants the device: the times are those of one event per operation.
+itself, their times follow from each other by additions. A burst does just that, and yields in
+the middle where another stream wants the device: the times are those of one event per operation.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Burst(StreamCommand):
         self._take()
 
     def cut(self) -> None:
-        """Give way after the operation that runs now; what is left is planned anew."""
+        """Yield after the operation that runs now; what is left is planned anew."""
         if not self._is_ahead:
             return
         kept = max(bisect_right(self._starts_ps, self._run.simulation.now_ps), 1)

@@ -1,4 +1,4 @@
-"""State that a real process has once, exchanged when another simulated process goes on."""
+"""State that a real process has once, exchanged when another simulated process resumes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ READING_PS = 100_000
 _LOOKING_PS = 10**9
 """A host that has done nothing for so long but look at clocks is taken to wait for a time."""
 _TURNS_SHIFT = 10
-"""It gives way after each 1/1024 of the time that it has waited."""
+"""It yields after each 1/1024 of the time that it has waited."""
 _LOOKS_SHIFT = 19
 """A look takes 1/524288 of that time, once that is more than looks take: after half a million."""
 
@@ -34,8 +34,8 @@ class Host:
     """The host clock of a rank. It runs ahead of the simulation's until the rank must wait.
 
     Launching costs host time, and nothing else of the run can change that time; so it is only
-    added up here, and commands carry the earliest time at which they may start. The rank gives
-    way to others when it waits, not when it launches.
+    added up here, and commands carry the earliest time at which they may start. The rank yields
+    to others when it waits, not when it launches.
     """
 
     def __init__(self, run: Run, rank: int) -> None:
@@ -66,7 +66,7 @@ class Host:
     def look_at_clock(self) -> int:
         """Return the host's time, after the time that reading it takes.
 
-        A host that does nothing but read gives way, and sees ever later times: it waits for one.
+        A host that does nothing but read yields, and sees ever later times: it waits for one.
         """
         now_ps = self.now_ps
         if now_ps != self._looked_ps:
@@ -140,7 +140,7 @@ class Host:
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
 
     def glance(self, label: str) -> None:
-        """Give way to others, as a program may look again and again for what they do."""
+        """Yield to others, as a program may look again and again for what they do."""
         simulation = self._run.simulation
         self._ahead_ps = self.now_ps + READING_PS
         simulation.idle(self._ahead_ps - simulation.now_ps, label)

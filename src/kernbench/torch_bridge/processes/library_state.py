@@ -1,7 +1,7 @@
 """What libraries that all ranks share keep for a process: each rank has its own.
 
 Some libraries are imported once for all ranks (``packages``), so what they say of "this" process
-must be exchanged when another rank goes on.
+must be exchanged when another rank resumes.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class RandomState:
     """The state of the CPU's generator there; None if it follows from seed and offset."""
 
     def go_to(self, offset: int, position: Any = None) -> None:
-        """Go on from an offset; what its numbers are follows from the seed unless it is known."""
+        """Continue from an offset; its numbers follow from the seed unless their state is given."""
         if position is not None or offset != self.offset:
             self.position = position
         self.offset = offset

@@ -1,4 +1,4 @@
-"""Locks of imports: each process has its own, and who must wait for one lets others go on.
+"""Locks of imports: each process has its own, and who must wait for one yields to others.
 
 Python locks a module by its name while it is imported. What a rank imports for itself may wait for
 the other ranks, which then import the same name.

@@ -1,4 +1,4 @@
-"""Locks of simulated processes: who must wait for one gives way to the other ranks.
+"""Locks of simulated processes: who must wait for one yields to the other ranks.
 
 Exactly one thread runs at a time. A thread that blocked in the operating system for a lock that a
 parked one holds would never wake; so the locks that programs make during a run wait in simulated
@@ -176,7 +176,7 @@ def _is_set(event: threading.Event) -> bool:
 
 
 def install(patches: Patches) -> None:
-    """Let what programs build of locks give way to the other ranks."""
+    """Let what programs build of locks yield to the other ranks."""
     patches.set_all(
         threading,
         {

@@ -130,7 +130,7 @@ def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
         # Of Ctrl-C main is told.
         return
     except BaseException:
-        # One thread's end is not the process's: Python prints the error and goes on.
+        # One thread's end is not the process's: Python prints the error and continues.
         kind, error, traceback = sys.exc_info()
         own = None if traceback is None else traceback.tb_next
         arguments = threading.ExceptHookArgs([kind, error, own, thread])

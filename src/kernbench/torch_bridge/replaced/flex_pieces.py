@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._higher_order_ops.flex_attention import math_attention
 
 MOST_SCORES = 1 << 24
-"""How many are worked out at once, unless those of one block of queries are more."""
+"""How many are computed at once, unless those of one block of queries are more."""
 
 
 @dataclass(frozen=True, slots=True)

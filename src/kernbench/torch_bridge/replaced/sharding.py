@@ -1,6 +1,6 @@
-"""DTensor's rules, worked out once and not by every rank (ADR-0066, ADR-0083).
+"""DTensor's rules, computed once and not by every rank (ADR-0066, ADR-0083).
 
-A real rank works out how an operation is sharded once in its life, in milliseconds. Here all ranks
+A real rank computes how an operation is sharded once in its life, in milliseconds. Here all ranks
 would do that one after another; and for lists of all parameters PyTorch's way takes time that grows
 with the square of their number.
 """
@@ -70,7 +70,7 @@ class SharedRules:
 
     def __init__(self, propagator: Any) -> None:
         self._propagator = propagator
-        self._work_out: Callable[[Any], Any] = propagator.propagate_op_sharding_non_cached
+        self._compute: Callable[[Any], Any] = propagator.propagate_op_sharding_non_cached
         self._found: dict[Any, tuple[Any, Meshes, tuple[Any, ...]]] = {}
 
     def __call__(self, schema: Any) -> Any:
@@ -81,11 +81,11 @@ class SharedRules:
             key = (schema.op, arguments, meshes.common())
             known = self._found.get(key)
         except (_UnsharedError, TypeError):
-            return self._work_out(schema)
+            return self._compute(schema)
         makers = self._registered(schema.op)
         if known is not None and all(map(is_, known[2], makers)):
             return _rule_on(known[0], known[1], meshes)
-        rule = self._work_out(schema)
+        rule = self._compute(schema)
         if isinstance(rule, OutputSharding) and _is_common(rule):
             if len(self._found) >= _MOST_KEPT:
                 self._found.clear()
@@ -93,7 +93,7 @@ class SharedRules:
         return rule
 
     def _registered(self, op: Any) -> tuple[Any, ...]:
-        """Return what works out the rule: programs and contexts may replace it."""
+        """Return what computes the rule: programs and contexts may replace it."""
         propagator = self._propagator
         return (
             propagator.op_single_dim_strategy_funcs.get(op),

@@ -19,7 +19,7 @@ def spin(cycles: int) -> None:
     if process.capture is not None:
         raise UnsupportedTorchError(
             "torch.cuda._sleep in the capture of a CUDA graph: only operations on tensors are "
-            "taken down; sleep outside of the capture"
+            "captured; sleep outside of the capture"
         )
     sip_id = process.state.sip_id
     sip = process.session.run.machine.sip_at(sip_id)
