@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import numpy as np
 
@@ -18,7 +18,17 @@ from kernbench.op_log import (
     covered_ps,
     exposed_ps,
 )
+from kernbench.report.columns import (
+    BOUND_COLUMNS,
+    in_bytes,
+    of_peak,
+    part_of_time,
+    percent,
+    rate,
+    shown_as,
+)
 from kernbench.report.peaks import Peaks, peaks_of
+from kernbench.report.units import format_ns
 
 Nanoseconds = int | float
 """Exact: an int where whole, else a float with up to three decimals."""
@@ -28,42 +38,46 @@ class RankReport(TypedDict):
     """One rank, from 0 to its last activity; compute + exposed + idle is all of that time."""
 
     rank: int
-    time_ns: Nanoseconds
-    compute_ns: Nanoseconds
+    time_ns: Annotated[Nanoseconds, shown_as("time_ns", "time", format_ns)]
+    compute_ns: Annotated[Nanoseconds, part_of_time("compute_ns", "compute")]
     """Time in which at least one kernel of the rank runs, and does not just talk to peers."""
-    comm_exposed_ns: Nanoseconds
+    comm_exposed_ns: Annotated[
+        Nanoseconds, part_of_time("comm_exposed_ns", "exposed comm", narrow_title="comm")
+    ]
     """Time in which the rank is in a collective (waiting for others included) and no kernel runs,
     or in which its kernel only moves bytes between SIPs or waits for a signal."""
-    idle_ns: Nanoseconds
+    idle_ns: Annotated[Nanoseconds, part_of_time("idle_ns", "idle")]
     """The rest: the host launches, copies or waits for a launch."""
-    hbm_bytes: int
-    flops: int
+    hbm_bytes: Annotated[int, shown_as("hbm_bytes", "HBM", in_bytes)]
+    flops: Annotated[int, of_peak("of peak", narrow_title="peak")]
 
 
 class KernelReport(TypedDict):
     """All launches of a kernel name, on all ranks."""
 
-    name: str
-    launches: int
-    time_ns: Nanoseconds
+    name: Annotated[str, shown_as("name", "kernel", is_name=True)]
+    launches: Annotated[int, shown_as("launches", "launches", is_summed=True)]
+    time_ns: Annotated[Nanoseconds, shown_as("time_ns", "time", format_ns, is_summed=True)]
     """Sum over launches."""
-    flops: int
-    bytes: int
-    utilization: float
+    flops: Annotated[int, rate("flops", "FLOP/s", "FLOP/s")]
+    bytes: Annotated[int, rate("bytes", "HBM B/s", "B/s")]
+    utilization: Annotated[float, shown_as("utilization", "of peak", percent)]
     """Least time at the SIP's peak rates (compute or HBM, the larger) over the time it took."""
-    bound_by: str
+    bound_by: Annotated[str, shown_as("bound_by", "bound by", least_width=BOUND_COLUMNS)]
     """What holds its launches up longest, summed over them (``op_log.Limit``); empty: unknown."""
 
 
 class CollectiveReport(TypedDict):
     """All collectives of one op and algorithm."""
 
-    op: str
-    algorithm: str
-    count: int
-    bytes: int
+    op: Annotated[str, shown_as("op", "collective", is_name=True)]
+    algorithm: Annotated[str, shown_as("algorithm", "algorithm", is_name=True)]
+    count: Annotated[int, shown_as("count", "count")]
+    bytes: Annotated[int, shown_as("bytes", "bytes", in_bytes)]
     """Sum of message sizes, as nccl-tests counts them."""
-    time_ns: Nanoseconds
+    time_ns: Annotated[
+        Nanoseconds, shown_as("time_ns", "time", format_ns), rate("bytes", "algbw", "B/s")
+    ]
     """Sum of the times from the last rank's arrival to the last rank's end."""
 
 

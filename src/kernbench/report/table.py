@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
-from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kernbench.report.columns import WIDE_COLUMNS, Column, Numbers, Row, columns_of, shown_as
 from kernbench.report.idle import IdleParts
 from kernbench.report.peaks import Peaks
-from kernbench.report.summary import RankReport, Report
-from kernbench.report.units import format_amount, format_ns, format_share
+from kernbench.report.summary import CollectiveReport, KernelReport, RankReport, Report
+from kernbench.report.units import format_ns, format_share
 
 LEAST_COLUMNS = 50
-WIDE_COLUMNS = 78
-"""From this width on, tables show times beside shares."""
-BOUND_COLUMNS = 60
-"""From this width on, the table of kernels says what each is bound by."""
 SHOWN_RANKS = 8
 SHOWN_KERNELS = 12
 
@@ -34,15 +30,15 @@ def print_report(
     """
     # Narrower ones wrap lines, which is better than numbers that are cut.
     console.width = max(console.width, LEAST_COLUMNS)
-    wide = console.width >= WIDE_COLUMNS
     console.print(Text(f"\nOn {report['machine']}:"))
-    console.print(_rank_table(report, peaks, wide))
+    console.print(_rank_table(report, peaks, console.width))
     if idle is not None and (text := idle_line(report, idle)):
         console.print(Text(text))
     if report["kernels"]:
-        console.print("", _kernel_table(report, wide, console.width >= BOUND_COLUMNS), sep="\n")
+        console.print("", _kernel_table(report, peaks, console.width), sep="\n")
     if report["collectives"]:
-        console.print("", _collective_table(report, wide), sep="\n")
+        collectives = _rows(CollectiveReport, report["collectives"], peaks, console.width)
+        console.print("", collectives, sep="\n")
     console.print()
     console.print(Text(verdict(report)))
 
@@ -85,117 +81,72 @@ def idle_line(report: Report, parts: IdleParts) -> str:
     return f"idle {format_share(idle_ns, total_ns)}: {shares}"
 
 
-def _table(columns: Sequence[str], left: int = 1) -> Table:
+def _table(columns: Iterable[Column], wide: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for index, column in enumerate(columns):
-        if index < left:
-            # Only names may take more than one line; a number is never cut.
-            table.add_column(column, overflow="fold")
+    for column in columns:
+        if column.is_name:
+            table.add_column(column.title_at(wide), overflow="fold")
         else:
-            table.add_column(column, justify="right", no_wrap=True)
+            table.add_column(column.title_at(wide), justify="right", no_wrap=True)
     return table
 
 
-class _RankCells(NamedTuple):
-    """The numbers of one line; shares are of the rank's own time, 0 to 1."""
-
-    time_ns: float
-    compute_ns: float
-    compute: float
-    exposed_ns: float
-    exposed: float
-    idle_ns: float
-    idle: float
-    hbm_bytes: float
-    of_peak: float
-
-    def texts(self, wide: bool) -> list[str]:
-        def part(time_ns: float, share: float) -> str:
-            percent = f"{100 * share:.0f}%"
-            return f"{format_ns(time_ns)} {percent:>4}" if wide else percent
-
-        return [
-            format_ns(self.time_ns),
-            part(self.compute_ns, self.compute),
-            part(self.exposed_ns, self.exposed),
-            part(self.idle_ns, self.idle),
-            format_amount(self.hbm_bytes, "B"),
-            f"{100 * self.of_peak:.1f}%",
-        ]
+_RANK = shown_as("rank", "rank", is_name=True)
 
 
-def _cells(rank: RankReport, peaks: Peaks) -> _RankCells:
-    time_ns = rank["time_ns"]
-    whole = time_ns or 1
-    achieved = max(
-        rank["flops"] / peaks.flops_per_ns,
-        rank["hbm_bytes"] / peaks.hbm_bytes_per_ns,
-    )
-    return _RankCells(
-        time_ns=time_ns,
-        compute_ns=rank["compute_ns"],
-        compute=rank["compute_ns"] / whole,
-        exposed_ns=rank["comm_exposed_ns"],
-        exposed=rank["comm_exposed_ns"] / whole,
-        idle_ns=rank["idle_ns"],
-        idle=rank["idle_ns"] / whole,
-        hbm_bytes=rank["hbm_bytes"],
-        of_peak=achieved / whole,
-    )
+def _rank_table(report: Report, peaks: Peaks, width: int) -> Table:
+    wide = width >= WIDE_COLUMNS
+    columns = _shown(RankReport, width)
+    table = _table([_RANK, *columns], wide)
+    lines = [
+        (str(each["rank"]), [column.numbers(each, peaks) for column in columns])
+        for each in report["per_rank"]
+    ]
 
+    def add(name: str, cells: Iterable[Numbers]) -> None:
+        texts = [column.text(cell, wide) for column, cell in zip(columns, cells, strict=True)]
+        table.add_row(name, *texts)
 
-def _rank_table(report: Report, peaks: Peaks, wide: bool) -> Table:
-    exposed = "exposed comm" if wide else "comm"
-    of_peak = "of peak" if wide else "peak"
-    table = _table(["rank", "time", "compute", exposed, "idle", "HBM", of_peak])
-    lines = [(str(each["rank"]), _cells(each, peaks)) for each in report["per_rank"]]
     hidden = len(lines) - SHOWN_RANKS // 2 if len(lines) > SHOWN_RANKS else 0
     for name, cells in lines[: len(lines) - hidden]:
-        table.add_row(name, *cells.texts(wide))
+        add(name, cells)
     if hidden:
         table.add_row(f"+ {hidden}")
-        columns = list(zip(*(cells for _, cells in lines), strict=True))
         picks: dict[str, Callable[[Iterable[float]], float]] = {
             "min": min,
             "mean": mean,
             "max": max,
         }
+        of_column = list(zip(*(cells for _, cells in lines), strict=True))
         for name, pick in picks.items():
-            table.add_row(name, *_RankCells(*map(pick, columns)).texts(wide))
+            add(name, [tuple(map(pick, zip(*cells, strict=True))) for cells in of_column])
     return table
 
 
-def _kernel_table(report: Report, wide: bool, with_bound: bool) -> Table:
-    rates = ["FLOP/s", "HBM B/s"] if wide else []
-    table = _table(
-        ["kernel", "launches", "time", *rates, "of peak", *(["bound by"] if with_bound else [])]
-    )
-    for each in report["kernels"][:SHOWN_KERNELS]:
-        cells = [str(each["launches"]), format_ns(each["time_ns"])]
-        if wide:
-            cells += [_rate(each["flops"], each["time_ns"], "FLOP/s")]
-            cells += [_rate(each["bytes"], each["time_ns"], "B/s")]
-        cells.append(f"{100 * each['utilization']:.1f}%")
-        if with_bound:
-            cells.append(each["bound_by"])
-        table.add_row(each["name"], *cells)
+def _kernel_table(report: Report, peaks: Peaks, width: int) -> Table:
+    table = _rows(KernelReport, report["kernels"][:SHOWN_KERNELS], peaks, width)
     rest = report["kernels"][SHOWN_KERNELS:]
     if rest:
-        launches = str(sum(each["launches"] for each in rest))
-        table.add_row(f"+ {len(rest)} more", launches, format_ns(sum(k["time_ns"] for k in rest)))
+        cells = [
+            column.text(
+                tuple(map(sum, zip(*(column.numbers(k, peaks) for k in rest), strict=True))), False
+            )
+            if column.is_summed
+            else ""
+            for column in _shown(KernelReport, width)[1:]
+        ]
+        table.add_row(f"+ {len(rest)} more", *cells)
     return table
 
 
-def _collective_table(report: Report, wide: bool) -> Table:
-    columns = ["collective", "algorithm", "count", "bytes", "time"]
-    table = _table([*columns, "algbw"] if wide else columns, left=2)
-    for each in report["collectives"]:
-        cells = [str(each["count"]), format_amount(each["bytes"], "B"), format_ns(each["time_ns"])]
-        if wide:
-            cells.append(_rate(each["bytes"], each["time_ns"], "B/s"))
-        table.add_row(each["op"], each["algorithm"], *cells)
+def _rows(kind: type, rows: Sequence[Row], peaks: Peaks, width: int) -> Table:
+    """Return the table of a part of the report, a line for each of its entries."""
+    columns, wide = _shown(kind, width), width >= WIDE_COLUMNS
+    table = _table(columns, wide)
+    for row in rows:
+        table.add_row(*(column.text(column.numbers(row, peaks), wide) for column in columns))
     return table
 
 
-def _rate(amount: float, time_ns: float, unit: str) -> str:
-    return format_amount(amount * 1e9 / time_ns, unit) if amount and time_ns else "-"
+def _shown(kind: type, width: int) -> list[Column]:
+    return [column for column in columns_of(kind) if width >= column.least_width]
