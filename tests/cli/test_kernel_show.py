@@ -217,7 +217,7 @@ def test_ttir_of_a_production_cache_is_shown_as_far_as_text_goes(show: Run, tmp_
         (
             ["script.py:unused", "--arg", "8"],
             2,
-            "it launches accumulate; give it others with --arg",
+            "it launches accumulate; pass other arguments with --arg",
         ),
         (["bench.py"], 2, "name a kernel as FILE:NAME"),
         (["bench.py:"], 2, "name a kernel as FILE:NAME"),

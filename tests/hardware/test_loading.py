@@ -168,7 +168,7 @@ def test_fewer_ranks_than_one_is_refused(asked: int) -> None:
         ("links", None, r"16 SIPs are unconnected"),
         ("links.topology", "star", r"links.topology: .*'ring'.*, but got 'star'"),
         ("links.bandwidth_gbps", 0, r"links.bandwidth_gbps: must be above 0"),
-        ("links.shape", [2, 2], r"links: shape says nothing about a ring"),
+        ("links.shape", [2, 2], r"links: topology ring has no shape"),
         ("sizes", [], r"sizes: "),
         ("sizes", [0], r"sizes.0: .*, but got 0"),
         ("sources", {"sip.clock": "x"}, r"sources names the key sip.clock, .*sip.clock_ghz"),

@@ -129,7 +129,7 @@ def test_routes_between_nodes_are_shortest(inner: str, outer: str, nodes: int) -
     [
         ("topology: torus2d, shape: [2, 3]", 8, "links.shape is 2x3, which makes 6 SIPs, .* has 8"),
         ("topology: torus3d, shape: [2, 3]", 6, "shape of a torus3d must have 3 numbers"),
-        ("topology: switch, shape: [2, 3]", 6, "shape says nothing about a switch"),
+        ("topology: switch, shape: [2, 3]", 6, "topology switch has no shape"),
         ("topology: graph", 2, "edges is missing"),
         ("topology: ring, edges: [[0, 1]]", 2, "edges says nothing about a ring"),
         ("topology: graph, edges: [[0, 1], [2, 3]]", 4, "leave SIP 2, 3 unconnected to SIP 0"),
@@ -142,7 +142,7 @@ def test_routes_between_nodes_are_shortest(inner: str, outer: str, nodes: int) -
             "topology: ring, scale_out: {sips_per_node: 8, topology: ring, bandwidth_gbps: 1, "
             "latency_ns: 1}",
             12,
-            "sips_per_node is 8, of which 12 SIPs are no whole number of nodes; take 8 or 16",
+            "sips_per_node is 8, which does not split 12 SIPs into whole nodes; take 8 or 16",
         ),
     ],
 )

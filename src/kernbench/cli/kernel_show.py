@@ -1,4 +1,4 @@
-"""``kernbench kernel show``: what becomes of a kernel, and where its time goes (ADR-0052)."""
+"""``kernbench kernel show``: a kernel's TTIR, commands, TCM and schedule (ADR-0052)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _NARROWEST, _WIDEST = 60, 120
 _MOST_PATHS = 8
-"""Of a launch whose programs decide by data, each may have taken its own."""
+"""Of a launch whose control flow depends on data: each program may have taken its own path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ShowOptions:
 
 
 def show_kernel(options: ShowOptions) -> int:
-    """Print what there is to know about a kernel and return the exit status."""
+    """Print everything about a kernel and return the exit status."""
 
     def show() -> int:
         width = min(max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST), _WIDEST)
@@ -101,7 +101,7 @@ def _ttir_file(path: Path, options: ShowOptions, width: int) -> Iterator[Section
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not TTIR: it is no text") from None
+        raise UsageError(f"{path} is not TTIR: it is not text") from None
     module = parse_module(text)
     yield "", [f"kernel {module.kernel.name}, num_stages {options.num_stages}"]
     yield (
@@ -172,7 +172,7 @@ def _commands(launch: CapturedLaunch, width: int) -> Iterator[Section]:
 
 
 def _grid(launch: CapturedLaunch, outline: KernelOutline, sip: SipSpec) -> Iterator[str]:
-    """Yield what the time of a launch is made of; but for what overlaps, the parts add up to it."""
+    """Yield the parts of a launch's time; apart from overlap, they add up to it."""
     per_pe = outline.resident_programs
     host = format_ns(sip.host_launch_ps / 1000)
     template, time = launch.template, outline.time

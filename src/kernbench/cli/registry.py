@@ -1,4 +1,4 @@
-"""What all commands have in common: how they end."""
+"""What all commands share: how they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.errors import KernbenchError
 
 
 class Commands(TyperGroup):
-    """The commands; a mistake ends each of them with 2, Ctrl-C with 130, each in a line."""
+    """The commands; wrong usage exits with 2, Ctrl-C with 130, each with one line."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

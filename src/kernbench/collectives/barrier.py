@@ -1,4 +1,4 @@
-"""Barriers: empty messages that let nobody leave before everybody arrived."""
+"""Barriers: empty messages, so that no rank leaves before every rank has arrived."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernbench.collectives.schedule import Step
 
 
 def dissemination(asked: Request) -> Plan:
-    """Return ``ceil(log2 n)`` rounds: in round k rank r tells rank ``r + 2**k`` whom it heard of.
+    """Return ``ceil(log2 n)`` rounds: in round k rank r signals rank ``r + 2**k``.
 
     Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
     International Journal of Parallel Programming 17(1), 1988.

@@ -13,19 +13,19 @@ from kernbench.collectives.schedule import Index, Step
 
 
 def all_reduce(asked: Request) -> Plan:
-    """Return two shots, one peer after the other: reduce the own chunk of all, hand it to all."""
+    """Return two phases, one peer after the other: reduce the own chunk, send it to all ranks."""
     bounds, reduce_steps = reduce_scatter(asked)
     return bounds, reduce_steps + all_gather(asked)[1]
 
 
 def two_shot_all_reduce(asked: Request) -> Plan:
-    """Return two rounds: each rank reduces its own chunk of all ranks, then hands it to all."""
+    """Return two rounds: each rank reduces its own chunk of all ranks, then sends it to all."""
     bounds, reduce_steps = one_shot_reduce_scatter(asked)
     return bounds, reduce_steps + one_shot_all_gather(asked)[1]
 
 
 def one_shot_all_reduce(asked: Request) -> Plan:
-    """Return one round: every rank hands its tensor to all others, and each adds up by itself.
+    """Return one round: every rank sends its tensor to all others, and each reduces locally.
 
     The slots are added in the order of the ranks, so that all have the same bits.
     """

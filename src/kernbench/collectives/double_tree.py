@@ -1,4 +1,4 @@
-"""Two binary trees, each with half of the tensor; who is inside one is a leaf of the other.
+"""Two binary trees, each with half of the tensor; inner ranks of one are leaves of the other.
 
 Source: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction
 and scan", Parallel Computing 35(12), 2009; the trees are those of NCCL (src/graph/trees.cc).
@@ -16,7 +16,7 @@ MOST_PIECES = 8
 
 
 def all_reduce(asked: Request) -> Plan:
-    """Return both trees up to their roots and down again, piece after piece in a pipeline."""
+    """Return both trees up to their roots and down again, pipelined over pieces."""
     n = asked.num_ranks
     pieces = min(max(asked.size_bytes // (2 * PIECE_BYTES), 1), MOST_PIECES)
     moves: list[Move] = []
@@ -28,7 +28,7 @@ def all_reduce(asked: Request) -> Plan:
 
 
 def _add_tree(moves: list[Move], parents: list[int], chunk: int) -> None:
-    """Append the way of one chunk up a tree and down; children are added in their order."""
+    """Append one chunk's transfers up a tree and down; children are reduced in their order."""
     children: list[list[int]] = [[] for _ in parents]
     for rank, parent in enumerate(parents):
         if parent >= 0:

@@ -1,4 +1,4 @@
-"""Algorithms in which every rank has something else for every other one, or for the root."""
+"""Algorithms in which each rank has a different part for every other one, or for the root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernbench.collectives.schedule import Bounds, Step
 
 
 def pairwise(asked: Request) -> Plan:
-    """Return ``n - 1`` steps: in step s rank r gives rank ``r + s`` its part."""
+    """Return ``n - 1`` steps: in step s rank r sends rank ``r + s`` its part."""
     n = asked.num_ranks
     ranks = np.arange(n)
     src = shared_index(ranks)
@@ -23,7 +23,7 @@ def pairwise(asked: Request) -> Plan:
 
 
 def one_shot(asked: Request) -> Plan:
-    """Return :func:`pairwise` as one round: every rank serves all others at once."""
+    """Return :func:`pairwise` as one round: every rank sends to all others at once."""
     bounds, steps = pairwise(asked)
     return bounds, in_one_round(steps)
 
@@ -52,7 +52,7 @@ def scattered(asked: Request) -> Plan:
 
 
 def bruck(asked: Request) -> Plan:
-    """Return ``ceil(log2 n)`` rounds: in round k all parts that have a bit k to go move ``2**k``.
+    """Return ``ceil(log2 n)`` rounds: in round k parts move ``2**k`` if their distance has bit k.
 
     Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
     message-passing systems", IEEE TPDS 8(11), 1997.

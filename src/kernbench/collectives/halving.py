@@ -41,7 +41,7 @@ def all_gather(asked: Request) -> Plan:
 
 
 def _halving(num_ranks: int) -> tuple[Step, ...]:
-    """Return steps in which a rank sends the half that its partner goes on with."""
+    """Return steps in which a rank sends the half that its partner keeps."""
     src = shared_index(np.arange(num_ranks))
     steps = []
     half = num_ranks // 2

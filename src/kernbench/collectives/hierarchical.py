@@ -1,4 +1,4 @@
-"""Rings inside every node, and rings across the nodes between ranks of one place."""
+"""Rings inside every node, and rings across nodes between the ranks at one position."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def all_gather(asked: Request) -> Plan:
 
 
 def _inside(asked: Request, first: int, reduce: bool) -> tuple[Step, ...]:
-    """Return ``L - 1`` rounds: place p hands on what all nodes' places ``p + first - s`` own."""
+    """Return ``L - 1`` rounds: place p forwards what places ``p + first - s`` of all nodes own."""
     size, num_nodes = asked.ranks_per_node, asked.num_ranks // asked.ranks_per_node
     node, place = np.divmod(np.arange(asked.num_ranks), size)
     src = shared_index(np.arange(asked.num_ranks))
@@ -41,7 +41,7 @@ def _inside(asked: Request, first: int, reduce: bool) -> tuple[Step, ...]:
 
 
 def _across(asked: Request, first: int, reduce: bool) -> tuple[Step, ...]:
-    """Return ``N - 1`` steps: node k hands on the part of its place in node ``k + first - s``."""
+    """Return ``N - 1`` steps: node k forwards the part of its place in node ``k + first - s``."""
     size, num_nodes = asked.ranks_per_node, asked.num_ranks // asked.ranks_per_node
     node, place = np.divmod(np.arange(asked.num_ranks), size)
     src = shared_index(np.arange(asked.num_ranks))

@@ -1,4 +1,4 @@
-"""Reduction inside the switch: it adds what all ranks send it, and copies a result to all.
+"""Reduction inside the switch: it adds what all ranks send, and multicasts the result.
 
 Source of the form: NVLink SHARP, as NCCL uses it (src/device/all_reduce.h, NVLS).
 """
@@ -35,7 +35,7 @@ def all_reduce(asked: Request) -> Plan:
 
 
 def _summed(n: int, slice_number: int) -> list[Step]:
-    """Return how every rank gets the sum of its part: the others' go into the switch, then its."""
+    """Return the steps that give each rank the sum of its part; its own enters the switch last."""
     src = shared_index(np.arange(n))
     steps = []
     for shift in range(1, n):
@@ -47,7 +47,7 @@ def _summed(n: int, slice_number: int) -> list[Step]:
 
 
 def _handed_out(n: int, slice_number: int) -> list[Step]:
-    """Return how every rank's part gets to all others: it goes into the switch only once."""
+    """Return the steps that multicast each rank's part: it enters the switch only once."""
     src = shared_index(np.arange(n))
     own = shared_index(slice_number * n + src)
     return [

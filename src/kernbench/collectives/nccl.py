@@ -1,4 +1,4 @@
-"""Which algorithm and protocol NCCL takes: its own estimates, which are a selector and no clock.
+"""Which algorithm and protocol NCCL picks, by its own estimates; they select, and give no time.
 
 Source: NCCL 2.2x, src/graph/tuning.cc (constants, tree correction) and src/enqueue.cc.
 """
@@ -49,7 +49,7 @@ _TREE_CORRECTION = {
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A line of the table: what NCCL believes a choice to take."""
+    """A line of the table: NCCL's estimate of the time of a choice."""
 
     algorithm: str
     protocol: str
@@ -76,7 +76,7 @@ def estimates(
 
 
 _STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "reduce": 1}
-"""How often the ring is gone round."""
+"""How many times data passes around the ring."""
 
 
 def covers(op: str) -> bool:
@@ -86,7 +86,7 @@ def covers(op: str) -> bool:
 
 def _ring(op: str, n: int, size_bytes: int, table: NcclTable, channels: int) -> Iterator[Estimate]:
     steps = _STEPS[op] * (n - 1)
-    # What one rank hands on, of the message: all of it in a chain from or to a root.
+    # What one rank forwards of the message: all of it in a chain from or to a root.
     ratio = 1.0 if op in ("broadcast", "reduce") else n / max(steps, 1)
     for protocol, gbps in _ring_gbps(table, channels).items():
         latency_us = _BASE_US[protocol] + steps * _RING_HOP_US[table.hop][protocol]

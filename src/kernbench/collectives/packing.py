@@ -1,4 +1,4 @@
-"""From transfers that wait for each other to steps."""
+"""Packs transfers that depend on each other into steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Move:
     chunk: int
     reduce: bool
     waits: tuple[int, ...]
-    """Positions in the list of those that have to come before it."""
+    """Positions in the list of the transfers that it depends on."""
 
 
 def pack(moves: Sequence[Move]) -> tuple[Step, ...]:

@@ -1,4 +1,4 @@
-"""What an algorithm is asked for, and the pieces that its plan is made of."""
+"""What an algorithm is asked for, and what its plan is made of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from kernbench.collectives.schedule import Bounds, Counts, Index, Step
 
 Plan = tuple[Bounds, tuple[Step, ...]]
-"""Where the work buffer is cut, and the steps."""
+"""Bounds of the chunks in the work buffer, and the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Request:
     counts: Counts = ()
     """all_to_all of uneven parts: elements from rank s to rank d at ``s * n + d``; else empty."""
     ranks_per_node: int = 0
-    """Hierarchical algorithms: so many ranks in a row share a node."""
+    """Hierarchical algorithms: number of consecutive ranks that share a node."""
 
     @property
     def size_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Which collectives there are, by op and algorithm, and the one way to plan one."""
+"""The collectives, by op and algorithm, and the function that plans one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ AlgorithmClass = Literal["chained", "point_to_point", "peer", "in_switch"]
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """How one op is done, and what it takes."""
+    """How an algorithm does one op, and what it requires."""
 
     build: Builder
     moves: AlgorithmClass = "chained"
     """Block to block, by send and receive, by stores into peers' memory, or through the switch."""
     power_of_two: bool = False
-    """Whether the number of ranks must be one."""
+    """Whether the number of ranks must be a power of two."""
     for_small_groups: bool = False
     """Whether large groups do not choose it: it takes long to time, and another one serves them."""
     by_node: bool = False

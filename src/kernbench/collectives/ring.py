@@ -38,7 +38,7 @@ def all_gather(asked: Request) -> Plan:
 
 
 def bidirectional_all_reduce(asked: Request) -> Plan:
-    """Return two rings at once, each with half of the tensor, one clockwise and one against it."""
+    """Return two rings at once, each with half of the tensor, in opposite directions."""
     n = asked.num_ranks
     src = shared_index(np.arange(n))
     before = shared_index((np.arange(n) - 1) % n)
@@ -51,7 +51,7 @@ def bidirectional_all_reduce(asked: Request) -> Plan:
 
 
 def reduce(asked: Request) -> Plan:
-    """Return a pipelined chain to the root, which gets the sum of all that stand before it."""
+    """Return a pipelined chain to the root, which adds up all ranks before it."""
     bounds, steps = broadcast(asked)
     # The broadcast backwards: last step first, every transfer the other way round.
     back = tuple(Step(step.dst, step.src, step.chunk, reduce=True) for step in reversed(steps))
@@ -59,7 +59,7 @@ def reduce(asked: Request) -> Plan:
 
 
 def broadcast(asked: Request) -> Plan:
-    """Return a pipelined chain from the root: while a rank hands a chunk on it takes the next.
+    """Return a pipelined chain from the root: a rank forwards a chunk while it receives the next.
 
     The chunks are of 128 KiB, or larger so that there are at most 1 024.
     """

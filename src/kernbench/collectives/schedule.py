@@ -1,4 +1,4 @@
-"""What a collective does, before anything moves: steps of chunk transfers between ranks."""
+"""The plan of a collective: steps of chunk transfers between ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """A collective on a work buffer that every rank of the group has one of.
+    """A collective on a work buffer, of which every rank of the group has one.
 
     The work buffer is ``num_elements`` long and cut into chunks at ``chunk_bounds``; chunks may be
     uneven or empty. What goes in and out of it is the op's business:
@@ -179,7 +179,7 @@ class Schedule:
         return "\n".join(lines)
 
     def check(self) -> None:
-        """Hold the plan to its own rules.
+        """Check the plan against its own rules.
 
         Raises:
             InternalError: A step names a rank or chunk that is not there, sends to itself, lets

@@ -1,4 +1,4 @@
-"""Binomial trees: ``ceil(log2 n)`` steps from or to a root, for messages where latency decides."""
+"""Binomial trees: ``ceil(log2 n)`` steps from or to a root, for latency-bound messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reduce(asked: Request) -> Plan:
 
 
 def scatter(asked: Request) -> Plan:
-    """Return a tree from the root: who holds parts of others sends half of them on in a round."""
+    """Return a tree from the root: in each round a holder of parts forwards half of them."""
     steps: list[Step] = []
     for near, far in _levels(asked.num_ranks, asked.root):
         steps += in_one_round(_parts(asked, near, far))
@@ -49,7 +49,7 @@ def gather(asked: Request) -> Plan:
 
 
 def _parts(asked: Request, src: Index, dst: Index, of_sender: bool = False) -> list[Step]:
-    """Return a step per part of what lies behind the far ends of one level, far ends first."""
+    """Return a step for each part behind the far ends of one level, far ends first."""
     n, root = asked.num_ranks, asked.root
     place = ((src if of_sender else dst) - root) % n
     # At the level that reaches from h to h + R, behind h + R are h + R + 2R, h + R + 4R, ...

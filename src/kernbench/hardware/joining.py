@@ -1,4 +1,4 @@
-"""From the links of a machine file and a number of SIPs to a topology, or an error with the key."""
+"""Builds the topology of a number of SIPs from the links of a machine file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernbench.hardware.topology import (
 Shape = tuple[int, ...]
 
 MOST_SIPS = 1 << 16
-"""Of one machine: every one of its links is an object."""
+"""Limit of one machine's SIPs: every link is an object."""
 
 # A wire between any two of more SIPs than this is no machine, and would fill the memory.
 _MOST_FULLY_CONNECTED = 1024
@@ -47,8 +47,8 @@ def build_topology(
     if num_sips % size:
         fewer, more = num_sips // size * size, -(-num_sips // size) * size
         raise MachineError(
-            f"{origin}: links.scale_out.sips_per_node is {size}, of which {num_sips} SIPs are no "
-            f"whole number of nodes; take {fewer} or {more}"
+            f"{origin}: links.scale_out.sips_per_node is {size}, which does not split "
+            f"{num_sips} SIPs into whole nodes; take {fewer} or {more}"
         )
     num_nodes = num_sips // size
     inner, shape = _one_level(links, size, asked, origin)

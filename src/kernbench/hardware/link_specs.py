@@ -80,7 +80,7 @@ class LinksSpec(Spec):
         dims = GRID_DIMS.get(self.topology)
         if self.shape is not None and len(self.shape) != dims:
             if dims is None:
-                raise ValueError(f"shape says nothing about a {self.topology}; remove it")
+                raise ValueError(f"topology {self.topology} has no shape; remove the key")
             raise ValueError(
                 f"shape of a {self.topology} must have {dims} numbers, but got {list(self.shape)}"
             )

@@ -1,4 +1,4 @@
-"""From a preset's name or a YAML file to a :class:`Machine`, with errors that name the key."""
+"""Loads a :class:`Machine` from a preset or a YAML file; errors name the key."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machin
 def changed_machine(
     machine: Machine, changes: Mapping[str, Any], num_sips: int | None = None
 ) -> Machine:
-    """Return a machine of which some keys differ, by dotted path, with its SIPs or as many.
+    """Return a machine with some keys changed, by dotted path, and perhaps another size.
 
     Raises:
         MachineError: There is no such key, or the value is impossible; names the key. Or the links

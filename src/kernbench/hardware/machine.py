@@ -59,7 +59,7 @@ class Machine:
 
     @property
     def sip(self) -> SipSpec:
-        """The description that every SIP has that is not listed in ``sip_overrides``."""
+        """The description of every SIP that ``sip_overrides`` does not list."""
         return self.spec.sip
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from kernbench.hardware.specs import MachineSpec
 
 FITTED = "fitted"
-"""How the source of a number starts that measurements decided."""
+"""How the source of a number starts that was fitted to measurements."""
 
 
 def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

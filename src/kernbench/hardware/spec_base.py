@@ -1,4 +1,4 @@
-"""What the groups of a machine file are made of: exact numbers with bounds, and no unknown key."""
+"""Parts of machine files: exact numbers with bounds, and groups without unknown keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 LEAST, MOST = Fraction(1, 1 << 20), 10**7
-"""What a quantity may be at least, if it is above 0, and at most, in the unit of its key.
+"""The bounds of a quantity above 0, in the unit of its key.
 
 Beyond any machine, and within what times of kernels, in picoseconds, leave to 64 bits.
 """

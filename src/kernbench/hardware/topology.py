@@ -17,7 +17,7 @@ import numpy.typing as npt
 Places = npt.NDArray[np.int64]
 
 NO_LINK = -1
-"""Where a route has no link, because it is shorter than others."""
+"""In place of a link, where a route is shorter than others."""
 
 SWITCH = -1
 """Stands for the switch where a link's end is not a SIP.
@@ -30,7 +30,7 @@ Ends = tuple[int, int]
 
 
 class Topology(Protocol):
-    """A numbering of links and a way from each SIP to each other."""
+    """A numbering of links, and a route from each SIP to each other."""
 
     def ends(self) -> list[Ends]:
         """Return (source SIP, destination SIP) of every link, in order of link index."""
@@ -46,7 +46,7 @@ class Topology(Protocol):
 
 
 class Ring:
-    """Each SIP is joined to the next and the one before. The shorter way; ties go clockwise."""
+    """Each SIP is joined to both neighbours; routes take the shorter way, ties go clockwise."""
 
     def __init__(self, num_sips: int) -> None:
         self.num_sips = num_sips
@@ -191,7 +191,7 @@ class Grid:
 
 
 class LinkGraph:
-    """Wires between any pairs of SIPs, each in both directions; fewest hops, ties the first."""
+    """Wires between any pairs of SIPs, in both directions; routes have the fewest hops."""
 
     def __init__(self, num_sips: int, edges: Sequence[Ends]) -> None:
         self.num_sips = num_sips
@@ -201,7 +201,7 @@ class LinkGraph:
         for link, (_, dst) in enumerate(self._ends):
             self._into[dst].append(link)
         self._towards: dict[int, list[int]] = {}
-        """By SIP, the link by which each other SIP sets out for it."""
+        """By destination SIP, the first link of the route from every other SIP."""
 
     def ends(self) -> list[Ends]:
         return self._ends
@@ -226,7 +226,7 @@ class LinkGraph:
             at = np.where(links == NO_LINK, at, end[links])
 
     def cut_off(self) -> list[int]:
-        """Return the SIPs that no wires lead to from SIP 0."""
+        """Return the SIPs that cannot be reached from SIP 0."""
         towards = self._all_towards(0)
         return [sip for sip in range(1, self.num_sips) if towards[sip] == NO_LINK]
 
@@ -374,7 +374,7 @@ def _along(links: Places, at: Places, by: Places, distance: Places) -> Iterator[
 
 
 def _in_node(end: int, node: int, sips_per_node: int) -> int:
-    """Return an end of a node's topology as the whole machine numbers it."""
+    """Return the machine-wide number of an end of a node's link."""
     return end - node if end <= SWITCH else node * sips_per_node + end
 
 

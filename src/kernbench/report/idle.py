@@ -1,4 +1,4 @@
-"""What a rank's idle time was spent on: neither a kernel nor a collective of its own runs then."""
+"""Causes of a rank's idle time, in which none of its kernels and collectives runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class IdleParts:
     """Idle time by cause, summed over all ranks; the rest of it is waiting and plain host code."""
 
     copies_ps: int
-    """Copies and fills run: weights and inputs come from the host, results go there."""
+    """Copies and fills run: weights and inputs arrive from the host, results return to it."""
     launches_ps: int
     """The host launches, and the device has nothing to do: the program is launch-bound."""
 
@@ -40,7 +40,7 @@ def idle_parts(log: OpLog) -> IdleParts:
 
 
 def _by_rank(*ranks: Column) -> Iterator[tuple[Column, ...]]:
-    """Yield, for every rank, where it is in each of the columns."""
+    """Yield, for every rank, its positions in each of the columns."""
     num_ranks = max(int(column.max(initial=-1)) for column in ranks) + 1
     parts = []
     for column in ranks:

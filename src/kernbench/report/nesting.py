@@ -1,4 +1,4 @@
-"""Ranges that may overlap in any way, spread over tracks on which they lie inside each other."""
+"""Spreads overlapping ranges over tracks on which they nest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernbench.op_log import HostRange
 
 
 def nested_tracks(ranges: Iterable[HostRange]) -> list[list[HostRange]]:
-    """Return the ranges on as few tracks as come out of taking the first that each fits.
+    """Return the ranges on tracks, each on the first that it fits.
 
     On a track any two ranges are apart or one lies inside the other, as timelines draw them.
     """

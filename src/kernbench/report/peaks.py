@@ -22,7 +22,7 @@ class Peaks:
     hbm_bytes_per_ns: float
 
     def bound_ps(self, template: Template) -> int:
-        """Return the least time that the work needs: what scheduling worked out, or the roofline.
+        """Return the least time that the work needs: what scheduling computed, or the roofline.
 
         Scheduling knows the element types; without its word, float16 is assumed.
         """

@@ -45,7 +45,7 @@ def write_trace(
 def dump_trace(
     log: OpLog, machine: Machine, out: BinaryIO, *, most_slices: int = MOST_SLICES
 ) -> None:
-    """Write what :func:`write_trace` does to a file that is open."""
+    """Write the timeline to an open file; see :func:`write_trace`."""
     with as_text(out) as text:
         _TraceWriter(log, machine, most_slices).write(text)
 
@@ -105,7 +105,7 @@ class _TraceWriter:
             self._write_transfers(events)
 
     def _write_ranges(self, events: EventFile, pid: int, rank: int) -> None:
-        """Write what the program has named; of very many, the longest."""
+        """Write the ranges that the program named; if there are very many, the longest."""
         kept = sorted(self.ranges.get(rank, ()), key=lambda it: it.start_ps - it.end_ps)[
             : self.most
         ]
@@ -265,7 +265,7 @@ class _TraceWriter:
                     events.flow("transfer", (sender, start_ps), (receiver, max(end_ps, start_ps)))
 
     def _transfers(self, instance: Instance) -> list[tuple[int, int, int, int]]:
-        """Return (source, destination, start, end) of each transfer; hops of one are one.
+        """Return (source, destination, start, end) of each transfer; its hops are merged.
 
         Of a collective with very many, none: so many arrows show nothing.
         """
@@ -311,7 +311,7 @@ def _instance_args(instance: Instance, position: int, duration_ps: int) -> dict[
 
 
 def _rate_steps(start_ps: Column, end_ps: Column, size_bytes: Column) -> tuple[Column, Column]:
-    """Return when the sum of the intervals' mean rates changes, and to how many GB/s.
+    """Return the times at which the sum of the intervals' rates changes, and its GB/s.
 
     Where there would be too many changes, means over equal parts of the time.
     """

@@ -1,4 +1,4 @@
-"""Slices of one track of a timeline: never overlapping, and never too many."""
+"""Slices of one track of a timeline: disjoint, and at most a given number."""
 
 from __future__ import annotations
 

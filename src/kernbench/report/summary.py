@@ -35,7 +35,7 @@ Nanoseconds = int | float
 
 
 class RankReport(TypedDict):
-    """One rank, from 0 to its last activity; compute + exposed + idle is all of that time."""
+    """One rank, from 0 to its last activity; compute, exposed and idle add up to that time."""
 
     rank: int
     time_ns: Annotated[Nanoseconds, shown_as("time_ns", "time", format_ns)]
@@ -206,7 +206,7 @@ def _kernel(name: str, uses: list[tuple[Template, int, int]], peaks: Peaks) -> K
 
 
 def _bound_by(uses: list[tuple[Template, int, int]]) -> str:
-    """Return the limit that takes longest by itself, over all launches."""
+    """Return the limit whose time, summed over all launches, is longest."""
     totals: dict[Limit, int] = {}
     for template, launches, _ in uses:
         for limit, time_ps in template.limits_ps.items():

@@ -44,7 +44,7 @@ def print_report(
 
 
 def verdict(report: Report) -> str:
-    """Return the run in one line: how long, how fast it was simulated, where the time went."""
+    """Return the run in one line: its time, the time of the simulation, where the time went."""
     ranks = report["ranks"]
     head = (
         f"{ranks} rank{'s' if ranks != 1 else ''}, "
@@ -63,7 +63,7 @@ def verdict(report: Report) -> str:
 
 
 def idle_line(report: Report, parts: IdleParts) -> str:
-    """Return what the idle time of all ranks went to, as shares of their time; empty if none."""
+    """Return the causes of idle time of all ranks, as shares of their time; empty if none."""
     total_ns = sum(each["time_ns"] for each in report["per_rank"])
     idle_ns = sum(each["idle_ns"] for each in report["per_rank"])
     if not total_ns or idle_ns < 0.005 * total_ns:

@@ -1,4 +1,4 @@
-"""Which slices each engine and each link of a run has, from its op log."""
+"""The slices of each engine and each link of a run, from its op log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrackKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Busy:
-    """When a template keeps one engine or link busy, in relative time; columns of one length."""
+    """When a template keeps one engine or link busy, in relative time; columns of equal length."""
 
     template: Template
     start_ps: Column
@@ -49,7 +49,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrackSlices:
-    """The slices of one engine or link in absolute time, each with what it begins with."""
+    """The slices of one engine or link in absolute time, each with its first row."""
 
     slices: Slices
     instance: Column

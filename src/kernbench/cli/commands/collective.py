@@ -109,10 +109,10 @@ def show_collective(options: CollectiveOptions) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that ``64M``, ``1KiB`` or ``4096`` say; prefixes are binary.
+    """Return the number of bytes in ``64M``, ``1KiB`` or ``4096``; prefixes are binary.
 
     Raises:
-        UsageError: It says no whole number of 2-byte elements, or more than any memory holds.
+        UsageError: It is not a whole number of 2-byte elements, or is more than any memory holds.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

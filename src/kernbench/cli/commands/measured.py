@@ -1,4 +1,4 @@
-"""``kernbench calibrate`` and ``kernbench measure``: rows of a real device, and what they say."""
+"""``kernbench calibrate`` and ``kernbench measure``: measure a real device, fit a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kernbench run``: one bench on one machine, and everything that is written about it."""
+"""``kernbench run``: one bench on one machine, and every file and table it leaves."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
 COLUMNS_OF_FILES = 160
-"""Of the report where nothing else is known: more than names of operations need."""
+"""Columns of a report in a file, where names of operations need not be cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """What is written about a run, and how much about a failure."""
+    """Which files a run writes, and how much of a failure it shows."""
 
     log: str | None = None
     trace: str | None = None
@@ -128,7 +128,7 @@ def _run_bench(
 
 @dataclass(frozen=True, slots=True)
 class _ReadyRun:
-    """A run that can start: everything the user typed was understood."""
+    """A run that can start: everything the user typed is valid."""
 
     bench: Bench
     machine: Machine
@@ -169,7 +169,7 @@ def show_bench(given: str, debug: bool) -> int:
 
 
 def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
-    """Return the exit status of ``action``; say on stderr what went wrong.
+    """Return the exit status of ``action``; print what went wrong to stderr.
 
     With ``usage``, errors of the kinds that a wrong command line raises are just that.
     """
@@ -230,7 +230,7 @@ def _plan(options: RunOptions) -> _ReadyRun:
 
 
 def make_room(options: OutputOptions, machine: str | None, inputs: Iterable[str | Path]) -> Outputs:
-    """Take the files that a run will write; it reads the ``machine``'s and the ``inputs``.
+    """Reserve the files that a run will write; none may be the ``machine``'s or of ``inputs``.
 
     Raises:
         OutputError: There is no place for one of them, or another command is writing it.
@@ -275,7 +275,7 @@ def _run(plan: _ReadyRun, options: RunOptions, outputs: Outputs) -> int:
 def run_and_report(
     context: RuntimeContext, options: OutputOptions, outputs: Outputs, work: Callable[[], int]
 ) -> int:
-    """Do ``work`` inside a run, then write and print what is to be reported about the run.
+    """Do ``work`` inside a run, then write and print its report.
 
     Returns the exit status that ``work`` gives. Without files to write there is nothing to go on
     for when nobody reads what the program prints.
@@ -327,7 +327,7 @@ def run_and_report(
 
 
 def _write(context: RuntimeContext, outputs: Outputs, report: str) -> list[str]:
-    """Write the files of a run, and return what there is to say about them."""
+    """Write the files of a run, and return a line about each."""
     from kernbench.report import dump_trace
 
     said = []

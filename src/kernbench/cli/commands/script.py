@@ -1,4 +1,4 @@
-"""``kernbench script``: a program that knows nothing of kernbench, on a machine (ADR-0050)."""
+"""``kernbench script``: a program unaware of kernbench, on a machine (ADR-0050)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ScriptOptions(OutputOptions):
     seed: int
     tf32: str
     own_options: frozenset[str] = frozenset()
-    """The names that options of the command have."""
+    """The names of the command's options."""
 
 
 PLACE = 20
@@ -162,7 +162,7 @@ def find_script(given: str) -> Path:
 
 
 _ARCHITECTURE = 80
-"""What a program sees of a machine that is not CUDA's: one whose features all of Triton has."""
+"""What a program sees of a machine that is not CUDA's: a device with every feature of Triton."""
 
 
 def properties_of(machine: Machine) -> dict[str, Any]:
@@ -184,12 +184,12 @@ def compile_program(path: Path, command: str) -> CodeType:
     """Return a program's code.
 
     Raises:
-        UsageError: The file is no Python file, or is a bench, of which ``command`` runs nothing.
+        UsageError: The file is not a Python file, or is a bench, which ``command`` does not run.
     """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except ValueError as error:
-        raise UsageError(f"{path.name} is no Python file: {error}") from None
+        raise UsageError(f"{path.name} is not a Python file: {error}") from None
     if is_bench(tree):
         raise UsageError(
             f"{path.name} is a bench: it defines run() and does nothing itself; "
@@ -227,7 +227,7 @@ def run_program(
 
 @contextmanager
 def as_main(path: Path, argv: list[str]) -> Iterator[ModuleType]:
-    """Give a program the surroundings of ``python FILE ARGS``: module, arguments, import path."""
+    """Give a program the environment of ``python FILE ARGS``: module, arguments, import path."""
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(path), __builtins__=builtins)
     before = sys.modules["__main__"], sys.argv, sys.path[:]

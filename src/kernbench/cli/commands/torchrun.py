@@ -55,7 +55,7 @@ class TorchrunOptions(OutputOptions):
     private: tuple[str, ...]
     """Packages that each rank imports for itself."""
     own_options: frozenset[str] = frozenset()
-    """The names that options of the command have."""
+    """The names of the command's options."""
 
 
 PLACE = 30
@@ -239,7 +239,7 @@ def _run(
 
 
 def _import_bridge() -> None:
-    """Import PyTorch, without looking for garbage among its half a million objects ever again."""
+    """Import PyTorch, and freeze its half a million objects for the garbage collector."""
     gc.disable()
     try:
         importlib.import_module("kernbench.torch_bridge.front.programs")
@@ -268,7 +268,7 @@ def _find_module(name: str) -> Path:
     """Return the file of a module that is found from the working directory.
 
     Raises:
-        UsageError: There is none, or it is no Python file.
+        UsageError: There is none, or it is not a Python file.
     """
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -282,7 +282,7 @@ def _find_module(name: str) -> Path:
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
-    """Find a module as an import would, but import none of the packages that it is in.
+    """Find a module as an import would, without importing its parent packages.
 
     They belong to the program: they may look at its arguments, and at its devices.
     """

@@ -172,7 +172,7 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
 
 
 def _every(asked: Sequence[str]) -> dict[Category, int]:
-    """Return how many rows of each category one is scored of."""
+    """Return, by category, in how many rows one is scored."""
     from kernbench.accuracy.validation import Category
 
     found: dict[Category, int] = {}
@@ -188,7 +188,7 @@ def _every(asked: Sequence[str]) -> dict[Category, int]:
 
 
 def _command(options: ValidateOptions) -> str:
-    """Return what a page says of how it was made."""
+    """Return the line of a page that says how it was made."""
     words = ["kernbench validate", *(Path(each).name for each in options.data)]
     words += [f"--every {each}" for each in options.every]
     words += [f"--machine {Path(each).name}" for each in options.machines]
@@ -212,13 +212,15 @@ def _borrowed(asked: str, rows: Sequence[Row]) -> tuple[tuple[str, str], list[Ro
     devices = parse_machine(text, origin, 1).spec.devices
     own = [row for row in rows if row.device in devices and row.category is Category.GEMM]
     if not own:
-        raise UsageError(f"no GEMM row is of a device of {target}: {', '.join(devices) or 'none'}")
+        raise UsageError(
+            f"no GEMM row was measured on a device of {target}: {', '.join(devices) or 'none'}"
+        )
     return (text, origin), own
 
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[int], Any]]:
-    """Show how many rows are done, if stderr is a terminal."""
+    """Show progress in rows, if stderr is a terminal."""
     if not is_terminal(sys.stderr):
         yield lambda count: None
         return

@@ -1,1 +1,1 @@
-"""The terminal: progress, Ctrl-C, readers that go away."""
+"""The terminal: progress, Ctrl-C, closed pipes."""

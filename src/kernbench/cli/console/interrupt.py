@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost, and processes that leave nothing behind when they are ended."""
+"""Ctrl-C that is never lost, and a process that cleans up when it is terminated."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def interruptible() -> Iterator[None]:
 
 
 class _Handler:
-    """Acts on signals, in a moment where it must not at once."""
+    """Handles signals, deferring them where they must not interrupt."""
 
     def __init__(self) -> None:
         self._waiting: set[int] = set()
@@ -66,7 +66,7 @@ class _Handler:
 
 
 def _restore(handler: _Handler, before: dict[int, Any]) -> None:
-    """Put the handlers back, also where another interrupt comes just then."""
+    """Restore the handlers, even if another interrupt arrives meanwhile."""
     try:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, each in before.items():

@@ -9,7 +9,7 @@ import threading
 
 
 def leave(status: int) -> None:
-    """End the process now, if nobody would notice; else return.
+    """End the process now if that changes nothing a user can observe; else return.
 
     Python would first take apart all that PyTorch and Triton have made, which takes a tenth of the
     time of a short program. Functions registered with ``atexit`` run and output is written, as

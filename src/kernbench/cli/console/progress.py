@@ -1,4 +1,4 @@
-"""A progress line on stderr for runs that take their time."""
+"""A progress line on stderr for long runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REFRESH_S = 0.2
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether somebody looks at a stream; None is one that the shell has closed."""
+    """Return whether a stream is a terminal; None is one that the shell has closed."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
@@ -41,7 +41,7 @@ def progress(describe: Callable[[], str]) -> Iterator[None]:
     hook = sys.breakpointhook
 
     def stop_for_debugger(*args: Any, **kwargs: Any) -> Any:
-        """Take the bar away for good: the terminal is the debugger's now."""
+        """Remove the bar for good: the debugger owns the terminal now."""
         end()
         sys.breakpointhook = hook
         if hook is sys.__breakpointhook__ and "PYTHONBREAKPOINT" not in os.environ:

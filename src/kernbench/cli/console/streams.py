@@ -1,4 +1,4 @@
-"""Output whose reader goes away, `head` say: that is no failure (ADR-0110 D5)."""
+"""A closed pipe behind stdout or stderr, as of `head`, is not a failure (ADR-0110 D5)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, TextIO
 
 
 class _Pipe(io.FileIO):
-    """A pipe that takes everything when nobody reads it any more."""
+    """A pipe that discards what is written once its reader has closed it."""
 
     needs_reader = False
-    """Whether a program is to hear of it, as under Python: by a BrokenPipeError."""
+    """Whether the program gets a BrokenPipeError, as it would from plain Python."""
 
     def write(self, data: Any) -> int | None:  # type: ignore[override]
         try:
@@ -32,7 +32,7 @@ class _Pipe(io.FileIO):
 
 @contextlib.contextmanager
 def readers_may_leave() -> Iterator[None]:
-    """Let nothing fail because nobody reads stdout or stderr any more, if they are pipes."""
+    """Keep a closed pipe behind stdout or stderr from failing anything in the block."""
     before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
     sys.stdout = sys.__stdout__ = _patient(sys.stdout, sys.__stdout__)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _patient(sys.stderr, sys.__stderr__)  # type: ignore[misc]
@@ -72,7 +72,7 @@ def _patient(stream: TextIO | None, original: TextIO | None) -> Any:
 
 @contextlib.contextmanager
 def ends_without_reader() -> Iterator[None]:
-    """Let a program that prints to nobody end: what it would do besides, nobody has asked for."""
+    """End a program whose output is a closed pipe, as the operating system ends one."""
     buffer = getattr(sys.stdout, "buffer", None)
     raw = getattr(buffer, "raw", buffer)
     if not isinstance(raw, _Pipe):

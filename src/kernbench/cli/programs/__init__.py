@@ -1,1 +1,1 @@
-"""Benches and programs: finding, loading, their parameters, what is said when they fail."""
+"""Benches and programs: how they are found and loaded, their parameters, their failures."""

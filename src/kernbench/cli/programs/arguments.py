@@ -1,4 +1,4 @@
-"""The arguments of a program, and whether it looks at them."""
+"""The arguments of a program, and whether it reads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 class ProgramArguments(list[str]):
-    """``sys.argv`` of a program; copies for its ranks know together whether one has looked."""
+    """``sys.argv`` of a program; the copies for its ranks share whether one was read."""
 
     def __init__(self, argv: Sequence[str], looks: list[bool] | None = None) -> None:
         super().__init__(argv)
@@ -43,7 +43,7 @@ class ProgramArguments(list[str]):
 def unseen_options(
     argv: ProgramArguments, script: str, command: str, options: Collection[str]
 ) -> list[str]:
-    """Return what to remark on ``options`` of kernbench that a program was given and ignored."""
+    """Return a remark on ``options`` of kernbench that a program was given and ignored."""
     given = list.__getitem__(argv, slice(1, None))
     ours = [each for each in given if each.partition("=")[0] in options]
     if not ours or argv.was_looked_at:

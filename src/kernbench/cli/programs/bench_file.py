@@ -1,4 +1,4 @@
-"""Bench files: where they are, and what is in one."""
+"""Bench files: where they are found, and what one defines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api import RuntimeContext
 
 _MOST_SHOWN = 80
-"""Characters of a name that is far too long for a file's."""
+"""From this many characters on, a name is too long for a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Bench:
     ranks: int
     """World size that the bench asks for with ``RANKS = n``; 1 without."""
     machine: str
-    """What it is about with ``MACHINE = "..."``; ahbm without."""
+    """Machine that the bench asks for with ``MACHINE = "..."``; ahbm without."""
     about: str
     """Its documentation."""
 
@@ -90,7 +90,7 @@ def find_bench(given: str) -> Path:
 
 
 def is_bench(tree: ast.Module) -> bool:
-    """Return whether a file defines ``run`` and does nothing itself, so that running it is idle.
+    """Return whether a file only defines ``run``, so that running it as a script does nothing.
 
     What it assigns may be made by calls if ``run`` takes ``torch``, as a bench's does.
     """
@@ -131,8 +131,8 @@ def load_bench(given: str) -> Bench:
     run = getattr(_import(path), "run", None) if _may_define_run(path) else None
     if not callable(run):
         raise UsageError(
-            f"{path.name} is no bench: it has no function run(torch, ...); programs of their own "
-            "run with kernbench torchrun (PyTorch) and kernbench script (Triton)"
+            f"{path.name} is not a bench: it has no function run(torch, ...); other "
+            "programs run with kernbench torchrun (PyTorch) and kernbench script (Triton)"
         )
     module = sys.modules[_module_name(path)]
     if (kind := lazy_kind(run)) is not None:
@@ -150,7 +150,7 @@ def load_bench(given: str) -> Bench:
 
 
 def _may_define_run(path: Path) -> bool:
-    """Return whether a file says ``run`` anywhere, or cannot be read, which importing it tells."""
+    """Return whether a file mentions ``run``; True if unreadable, which importing it reports."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""What a user is told when a bench fails: the causes first, and only lines of their own."""
+"""The report of a failed bench: root causes first, with lines of the user's code only."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def root_causes(error: BaseException) -> Iterator[tuple[int | None, BaseExceptio
 
 
 def format_ranks(ranks: list[int]) -> str:
-    """Return ranks in few words.
+    """Return ranks as short text.
 
     >>> format_ranks([2]), format_ranks([3, 0, 1, 2, 7])
     ('rank 2', 'ranks 0-3, 7')
@@ -80,12 +80,12 @@ def format_ranks(ranks: list[int]) -> str:
 
 
 def is_broken_pipe(error: BaseException) -> bool:
-    """Return whether the reader of stdout, `head` say, went away, on whichever rank."""
+    """Return whether stdout is a closed pipe to some rank, as behind `head`."""
     return any(isinstance(leaf, BrokenPipeError) for _, leaf in root_causes(error))
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether the user ended the run, by Ctrl-C or out of pdb, on whichever rank."""
+    """Return whether the user ended the run, by Ctrl-C or from pdb, on any rank."""
     return any(isinstance(leaf, KeyboardInterrupt | BdbQuit) for _, leaf in root_causes(error))
 
 
@@ -94,12 +94,12 @@ class _Text(NamedTuple):
 
     message: str
     where: str
-    """Where in the user's code, and who else it concerned."""
+    """Where in the user's code it was raised, and on which other ranks."""
 
 
 @dataclass(slots=True)
 class _Block:
-    """Failures that say the same, numbers aside: ranks often differ in their own number only."""
+    """Failures with the same text but for numbers: ranks often differ only in their own number."""
 
     message: str
     ranks: list[int]
@@ -171,7 +171,7 @@ def _headline(error: BaseException) -> str:
 
 
 def _is_bench(error: BaseException) -> bool:
-    """Return whether an error is of a bench and its checks, not of a program that runs as one."""
+    """Return whether an error comes from a bench and its checks, not from a program run as one."""
     return not _asks_for_gpu(error) and not any(
         frame.f_globals.get("__name__") in ("__main__", "__mp_main__")
         and is_users(frame.f_code.co_filename)
@@ -180,7 +180,7 @@ def _is_bench(error: BaseException) -> bool:
 
 
 def _asks_for_gpu(error: BaseException) -> bool:
-    """Return whether PyTorch itself, not taken over, was asked for a GPU or for other ranks."""
+    """Return whether PyTorch itself, without the bridge, was asked for a GPU or for other ranks."""
     if "kernbench.torch_bridge.front.programs" in sys.modules:
         return False
     modules = [
@@ -194,7 +194,7 @@ def _asks_for_gpu(error: BaseException) -> bool:
 
 
 def _words(error: BaseException) -> str:
-    """Return what an error says, also where its own ``__str__`` fails."""
+    """Return the message of an error, even where its own ``__str__`` fails."""
     try:
         return str(error)
     except Exception as another:
@@ -223,7 +223,7 @@ def _line_of_ours(error: BaseException) -> str | None:
 
 
 def _is_raised(error: BaseException, last: TracebackType) -> bool:
-    """Return whether a ``raise`` says so, to the program; what no code foresees raises itself."""
+    """Return whether an explicit ``raise`` statement raised it, for the program to see."""
     if isinstance(error, AssertionError | NotImplementedError):
         return False
     opcode = last.tb_frame.f_code.co_code[last.tb_lasti]
@@ -231,7 +231,7 @@ def _is_raised(error: BaseException, last: TracebackType) -> bool:
 
 
 def _is_handed_on(last: TracebackType) -> bool:
-    """Return whether a method failed in the method of the same name that it stands in front of.
+    """Return whether a method failed inside the method of the same name that it wraps.
 
     ``super().__getitem__(index)`` in ``__getitem__`` say: the built-in method has no frame.
     """
@@ -275,7 +275,7 @@ def is_users(filename: str) -> bool:
 
 
 def _short(filename: str) -> str:
-    """Return the path as the user would type it from here."""
+    """Return the path as the user would type it from the working directory."""
     path = Path(filename)
     try:
         here = Path.cwd()

@@ -1,4 +1,4 @@
-"""Running a bench or a program only to learn how it launches its kernels."""
+"""Runs a bench or a program to capture how it launches its kernels."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class CapturedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What was learned about one kernel."""
+    """What was captured of one kernel."""
 
     launches: tuple[CapturedLaunch, ...]
     machine: Machine
     has_data: bool
-    """Whether the program ran on data, as what its kernels do depends on it."""
+    """Whether the program ran with data, because what its kernels do depends on it."""
     failure: str
-    """Why the program ended early, or nothing."""
+    """Why the program ended early; empty if it did not."""
 
 
 class _EnoughSeen(BaseException):
-    """Ends the program: not an Exception, so that nobody in it takes it for a failure."""
+    """Ends the program; not an Exception, so that no handler in it catches it as a failure."""
 
 
 class _TalksError(UsageError):
@@ -64,7 +64,7 @@ class _TalksError(UsageError):
 
 
 class _CapturingEngine(KernelEngine):
-    """Writes down what each launch of a kernel does when it first starts in some state."""
+    """Captures each launch of a kernel when it first starts in some state."""
 
     def __init__(self, machine: Machine, name: str, only_first: bool) -> None:
         super().__init__(machine)
@@ -207,7 +207,7 @@ def _load(
 def _run(
     program: _Program, kernel: str, only_first: bool, has_data: bool
 ) -> tuple[_CapturingEngine, BaseException | None]:
-    """Run a program in silence; return what was seen of a kernel, and what ended it early."""
+    """Run a program without output; return what was captured, and what ended it early."""
     engine = _CapturingEngine(program.machine, kernel, only_first)
     context = RuntimeContext(
         machine=program.machine, ranks=program.ranks, data=has_data, kernel_engine=engine
@@ -240,7 +240,7 @@ def _parse(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), str(path))
     except ValueError as error:
-        raise UsageError(f"{path.name} is no Python file: {error}") from None
+        raise UsageError(f"{path.name} is not a Python file: {error}") from None
 
 
 def _defined(tree: ast.Module) -> set[str]:
@@ -262,7 +262,7 @@ def _not_launched(
         others = f"it launches {', '.join(launched)}" if launched else "it launches no kernel"
         return UsageError(
             f"{path.name} never launches {kernel} with these arguments: {others}; "
-            "give it others with --arg"
+            "pass other arguments with --arg"
         )
     known = nearest(kernel, defined | set(seen))
     return UnknownNameError(f"no kernel {kernel} in {path.name}: {known}")

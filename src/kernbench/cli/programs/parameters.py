@@ -1,4 +1,4 @@
-"""Parameters of a bench: from ``name=value`` on the command line to what ``run`` is annotated."""
+"""Parameters of a bench: from ``name=value`` on the command line to the annotated type."""
 
 from __future__ import annotations
 

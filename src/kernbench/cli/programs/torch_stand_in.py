@@ -1,4 +1,4 @@
-"""PyTorch's CPU as the device of a script: what host code asks of ``torch.cuda`` has an answer.
+"""PyTorch's CPU as the device of a script: answers what host code asks ``torch.cuda``.
 
 ``kernbench script`` runs programs written for a GPU. Their kernels run on the simulated device;
 their tensors lie in host memory. So ``device="cuda"`` makes a CPU tensor, such a tensor says that
@@ -44,7 +44,7 @@ def torch_stands_in(
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; runs ``then`` when the module has been imported by the others."""
+    """An import hook that runs ``then`` once another finder has imported the module."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -103,7 +103,7 @@ def _prepare(
 
 
 def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Set an attribute of its own; undone, an inherited one shows again."""
+    """Set an attribute; undoing it uncovers an inherited one."""
     missing = object()
     before = vars(owner).get(name, missing)
     setattr(owner, name, value)
@@ -114,7 +114,7 @@ def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
 
 
 def _unfilled(torch: Any) -> dict[Any, Any]:
-    """Return what makes tensors without numbers, by what makes them of random ones."""
+    """Return the functions that make tensors without numbers, by those that make random ones."""
     return {
         torch.randn: torch.empty,
         torch.rand: torch.empty,
