@@ -289,12 +289,12 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Atomic:
-    """Read, change and write back each element where ``mask`` holds, none of it divisible.
+    """An atomic read-modify-write of each element where ``mask`` holds.
 
     ``kind`` is Triton's (``add``, ``fadd``, ``max``, ``min``, ``umax``, ``umin``, ``and``, ``or``,
     ``xor``, ``exch``), or ``cas``, which writes ``value`` where the element is ``compare``, or
     ``load``, which changes nothing. ``dst`` takes the elements as they were, 0 where the mask does
-    not hold; it is None when nobody reads it. Elements that several lanes or programs name are
+    not hold; it is None when nothing reads it. Elements that several lanes or programs name are
     changed in program order. ``order`` is Triton's ``sem``: what a program wrote before a
     ``release`` is there before it, and what follows an ``acquire`` begins after it.
     """

@@ -9,7 +9,7 @@ from kernbench.kernel_ir.analysis.footprints import (
 )
 from kernbench.kernel_ir.analysis.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.evaluate import evaluate
-from kernbench.kernel_ir.evaluation.evaluator import Evaluator
+from kernbench.kernel_ir.evaluation.evaluator import Evaluator, SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.integers import (
     BINARY,
     BOOLEAN_BINARY,
@@ -18,7 +18,6 @@ from kernbench.kernel_ir.evaluation.integers import (
     wrap,
 )
 from kernbench.kernel_ir.evaluation.overflow import address_arithmetic
-from kernbench.kernel_ir.evaluation.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer
 from kernbench.kernel_ir.evaluation.writes import makes_pointers, written_params
 from kernbench.kernel_ir.ops import COSTS, HANDLERS, choose_both_ways, emit_load, iterations_of

@@ -16,9 +16,13 @@ import numpy.typing as npt
 from kernbench.commands import IN_FLOAT32, AddressOverflow, KernelTrace, ProgramGroup, Roundings
 from kernbench.errors import InternalError, UsageError
 from kernbench.kernel_ir.analysis.tcm import tcm_use
-from kernbench.kernel_ir.evaluation.evaluator import Evaluator
+from kernbench.kernel_ir.evaluation.evaluator import (
+    Evaluator,
+    SplitPrograms,
+    TripsDiffer,
+    UnrollLoops,
+)
 from kernbench.kernel_ir.evaluation.shared_loops import Begin, evaluate_shared, evaluate_together
-from kernbench.kernel_ir.evaluation.signals import SplitPrograms, TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.ops import COSTS, HANDLERS
 from kernbench.kernel_ir.text.ir import Module, Op
 

@@ -58,7 +58,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Put Triton's own functions back, where nobody else has replaced ours meanwhile."""
+    """Put Triton's own functions back, unless other code has replaced ours meanwhile."""
     if Autotuner.run is _run:
         Autotuner.run = _RUN
     if Autotuner.check_disk_cache is _check_disk_cache:

@@ -35,7 +35,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Put Triton's own functions back, where nobody else has replaced ours meanwhile."""
+    """Put Triton's own functions back, unless other code has replaced ours meanwhile."""
     ours = {"do_bench": do_bench, "do_bench_cudagraph": do_bench_cudagraph}
     for name, function in ours.items():
         if getattr(triton_testing, name) is function:

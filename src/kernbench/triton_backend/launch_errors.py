@@ -45,7 +45,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Put Triton's own function back, where nobody else has replaced ours meanwhile."""
+    """Put Triton's own function back, unless other code has replaced ours meanwhile."""
     if JITFunction.run is _run:
         JITFunction.run = _RUN
 

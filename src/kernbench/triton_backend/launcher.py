@@ -146,9 +146,9 @@ class CompiledLauncher:
 
     @property
     def plain(self) -> KernelBinary | None:
-        """What a launch comes down to of which nobody wants to hear, no hook and no profiler.
+        """The shortest way of a launch, where no hook and no profiler listens.
 
-        None where somebody does, and before the first launch.
+        None where one does, and before the first launch.
         """
         runtime = knobs.runtime
         if (

@@ -36,8 +36,6 @@ from kernbench.commands import (
 from kernbench.dtypes import DType, bool_, int64
 from kernbench.errors import NeedsDataError, UnsupportedOpError, UsageError, nearest
 from kernbench.kernel_ir.evaluation import integers
-from kernbench.kernel_ir.evaluation.attempt import Attempt
-from kernbench.kernel_ir.evaluation.signals import SplitPrograms, TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.evaluation.values import ABSOLUTE, Descriptor, Held, Pointer, to_operand
 from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Region, Type, Value
 
@@ -57,6 +55,30 @@ _MAX_EVALUATED = 1_000_000
 _LONG_MASK = 1 << 20
 _NOTHING = Op("scf.yield", (), (), {}, (), None, 0)  # type: ignore[arg-type]
 """The terminator of a block that prints none."""
+
+
+class SplitPrograms(Exception):  # noqa: N818 - a signal to the driver, not an error
+    """Programs go different ways: ``labels`` says which, one per program of the group.
+
+    ``may_share``: loops that the programs of a part go around differently often may be shared.
+    """
+
+    def __init__(self, labels: npt.NDArray[Any], may_share: bool = False) -> None:
+        super().__init__(labels)
+        self.labels = labels
+        self.may_share = may_share
+
+
+class TripsDiffer(SplitPrograms):
+    """Programs go around a loop differently often: ``labels`` are their trip counts."""
+
+
+class UnrollLoops(Exception):  # noqa: N818 - as above
+    """Iterations of these loops go different ways."""
+
+    def __init__(self, loops: frozenset[Op]) -> None:
+        super().__init__(loops)
+        self.loops = loops
 
 
 class Evaluator:
@@ -402,7 +424,7 @@ class Evaluator:
             raise SplitPrograms(labels)
 
     def attempt(self) -> Attempt:
-        """Return a context in which commands are thrown away afterwards."""
+        """Return a context whose commands are dropped when it ends."""
         return Attempt(self)
 
     def program_id(self, axis: int) -> Separable:
@@ -428,3 +450,25 @@ class Evaluator:
 
 def _dtype(value: Operand) -> DType:
     return bool_ if isinstance(value, MaskTile) else value.dtype
+
+
+class Attempt:
+    """A trial: commands are kept apart, and tile and loop numbers are restored when it ends."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.commands: list[Command] = []
+
+    def __enter__(self) -> Attempt:
+        run = self.evaluator
+        self._before = run.commands, run.num_slots, run.num_loops, dict(run.open_loops)
+        self._overflows = dict(run.overflowed), dict(run.overflows)
+        self._trips = dict(run.trips)
+        run.commands = self.commands
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        run = self.evaluator
+        run.commands, run.num_slots, run.num_loops, run.open_loops = self._before
+        run.overflowed, run.overflows = self._overflows
+        run.trips = self._trips

@@ -32,7 +32,7 @@ from kernbench.commands import (
 from kernbench.dtypes import int64
 from kernbench.kernel_ir.analysis.pipelining import num_stages_of
 from kernbench.kernel_ir.evaluation import integers
-from kernbench.kernel_ir.evaluation.signals import TripsDiffer, UnrollLoops
+from kernbench.kernel_ir.evaluation.evaluator import TripsDiffer, UnrollLoops
 from kernbench.kernel_ir.evaluation.values import (
     Held,
     Known,

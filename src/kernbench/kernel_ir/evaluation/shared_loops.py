@@ -31,7 +31,7 @@ from kernbench.commands import (
 )
 from kernbench.dtypes import DType
 from kernbench.errors import NeedsDataError, UnsupportedOpError
-from kernbench.kernel_ir.evaluation.signals import SplitPrograms, UnrollLoops
+from kernbench.kernel_ir.evaluation.evaluator import SplitPrograms, UnrollLoops
 
 if TYPE_CHECKING:
     from kernbench.kernel_ir.evaluation.evaluator import Evaluator

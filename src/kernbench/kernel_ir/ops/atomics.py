@@ -1,4 +1,4 @@
-"""Atomics: read, change and write back elements of memory.
+"""Atomic read-modify-writes, loads and stores of memory.
 
 Here they are commands like any other. What a program decides by the value that an atomic gave it
 needs data (:class:`NeedsDataError`), and that is found where the value is used.

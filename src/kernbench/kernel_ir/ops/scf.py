@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kernbench.commands import NotSeparableError, Predicate, Separable, Splat
 from kernbench.errors import UnsupportedOpError
 from kernbench.kernel_ir.evaluation import integers
+from kernbench.kernel_ir.evaluation.evaluator import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.loops import Iterations, run_rolled, run_unrolled
-from kernbench.kernel_ir.evaluation.signals import SplitPrograms, UnrollLoops
 from kernbench.kernel_ir.evaluation.values import Held, is_known, leaves, same_frame, with_leaves
 from kernbench.kernel_ir.ops.registry import Dialect
 from kernbench.kernel_ir.text.ir import Op

@@ -1,4 +1,4 @@
-"""One program group as steps: what does not depend on data is worked out here, once."""
+"""One program group as steps: what does not depend on data is computed here, once."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _keeps_order(groups: Sequence[ProgramGroup]) -> bool:
 
 
 def _go_to_other_bytes(stores: list[tuple[DmaWrite, int]]) -> bool:
-    """Return whether no byte is written twice by stores of so many programs each."""
+    """Return whether no byte is written twice by stores of this many programs each."""
     places: list[Array] = []
     for store, programs in stores:
         shape = (programs, *store.dest.shape)

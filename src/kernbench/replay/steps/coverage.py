@@ -1,4 +1,4 @@
-"""Which bytes a kernel stores for certain, so that nobody need clear them before it runs."""
+"""Which bytes a kernel stores for certain, so that they need not be cleared before it runs."""
 
 from __future__ import annotations
 

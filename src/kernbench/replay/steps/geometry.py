@@ -1,4 +1,4 @@
-"""Where a load or store touches memory, worked out once: strided boxes and element indices.
+"""Where a load or store touches memory, computed once: strided boxes and element indices.
 
 An access of a chunk of programs is cut into *parts*. A :class:`Box` is a rectangle of a run of
 programs that one strided view covers; :class:`Indices` is whatever is not that regular. Nothing

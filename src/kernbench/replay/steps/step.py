@@ -79,7 +79,7 @@ def calling(function: Callable[..., Array], inputs: tuple[int, ...], target: int
 
 
 def freeing(slots: tuple[int, ...]) -> Step:
-    """Return the step that drops values that nobody reads again."""
+    """Return the step that drops values that are not read again."""
 
     def step(frame: Frame) -> None:
         for slot in slots:
