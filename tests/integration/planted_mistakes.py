@@ -9,7 +9,6 @@ was found elsewhere, or where the twin without it was not silent.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import random
 import tempfile
 import traceback
@@ -24,14 +23,14 @@ import numpy as np
 import kernbench
 from kernbench import errors
 from tests.integration.random_kernels import (
-    HALVES,
-    INDICES,
     INPUT_SIZE,
     NUM_INPUTS,
     SLOT,
     Choose,
     Kernel,
     generate,
+    inputs,
+    loaded,
 )
 
 GRID = (3, 2)
@@ -298,25 +297,11 @@ def run_checked(kernel: Kernel, folder: Path) -> list[str]:
     Raises:
         KernbenchError: What the sanitizer refuses.
     """
-    rng = np.random.default_rng(1)
-    arrays: dict[str, Any] = {
-        f"x{number}": rng.integers(-3, 4, INPUT_SIZE).astype(np.float32)
-        for number in range(NUM_INPUTS)
-    }
-    for name in HALVES:
-        arrays[name] = rng.integers(-3, 4, INPUT_SIZE).astype(np.float16)
-    arrays["index"] = rng.integers(0, 20, INDICES).astype(np.int32)
+    arrays = inputs(20)
     arrays["index"][:2] = 3
     arrays["out"] = np.zeros(max(kernel.num_slots, 1) * 16 * SLOT, np.float32)
     arrays["shared"] = np.zeros(256, np.float32)
     arrays["planted"] = np.zeros(PLANTED, np.float32)
-    path = folder / "random_kernel.py"
-    path.write_text(kernel.source)
-    spec = importlib.util.spec_from_file_location("random_kernel", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with kernbench.RuntimeContext(check=True) as torch:
@@ -324,7 +309,7 @@ def run_checked(kernel: Kernel, folder: Path) -> list[str]:
             # Its second half is written.
             fresh = torch.empty(2048, name="fresh")
             fresh[1024:].fill_(1)
-            module.kernel[kernel.grid](**given, fresh=fresh, **kernel.scalars)
+            loaded(kernel, folder)[kernel.grid](**given, fresh=fresh, **kernel.scalars)
     return [f"{each.category.__name__}: {each.message}" for each in warned]
 
 

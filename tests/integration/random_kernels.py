@@ -404,8 +404,8 @@ def generate(choose: Choose) -> Kernel:
     return Kernel("\n".join((*head, *writer.lines, "")), grid, scalars, writer.num_slots)
 
 
-def disagreement(kernel: Kernel, folder: Path, *, check: bool = False) -> str:
-    """Run a kernel in numpy and in kernbench, and say where they differ; "" if nowhere."""
+def inputs(indices_below: int) -> dict[str, Any]:
+    """Return what every random kernel reads, by parameter."""
     rng = np.random.default_rng(1)
     arrays: dict[str, Any] = {
         f"x{number}": rng.integers(-3, 4, INPUT_SIZE).astype(np.float32)
@@ -413,11 +413,12 @@ def disagreement(kernel: Kernel, folder: Path, *, check: bool = False) -> str:
     }
     for name in HALVES:
         arrays[name] = rng.integers(-3, 4, INPUT_SIZE).astype(np.float16)
-    arrays["index"] = rng.integers(0, 48, INDICES).astype(np.int32)
-    outputs = {
-        "out": np.zeros(kernel.num_slots * 16 * SLOT, np.float32),
-        "shared": np.zeros(256, np.float32),
-    }
+    arrays["index"] = rng.integers(0, indices_below, INDICES).astype(np.int32)
+    return arrays
+
+
+def loaded(kernel: Kernel, folder: Path) -> Any:
+    """Return a kernel as Triton has it, from a file in the folder."""
     path = folder / "random_kernel.py"
     path.write_text(kernel.source)
     spec = importlib.util.spec_from_file_location("random_kernel", path)
@@ -425,9 +426,19 @@ def disagreement(kernel: Kernel, folder: Path, *, check: bool = False) -> str:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module.kernel
+
+
+def disagreement(kernel: Kernel, folder: Path, *, check: bool = False) -> str:
+    """Run a kernel in numpy and in kernbench, and say where they differ; "" if nowhere."""
+    arrays = inputs(48)
+    outputs = {
+        "out": np.zeros(kernel.num_slots * 16 * SLOT, np.float32),
+        "shared": np.zeros(256, np.float32),
+    }
     with kernbench.RuntimeContext(check=check) as torch:
         given = {name: torch.from_numpy(array) for name, array in {**arrays, **outputs}.items()}
-        module.kernel[kernel.grid](**given, **kernel.scalars)
+        loaded(kernel, folder)[kernel.grid](**given, **kernel.scalars)
         found = {name: given[name].numpy().copy() for name in outputs}
     run_programs(kernel.source, {**arrays, **outputs}, kernel.grid, **kernel.scalars)
     for name, expected in outputs.items():
