@@ -29,6 +29,7 @@ from kernbench.dtypes import DType
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.bursts import Dims, TouchedBytes
+from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.program.pipeline import SiteTimes
 from kernbench.kernel_time.program.queues import Cost, Load, Overlapped, overlapped
 from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan
@@ -117,6 +118,7 @@ class CostModel:
         self.spread = Placement.interleaved(sip)
         self.cached = dict(conditions.cached) if sip.cache is not None else {}
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
+        self._cache = SharedCache(sip)
         self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
         self._port = ps_per_byte(sip.pe.dma_port_gbps)
         self._issue_ps = sip.cycles_ps(sip.pe.dma_issue_cycles)
@@ -212,15 +214,9 @@ class CostModel:
         # What HBM moves for each byte of a burst.
         weight = missed * moved.copies * moved.passes
         hbm = self._hbm_ps_per_byte(place, active) * weight
-        cache = Fraction(0)
-        # What the command itself waits for: a store may end before HBM has it.
         stores = isinstance(site.command, DmaWrite)
-        waits = not stores or sip.cache is None or not sip.cache.write_back
-        if sip.cache is not None:
-            cache = ps_per_byte(sip.cache.bandwidth_gbps) * active
-            if not stores:
-                # What a load misses is written into the cache before it is read.
-                cache *= 1 + missed
+        waits = self._cache.waits_for_hbm(stores)
+        cache = self._cache.ps_per_byte(active, missed, stores)
         between = Fraction(0)
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
@@ -267,9 +263,7 @@ class CostModel:
 
     def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool) -> int:
         sip = self.sip
-        nanoseconds = sip.cube.hbm_latency_ns
-        if sip.cache is not None and not (missed and waits):
-            nanoseconds = sip.cache.latency_ns
+        nanoseconds = self._cache.latency_ns(missed, waits)
         if sip.die_to_die is not None and remote:
             nanoseconds += sip.die_to_die.latency_ns
         return ceil_ps(nanoseconds * PS_PER_NS)

@@ -25,6 +25,7 @@ from kernbench.hardware import SipSpec
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
 from kernbench.kernel_time.costs.joint_reads import read_together
+from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.costs.traffic import GroupTraffic, ProgramKind, varies_by_program
 from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps
 from kernbench.kernel_time.program.pipeline import PipelineTimes
@@ -154,8 +155,7 @@ def _traffic(
     trace: KernelTrace, sip: SipSpec, conditions: Conditions, num_pes: int
 ) -> list[GroupTraffic]:
     """Return what the groups of a trace move, on a SIP of this shape."""
-    cache = sip.cache
-    room = None if cache is None else cache.held_bytes
+    room = SharedCache(sip).room
     copies = tuple(
         (param, place.copies) for param, place in conditions.placements if place.copies > 1
     )

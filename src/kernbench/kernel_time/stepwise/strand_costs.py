@@ -30,6 +30,7 @@ from kernbench.commands import (
 from kernbench.hardware import SipSpec, ceil_ps, ps_per_byte
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts, Traffic
+from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.costs.traffic import GroupTraffic
 from kernbench.kernel_time.launch.waves import pes_in_use
 from kernbench.kernel_time.program.pipeline import SiteTimes
@@ -133,8 +134,7 @@ class StrandCosts:
     ) -> PartCosts:
         trace = _trace(count, num_slots)
         ids = np.arange(count, dtype=np.int64)
-        cache = self.sip.cache
-        room = None if cache is None else int(cache.capacity_mib * 2**20 * cache.retained_share)
+        room = SharedCache(self.sip).room
         moves = GroupTraffic(
             trace, ProgramGroup(ids, commands), count, self.sip.cube.hbm_burst_bytes, room, {}
         )

@@ -176,8 +176,8 @@ def held_share(size_bytes: int, sip: SipSpec) -> Fraction:
     """Return how much of a result the cache still has when the next kernel reads it."""
     if sip.cache is None:
         return Fraction(0)
-    held = sip.cache.capacity_mib * 2**20 * sip.cache.retained_share
-    return Fraction(round(min(held / size_bytes, Fraction(1)) * 64), 64)
+    held = sip.cache.held_bytes
+    return Fraction(round(min(Fraction(held, size_bytes), Fraction(1)) * 64), 64)
 
 
 def matmul_tiled(a: Tensor, b: Tensor, tile: GemmTile) -> Tensor:

@@ -73,7 +73,7 @@ class Harness:
         """
         if not self.weight_buffers or sip.cache is None:
             return ()
-        held = sip.cache.capacity_mib * 2**20 * sip.cache.retained_share
+        held = sip.cache.held_bytes
         rotated = self.weight_buffers * weight_bytes
         share = 2 - Fraction(rotated) / held
         # In sixteenths, so that schedules are met again.
