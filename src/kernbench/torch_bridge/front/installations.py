@@ -18,7 +18,7 @@ from kernbench.torch_bridge.replaced import (
     context_parallel,
     control_flow,
     flex_attention,
-    libraries,
+    library_calls,
     products_for_gpus,
     profiling,
     sharding,
@@ -114,7 +114,9 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation("addresses", "data_ptr, and who may look there", note_addresses),
         Installation("float32", "what is asked of products of float32", float32.install),
         Installation("graphs", "CUDA graphs", graphs.install),
-        Installation("replaced.libraries", "loaders, signals and FSDP in ranks", libraries.install),
+        Installation(
+            "replaced.library_calls", "loaders, signals and FSDP in ranks", library_calls.install
+        ),
         Installation(
             "replaced.without_compiler",
             "torch._dynamo where a program asks it to compile nothing",
