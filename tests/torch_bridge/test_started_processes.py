@@ -11,105 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench.errors import DeadlockError, UsageError  # noqa: E402
-from tests.torch_bridge.running import simulated  # noqa: E402
-
-STARTS = """
-import os, sys, time
-from multiprocessing import connection
-import torch, torch.distributed as dist, torch.multiprocessing as mp
-
-method, device, size = sys.argv[2], sys.argv[3], 4
-calls = 0
-factor = 1
-
-class Worker(mp.get_context(method).Process):
-    def __init__(self, rank, pipe):
-        super().__init__(name=f"worker {rank}")
-        self.rank, self.pipe = rank, pipe
-
-    def run(self):
-        work(self.rank, self.pipe)
-
-def work(rank, pipe):
-    global calls
-    calls += 1
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29533"
-    dist.init_process_group("gloo" if device == "cpu" else "nccl", rank=rank, world_size=size)
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    x = torch.full((2,), rank + 1.0, device=device)
-    dist.all_reduce(x)
-    word = pipe.recv()
-    pipe.send((rank, dist.get_rank(), x.tolist(), word, calls, factor, os.environ["GIVEN"]))
-    if rank == 3:
-        pipe.recv()
-    dist.destroy_process_group()
-    if rank == 2:
-        raise ValueError("of a rank")
-    sys.exit(rank * 2)
-
-def main():
-    global factor
-    factor = 3
-    os.environ["GIVEN"] = "by the parent"
-    context, found, started, pipes = mp.get_context(method), [], [], []
-    # In another order than that of their ranks.
-    for rank in reversed(range(size)):
-        mine, its = context.Pipe()
-        process = Worker(rank, its) if rank == 1 else context.Process(target=work, args=(rank, its))
-        found.append((process.is_alive(), process.exitcode))
-        process.start()
-        its.close()
-        started.append(process)
-        pipes.append(mine)
-    found.append((len({each.pid for each in started}), started[0].is_alive()))
-    for pipe in pipes:
-        pipe.send("go")
-    ready = connection.wait(pipes, timeout=60)
-    found.append(bool(ready))
-    found += [pipe.recv() for pipe in pipes]
-    receiver, sender = context.Pipe(duplex=False)
-    found += [receiver.poll(), receiver.poll(0.01), receiver.writable, sender.readable]
-    sender.send_bytes(b"abc")
-    found += [receiver.poll(), receiver.recv_bytes()]
-    try:
-        receiver.send(1)
-    except OSError as error:
-        found.append(str(error))
-    receiver.close()
-    try:
-        sender.send(1)
-    except BrokenPipeError:
-        found.append("broken")
-    receiver, sender = context.Pipe(duplex=False)
-    sender.send("last")
-    sender.close()
-    found += [receiver.recv(), receiver.poll()]
-    try:
-        receiver.recv()
-    except EOFError:
-        found.append("closed")
-    pipes[0].send("go on")
-    for process in started:
-        process.join()
-        found.append((process.is_alive(), process.exitcode))
-    found.append(mp.active_children())
-    # Those of a second world begin anew.
-    sleeper = context.Process(target=time.sleep, args=(600,))
-    sleeper.start()
-    sleeper.join(0.05)
-    found.append((sleeper.is_alive(), sleeper.exitcode))
-    sleeper.terminate()
-    sleeper.join()
-    found.append(sleeper.exitcode)
-    daemon = context.Process(target=time.sleep, args=(600,), daemon=True)
-    daemon.start()
-    with open(sys.argv[1], "w") as file:
-        print(*found, sep="\\n", file=file)
-
-if __name__ == "__main__":
-    main()
-"""
+from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
 @pytest.mark.adr("0101-D1")
@@ -119,8 +21,7 @@ if __name__ == "__main__":
 def test_started_processes_do_what_real_ones_do(
     tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(STARTS)
+    path = PROGRAMS / "started_processes.py"
     real = subprocess.run(
         [sys.executable, str(path), f"{tmp_path}/real", method, "cpu"],
         capture_output=True,
