@@ -118,7 +118,6 @@ def test_comparison_is_dense_or_refused(function: Any, a: Separable, b: Separabl
     np.testing.assert_array_equal(full(result), function(full(a), full(b)))
 
 
-@pytest.mark.adr("0074-D1")
 @pytest.mark.parametrize("function", [np.less, np.less_equal, np.greater, np.greater_equal])
 @QUICK
 @given(limit=st.integers(-5, 40), step=st.integers(1, 8))

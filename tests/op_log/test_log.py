@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kernbench import RuntimeContext
 from kernbench.op_log import HostSpan, Instance, OpLog, Template
 
@@ -12,7 +10,6 @@ def template(name: str) -> Template:
     return Template(name, "kernel", "", 10, 0, 0, {}, 0, dict)
 
 
-@pytest.mark.adr("0084-D1")
 def test_plain_values_and_objects_are_read_in_the_order_in_which_they_came() -> None:
     log, made = OpLog(), template("x")
     log.plain_instances.extend((1, (0,), (2,), "sip2", [made, made], [5, 15], [15, 17]))
@@ -26,7 +23,6 @@ def test_plain_values_and_objects_are_read_in_the_order_in_which_they_came() -> 
     assert log.end_ps == 50
 
 
-@pytest.mark.adr("0089-D3")
 def test_plain_values_may_be_those_of_several_ranks() -> None:
     log, made = OpLog(), template("x")
     log.plain_instances.extend((1, (0,), (2,), "sip2", [made], [5], [15]))
@@ -38,7 +34,6 @@ def test_plain_values_may_be_those_of_several_ranks() -> None:
     assert log.end_ps == 31
 
 
-@pytest.mark.adr("0089-D3")
 def test_commands_and_collectives_stay_plain_values_until_they_are_read() -> None:
     with RuntimeContext(machine="ahbm:2", ranks=2) as context:
         log, made = context.op_log, template("x")
@@ -54,7 +49,6 @@ def test_commands_and_collectives_stay_plain_values_until_they_are_read() -> Non
         )  # fmt: skip
 
 
-@pytest.mark.adr("0084-D1")
 def test_plain_spans_are_read_between_others() -> None:
     log = OpLog()
     log.plain_spans.extend((0, "launch", "x", 1, 2))

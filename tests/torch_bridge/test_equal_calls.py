@@ -34,7 +34,6 @@ torch.save([each.detach().cpu() for each in found], f"{sys.argv[1]}/found.pt")
 """
 
 
-@pytest.mark.adr("0076-D2")
 def test_calls_that_are_known_are_logged_as_those_that_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,7 +160,6 @@ assert x_is_there() is None
 """
 
 
-@pytest.mark.adr("0084-D3")
 def test_tensors_of_a_collective_that_has_ended_go_with_their_last_reference(
     tmp_path: Path,
 ) -> None:

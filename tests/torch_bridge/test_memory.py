@@ -119,8 +119,6 @@ class _AlwaysSettling(CachingAllocator):
         """Nothing."""
 
 
-@pytest.mark.adr("0076-D2")
-@pytest.mark.adr("0084-D2")
 @given(
     st.lists(
         st.tuples(
@@ -150,7 +148,6 @@ def test_a_block_that_is_taken_back_at_once_is_the_one_that_settling_would_give(
     assert first_counts == second_counts
 
 
-@pytest.mark.adr("0084-D2")
 def test_an_equal_request_is_not_looked_at_again_before_the_free_blocks_change() -> None:
     looked = []
 

@@ -54,7 +54,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.adr("0076-D1")
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
     import random
@@ -77,7 +76,6 @@ def test_pythons_random_numbers_go_on_where_they_were(is_copied: bool) -> None:
         random.setstate(before)
 
 
-@pytest.mark.adr("0089-D1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pytorchs_random_numbers_go_on_where_they_were(dtype: Any) -> None:
     from kernbench.torch_bridge.base.random_numbers import TorchRandom
@@ -102,7 +100,6 @@ def test_pytorchs_random_numbers_go_on_where_they_were(dtype: Any) -> None:
         torch.set_rng_state(before)
 
 
-@pytest.mark.adr("0089-D1")
 @pytest.mark.parametrize("other", [False, True])
 def test_numpys_random_numbers_go_on_where_they_were(other: bool) -> None:
     import numpy as np
@@ -132,7 +129,6 @@ def test_numpys_random_numbers_go_on_where_they_were(other: bool) -> None:
         np.random.set_state(before)
 
 
-@pytest.mark.adr("0089-D2")
 @pytest.mark.parametrize("young", [500, 0])
 def test_garbage_is_looked_for_as_often_as_in_processes_of_their_own(
     tmp_path: Path, young: int

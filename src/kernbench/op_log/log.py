@@ -177,7 +177,8 @@ class OpLog:
     """Everything that a run did, in the order in which it completed.
 
     What one rank does between two waits comes in numbers: :attr:`plain_instances` and
-    :attr:`plain_spans` take it as plain values, which become objects when somebody reads them.
+    :attr:`plain_spans` take it as plain values, which become objects when somebody reads them:
+    until then Python's search for garbage has nothing to look at.
     """
 
     def __init__(self) -> None:

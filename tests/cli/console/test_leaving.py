@@ -35,7 +35,6 @@ def output_of(before: str) -> tuple[list[str], int]:
     return done.stdout.split("\n")[:-1], done.returncode
 
 
-@pytest.mark.adr("0076-D3")
 def test_output_is_written_and_nothing_is_taken_apart() -> None:
     assert output_of("") == (["written", "registered"], 3)
 
@@ -44,7 +43,6 @@ def test_output_that_nobody_reads_any_more_is_no_failure() -> None:
     assert output_of("sys.stdout = None") == ([], 3)
 
 
-@pytest.mark.adr("0076-D3")
 @pytest.mark.parametrize(
     "before",
     [

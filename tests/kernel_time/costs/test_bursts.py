@@ -116,7 +116,6 @@ def test_a_masked_off_tile_moves_nothing() -> None:
     assert touched(site_of(load(source, never)), 0, BURST) == ((), (TouchedBytes(0, 0),))
 
 
-@pytest.mark.adr("0074-D2")
 def test_tiles_of_one_form_are_counted_once() -> None:
     def counted(stride: int, held: int, program: int, param: int = 0) -> object:
         rows = {"P": 4096 * np.arange(3), "R": stride * np.arange(4), "C": 2 * np.arange(8)}

@@ -358,7 +358,6 @@ def test_the_same_launch_has_the_same_schedule() -> None:
     assert all((first[name] == second[name]).all() for name in first)
 
 
-@pytest.mark.adr("0074-D3")
 @settings(max_examples=10, deadline=None)
 @given(shape=SHAPES, machine=st.sampled_from([AHBM, A100]), queued=st.booleans())
 def test_a_duration_alone_is_that_of_the_schedule(

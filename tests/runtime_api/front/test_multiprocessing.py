@@ -380,7 +380,6 @@ def test_a_rank_knows_its_run() -> None:
         current_context()
 
 
-@pytest.mark.adr("0089-D2")
 @pytest.mark.parametrize("ends_by", ["a join", "an error", "the end of the run"])
 @pytest.mark.parametrize("young", [500, 0])
 def test_garbage_is_looked_for_as_often_as_in_processes_of_their_own(

@@ -24,7 +24,6 @@ def first(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
     return result, call is not operation.call
 
 
-@pytest.mark.adr("0088-D1")
 @pytest.mark.parametrize(
     ("func", "args", "kwargs"),
     [
@@ -52,7 +51,6 @@ def test_a_function_that_comes_to_the_same_call_is_used(func: Any, args: Any, kw
     assert torch.equal(result, expected)
 
 
-@pytest.mark.adr("0088-D1")
 @pytest.mark.parametrize(
     "other",
     [
@@ -78,7 +76,6 @@ class Subclass(torch.Tensor):
     """Sees functions, and no overloads."""
 
 
-@pytest.mark.adr("0088-D1")
 def test_classes_of_the_program_and_single_numbers_are_left_to_the_overload() -> None:
     x = torch.ones(2, 2)
     for other in (x.as_subclass(Subclass), torch.tensor(2.0)):
@@ -88,7 +85,6 @@ def test_classes_of_the_program_and_single_numbers_are_left_to_the_overload() ->
     assert not first(aten.max.dim, x, 1)[1]  # a tuple with names for its parts
 
 
-@pytest.mark.adr("0088-D1")
 def test_errors_of_an_operation_are_its_own() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         first(aten.mm.default, torch.ones(2, 3), torch.ones(2, 3))
@@ -101,7 +97,6 @@ def test_errors_of_an_operation_are_its_own() -> None:
     assert str(found.value) == str(plain.value)
 
 
-@pytest.mark.adr("0088-D2")
 def test_modes_for_functions_see_what_the_program_calls(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(

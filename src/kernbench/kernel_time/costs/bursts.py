@@ -108,7 +108,10 @@ class _Terms:
 
 @dataclass(frozen=True, slots=True)
 class DmaTile:
-    """What one program's DMA command is given, but for where its tile lies."""
+    """What one program's DMA command is given, but for where its tile lies.
+
+    What it moves follows from this, so it is found once for programs, launches and machines alike.
+    """
 
     shape: tuple[int, ...]
     itemsize: int

@@ -118,7 +118,7 @@ _SHORTEST = 8
 def rows_along(
     axis: int, site: AccessSite, frame: Frame, offsets: Array, active: Array
 ) -> tuple[Array, Array, Array] | None:
-    """Return what :meth:`Rows.locate` does, for the rows that addresses make along an axis.
+    """Return what :meth:`GatheredRows.locate` does, for the rows that addresses make along an axis.
 
     None if they make none there, or if rows are active in part. The rows have the axes of the
     addresses without that one.

@@ -123,7 +123,7 @@ class SpawnContext:
         """Let Python look for garbage when so many processes would have done so on average.
 
         What a rank holds between two of its turns would else be looked at again and again for
-        what the others make meanwhile.
+        what the others make meanwhile. A program that asks for the threshold sees the one of all.
         """
         self._thresholds = gc.get_threshold()
         gc.set_threshold(*_scaled(self._thresholds, nprocs))

@@ -2,7 +2,10 @@
 
 An overload reads its arguments by its schema and puts them into boxes; ``torch.mm`` does neither.
 Which overload such a function comes to is its own affair, so it is watched once for each call that
-can be told from others.
+can be told from others, under a mode that executes the expected call and refuses any other: nothing
+is executed twice. Tensors of classes of the program would see the call a second time, and one of a
+single number may be read as a number: calls with these keep the overload. So does an operation that
+no function comes to. A release of PyTorch in which a function has changed is slower, not wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The generators that a real process has once, and how their states are exchanged in little time.
 
 Most turns draw no number, and most ranks resume from equal states. So a state that is still what it
-was is the same object again, and is neither read out nor written.
+was is the same object again, and is neither read out nor written. A release of CPython, PyTorch or
+numpy that keeps its state elsewhere is slower, not wrong.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ SIDES = st.one_of(SIZES, st.integers(1, 3000), st.sampled_from([4096, 5120]))
 PRESETS = ("a100-sxm-80g", "h100-sxm", "l40s", "mi300x", "v100", "ahbm")
 
 
-@pytest.mark.adr("0074-D4")
 @settings(max_examples=25, deadline=None)
 @given(
     m=SIDES,
@@ -109,7 +108,6 @@ def test_the_fastest_tiles_are_those_of_timing_all_of_them(m: int) -> None:
     assert only.tile == slowest
 
 
-@pytest.mark.adr("0074-D4")
 @pytest.mark.parametrize("name", ["a100-sxm-80g", "h200"])
 @pytest.mark.parametrize("m", [256, 4096])
 def test_the_bound_of_the_fastest_whole_tile_is_nearly_its_time(name: str, m: int) -> None:
