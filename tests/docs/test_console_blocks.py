@@ -26,8 +26,13 @@ from kernbench.cli.app import app
 from kernbench.cli.console.streams import readers_may_leave
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = ("conformance.md", "conformance-distributed.md", "validation.md")
-"""Written by long campaigns (``make conformance``, ``make validate``), not by hand."""
+GENERATED = (
+    "conformance.md",
+    "conformance-distributed.md",
+    "machine-reference.md",
+    "validation.md",
+)
+"""Not written by hand: by campaigns (``make conformance``, ``make validate``), or from the code."""
 OF_THE_CODE = ("architecture.md", "glossary.md", "index.md")
 """For who changes kernbench, and nothing to run."""
 NEEDS_TORCH = ("pytorch.md",)
