@@ -54,9 +54,23 @@ def test_the_variable_allows_where_nothing_was_said(monkeypatch: pytest.MonkeyPa
         kernbench.RuntimeContext()
 
 
+def test_what_nan_is_has_a_parameter_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNBENCH_CHECK", "nan")
+    assert Checks.of() == Checks(enabled=True, nan_is_error=True)
+    assert Checks.of(nan_is_error=False) == Checks(enabled=True)
+    assert Checks.of(True) == Checks(enabled=True)
+    assert Checks.of(True, nan_is_error=True) == Checks(enabled=True, nan_is_error=True)
+    for wrong in ({"check": False, "nan_is_error": True}, {"check": True, "nan_is_error": "yes"}):
+        with pytest.raises(UsageError, match="nan_is_error"):
+            kernbench.RuntimeContext(**wrong)
+    given: Any = "nan"
+    with pytest.raises(UsageError, match="check=True, nan_is_error=True"):
+        kernbench.RuntimeContext(check=given)
+
+
 @pytest.mark.parametrize("check", [1, 0, "Nan", "all", [], object()])
 def test_other_values_of_check_are_refused(check: Any) -> None:
-    with pytest.raises(UsageError, match='check must be True, False, "nan" or None'):
+    with pytest.raises(UsageError, match="check must be True, False or None"):
         kernbench.RuntimeContext(check=check)
 
 

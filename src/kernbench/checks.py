@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from kernbench.errors import UsageError, nearest
-
-Check = bool | Literal["nan"] | None
-"""What ``check=`` takes: all checks or none, ``"nan"`` for all and NaN an error, None for what the
-environment says."""
 
 
 class Allowed(StrEnum):
@@ -28,7 +24,8 @@ _REMEDIES = {
     Allowed.MASKED_LANES: "take such lanes as zeros",
     Allowed.OUT_OF_BOUNDS_READS: "read zeros there",
 }
-_BY_VARIABLE: Mapping[str, Check] = {"": False, "0": False, "1": True, "nan": "nan"}
+_BY_VARIABLE = {"": (False, False), "0": (False, False), "1": (True, False), "nan": (True, True)}
+"""Whether a run checks and whether NaN is an error, by what ``KERNBENCH_CHECK`` says."""
 
 
 def remedy(allowed: Allowed) -> str:
@@ -49,8 +46,13 @@ class Checks:
     allowed: frozenset[Allowed] = frozenset()
 
     @classmethod
-    def of(cls, check: Check = None, allow: str | Iterable[str] | None = None) -> Checks:
-        """Return the setting that ``check=`` and ``allow=`` of a run stand for.
+    def of(
+        cls,
+        check: bool | None = None,
+        allow: str | Iterable[str] | None = None,
+        nan_is_error: bool | None = None,
+    ) -> Checks:
+        """Return the setting that ``check=``, ``allow=`` and ``nan_is_error=`` stand for.
 
         None leaves it to the environment: ``KERNBENCH_CHECK`` is 0 (as if it were not there), 1 or
         nan, and ``KERNBENCH_ALLOW`` holds names with commas between them.
@@ -61,19 +63,23 @@ class Checks:
         Raises:
             UsageError: A value is none of these.
         """
+        if isinstance(check, str) and check == "nan":
+            raise UsageError('check="nan" is spelled check=True, nan_is_error=True')
+        for name, value in (("check", check), ("nan_is_error", nan_is_error)):
+            if value is not None and type(value) is not bool:
+                raise UsageError(f"{name} must be True, False or None, but got {value!r}")
         if check is None:
             given = os.environ.get("KERNBENCH_CHECK", "")
             if given not in _BY_VARIABLE:
                 raise UsageError(f"KERNBENCH_CHECK must be 0, 1 or nan, but is {given!r}")
-            check = _BY_VARIABLE[given]
-        if not (check is True or check is False or check == "nan"):
-            raise UsageError(f'check must be True, False, "nan" or None, but got {check!r}')
+            check, by_variable = _BY_VARIABLE[given]
+            nan_is_error = by_variable if nan_is_error is None else nan_is_error
+        if nan_is_error and not check:
+            raise UsageError("nan_is_error=True says what a check does; add check=True")
         what = "allow"
         if allow is None:
             what, allow = "KERNBENCH_ALLOW", os.environ.get("KERNBENCH_ALLOW", "")
-        return cls(
-            enabled=check is not False, nan_is_error=check == "nan", allowed=as_allowed(allow, what)
-        )
+        return cls(enabled=check, nan_is_error=bool(nan_is_error), allowed=as_allowed(allow, what))
 
 
 def as_allowed(given: Any, what: str = "allow") -> frozenset[Allowed]:

@@ -92,7 +92,7 @@ class AddressOverflowError(KernbenchError, OverflowError):
 
 
 class NonFiniteError(KernbenchError, FloatingPointError):
-    """A kernel made NaN or Inf out of finite numbers; found with ``check="nan"``."""
+    """A kernel made NaN or Inf out of finite numbers; found with ``nan_is_error=True``."""
 
 
 class NonFiniteWarning(RuntimeWarning):

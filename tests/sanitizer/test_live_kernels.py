@@ -155,7 +155,9 @@ def test_32_bit_addresses_of_such_a_kernel_must_not_overflow(torch: Any) -> None
 @pytest.mark.adr("0021-D6")
 def test_nan_that_such_a_kernel_makes_names_program_and_line() -> None:
     def run(bug: bool) -> None:
-        with kernbench.RuntimeContext(machine="ahbm", ranks=1, check="nan") as torch:
+        with kernbench.RuntimeContext(
+            machine="ahbm", ranks=1, check=True, nan_is_error=True
+        ) as torch:
             counts = torch.from_numpy(np.array([2, 0], np.int32))
             x, out = torch.from_numpy(np.array([1, 0], np.float32)), torch.zeros(2, name="out")
             with warnings.catch_warnings():

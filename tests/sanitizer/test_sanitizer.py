@@ -302,19 +302,21 @@ def test_nan_that_first_appears_is_a_warning_once_and_an_error_on_request() -> N
     x = np.ones(64, np.float32)
     x[40] = 0
 
-    def run(bug: bool, check: Any) -> None:
-        with kernbench.RuntimeContext(machine="ahbm", ranks=1, check=check) as torch:
+    def run(bug: bool, *, nan_is_error: bool) -> None:
+        with kernbench.RuntimeContext(
+            machine="ahbm", ranks=1, check=True, nan_is_error=nan_is_error
+        ) as torch:
             given, out = torch.from_numpy(x), torch.zeros(64, name="out")
             for _ in range(2):
                 kernels.ratio[(2,)](given, out, BUG=bug, BLOCK=32)
             out.numpy()
 
-    run(False, "nan")
+    run(False, nan_is_error=True)
     with pytest.warns(errors.NonFiniteWarning) as found:
-        run(True, True)
+        run(True, nan_is_error=False)
     assert len(found) == 1
     twins(
-        lambda bug: run(bug, "nan"),
+        lambda bug: run(bug, nan_is_error=True),
         errors.NonFiniteError,
         f"arith.divf at {line_of(kernels.ratio, 'y = x / bottom')}",
         "kernel ratio, rank 0, program (1, 0, 0)",
@@ -344,6 +346,6 @@ def test_a_check_never_changes_a_number() -> None:
     assert found[0] == found[1]
 
 
-def test_check_takes_true_false_or_nan() -> None:
+def test_check_takes_true_or_false() -> None:
     with pytest.raises(errors.UsageError, match="'yes'"):
         kernbench.RuntimeContext(machine="ahbm", ranks=1, check="yes")

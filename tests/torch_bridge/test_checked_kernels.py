@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernbench.checks import Check  # noqa: E402
 from kernbench.errors import (  # noqa: E402
     DataRaceError,
     NonFiniteWarning,
@@ -52,10 +51,18 @@ index = torch.tensor([1, 0], device="cuda")
 """
 
 
-def run(folder: Path, source: str, check: Check = True, allow: str = "") -> None:
+def run(
+    folder: Path,
+    source: str,
+    check: bool | None = True,
+    allow: str = "",
+    nan_is_error: bool | None = None,
+) -> None:
     path = folder / "program.py"
     path.write_text(START + source)
-    with RuntimeContext(machine="ahbm:4", ranks=1, check=check, allow=allow) as context:
+    with RuntimeContext(
+        machine="ahbm:4", ranks=1, check=check, allow=allow, nan_is_error=nan_is_error
+    ) as context:
         run_torchrun(context, path, compile(path.read_text(), str(path), "exec"), [str(path)], 1)
 
 
@@ -107,7 +114,7 @@ def test_programs_of_a_launch_do_not_write_the_same_bytes(tmp_path: Path) -> Non
 def test_the_first_nan_is_a_warning_with_its_line(tmp_path: Path) -> None:
     with pytest.warns(NonFiniteWarning, match="program.py:17"):
         run(tmp_path, "x.fill_(-1.0)\nlogarithm[(1,)](x, y, BLOCK=256)")
-    run(tmp_path, "x.fill_(1.0)\nlogarithm[(1,)](x, y, BLOCK=256)", check="nan")
+    run(tmp_path, "x.fill_(1.0)\nlogarithm[(1,)](x, y, BLOCK=256)", nan_is_error=True)
 
 
 COLLIDE = """

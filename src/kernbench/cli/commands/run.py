@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernbench.checks import Check
 from kernbench.cli import options as given
 from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
@@ -39,7 +38,8 @@ class OutputOptions:
     log: str | None = None
     trace: str | None = None
     json: str | None = None
-    check: Check = None
+    check: bool | None = None
+    nan_is_error: bool | None = None
     allow: tuple[str, ...] | None = None
     """As ``RuntimeContext`` takes it."""
     debug: bool = False
@@ -116,7 +116,8 @@ def _run_bench(
         data=data,
         seed=seed,
         tf32=tf32,
-        check="nan" if check_nan else check,
+        check=True if check_nan else check,
+        nan_is_error=True if check_nan else None,
         allow=tuple(allow) if allow else None,
         log=log,
         trace=trace,
@@ -261,6 +262,7 @@ def _run(plan: _ReadyRun, options: RunOptions, outputs: Outputs) -> int:
         data=options.data,
         seed=options.seed,
         check=options.check,
+        nan_is_error=options.nan_is_error,
         allow=options.allow,
         tf32=options.tf32,
     )

@@ -93,7 +93,8 @@ def _script(
         data=data,
         seed=seed,
         tf32=tf32,
-        check="nan" if check_nan else check,
+        check=True if check_nan else check,
+        nan_is_error=True if check_nan else None,
         allow=tuple(allow) if allow else None,
         log=log,
         trace=trace,
@@ -125,6 +126,7 @@ def run_script(options: ScriptOptions) -> int:
             data=options.data,
             seed=options.seed,
             check=options.check,
+            nan_is_error=options.nan_is_error,
             allow=options.allow,
             tf32=options.tf32,
         )

@@ -144,7 +144,8 @@ def _torchrun(
         run_id=rdzv_id,
         machine=machine,
         data=data,
-        check="nan" if check_nan else check,
+        check=True if check_nan else check,
+        nan_is_error=True if check_nan else None,
         allow=tuple(allow) if allow else None,
         log=log,
         trace=trace,
@@ -199,7 +200,11 @@ def _run(
     from kernbench.runtime_api import RuntimeContext
 
     context = RuntimeContext(
-        machine=machine, data=options.data, check=options.check, allow=options.allow
+        machine=machine,
+        data=options.data,
+        check=options.check,
+        nan_is_error=options.nan_is_error,
+        allow=options.allow,
     )
 
     # As torchrun does: a `--` behind the program only says that options end there.

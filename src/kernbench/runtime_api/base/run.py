@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from kernbench.checks import Allowed, Check, Checks
+from kernbench.checks import Allowed, Checks
 from kernbench.clock import Handle, Simulation, Stream
 from kernbench.errors import UsageError
 from kernbench.hardware import Machine, load_machine
@@ -45,8 +45,7 @@ class Run:
         ranks: int | None,
         data: bool,
         seed: int,
-        check: Check = None,
-        allow: str | Iterable[str] | None = None,
+        checks: Checks | None = None,
     ) -> None:
         if ranks is not None and (type(ranks) is not int or ranks < 1):
             raise UsageError(f"ranks must be at least 1, but got {ranks!r}")
@@ -64,7 +63,7 @@ class Run:
         """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
         self.has_data = data
         self.seed = seed
-        checks = Checks.of(check, allow)
+        checks = checks or Checks.of()
         may_read_outside = Allowed.OUT_OF_BOUNDS_READS in checks.allowed
         self.outside = OutsideReads() if may_read_outside else None
         """Who hears of loads outside of a tensor; None where they are errors."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
-from kernbench.checks import Check
+from kernbench.checks import Checks
 from kernbench.clock import Handle
 from kernbench.commands import Tf32
 from kernbench.dtypes import DType, TorchNames
@@ -47,19 +46,29 @@ if TYPE_CHECKING:
 class RuntimeContext(TorchNames):
     """One run on a simulated machine, shaped like the module ``torch``.
 
-    ``machine`` is a preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine;
-    ``ranks`` picks the size of a preset and is :attr:`world_size`. Without ``data`` only shapes
-    and time exist. ``seed`` decides all random numbers. With ``check`` replay looks for reads of
-    unwritten memory, races, undefined values and overflowing addresses, which are errors, and for
-    NaN that first appears, which is a warning (an error with ``check="nan"``). Without data only
-    addresses are checked. None leaves it to the variable ``KERNBENCH_CHECK`` (0, 1 or nan), which
-    is 1 inside pytest unless something else was said. ``allow`` names mistakes to let pass:
-    ``"masked-lanes"`` (lanes masked off without ``other=`` are zeros, as on NVIDIA's GPUs) and
-    ``"out-of-bounds-reads"`` (they read zeros and are a warning, with and without ``check``);
-    None leaves it to ``KERNBENCH_ALLOW`` (names with commas between them). ``tf32`` is what
-    becomes of float32 products whose kernel asks for less (``input_precision``, Triton's default is
-    tf32), on a machine with an engine for that: ``"round"`` to nearest, ``"truncate"``, or
-    ``"ieee"``, which computes all in float32.
+    Args:
+        machine: A preset's name, one with a size (``"ahbm:64"``), a YAML file or a Machine.
+        ranks: The size of a preset, and :attr:`world_size`. None: as many as there are SIPs.
+        data: Whether tensors hold numbers. Without, only shapes and time exist.
+        seed: What all random numbers depend on.
+        check: Whether replay looks for reads of unwritten memory, races, undefined values and
+            overflowing addresses, which are errors, and for NaN that first appears, which is a
+            warning. Without data only addresses are checked. None: as ``KERNBENCH_CHECK`` says (0,
+            1, or nan for 1 with ``nan_is_error``), which is 1 inside pytest unless it is set.
+        nan_is_error: Whether NaN that first appears is an error; needs ``check``. None: no, or as
+            ``KERNBENCH_CHECK`` says where ``check`` is None.
+        allow: Names of mistakes to let pass: ``"masked-lanes"`` (lanes masked off without
+            ``other=`` are zeros, as on NVIDIA's GPUs) and ``"out-of-bounds-reads"`` (they read
+            zeros and are a warning, with and without ``check``). None: as ``KERNBENCH_ALLOW`` says
+            (names with commas between them).
+        tf32: How float32 operands of products are rounded whose kernel asks for less than float32
+            (``input_precision``, Triton's default is tf32), on a machine with an engine for that:
+            ``"round"`` to nearest, ``"truncate"``, or ``"ieee"``: not at all.
+        kernel_engine: What plans, times and executes kernels; None is the run's own. It brings its
+            own ``tf32``.
+
+    Raises:
+        UsageError: A value is none of these.
 
     >>> with RuntimeContext(machine="ahbm", ranks=2) as torch:
     ...     torch.ones(2, 3).sip_id
@@ -92,16 +101,17 @@ class RuntimeContext(TorchNames):
     def __init__(
         self,
         machine: str | Path | Machine = "ahbm",
-        ranks: Any = None,
-        data: Any = True,
-        seed: Any = 0,
+        ranks: int | None = None,
+        data: bool = True,
+        seed: int = 0,
         *,
-        check: Check = None,
+        check: bool | None = None,
+        nan_is_error: bool | None = None,
         allow: str | Iterable[str] | None = None,
-        tf32: Any = "round",
+        tf32: str = "round",
         kernel_engine: KernelEngine | None = None,
     ) -> None:
-        run = self.run = Run(machine, ranks, data, seed, check, allow)
+        run = self.run = Run(machine, ranks, data, seed, Checks.of(check, allow, nan_is_error))
         self.ahbm = Ahbm(run)
         self.distributed = Distributed(run)
         memory = SymmetricMemory(self)
@@ -153,12 +163,12 @@ class RuntimeContext(TorchNames):
         return self.run.machine
 
     @property
-    def world_size(self) -> builtins.int:
+    def world_size(self) -> int:
         """How many ranks the run was asked for; what a bench passes to ``spawn`` as nprocs."""
         return self.run.world_size
 
     @property
-    def has_data(self) -> builtins.bool:
+    def has_data(self) -> bool:
         """Whether tensors hold numbers; without, only shapes and time exist."""
         return self.run.has_data
 
@@ -202,7 +212,7 @@ class RuntimeContext(TorchNames):
         """
         self.run.wait(handle)
 
-    def synchronize(self, sip_id: builtins.int) -> None:
+    def synchronize(self, sip_id: int) -> None:
         """Block the current rank until all streams of a SIP are idle."""
         self.run.synchronize(sip_id)
 
@@ -309,7 +319,7 @@ class RuntimeContext(TorchNames):
         )
 
 
-def _as_tf32(given: Any) -> Tf32:
+def _as_tf32(given: str) -> Tf32:
     try:
         return Tf32(given)
     except ValueError:
