@@ -88,9 +88,11 @@ class KernelBinary:
         tcm = self.tcm
         if tcm.total_bytes > pe.tcm_capacity_bytes():
             raise self._exhausted(TcmExhaustedError, tcm.tiles, pe.tcm_capacity_bytes())
-        loads = tcm.loads(pe.cuda_architecture)
-        if loads and sum(tile.total_bytes for tile in loads) > pe.shared_memory_bytes():
-            raise self._exhausted(SharedMemoryExhaustedError, loads, pe.shared_memory_bytes())
+        limit = pe.shared_memory_bytes()
+        # No PE needs more than all stages, so that most launches look no further.
+        if tcm.staged_bytes > limit and tcm.loads_bytes(pe.cuda_architecture) > limit:
+            loads = tcm.loads(pe.cuda_architecture)
+            raise self._exhausted(SharedMemoryExhaustedError, loads, limit)
 
     def _exhausted(
         self, error: type[TcmExhaustedError], tiles: tuple[TcmTile, ...], limit: int

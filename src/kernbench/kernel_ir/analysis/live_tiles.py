@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kernbench.kernel_ir.analysis.pipelining import DOTS, LOOPS
 from kernbench.kernel_ir.text.ir import Function, Op, Region, Value
 
-DOTS = ("tt.dot", "tt.dot_scaled")
-_LOOPS = ("scf.for", "scf.while")
 _TERMINATORS = ("scf.yield", "scf.condition")
 _IN_PLACE = ("arith.", "math.", "tt.fp_to_fp", "tt.precise_")
 
@@ -63,7 +62,7 @@ class LiveTiles:
             self._spans[op] = LiveSpan(first, first)
             self._loops[op] = loops
             for inner in op.regions:
-                self._count(inner, (*loops, op) if op.name in _LOOPS else loops)
+                self._count(inner, (*loops, op) if op.name in LOOPS else loops)
             self._spans[op] = LiveSpan(first, len(self._spans) - 1)
 
     def _root(self, value: Value) -> Value:
@@ -80,7 +79,7 @@ class LiveTiles:
             # Nothing else may want what it was.
             if self._uses[op.operands[-1]] == 1:
                 self._same(op.operands[-1], op.results[0])
-        elif op.name in _LOOPS:
+        elif op.name in LOOPS:
             self._join_loop(op)
         elif op.name == "scf.if":
             for region in op.regions:
@@ -129,7 +128,7 @@ class LiveTiles:
         for op, span in self._spans.items():
             for region in op.regions:
                 for arg in (arg for block in region.blocks for arg in block.args):
-                    made_in[arg] = (*self._loops[op], op) if op.name in _LOOPS else self._loops[op]
+                    made_in[arg] = (*self._loops[op], op) if op.name in LOOPS else self._loops[op]
                     extend(arg, span)
             for result in op.results:
                 made_in[result] = self._loops[op]

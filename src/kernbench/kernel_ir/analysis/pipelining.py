@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from kernbench.kernel_ir.text.ir import Op, Region, Value
 
 _LOADS = ("tt.load", "tt.descriptor_load", "tt.experimental_descriptor_load")
-_DOTS = ("tt.dot", "tt.dot_scaled")
+DOTS = ("tt.dot", "tt.dot_scaled")
+LOOPS = ("scf.for", "scf.while")
 
 
 def num_stages_of(loop: Op, launch_num_stages: int) -> int:
@@ -39,7 +40,7 @@ def pipelined_loads(loop: Op) -> tuple[Op, ...]:
         return loads
     feeding: set[Value] = set()
     for op in reversed(body):
-        if op.name in _DOTS:
+        if op.name in DOTS:
             # The accumulator is not streamed in.
             feeding |= set(op.operands[:2])
         elif any(result in feeding for result in op.results):
@@ -49,7 +50,7 @@ def pipelined_loads(loop: Op) -> tuple[Op, ...]:
 
 def _holds_loop(region: Region) -> bool:
     return any(
-        op.name in ("scf.for", "scf.while") or any(map(_holds_loop, op.regions))
+        op.name in LOOPS or any(map(_holds_loop, op.regions))
         for block in region.blocks
         for op in block.ops
         if op.regions

@@ -7,8 +7,13 @@ import math
 from dataclasses import dataclass, replace
 
 from kernbench.commands import SourceLine
-from kernbench.kernel_ir.analysis.live_tiles import DOTS, LiveTiles, is_structured, most_at_once
-from kernbench.kernel_ir.analysis.pipelining import num_stages_of, pipelined_loads, walk_ops
+from kernbench.kernel_ir.analysis.live_tiles import LiveTiles, is_structured, most_at_once
+from kernbench.kernel_ir.analysis.pipelining import (
+    DOTS,
+    num_stages_of,
+    pipelined_loads,
+    walk_ops,
+)
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Type, Value
 
 _WGMMA = 90
@@ -30,7 +35,7 @@ class TcmTile:
         return self.size_bytes * self.copies
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TcmUse:
     """TCM that one program needs, and the tiles that make it up, largest first."""
 
@@ -39,8 +44,9 @@ class TcmUse:
     staged: tuple[TcmTile, ...] = ()
     """Of these: the loads that are issued ahead, with as many buffers as there are stages."""
 
-    @property
+    @functools.cached_property
     def staged_bytes(self) -> int:
+        """The most bytes of them on any PE; every launch asks."""
         return sum(tile.total_bytes for tile in self.staged)
 
     def loads(self, cuda_architecture: int | None) -> tuple[TcmTile, ...]:
