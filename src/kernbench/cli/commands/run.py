@@ -39,10 +39,18 @@ class OutputOptions:
     trace: str | None = None
     json: str | None = None
     check: bool | None = None
-    nan_is_error: bool | None = None
-    allow: tuple[str, ...] | None = None
-    """As ``RuntimeContext`` takes it."""
+    check_nan: bool = False
+    allow: list[str] | None = None
     debug: bool = False
+
+    @property
+    def checks(self) -> dict[str, Any]:
+        """What is checked, as parameters of ``RuntimeContext``."""
+        return {
+            "check": True if self.check_nan else self.check,
+            "nan_is_error": True if self.check_nan else None,
+            "allow": self.allow or None,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +124,9 @@ def _run_bench(
         data=data,
         seed=seed,
         tf32=tf32,
-        check=True if check_nan else check,
-        nan_is_error=True if check_nan else None,
-        allow=tuple(allow) if allow else None,
+        check=check,
+        check_nan=check_nan,
+        allow=allow,
         log=log,
         trace=trace,
         json=json,
@@ -261,9 +269,7 @@ def _run(plan: _ReadyRun, options: RunOptions, outputs: Outputs) -> int:
         ranks=plan.ranks,
         data=options.data,
         seed=options.seed,
-        check=options.check,
-        nan_is_error=options.nan_is_error,
-        allow=options.allow,
+        **options.checks,
         tf32=options.tf32,
     )
 

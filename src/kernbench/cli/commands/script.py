@@ -93,9 +93,9 @@ def _script(
         data=data,
         seed=seed,
         tf32=tf32,
-        check=True if check_nan else check,
-        nan_is_error=True if check_nan else None,
-        allow=tuple(allow) if allow else None,
+        check=check,
+        check_nan=check_nan,
+        allow=allow,
         log=log,
         trace=trace,
         json=json,
@@ -125,9 +125,7 @@ def run_script(options: ScriptOptions) -> int:
             ranks=1,
             data=options.data,
             seed=options.seed,
-            check=options.check,
-            nan_is_error=options.nan_is_error,
-            allow=options.allow,
+            **options.checks,
             tf32=options.tf32,
         )
 

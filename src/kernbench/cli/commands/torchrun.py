@@ -144,9 +144,9 @@ def _torchrun(
         run_id=rdzv_id,
         machine=machine,
         data=data,
-        check=True if check_nan else check,
-        nan_is_error=True if check_nan else None,
-        allow=tuple(allow) if allow else None,
+        check=check,
+        check_nan=check_nan,
+        allow=allow,
         log=log,
         trace=trace,
         json=json,
@@ -202,9 +202,7 @@ def _run(
     context = RuntimeContext(
         machine=machine,
         data=options.data,
-        check=options.check,
-        nan_is_error=options.nan_is_error,
-        allow=options.allow,
+        **options.checks,
     )
 
     # As torchrun does: a `--` behind the program only says that options end there.
