@@ -26,7 +26,8 @@ from kernbench.errors import NeedsDataError
 from kernbench.hardware import load_machine
 from kernbench.kernel_ir import evaluate, footprints, parse_module, tcm_use
 from kernbench.kernel_time import Conditions, schedule_kernel
-from kernbench.triton_backend import DeviceRates, KernelBinary, activate
+from kernbench.ops import KernelProbe
+from kernbench.triton_backend import KernelBinary, activate
 from kernbench.triton_backend.kernel_folder import KernelFolder
 
 
@@ -84,11 +85,8 @@ CASES: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-class Keeping:
+class Keeping(KernelProbe):
     """A launcher that keeps the last launch."""
-
-    current_stream = 0
-    cuda_architecture = None
 
     def launch(self, binary: KernelBinary, grid: tuple[int, int, int], args: Any) -> None:
         floats = [param.type.is_float for param in binary.module.kernel.params]
@@ -97,20 +95,8 @@ class Keeping:
             index: arg for index, arg in enumerate(args) if type(arg) is int and not floats[index]
         }
 
-    def shared_memory_bytes(self) -> int:
-        return 1 << 40
-
-    def tcm_capacity_bytes(self) -> int:
-        return 1 << 40
-
-    def device_rates(self) -> DeviceRates:
-        return DeviceRates(clock_ghz=1.0, hbm_bytes_per_ns=1.0)
-
     def num_pes(self) -> int:
         return 32
-
-    def benchmark_ms(self, fn: Callable[[], Any]) -> float:
-        raise NotImplementedError
 
 
 def best_ms(work: Callable[[], Any], times: int = TIMES) -> float:

@@ -13,6 +13,7 @@ import triton.language as tl
 
 import kernbench
 from conftest import Goal
+from kernbench.ops import KernelProbe
 from kernbench.triton_backend import activate
 
 LAUNCHES = 3000
@@ -25,26 +26,11 @@ def scale(x_ptr, y_ptr, n, factor, BLOCK: tl.constexpr):  # type: ignore[no-unty
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=mask) * factor, mask=mask)
 
 
-class Nothing:
+class Nothing(KernelProbe):
     """A launcher that accepts every launch and does nothing."""
-
-    current_stream = 0
-    cuda_architecture = None
 
     def launch(self, binary: object, grid: object, args: object) -> None:
         pass
-
-    def shared_memory_bytes(self) -> int:
-        return 1 << 40
-
-    def tcm_capacity_bytes(self) -> int:
-        return 1 << 30
-
-    def num_pes(self) -> int:
-        return 1
-
-    def benchmark_ms(self, call: object) -> float:
-        return 0.0
 
 
 def seconds_per_launch(launch: object) -> float:

@@ -26,8 +26,9 @@ from conftest import Goal
 from kernbench.dtypes import as_dtype
 from kernbench.kernel_ir import evaluate
 from kernbench.memory import DeviceMemory
+from kernbench.ops import KernelProbe
 from kernbench.replay import PointerArg, run_kernel
-from kernbench.triton_backend import DeviceRates, KernelBinary, activate
+from kernbench.triton_backend import KernelBinary, activate
 
 RNG = np.random.default_rng(0)
 MEMORY = DeviceMemory(0, 1 << 36, has_data=True)
@@ -43,30 +44,13 @@ class OnDevice:
         return self.buffer.address
 
 
-class Keeping:
+class Keeping(KernelProbe):
     """A launcher that keeps the trace and the arguments of the last launch."""
-
-    cuda_architecture = None
 
     def launch(self, binary: KernelBinary, grid: tuple[int, int, int], args: Any) -> None:
         ints = {index: arg for index, arg in enumerate(args) if isinstance(arg, int)}
-        self.trace = evaluate(binary.module, grid, ints, num_warps=4, num_stages=3)
+        self.kept = evaluate(binary.module, grid, ints, num_warps=4, num_stages=3)
         self.params = [PointerArg(a.buffer) if isinstance(a, OnDevice) else a for a in args]
-
-    def shared_memory_bytes(self) -> int:
-        return 1 << 40
-
-    def tcm_capacity_bytes(self) -> int:
-        return 1 << 40
-
-    def device_rates(self) -> DeviceRates:
-        return DeviceRates(clock_ghz=1.0, hbm_bytes_per_ns=1.0)
-
-    def num_pes(self) -> int:
-        return 1
-
-    def benchmark_ms(self, fn: Callable[[], Any]) -> float:
-        raise NotImplementedError
 
 
 def compare(name: str, launch: Callable[[], Any], reference: Callable[[], Any]) -> float:
@@ -74,12 +58,12 @@ def compare(name: str, launch: Callable[[], Any], reference: Callable[[], Any]) 
     keeping = Keeping()
     with activate(keeping):
         launch()
-    run_kernel(keeping.trace, keeping.params)
+    run_kernel(keeping.kept, keeping.params)
     replay, numpy = [], []
     deadline = time.process_time() + 1.5
     while time.process_time() < deadline or len(replay) < 5:
         start = time.process_time()
-        run_kernel(keeping.trace, keeping.params)
+        run_kernel(keeping.kept, keeping.params)
         middle = time.process_time()
         reference()
         replay.append(middle - start)
