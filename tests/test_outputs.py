@@ -29,8 +29,9 @@ from kernbench.outputs import Outputs
 folder, num_kills = sys.argv[1], int(sys.argv[2])
 names = [os.path.join(folder, each) for each in ("log", "trace", "json")]
 
-def write(number):
+def write(number, begun=lambda: None):
     with Outputs({f"--{each}": each for each in names}) as outputs:
+        begun()
         for each in names:
             with outputs.writing(f"--{each}") as file:
                 for line in range(40):
@@ -50,8 +51,14 @@ for number in range(1, num_kills + 1):
         status = 1
         try:
             with interruptible():
-                os.write(writer, b"!")
-                write(number)
+                tell = lambda: os.write(writer, b"!")
+                # Who is asked to end takes away what is its own: it must have taken the places
+                # over from a writer that was killed.
+                if how == signal.SIGKILL:
+                    tell()
+                    write(number)
+                else:
+                    write(number, tell)
             status = 0
         except KeyboardInterrupt:
             status = 130
