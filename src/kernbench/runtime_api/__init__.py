@@ -1,25 +1,23 @@
 """The runtime: the object that a bench uses as ``torch``, and its tensors."""
 
-from kernbench.runtime_api.base.current import current_context
+from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.base.streams import DeviceStream, Marker, WaitFor
 from kernbench.runtime_api.collectives.collective import Collective
 from kernbench.runtime_api.collectives.disagreement import not_fitting
-from kernbench.runtime_api.collectives.process_group import ProcessGroup
 from kernbench.runtime_api.collectives.work import Part, Signature, Work
-from kernbench.runtime_api.front.context import RuntimeContext
+from kernbench.runtime_api.front.context import RuntimeContext, current_context
 from kernbench.runtime_api.front.distributed import Distributed, ReduceOp
+from kernbench.runtime_api.front.groups import ProcessGroup
 from kernbench.runtime_api.front.multiprocessing import SpawnContext, SpawnException, StartedRank
 from kernbench.runtime_api.launches.argument_errors import refuse_out_of_bounds
 from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.launches.kernel_plan import KernelPlan
-from kernbench.runtime_api.launches.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launches.launcher import KernelLauncher
 from kernbench.runtime_api.launches.live_launch import LivePlan, Reach, run_on_copies, run_watched
 from kernbench.runtime_api.launches.tables import tables_of
-from kernbench.runtime_api.memory.host_tensor import HostMemory
-from kernbench.runtime_api.memory.lent_memory import LentMemory
+from kernbench.runtime_api.memory.host_tensor import HostMemory, LentMemory
 from kernbench.runtime_api.tensors.host_read import HOST_READS
 from kernbench.runtime_api.tensors.operators import register_operators
 from kernbench.runtime_api.tensors.tensor import Tensor

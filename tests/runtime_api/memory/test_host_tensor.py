@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import triton.language as tl
 
 import kernbench
 from kernbench.errors import BadPointerError, OutOfBoundsError
+from kernbench.runtime_api.memory.host_tensor import LentMemory
 
 
 class Foreign:
@@ -118,3 +120,28 @@ def test_an_address_in_no_tensor_is_refused() -> None:
         kernbench.RuntimeContext(ranks=1),
     ):
         add_one[(1,)](given, given, 32, BLOCK=32)
+
+
+@pytest.mark.adr("0050-D7")
+def test_an_address_inside_a_lent_tensor_leads_to_its_memory() -> None:
+    lent, tensor = LentMemory(), Foreign(np.array([1.0, 2.0, 3.0], np.float32))
+    assert lent.find(tensor.data_ptr(), 0) is None
+    lent.lend(tensor)
+    lent.lend(tensor)
+    buffer = lent.find(tensor.data_ptr() + 8, 0)
+    assert buffer is not None
+    assert buffer.bytes.view(np.float32).tolist() == [1.0, 2.0, 3.0]
+    buffer.bytes.view(np.float32)[2] = 7.0
+    assert tensor.values[2] == 7.0, "nothing was copied"
+    assert lent.find(tensor.data_ptr() + 12, 0) is None
+
+
+@pytest.mark.adr("0050-D7")
+def test_a_tensor_that_is_gone_is_reached_no_more() -> None:
+    lent, tensor = LentMemory(), Foreign(np.array([1.0], np.float32))
+    lent.lend(tensor)
+    address = tensor.data_ptr()
+    del tensor
+    gc.collect()
+    assert lent.find(address, 0) is None
+    assert not lent._tensors

@@ -8,7 +8,7 @@ follows what its ranks bring to it. Nothing else orders anything, whatever the m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.clock import user_site
 from kernbench.runtime_api.memory.in_flight import byte_span
@@ -16,14 +16,36 @@ from kernbench.runtime_api.memory.storage import BufferView
 from kernbench.sanitizer import Clock, Touch, TouchKind, TouchPart, record_touch, strided_spans
 
 if TYPE_CHECKING:
-    from kernbench.clock import Handle, Stream
+    from kernbench.clock import Handle, Stream, UserSite
     from kernbench.memory import Buffer
     from kernbench.runtime_api.base.rank_state import RankState
-    from kernbench.runtime_api.collectives.work import Work
 
 Record = Callable[[], None]
 Touched = tuple[BufferView, TouchKind]
 Noted = tuple["Buffer", Touch]
+
+
+class Exchange(Protocol):
+    """One rank's part in a collective, as far as it has a place in the order."""
+
+    clock: Any
+
+    @property
+    def name(self) -> str:
+        """How errors name it."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def site(self) -> UserSite: ...
+
+    @property
+    def inputs(self) -> tuple[BufferView, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[BufferView, ...]:
+        """The same object as the inputs where it is in place."""
 
 
 class _Timeline:
@@ -62,7 +84,7 @@ class Ordering:
         """By rank (its program), by stream and rank, by channel and rank."""
         self._users: dict[Stream, list[RankState]] = {}
         """Which ranks have put something on a stream: mostly the one that owns it."""
-        self._brought: dict[Work, tuple[Any, Clock]] = {}
+        self._brought: dict[Exchange, tuple[Any, Clock]] = {}
         """Of a rank's part in a collective that has not started: the channel, what it brings."""
 
     def enqueue(self, state: RankState, stream: Stream, command: Handle) -> None:
@@ -98,7 +120,7 @@ class Ordering:
         """Let main's program follow that of a rank that has ended."""
         self._of(state).awaited += self._of(child).tail
 
-    def arrive(self, work: Work, state: RankState, stream: Stream, channel: Any) -> None:
+    def arrive(self, work: Exchange, state: RankState, stream: Stream, channel: Any) -> None:
         """Give a rank's part in a collective its clock: it follows what its stream has by now."""
         before = state.channel_tails.get(channel)
         after = [*self._of(state).tail, *self._of((stream, state)).tail]
@@ -109,7 +131,7 @@ class Ordering:
         where = f"rank {work.rank}, at {work.site}"
         work.clock = self._of((channel, state)).next((brought,), where)
 
-    def start(self, works: Sequence[Work], root: int, then: Record) -> Record:
+    def start(self, works: Sequence[Exchange], op: str, root: int, then: Record) -> Record:
         """Order the parts of a collective that all ranks have come to behind what they need.
 
         Returns a record that takes note of what they touch, then does ``then``.
@@ -120,11 +142,11 @@ class Ordering:
         everything = self._of(("all", arrived[0][0])).next(brought)
         touches: list[Noted] = []
         for position, work in enumerate(works):
-            sources = _SOURCES.get(work.signature.op, _from_all)(position, root)
+            sources = _SOURCES.get(op, _from_all)(position, root)
             work.clock.put_after(
                 [everything] if sources is None else [brought[source] for source in sources]
             )
-            touches += touches_of(work.name, work.clock, _touched(work, position, root))
+            touches += touches_of(work.name, work.clock, _touched(work, op, position, root))
         return noting(touches, then)
 
     def _others(self, stream: Stream, state: RankState) -> list[tuple[Clock, Clock]]:
@@ -166,10 +188,9 @@ def noting(touches: list[Noted], then: Record | None) -> Record:
     return record
 
 
-def _touched(work: Work, position: int, root: int) -> list[Touched]:
+def _touched(work: Exchange, op: str, position: int, root: int) -> list[Touched]:
     """Return what a rank's part in a collective does to its tensors."""
     in_place = work.outputs is work.inputs
-    op = work.signature.op
     only_reads = (op == "broadcast" and position == root) or (op == "reduce" and position != root)
     written = TouchKind.READ if only_reads else TouchKind.WRITE
     touched = [(view, written) for view in work.outputs]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernbench.clock import Handle
+    from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
     from kernbench.runtime_api.base.streams import DeviceStream
-    from kernbench.runtime_api.collectives.process_group import ProcessGroup
-    from kernbench.runtime_api.collectives.work import Part
-    from kernbench.runtime_api.launches.launch_attributes import LaunchAttributes
 
 
 @dataclass(slots=True, eq=False)
@@ -32,11 +31,9 @@ class RankState:
     """Which call of ``spawn`` the rank belongs to, -1 for main: groups never mix two of them."""
     bound: bool = False
     """Whether the program itself chose the SIP."""
-    world: ProcessGroup | None = None
-    """The default group, once ``init_process_group`` was called."""
-    call_counts: dict[ProcessGroup, int] = field(default_factory=dict)
+    call_counts: dict[Hashable, int] = field(default_factory=dict)
     """How many collectives this rank has called on each group."""
-    channel_tails: dict[Any, Part] = field(default_factory=dict)
+    channel_tails: dict[Hashable, Handle] = field(default_factory=dict)
     """The newest call on each group, and on each pair of sender and receiver."""
     new_group_calls: int = 0
     stream: DeviceStream | None = None

@@ -22,10 +22,10 @@ from kernbench.runtime_api.base.ordering import Ordering, touches_of
 from kernbench.runtime_api.base.rank_state import RankState
 from kernbench.runtime_api.base.recorder import Recorder
 from kernbench.runtime_api.base.replay_queue import ReplayQueue
+from kernbench.runtime_api.base.signals import Signals
 from kernbench.runtime_api.base.streams import DeviceStream
+from kernbench.runtime_api.memory.host_tensor import LentMemory
 from kernbench.runtime_api.memory.in_flight import find_in_flight
-from kernbench.runtime_api.memory.lent_memory import LentMemory
-from kernbench.runtime_api.memory.signals import Signals
 from kernbench.runtime_api.memory.storage import BufferView
 from kernbench.sanitizer import TouchKind, build_sanitizer
 from kernbench.triton_backend import cache_remarks
@@ -33,7 +33,7 @@ from kernbench.triton_backend import cache_remarks
 if TYPE_CHECKING:
     from kernbench.clock import StreamCommand
     from kernbench.runtime_api.base.transfers import DeviceCommand
-    from kernbench.runtime_api.tensors.tensor import Tensor
+    from kernbench.runtime_api.memory.storage import View
 
 
 class Run:
@@ -134,8 +134,8 @@ class Run:
     def submit(
         self,
         command: DeviceCommand,
-        writes: Tensor | None = None,
-        reads: Tensor | None = None,
+        writes: View | None = None,
+        reads: View | None = None,
     ) -> DeviceCommand:
         """Put a fill or a copy on its SIP's stream; costs the rank the host time of a launch.
 
@@ -154,7 +154,7 @@ class Run:
             self._note(command, writes, reads)
         return command
 
-    def _note(self, command: DeviceCommand, writes: Tensor | None, reads: Tensor | None) -> None:
+    def _note(self, command: DeviceCommand, writes: View | None, reads: View | None) -> None:
         """Let the record of a fill or a copy tell the sanitizer what it touches."""
         touched = [(BufferView(reads), TouchKind.READ)] if reads is not None else []
         if writes is not None:
@@ -250,6 +250,6 @@ class Run:
         if self.ended:
             raise UsageError(f"{what}: the run has ended; do it inside `with RuntimeContext(...)`")
 
-    def can_read(self, tensor: Tensor) -> bool:
+    def can_read(self, tensor: View) -> bool:
         """Return whether a host read of the tensor is allowed now."""
         return self.has_data and find_in_flight(tensor, writes=False) is None

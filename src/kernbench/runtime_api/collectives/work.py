@@ -197,9 +197,10 @@ class Work(Part):
         works = [part for part in parts if isinstance(part, Work)]
         record: Callable[[], None] | None = None
         if self._run.has_data:
-            record = build_record(schedule, self.signature, works)
+            signature = self.signature
+            record = build_record(schedule, signature, works)
             if self._run.ordering is not None:
-                record = self._run.ordering.start(works, self.signature.root, record)
+                record = self._run.ordering.start(works, signature.op, signature.root, record)
         for work in works:
             work._touch_cache()
             # The record has what it needs; the buffers go when it has run.

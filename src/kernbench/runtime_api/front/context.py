@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +15,7 @@ from kernbench.commands import Tf32
 from kernbench.dtypes import DType, TorchNames
 from kernbench.errors import MissingNameError, UsageError
 from kernbench.hardware import Machine
-from kernbench.runtime_api.base.current import CURRENT
+from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.front import factories
 from kernbench.runtime_api.front.advice import TORCHRUN, advise, near
@@ -24,7 +25,6 @@ from kernbench.runtime_api.front.multiprocessing import Multiprocessing
 from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 from kernbench.runtime_api.front.testing import Testing
 from kernbench.runtime_api.launches.kernel_engine import KernelEngine
-from kernbench.runtime_api.launches.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.launches.launcher import KernelLauncher
 from kernbench.runtime_api.tensors.device import Device
 from kernbench.runtime_api.tensors.operators import Operators, operators
@@ -41,6 +41,24 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.launches.kernel_engine import Grid
     from kernbench.sanitizer import Sanitizer
     from kernbench.triton_backend import KernelBinary
+
+
+# Every greenlet has a context of its own; a rank starts with its spawner's.
+_CURRENT: ContextVar[RuntimeContext | None] = ContextVar("kernbench_run", default=None)
+
+
+def current_context() -> RuntimeContext:
+    """Return the innermost run that the calling code is inside of.
+
+    Raises:
+        UsageError: There is none.
+    """
+    context = _CURRENT.get()
+    if context is None:
+        raise UsageError(
+            "there is no run here; use `with kernbench.RuntimeContext(machine=...) as torch:`"
+        )
+    return context
 
 
 class RuntimeContext(TorchNames):
@@ -129,7 +147,7 @@ class RuntimeContext(TorchNames):
         if self._token is not None or self.run.ended:
             raise UsageError("a RuntimeContext is one run; make a new one for the next")
         self._exit.enter_context(activate(self.launcher))
-        self._token = CURRENT.set(self)
+        self._token = _CURRENT.set(self)
         return self
 
     def __exit__(
@@ -154,7 +172,7 @@ class RuntimeContext(TorchNames):
                 if rank.alive:
                     rank.kill()
             if self._token is not None:
-                CURRENT.reset(self._token)
+                _CURRENT.reset(self._token)
             self._exit.close()
 
     @property
@@ -259,7 +277,7 @@ class RuntimeContext(TorchNames):
         outer_attributes, state.launch_attributes = state.launch_attributes, attributes
         state.last_launch = None
         try:
-            if CURRENT.get() is self:
+            if _CURRENT.get() is self:
                 kernel[_as_grid(grid)](*args, **constexprs)
             else:
                 with activate(self.launcher):

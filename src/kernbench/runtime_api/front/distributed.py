@@ -17,7 +17,7 @@ from kernbench.runtime_api.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.collectives.process_group import ProcessGroup
+    from kernbench.runtime_api.front.groups import ProcessGroup
     from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 
 

@@ -1,4 +1,4 @@
-"""Making and asking process groups: the half of ``torch.distributed`` that moves no data."""
+"""Process groups: making and asking them, the half of ``torch.distributed`` that moves no data."""
 
 from __future__ import annotations
 
@@ -9,10 +9,56 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import user_site
 from kernbench.errors import UsageError
-from kernbench.runtime_api.collectives.process_group import DEFAULT_TIMEOUT_PS, ProcessGroup
 
 if TYPE_CHECKING:
+    from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.base.run import Run
+    from kernbench.runtime_api.collectives.collective import Collective
+
+
+DEFAULT_TIMEOUT_PS = 600 * 10**12
+"""Ten minutes, as NCCL's groups have."""
+
+
+class ProcessGroup:
+    """The ranks of a group, in group order, and the collectives not all of them have called yet."""
+
+    def __init__(
+        self,
+        name: str,
+        ranks: tuple[int, ...],
+        timeout_ps: int = DEFAULT_TIMEOUT_PS,
+        made_by: str = "another rank",
+    ) -> None:
+        self.name = name
+        self.made_by = made_by
+        """Who was the first to make it, and where: for an error about others that differ."""
+        self.ranks = ranks
+        self.timeout_ps = timeout_ps
+        """How long the first rank at a collective waits for the last, in simulated time."""
+        self.positions = {rank: position for position, rank in enumerate(ranks)}
+        self.pending: dict[int, Collective] = {}
+        """By the number of the call, counted from 1."""
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup({self.name}, ranks {list(self.ranks)})"
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return len(self.ranks)
+
+    def position(self, rank: int) -> int:
+        """Return where in the group a rank is.
+
+        Raises:
+            UsageError: It is not in it.
+        """
+        found = self.positions.get(rank) if isinstance(rank, Integral) else None
+        if found is None:
+            raise UsageError(
+                f"rank {rank!r} is not in group {self.name}, which has ranks {list(self.ranks)}"
+            )
+        return found
 
 
 class Groups:
@@ -21,6 +67,8 @@ class Groups:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._groups: dict[tuple[int, int], ProcessGroup] = {}
+        self._worlds: dict[RankState, ProcessGroup] = {}
+        """The default group of each rank that has called ``init_process_group``."""
 
     def is_available(self) -> bool:
         """Return True, as torch does where it was built with it."""
@@ -53,7 +101,7 @@ class Groups:
             UsageError: Joined already, or a number is not the true one.
         """
         state = self._run.rank_state
-        if state.world is not None:
+        if state in self._worlds:
             raise UsageError(f"rank {state.rank} has called init_process_group before")
         if rank not in (-1, state.rank):
             raise UsageError(f"init_process_group: rank={rank}, but this is rank {state.rank}")
@@ -67,18 +115,18 @@ class Groups:
         if key not in self._groups:
             ranks = tuple(range(state.world_size))
             self._groups[key] = ProcessGroup("world", ranks, timeout_ps)
-        state.world = self._groups[key]
+        self._worlds[state] = self._groups[key]
         state.blocking_wait = blocking_wait
 
     def is_initialized(self) -> bool:
         """Return whether the calling rank has joined the default group."""
-        return self._run.rank_state.world is not None
+        return self._run.rank_state in self._worlds
 
     def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
         """Leave the default group, or forget another one."""
         if group is None:
             self.resolve(None)
-            self._run.rank_state.world = None
+            del self._worlds[self._run.rank_state]
 
     def new_group(
         self, ranks: Sequence[int] | None = None, timeout: Any = None, **ignored: Any
@@ -141,10 +189,11 @@ class Groups:
         Raises:
             UsageError: The calling rank has not joined it.
         """
-        world = self._run.rank_state.world
+        state = self._run.rank_state
+        world = self._worlds.get(state)
         if world is None:
             raise UsageError(
-                f"rank {self._run.rank_state.rank} is in no process group; "
+                f"rank {state.rank} is in no process group; "
                 "call torch.distributed.init_process_group() first"
             )
         if group is None:

@@ -14,8 +14,8 @@ from kernbench.runtime_api.memory.views import as_shape, check_sizes, contiguous
 from kernbench.runtime_api.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.collectives.process_group import ProcessGroup
     from kernbench.runtime_api.front.context import RuntimeContext
+    from kernbench.runtime_api.front.groups import ProcessGroup
 
 SIGNAL_PAD_BYTES = 16 << 10
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.clock import StreamCommand
 from kernbench.kernel_time import Tables, cached_shares, meet_operands
 from kernbench.replay import PointerArg
+from kernbench.runtime_api.base.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.base.rank_state import Probe
 from kernbench.runtime_api.launches.argument_errors import (
     check_race,
@@ -18,7 +19,6 @@ from kernbench.runtime_api.launches.argument_errors import (
 from kernbench.runtime_api.launches.kept_plans import KeptPlans
 from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
 from kernbench.runtime_api.launches.kernel_plan import KernelEntry, KernelPlan
-from kernbench.runtime_api.launches.launch_attributes import PLAIN_LAUNCH, LaunchAttributes
 from kernbench.runtime_api.launches.live_launch import (
     LiveLaunch,
     LivePlan,

@@ -23,6 +23,7 @@ from kernbench.hardware import PS_PER_NS
 from kernbench.interleaved import Decisions, of_programs, parts_of
 from kernbench.kernel_ir import SplitPrograms
 from kernbench.replay import PointerArg
+from kernbench.runtime_api.base.signals import Knowledge
 from kernbench.runtime_api.launches.paced_strands import (
     Commands,
     NoData,
@@ -31,7 +32,6 @@ from kernbench.runtime_api.launches.paced_strands import (
     StrandData,
     waits_of,
 )
-from kernbench.runtime_api.memory.signals import Knowledge
 
 if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, Transfer
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kernbench.memory import Buffer
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.memory.signals import Heard
+    from kernbench.runtime_api.base.signals import Heard
     from kernbench.sanitizer import Clock, LiveWatch
 
 Array = npt.NDArray[Any]

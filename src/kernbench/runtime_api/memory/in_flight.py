@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kernbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.collectives.work import Work
-    from kernbench.runtime_api.memory.storage import BufferView
-    from kernbench.runtime_api.tensors.tensor import Tensor
+    from kernbench.memory import Buffer
+    from kernbench.runtime_api.memory.storage import LabeledView, View
 
 Span = tuple[int, int]
 
 
-def byte_span(tensor: Tensor | BufferView) -> Span:
+class PendingUse(Protocol):
+    """What stands in :attr:`Buffer.in_flight`: a collective that still uses the buffer."""
+
+    @property
+    def use(self) -> str:
+        """What an error says of a tensor that it uses."""
+
+    def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
+        """Return whether an access to bytes of a buffer would race with it."""
+
+
+def byte_span(tensor: View) -> Span:
     """Return the first byte of the buffer that a tensor shows, and the one after the last."""
     size = tensor.dtype.itemsize
     start = tensor.offset * size
@@ -26,16 +36,16 @@ def byte_span(tensor: Tensor | BufferView) -> Span:
     return start, start + (last + 1) * size
 
 
-def find_in_flight(tensor: Tensor, writes: bool) -> Work | None:
+def find_in_flight(tensor: View, writes: bool) -> PendingUse | None:
     """Return a collective that reading (or writing) the tensor now would race with, or None."""
     for work in tensor.buffer.in_flight:
         if work.conflicts(tensor.buffer, byte_span(tensor), writes):
-            found: Work = work
+            found: PendingUse = work
             return found
     return None
 
 
-def check_not_in_flight(tensor: Tensor, entry: str, writes: bool) -> None:
+def check_not_in_flight(tensor: LabeledView, entry: str, writes: bool) -> None:
     """Refuse a host access that would race with a collective.
 
     Raises:

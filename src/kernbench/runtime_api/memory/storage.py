@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,34 @@ import numpy.typing as npt
 from kernbench.dtypes import DType
 from kernbench.memory import Buffer, DeviceMemory
 
-if TYPE_CHECKING:
-    from kernbench.runtime_api.tensors.tensor import Tensor
-
 Array = npt.NDArray[Any]
+
+
+class View(Protocol):
+    """Which elements of which buffer something shows: a tensor, or what a record keeps of one."""
+
+    @property
+    def buffer(self) -> Buffer: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def offset(self) -> int:
+        """Where in the buffer the first one is, in elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def stride(self) -> tuple[int, ...]:
+        """Return the strides, in elements."""
+
+
+class LabeledView(View, Protocol):
+    """A view that errors can name."""
+
+    @property
+    def label(self) -> str: ...
 
 
 class Storage:
@@ -59,12 +83,12 @@ class BufferView:
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: View) -> None:
         self.buffer = tensor.buffer
         self.dtype = tensor.dtype
         self.offset = tensor.offset
         self.shape = tensor.shape
-        self.strides: tuple[int, ...] = tensor.stride()
+        self.strides = tensor.stride()
 
     def stride(self) -> tuple[int, ...]:
         """Return the strides, in elements."""
