@@ -91,3 +91,12 @@ def test_callbacks_before_waiters_come_first_and_the_last_of_them_before_others(
     handle.end_after(3)
     queue.run()
     assert seen == ["second", "first", "waiter"]
+
+
+def test_the_time_is_that_of_simpy_and_an_integer() -> None:
+    queue = EventQueue()
+    assert (queue.now_ps, queue.now) == (0, 0)
+    Timer(queue, 7)
+    queue.run()
+    assert (queue.now_ps, queue.now) == (7, 7)
+    assert isinstance(queue.now_ps, int)

@@ -32,13 +32,22 @@ class _Cancelled(Event):
 _CANCELLED = _Cancelled()
 
 
-class EventQueue(simpy.Environment):
+class _Time:
+    """Has SimPy's ``_now`` in a slot, which a class can give a second name."""
+
+    __slots__ = ("_now",)
+
+
+class EventQueue(_Time, simpy.Environment):
     """SimPy's environment; the only class that touches its queue, by :meth:`reschedule` alone.
 
     An entry that is given up stays where it is, empty, until its time comes or such entries are
     more than half of all. So the queue stays in order without being sorted again, and what the
     event holds is free at once.
     """
+
+    now_ps: int = vars(_Time)["_now"]
+    """The time. Ranks read it at every switch: a property would make that 5 per cent slower."""
 
     def __init__(self) -> None:
         super().__init__()

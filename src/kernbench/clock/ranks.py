@@ -82,7 +82,7 @@ class Rank:
     def wait(self, handle: Handle) -> None:
         """Leave the rank until ``handle`` has ended. Only for the running rank itself."""
         self.waiting_for = handle
-        self.since_ps = self._simulation.env._now  # type: ignore[assignment]
+        self.since_ps = self._simulation.env.now_ps
         self._to_main(handle)
 
     def abort(self) -> None:

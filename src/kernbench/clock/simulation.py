@@ -50,7 +50,7 @@ class Simulation:
 
     @property
     def now_ps(self) -> int:
-        return self.env._now  # type: ignore[return-value]
+        return self.env.now_ps
 
     def handle(self, label: str = "") -> Handle:
         """Return a handle that ends when somebody calls its ``end_after``."""

@@ -110,7 +110,7 @@ class Stream:
         """Put ``command`` at the end of the queue; it starts now if the stream is idle."""
         command.callbacks.append(self._completed)
         self.tail = command
-        now_ps: int = self._env._now  # type: ignore[assignment]
+        now_ps = self._env.now_ps
         command.earliest_ps = max(command.earliest_ps, now_ps)
         if self._current is None:
             self.start(command)
@@ -128,7 +128,7 @@ class Stream:
     def start(self, command: StreamCommand) -> None:
         """Begin a command of this stream as soon as its launch is there and its engine is free."""
         self._current = command
-        now_ps: int = self._env._now  # type: ignore[assignment]
+        now_ps = self._env.now_ps
         if command.earliest_ps > now_ps:
             reached = Timer(self._env, command.earliest_ps - now_ps)
             reached.callbacks.append(lambda _: self.enter(command))
@@ -143,7 +143,7 @@ class Stream:
                 engine.wanted_by(self, command)
                 return
             engine.is_busy = True
-        now_ps: int = self._env._now  # type: ignore[assignment]
+        now_ps = self._env.now_ps
         command.start_ps = now_ps
         command.queued = now_ps > command.earliest_ps
         try:
@@ -159,7 +159,7 @@ class Stream:
     def _completed(self, event: Event) -> None:
         command = self._current
         assert command is event
-        command.end_ps = self._env._now  # type: ignore[assignment]
+        command.end_ps = self._env.now_ps
         if command.error is None:
             try:
                 command.finish()

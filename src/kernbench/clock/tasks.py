@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from simpy import Environment
-
+from kernbench.clock.event_queue import EventQueue
 from kernbench.clock.handles import Timer
 
 
@@ -20,7 +19,7 @@ class Task:
 
     def __init__(
         self,
-        env: Environment,
+        env: EventQueue,
         steps: Generator[int | None, None, None],
         on_error: Callable[[Exception], None],
     ) -> None:
@@ -45,7 +44,7 @@ class Task:
             if time_ps is None:
                 self.is_parked = True
                 return
-            ahead_ps = time_ps - int(self._env._now)
+            ahead_ps = time_ps - self._env.now_ps
             if ahead_ps > 0:
                 Timer(self._env, ahead_ps).callbacks.append(lambda _: self.go_on())
                 return

@@ -167,7 +167,7 @@ class Run:
         """Let the host time of one launch pass for the current rank, whose state that is."""
         delay_ps = self.devices.sip(state.sip_id).launch_ps
         simulation = self.simulation
-        start_ps: int = simulation.env._now  # type: ignore[assignment]
+        start_ps = simulation.env.now_ps
         simulation.sleep(delay_ps)
         self.recorder.span((state.rank, "launch", label, start_ps, start_ps + delay_ps))
 

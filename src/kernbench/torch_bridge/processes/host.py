@@ -92,7 +92,7 @@ class Host:
     def spend(self, label: str) -> int:
         """Let the host time of one launch pass, and return when it is over."""
         start_ps = self._ahead_ps
-        now_ps: int = self._env._now  # type: ignore[assignment]
+        now_ps = self._env.now_ps
         if start_ps < now_ps:
             start_ps = now_ps
         launch_ps = self._launch_times_ps.get(self.state.sip_id)
