@@ -188,6 +188,11 @@ def test_after_a_barrier_every_rank_has_heard_of_every_other(n: int) -> None:
 def test_every_plan_keeps_the_rules_of_steps(op: str, algorithm: str, n: int, size: int) -> None:
     for schedule in plans(op, algorithm, 2 if op == "send_recv" else n, size):
         schedule.check()
+        for step in schedule.steps:
+            pairs = list(zip(step.src.tolist(), step.dst.tolist(), strict=True))
+            assert len({src for src, _ in pairs}) == len({dst for _, dst in pairs}) == len(pairs)
+            assert {each for pair in pairs for each in pair} <= set(range(schedule.num_ranks))
+            assert all(0 <= first <= schedule.num_chunks - step.span for first in step.chunk)
 
 
 @pytest.mark.parametrize(("op", "algorithm"), [each for each in ALL if each[0] != "send_recv"])

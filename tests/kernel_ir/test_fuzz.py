@@ -56,14 +56,16 @@ def test_an_edited_kernel_works_or_raises_an_error_of_ours(text: str, value: int
     with suppress(KernbenchError):
         module = parse_module(text)
         ints = {p.index: value for p in module.kernel.params if p.type.is_int or p.type.is_bool}
-        evaluate(module, (x, 1, 1), ints, num_warps=4, num_stages=2)
+        trace = evaluate(module, (x, 1, 1), ints, num_warps=4, num_stages=2)
+        ids = [each for group in trace.groups for each in group.program_ids.tolist()]
+        assert sorted(ids) == list(range(x))
 
 
 @settings(max_examples=200)
 @given(text=st.text(alphabet="%{}()<>:=,.#@\"'-+0129abcdftxi \n!", max_size=200))
 def test_any_text_is_a_module_or_an_error_of_ours(text: str) -> None:
     with suppress(KernbenchError):
-        parse_module(text)
+        assert parse_module(text).functions
 
 
 def test_a_loop_that_runs_too_often_is_refused_with_its_line() -> None:

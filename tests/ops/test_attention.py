@@ -186,7 +186,10 @@ def test_decode_takes_the_time_of_reading_the_cache() -> None:
 
 @pytest.mark.parametrize("name", ["a100-sxm-80g", "h100-sxm", "h200"])
 def test_heads_of_128_elements_fit_into_large_gpus(name: str) -> None:
-    with RuntimeContext(load_machine(name, 1), 1, data=False) as torch:
-        q, k, v = (torch.empty((1, 1, 256, 128), dtype="f16") for _ in range(3))
-        ops.attention(q, k, v, causal=True)
-        torch.ahbm.synchronize()
+    case = Case(sizes=(1, 1, 1, 256, 256, 128), causal=True)
+    with RuntimeContext(load_machine(name, 1), 1) as torch:
+        inputs = [torch.randn(1, 1, 256, 128, dtype="f16") for _ in range(3)]
+        found = ops.attention(*inputs, causal=True).numpy()
+        arrays = [each.numpy() for each in inputs]
+    expected = reference(case, [*arrays, arrays[0]], None)[0]
+    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2e-3, atol=2e-3)

@@ -103,7 +103,7 @@ def test_an_event_orders_what_came_before_it_only(torch: Any) -> None:
 
 @pytest.mark.adr("0021-D1")
 def test_order_is_passed_on_from_stream_to_stream(torch: Any) -> None:
-    x, y, z = (torch.zeros(N) for _ in range(3))
+    x, y, z = torch.ones(N), torch.zeros(N), torch.zeros(N)
     first, middle, second = (torch.ahbm.Stream() for _ in range(3))
     torch.ahbm.synchronize()
     with torch.ahbm.stream(first):
@@ -112,7 +112,7 @@ def test_order_is_passed_on_from_stream_to_stream(torch: Any) -> None:
     second.wait_stream(middle)
     with torch.ahbm.stream(second):
         scale(y, z)
-    torch.drain()
+        assert z.tolist() == [4] * N
 
 
 @pytest.mark.adr("0021-D2")
@@ -315,7 +315,9 @@ def test_after_wait_the_result_is_for_any_stream() -> None:
         x = torch.ones(N)
         torch.distributed.all_reduce(x, async_op=True).wait()
         with torch.ahbm.stream(torch.ahbm.Stream()):
-            scale(x, torch.empty(N))
+            y = torch.empty(N)
+            scale(x, y)
+            assert y.tolist() == [4] * N
 
     ranks(worker)
 

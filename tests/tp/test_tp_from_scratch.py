@@ -63,7 +63,18 @@ def test_the_first_loss_is_that_of_the_problem(bench, capsys):
 
 def test_gradients_pass_central_differences(bench):
     data, weights = bench.make_problem(2, 12, 4, seed=0)
-    bench.check_gradients(data, weights, bench.reference_gradients(data, weights), "here")
+    grads = bench.reference_gradients(data, weights)
+    bench.check_gradients(data, weights, grads, "here")
+    for layer, weight in enumerate(weights):
+        for at in ((0, 0), (5, 11)):
+            losses = []
+            for step in (1e-5, -1e-5):
+                moved = weight.copy()
+                moved[at] += step
+                changed = [*weights[:layer], moved, *weights[layer + 1 :]]
+                losses.append(bench.reference_loss(data, changed))
+            slope = (losses[0] - losses[1]) / 2e-5
+            assert grads[layer][at] == pytest.approx(slope, rel=1e-4, abs=1e-9)
 
 
 def test_the_slope_at_the_activation_is_caught_by_central_differences(bench):

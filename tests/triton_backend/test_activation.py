@@ -91,7 +91,10 @@ def test_importing_triton_loads_no_more_of_kernbench_than_the_plug_in() -> None:
     ],
 )
 def test_any_module_can_be_imported_first(first: str) -> None:
-    run_python(f"import {first}; import triton.backends as b; b.backends['kernbench']")
+    found = run_python(
+        f"import {first}; import triton.backends as b; print(b.backends['kernbench'].compiler)"
+    )
+    assert found == "<class 'kernbench.triton_backend.compiler.KernbenchBackend'>\n"
 
 
 def test_a_run_works_where_triton_does_not_read_entry_points() -> None:
@@ -113,7 +116,8 @@ for base, name in ((BaseBackend, "compiler"), (DriverBase, "driver")):
     base.brand_new = abc.abstractmethod(lambda self: None)
     base.__abstractmethods__ |= {"brand_new"}
     module = importlib.reload(sys.modules[f"kernbench.triton_backend.{name}"])
-    b._find_concrete_subclasses(module, base)
+    found = b._find_concrete_subclasses(module, base)
+    assert found.__module__ == module.__name__
 """)
 
 

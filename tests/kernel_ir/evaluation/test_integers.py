@@ -147,8 +147,15 @@ def test_a_mask_of_all_but_the_sign_of_64_bits_is_no_overflow() -> None:
 
 
 def test_division_by_zero_gives_a_number_and_no_warning() -> None:
-    for name in ("arith.divsi", "arith.remsi", "arith.divui", "arith.floordivsi"):
-        integers.binary(name, programs(np.array([3, 4])), uniform(0), 32)
+    for name, numbers in (
+        ("arith.divsi", [0, 0]),
+        ("arith.divui", [0, 0]),
+        ("arith.floordivsi", [0, 0]),
+        # What C's remainder leaves of a quotient of 0.
+        ("arith.remsi", [3, -4]),
+    ):
+        found = integers.binary(name, programs(np.array([3, -4])), uniform(0), 32)
+        assert np.broadcast_to(found.dense((PROGRAM,)), 2).tolist() == numbers, name
 
 
 @QUICK

@@ -313,13 +313,19 @@ def test_a_run_that_fails_ends_the_ranks_that_were_never_joined() -> None:
 
 
 def test_a_run_may_spawn_again_and_ranks_do_not_see_the_ones_before() -> None:
+    sums = []
+
     def worker(rank: int, torch: RuntimeContext) -> None:
         torch.distributed.init_process_group()
-        torch.distributed.barrier()
+        x = torch.ones(1)
+        torch.distributed.all_reduce(x)
+        sums.append(x.item())
 
     with RuntimeContext(ranks=4) as torch:
         for nprocs in (4, 2, 3):
             torch.multiprocessing.spawn(worker, args=(torch,), nprocs=nprocs)
+            assert sums == [nprocs] * nprocs
+            sums.clear()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""No test shows only that nothing raises: each asserts, or names what does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+CLAIMS = {"raises", "warns", "fail", "deprecated_call"}
+"""What of pytest fails by itself, beside functions whose names begin with assert."""
+
+ASSERTS = re.compile(r"(?:^|[;:])\s*(?:assert\b|raise AssertionError|[\w.]+\.assert_\w+\()", re.M)
+"""A statement of a program in a string; many are pieces that do not parse by themselves."""
+
+Definition = tuple[Path, ast.AST]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def definitions(path: Path) -> dict[str, Definition]:
+    """Return what the names of a file are: its functions, values, and imports from other tests."""
+    found: dict[str, Definition] = {}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests"):
+            folder = ROOT.joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                name = alias.asname or alias.name
+                if (module := folder / f"{alias.name}.py").exists():
+                    found[name] = (module, tree(module))
+                elif (module := folder.with_suffix(".py")).exists():
+                    found[name] = definitions(module).get(alias.name, (path, node))
+    for node in tree(path).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = (path, node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    found[target.id] = (path, node.value)
+    return found
+
+
+def named(path: Path, node: ast.AST) -> Iterator[Definition]:
+    """Yield what a name, a module's name, a program's text or its file's name stands for."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        module, of_module = definitions(path).get(node.value.id, (path, None))
+        if isinstance(of_module, ast.Module) and node.attr in definitions(module):
+            yield definitions(module)[node.attr]
+    elif isinstance(node, ast.Name) and node.id in definitions(path):
+        found = definitions(path)[node.id]
+        if not isinstance(found[1], ast.Module):
+            yield found
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = node.value
+        if text.endswith(".py") and "\n" not in text:
+            yield from ((each, tree(each)) for each in path.parent.rglob(text))
+        elif ASSERTS.search(text):
+            yield path, ast.Assert()
+
+
+def asserts(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        name: str = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        return name in CLAIMS or name.startswith("assert")
+    return isinstance(node, ast.Assert)
+
+
+def claims(path: Path, node: ast.AST, seen: set[int]) -> bool:
+    """Say whether something holds an assertion, or names something that does."""
+    if id(node) in seen:
+        return False
+    seen.add(id(node))
+    within = list(ast.walk(node))
+    return any(map(asserts, within)) or any(
+        claims(*found, seen) for each in within for found in named(path, each)
+    )
+
+
+def silent(paths: list[Path]) -> list[str]:
+    """Return the tests of some files in which nothing but an exception can fail."""
+    return [
+        f"{path.name}:{node.lineno} {node.name}"
+        for path in paths
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.startswith("test_")
+        and not claims(path, node, set())
+    ]
+
+
+def test_every_test_asserts_something() -> None:
+    found = silent([*TESTS.rglob("test_*.py"), *(ROOT / "benches").rglob("test_*.py")])
+    assert not found, f"these show only that nothing raises: {found}"
+
+
+def test_one_that_only_calls_is_found_and_one_whose_helper_asserts_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(
+        "def checked(x):\n    assert x\n"
+        "def called(x):\n    print(x)\n"
+        "def test_calls():\n    called(1)\n"
+        "def test_asks_a_helper():\n    checked(1)\n"
+        "def test_hands_it_on():\n    called(checked)\n"
+        "def test_runs_a_program():\n    called('''assert 1 == 1''')\n"
+        "def test_speaks_of_it():\n    called('to assert is good')\n"
+    )
+    assert silent([path]) == ["test_it.py:5 test_calls", "test_it.py:13 test_speaks_of_it"]
