@@ -15,6 +15,10 @@ import sys, torch
 x = torch.arange(24.0, device="cuda").view(4, 6)
 half, ints = x.to(torch.float16), x.to(torch.int64)
 weight = torch.nn.Parameter(torch.ones(6, 6, device="cuda"))
+conv = torch.nn.Conv2d(4, 4, 3, padding=1, device="cuda", dtype=torch.float16)
+image = torch.ones(2, 4, 8, 8, device="cuda", dtype=torch.float16)
+# The same shapes in memory formats that take different times.
+images = [image.requires_grad_(), image.detach().to(memory_format=torch.channels_last)]
 found = []
 for step in range(3):
     found += [
@@ -29,7 +33,9 @@ for step in range(3):
     (x @ weight).relu().mean().backward()
     x.add_(1).mul_(0.5)
     x[0].fill_(2)
-    found.append(weight.grad)
+    for each in images:
+        conv(each).mean().backward()
+    found += [weight.grad, conv.weight.grad, conv(image)]
 torch.save([each.detach().cpu() for each in found], f"{sys.argv[1]}/found.pt")
 """
 

@@ -46,7 +46,6 @@ _READ_BY_HOST = frozenset(
         "aten.equal.default",
     }
 )
-# Their time is decided by how their operands lie in memory, too.
 _BY_LAYOUT = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
 _HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
 _COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
@@ -120,6 +119,8 @@ class Operation:
     is_plain: bool
     """Whether all that there is to know of a call is its time, once it is known that its operands
     are on one device."""
+    is_by_layout: bool
+    """Whether its time depends on how its operands lie in memory, too."""
     written: frozenset[int]
     """Positions of the arguments that it writes, by its schema."""
     changed: tuple[int, ...]
@@ -177,7 +178,8 @@ def describe(func: Any) -> Operation:
         # Others may be Python, which asks where tensors are.
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)
-        and full_name not in _HOST_RESULTS | _BY_LAYOUT,
+        and full_name not in _HOST_RESULTS,
+        is_by_layout=full_name in _BY_LAYOUT,
         written=written,
         changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
         written_names=frozenset(schema.arguments[position].name for position in written),

@@ -1,7 +1,8 @@
 """Two questions about the arguments of a call: what decides its shapes, and what its time.
 
 Shapes follow from layouts, strides included, of operands that may be on no device; the time of a
-plain operation from shapes and dtypes on one device, which is asked for each call with data.
+plain operation from shapes and dtypes on one device (of convolutions from strides, too), which is
+asked for each call with data.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def look_at(
         return None
     if found is None or (kwargs and not _name_all(kwargs, keys)):
         return None
+    if operation.is_by_layout:
+        keys += [each.stride() for each in args if isinstance(each, Tensor)]
     keys[1] = found.sip_id
     return tuple(keys)
 
