@@ -1,11 +1,10 @@
-"""Question: what does it take from TTIR to commands, and from the disk in a later process?
+"""Question: what does it take from TTIR to commands?
 
 In CPU time, best of several, for kernels in the manner of Triton's tutorials 01 to 06 and 09, up to
 an attention backward pass, and attention over a long causal context. *Cold* is our whole
 compilation: text to SSA with its verification, the TCM that a program needs, and evaluation to a
-trace on a grid of the tutorial's size. *From disk* is what a process pays that finds both files
-beside Triton's artefacts. Triton's own tracing (10 to 150 ms) comes before either, and the schedule
-on a machine (also printed) after them.
+trace on a grid of the tutorial's size. Triton's own tracing (10 to 150 ms) comes before it, and
+the schedule on a machine (also printed) after it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from kernbench.kernel_ir import evaluate, footprints, parse_module, tcm_use
 from kernbench.kernel_time import Conditions, schedule_kernel
 from kernbench.ops import KernelProbe
 from kernbench.triton_backend import KernelBinary, activate
-from kernbench.triton_backend.kernel_folder import KernelFolder
 
 
 class Pointer:
@@ -128,31 +126,20 @@ def measure(launch: Callable[[], Any]) -> dict[str, float]:
     try:
         trace = evaluated()
     except NeedsDataError:
-        return {**found, "evaluate": 0.0, "disk": saved_and_loaded(binary.module.functions)}
+        return {**found, "evaluate": 0.0}
     machine = load_machine("ahbm")
     found["evaluate"] = best_ms(evaluated)
-    found["disk"] = saved_and_loaded(binary.module.functions) + saved_and_loaded(trace)
     footprints(trace)
     found["schedule"] = best_ms(lambda: schedule_kernel(trace, machine, 0, Conditions()))
     return found
 
 
-def saved_and_loaded(value: Any) -> float:
-    """Return the milliseconds that it takes to read a value back, or 0 if it is not kept."""
-    folder = KernelFolder("00" * 32)
-    folder.save("bench.kbtrace", "bench", value)
-    if folder.load("bench.kbtrace", "bench") is None:
-        return 0.0
-    return best_ms(lambda: folder.load("bench.kbtrace", "bench"))
-
-
 def test_compilation(goal: Goal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cold, warm = {}, {}
+    cold = {}
     for index, (name, launch) in enumerate(CASES.items()):
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(index)))
         parts = measure(launch)
         cold[name] = parts["parse and verify"] + parts["TCM"] + parts["evaluate"]
-        warm[name] = parts["disk"]
         each = ", ".join(f"{what} {ms:.1f}" for what, ms in parts.items())
         print(f"\n  {name}: cold {cold[name]:.1f} ms ({each})", end="")
     long = {name: cold.pop(name) for name in list(cold) if name.endswith(f"{LONG:,}")}
@@ -160,5 +147,3 @@ def test_compilation(goal: Goal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     goal(f"TTIR to commands, cold, slowest of {len(cold)}: {slowest}", cold[slowest], 30, " ms")
     for name, each in long.items():
         goal(f"TTIR to commands, cold: {name}", each, 30, " ms")
-    slowest = max(warm, key=warm.__getitem__)
-    goal(f"TTIR to commands, from disk, slowest: {slowest}", warm[slowest], 30, " ms")

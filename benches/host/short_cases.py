@@ -275,7 +275,7 @@ def softmax_with_data() -> Measured:
 
 
 def compiled_kernel() -> Measured:
-    """From the text of TTIR to commands, without what is kept on disk."""
+    """From the text of TTIR to commands."""
     with kernbench.RuntimeContext(machine="ahbm", ranks=1, data=False) as torch:
         compiled = scale.warmup(
             torch.empty(4096), torch.empty(4096), 4096, 2.0, BLOCK=1024, grid=(4,)

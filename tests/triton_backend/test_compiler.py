@@ -144,3 +144,18 @@ def test_gluon_kernels_are_refused() -> None:
 
     with pytest.raises(NotImplementedError, match=r"Language\.GLUON"):
         KernbenchBackend(TARGET).add_stages({}, KernbenchOptions(), Language.GLUON)
+
+
+@pytest.mark.adr("0125-D1")
+def test_a_kernel_leaves_triton_s_artefacts_on_disk_and_nothing_else(
+    launcher: RecordingLauncher, empty_cache: Path
+) -> None:
+    row_softmax.device_caches.clear()
+    compiled = row_softmax[(1,)](x(), x(), 100, BLOCK=128)
+    (binary, _, _) = launcher.launches[-1]
+    for grid in ((1, 1, 1), (2, 1, 1)):
+        assert binary.trace(grid, {2: 100}).grid == grid
+    (folder,) = {path.parent for path in empty_cache.rglob("*.ttir")}
+    # With the digest of ``sound_cache``, which is of Triton's artefacts.
+    beside = {"__grp__row_softmax.json", "kernbench.row_softmax.json.digests"}
+    assert {path.name for path in folder.iterdir()} == {*compiled.metadata_group, *beside}

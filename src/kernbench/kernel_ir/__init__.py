@@ -23,7 +23,6 @@ from kernbench.kernel_ir.evaluation.writes import makes_pointers, written_params
 from kernbench.kernel_ir.ops import COSTS, HANDLERS, choose_both_ways, emit_load, iterations_of
 from kernbench.kernel_ir.parsing import parse_module
 from kernbench.kernel_ir.text.ir import Block, Function, Module, Op, Parameter, Region, Type, Value
-from kernbench.kernel_ir.text.stored import decode, encode
 
 __all__ = [
     "ABSOLUTE",
@@ -52,10 +51,8 @@ __all__ = [
     "address_arithmetic",
     "choose_both_ways",
     "compare_arrays",
-    "decode",
     "elementwise",
     "emit_load",
-    "encode",
     "evaluate",
     "footprints",
     "iterations_of",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,11 +12,7 @@ from triton.runtime.errors import OutOfResources
 from kernbench.commands import KernelTrace
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernel_ir import Module, TcmTile, TcmUse, evaluate, parse_module, tcm_use
-from kernbench.triton_backend.kernel_folder import KernelFolder
 
-_MODULE_FILE = "kernel.kbmodule"
-_MOST_TRACES = 64
-_NAME_LENGTH = 100
 _MOST_LISTED = 5
 
 
@@ -48,8 +43,6 @@ class KernelBinary:
     constants: tuple[tuple[str, str], ...]
     """Name and value of each parameter that is gone in TTIR: ``tl.constexpr``, 1 and None."""
     ttir: str
-    folder: KernelFolder | None = None
-    """Where on disk traces are kept."""
 
     @property
     def planned_by(self) -> Hashable:
@@ -62,22 +55,9 @@ class KernelBinary:
     def trace(
         self, grid: tuple[int, int, int], ints: Mapping[int, int], **options: Any
     ) -> KernelTrace:
-        """Return what a launch does, as :func:`kernbench.kernel_ir.evaluate` with these arguments.
-
-        It is read from disk where another process has met the same launch.
-        """
+        """Return what a launch does, by :func:`kernbench.kernel_ir.evaluate`."""
         options |= {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        key = repr((self.ttir, grid, sorted(ints.items()), sorted(options.items())))
-        # Launches of many sizes share files, so that a folder does not grow without end.
-        place = zlib.crc32(key.encode()) % _MOST_TRACES
-        filename = f"{self.name[:_NAME_LENGTH]}.{place}.kbtrace"
-        kept = None if self.folder is None else self.folder.load(filename, key)
-        if isinstance(kept, KernelTrace):
-            return kept
-        found = evaluate(self.module, grid, ints, **options)
-        if self.folder is not None:
-            self.folder.save(filename, key, found)
-        return found
+        return evaluate(self.module, grid, ints, **options)
 
     def check_room(self, pe: Room) -> None:
         """Refuse a PE whose TCM, or the part of it for loads, does not hold those of one program.
@@ -108,44 +88,21 @@ def build_binary(
     num_warps: int,
     num_stages: int,
     constants: tuple[tuple[str, str], ...] = (),
-    kernel_hash: str = "",
 ) -> KernelBinary:
-    """Return the binary of a TTIR text, the same object for the same arguments.
-
-    ``kernel_hash`` names its folder in Triton's cache; without one nothing is kept on disk.
-    """
-    module = read_module(ttir, kernel_hash)
+    """Return the binary of a TTIR text, the same object for the same arguments."""
+    module = read_module(ttir)
     signature = tuple(
         f"{'*' if param.is_pointer else ''}{param.dtype.triton if param.dtype else param.type}"
         for param in module.kernel.params
     )
     tcm = tcm_use(module, num_stages)
-    folder = KernelFolder(kernel_hash) if kernel_hash else None
-    return KernelBinary(
-        name, module, num_warps, num_stages, signature, tcm, constants, ttir, folder
-    )
+    return KernelBinary(name, module, num_warps, num_stages, signature, tcm, constants, ttir)
 
 
-# A memo, not state: a module is a function of its text.
-_MODULES: dict[str, Module] = {}
-
-
-def read_module(ttir: str, kernel_hash: str = "") -> Module:
+@functools.cache
+def read_module(ttir: str) -> Module:
     """Return the parsed text, the same object for the same text: traces are memoised by it."""
-    module = _MODULES.get(ttir)
-    if module is None:
-        module = _MODULES[ttir] = _read(ttir, KernelFolder(kernel_hash) if kernel_hash else None)
-    return module
-
-
-def _read(ttir: str, folder: KernelFolder | None) -> Module:
-    functions = None if folder is None else folder.load(_MODULE_FILE, ttir)
-    if isinstance(functions, dict):
-        return Module(functions, ttir)
-    module = parse_module(ttir)
-    if folder is not None:
-        folder.save(_MODULE_FILE, ttir, module.functions)
-    return module
+    return parse_module(ttir)
 
 
 class TcmExhaustedError(OutOfMemoryError, OutOfResources):  # type: ignore[misc]  # no types there

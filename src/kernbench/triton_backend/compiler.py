@@ -195,7 +195,7 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         ttir = str(module)
         # Host code divides a GPU's shared memory by what a program takes of it. The machine that
         # is then in use is compared with both at launch.
-        tcm = tcm_use(read_module(ttir, metadata["hash"]), metadata["num_stages"])
+        tcm = tcm_use(read_module(ttir), metadata["num_stages"])
         metadata["shared"] = tcm.shared_bytes(architecture)
         metadata["tcm_bytes"] = tcm.total_bytes
         metadata["tcm_tiles"] = describe_largest(tcm.tiles)

@@ -85,7 +85,6 @@ class CompiledLauncher:
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
         self._constants = named_constants(src)
-        self._hash: str = metadata.hash
         self._signature: Mapping[str, Any] = src.signature
         self.pick = build_argument_picker(src.signature)
         """From a launch's arguments to those of the TTIR function."""
@@ -170,9 +169,7 @@ class CompiledLauncher:
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
         text = with_files(text, self._moved)
-        binary = build_binary(
-            text, self._name, self._num_warps, self._num_stages, self._constants, self._hash
-        )
+        binary = build_binary(text, self._name, self._num_warps, self._num_stages, self._constants)
         if len(binary.signature) != num_args:
             raise InternalError(
                 f"kernel {self._name} has {len(binary.signature)} parameters in TTIR, but Triton's "
