@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,19 +15,7 @@ from kernbench.errors import CollectiveMismatchError, KernbenchError  # noqa: E4
 from kernbench.runtime_api import SpawnException  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
-START = """
-import torch, torch.distributed as dist
-dist.init_process_group({backend!r})
-r, n, p = dist.get_rank(), dist.get_world_size(), {planted}
-bad, peer, other = r == p, r ^ 1, (p + 1) % 4
-device = "cpu"
-if {backend!r} == "nccl":
-    device = "cuda"
-    torch.cuda.set_device(r)
-def T(*shape, **options): return torch.ones(*shape, device=device, **options)
-x, o = T(8), T(8)
-"""
-LINE = START.count("\n") + 1
+PLACE = "mistake.py:1"
 
 OWN = {
     "send": "dist.send(x, 9 if bad else peer) if r % 2 == p % 2 else dist.recv(x, peer)",
@@ -116,12 +102,10 @@ EXCHANGES = {
 
 def errors_of(source: str, planted: int, backend: str) -> dict[int, Exception]:
     """Return the error of each rank that one ended."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path = Path(folder) / "case.py"
-        path.write_text(START.format(planted=planted, backend=backend) + source)
         with pytest.raises(SpawnException) as caught:
-            simulated(path, nprocs=4)
+            simulated("planted.py", backend, planted, source, nprocs=4)
     return caught.value.errors
 
 
@@ -137,7 +121,7 @@ def test_a_call_that_is_wrong_by_itself_ends_its_own_rank(
 ) -> None:
     errors = errors_of(OWN.get(name) or OF_PYTORCH[name], planted, backend)
     assert list(errors) == [planted]
-    assert str(raised_at(errors[planted])) == f"case.py:{LINE}"
+    assert str(raised_at(errors[planted])) == PLACE
     assert isinstance(errors[planted], KernbenchError) == (name in OWN)
 
 
@@ -154,7 +138,7 @@ def test_a_call_that_differs_from_the_others_is_named(
     for error in errors_of(ODD[name], planted, backend).values():
         assert isinstance(error, CollectiveMismatchError)
         assert f"that of rank {planted} from the others'" in str(error)
-        assert str(error).count(f"case.py:{LINE}") == 4
+        assert str(error).count(PLACE) == 4
 
 
 @pytest.mark.adr("0121-D3")
@@ -170,23 +154,12 @@ def test_parts_that_do_not_fit_are_those_of_the_rank_that_all_pairs_share(
     for error in errors_of(EXCHANGES[name], planted, backend).values():
         assert isinstance(error, CollectiveMismatchError)
         assert f"what rank {planted} asks for fits none" in str(error)
-        assert str(error).count(f"case.py:{LINE}") == 4
+        assert str(error).count(PLACE) == 4
 
 
 @pytest.mark.adr("0121-D3")
-def test_splits_that_are_left_out_meet_equal_ones_and_shapes_may_differ(tmp_path: Path) -> None:
-    path = tmp_path / "case.py"
-    path.write_text(
-        START.format(planted=1, backend="nccl")
-        + "given = torch.arange(8.0, device='cuda') + 10 * r\n"
-        + "dist.all_to_all_single(o, given, *(([2] * 4, [2] * 4) if bad else ()))\n"
-        + "assert o.tolist() == [10 * s + 2 * r + i for s in range(4) for i in range(2)]\n"
-        + "rows = [T(2, 3) * r] * 4 if bad else [T(3, 2) * r] * 4\n"
-        + "taken = [T(3, 2) for _ in range(4)]\n"
-        + "dist.all_to_all(taken, rows)\n"
-        + "assert [t.unique().item() for t in taken] == [0, 1, 2, 3]\n"
-    )
-    simulated(path, nprocs=4)
+def test_splits_that_are_left_out_meet_equal_ones_and_shapes_may_differ() -> None:
+    simulated("fitting_exchanges.py", nprocs=4)
 
 
 @pytest.mark.adr("0121-D5")
@@ -195,4 +168,4 @@ def test_what_pytorch_does_not_compute_lists_every_call() -> None:
     for error in errors_of(source, 0, "nccl").values():
         assert isinstance(error, CollectiveMismatchError)
         assert "do not fit each other (" in str(error)
-        assert str(error).count(f"case.py:{LINE}") == 4
+        assert str(error).count(PLACE) == 4

@@ -9,49 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.torch_bridge.running import simulated  # noqa: E402
+from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
-PROGRAM = """
-import json, os, random, sys
-import numpy as np
-import torch
-import torch.distributed as dist
-
-rank = int(os.environ["RANK"])
-dist.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-torch.manual_seed(rank)
-random.seed(rank)
-np.random.seed(rank)
-if rank == 1:
-    torch.set_default_dtype(torch.float64)
-sys.argv.append(f"of rank {rank}")
-os.environ["MINE"] = str(rank)
-name = f"rank {rank}"
-first, gauss = random.gauss(0, 1), np.random.randn()
-dist.barrier()
-with torch.no_grad() if rank == 0 else torch.enable_grad():
-    dist.barrier()
-    grad_mode = torch.is_grad_enabled()
-seen = {
-    "torch": torch.rand(1).item(),
-    "device": torch.rand(1, device="cuda").item(),
-    "random": [first, random.gauss(0, 1), random.random()],
-    "numpy": [gauss, np.random.randn(), np.random.rand()],
-    "dtype": str(torch.get_default_dtype()),
-    "argv": sys.argv[-1],
-    "environ": os.environ["MINE"],
-    "main": sys.modules["__main__"].name,
-    "grad": grad_mode,
-    "current": torch.cuda.current_device(),
-    "rank": dist.get_rank(),
-    "world": os.environ["WORLD_SIZE"],
-    "backend": dist.get_backend(),
-}
-with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
-    json.dump(seen, file)
-dist.destroy_process_group()
-"""
+PROGRAM = "process_state.py"
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
@@ -135,18 +95,10 @@ def test_garbage_is_looked_for_as_often_as_in_processes_of_their_own(
 ) -> None:
     import gc
 
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import gc, pathlib, sys, torch.multiprocessing as mp\n"
-        "def work(rank, path): pathlib.Path(path).write_text(str(gc.get_threshold()))\n"
-        "if __name__ == '__main__':\n"
-        "    for count in (2, 3):\n"
-        "        mp.spawn(work, (f'{sys.argv[1]}/{count}',), nprocs=count)\n"
-    )
     before = gc.get_threshold()
     try:
         gc.set_threshold(young, 11, 12)
-        simulated(path, tmp_path)
+        simulated(PROGRAM, "garbage", tmp_path)
         assert gc.get_threshold() == (young, 11, 12)
     finally:
         gc.set_threshold(*before)
@@ -161,9 +113,7 @@ def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> N
 
     import numpy as np
 
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    simulated(path, tmp_path, nprocs=3)
+    simulated(PROGRAM, "everything", tmp_path, nprocs=3)
     for rank in range(3):
         seen = json.loads((tmp_path / f"rank{rank}.json").read_text())
         generator = torch.Generator().manual_seed(rank)
@@ -187,44 +137,13 @@ def test_ranks_that_take_turns_do_not_see_each_others_state(tmp_path: Path) -> N
         }
 
 
-def test_programs_own_modules_are_each_ranks(tmp_path: Path) -> None:
-    (tmp_path / "own_state.py").write_text("seen = []")
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import own_state, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "own_state.seen.append(dist.get_rank())\n"
-        "dist.barrier()\n"
-        "assert own_state.seen == [dist.get_rank()]\n"
-    )
-    simulated(path, nprocs=2)
+def test_programs_own_modules_are_each_ranks() -> None:
+    simulated(PROGRAM, "own_modules", nprocs=2)
 
 
 @pytest.mark.adr("0060-D2")
-def test_what_spawns_ranks_finds_its_own_state_afterwards(tmp_path: Path) -> None:
-    (tmp_path / "spawning_state.py").write_text("who = 'nobody'")
-    path = tmp_path / "program.py"
-    path.write_text("""
-import random, sys
-import spawning_state
-import torch.multiprocessing as mp
-
-def work(rank):
-    import spawning_state
-    assert spawning_state.who == "nobody"
-    spawning_state.who = rank
-    sys.argv.append(rank)
-    random.seed(rank)
-
-if __name__ == "__main__":
-    spawning_state.who, before, state = "parent", sys.argv[:], random.getstate()
-    mp.spawn(work, nprocs=2)
-    import spawning_state as again
-    assert again is spawning_state and again.who == "parent"
-    assert sys.argv == before and random.getstate() == state
-    assert sys.modules["__main__"].before is before
-""")
-    simulated(path)
+def test_what_spawns_ranks_finds_its_own_state_afterwards() -> None:
+    simulated(PROGRAM, "of_who_spawns")
 
 
 @pytest.mark.adr("0060-D2")
@@ -236,57 +155,15 @@ def test_threads_end_with_their_process_as_those_of_a_real_one_do(
     import subprocess
     import sys
 
-    path = tmp_path / "program.py"
-    path.write_text(
-        """
-import os, sys, threading, time
-from concurrent.futures import ThreadPoolExecutor
-place = f"{sys.argv[1]}/{os.environ.get('RANK', 'real')}"
-def say(words):
-    with open(place, "a") as file:
-        print(words, file=file)
-def late(words, seconds):
-    time.sleep(seconds)
-    say(words)
-pool = ThreadPoolExecutor(2)
-say(pool.submit(lambda: threading.current_thread().daemon).result())
-say(threading.current_thread().daemon)
-threading.Thread(target=late, args=("thread", 0.02)).start()
-threading.Thread(target=late, args=("daemon", 9), daemon=True).start()
-pool.submit(late, "task", 0.05)
-"""
-    )
-    subprocess.run([sys.executable, str(path), str(tmp_path)], check=True, timeout=60)
+    command = [sys.executable, str(PROGRAMS / PROGRAM), "threads_that_end", str(tmp_path)]
+    subprocess.run(command, check=True, timeout=60)
     expected = (tmp_path / "real").read_text()
     assert expected.split() == ["False", "False", "thread", "task"]
-    simulated(path, tmp_path, nprocs=nprocs)
+    simulated(PROGRAM, "threads_that_end", tmp_path, nprocs=nprocs)
     for rank in range(nprocs):
         assert (tmp_path / str(rank)).read_text() == expected
     assert not executors._shutdown
 
 
-def test_modules_that_a_finder_of_the_program_finds_are_each_processs_own(tmp_path: Path) -> None:
-    (tmp_path / "counted.py").write_text("count = 0\n")
-    path = tmp_path / "program.py"
-    path.write_text("""
-import sys
-import torch.multiprocessing as mp
-from importlib.machinery import PathFinder
-
-class Finder:
-    find_spec = staticmethod(PathFinder.find_spec)
-
-def work(rank):
-    import counted
-    counted.count += 1
-    assert counted.count == 1, counted.count
-
-if __name__ == "__main__":
-    # As pytest does, which rewrites assertions.
-    sys.meta_path.insert(0, Finder())
-    import counted
-    counted.count = 0
-    mp.spawn(work, nprocs=3)
-    assert counted.count == 0
-""")
-    simulated(path)
+def test_modules_that_a_finder_of_the_program_finds_are_each_processs_own() -> None:
+    simulated(PROGRAM, "own_finder")

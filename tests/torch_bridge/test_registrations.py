@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 from kernbench.errors import UsageError  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
-from tests.torch_bridge.running import simulated  # noqa: E402
+from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
 def run(folder: Path, source: str, **options: object) -> RuntimeContext:
@@ -52,53 +53,17 @@ def test_what_a_library_registers_when_it_is_imported_is_for_all_ranks_and_runs(
     package.mkdir(parents=True)
     # Which makes it a package that all ranks share.
     (package / f"_native{EXTENSION_SUFFIXES[0]}").touch()
-    (package / "__init__.py").write_text(
-        """
-import torch
-owner = torch.library.Library("kernbench_gems", "DEF")
-owner.define("plus(Tensor x) -> Tensor")
-owner.impl("plus", lambda x: x + 100, "CUDA")
-for_aten = torch.library.Library("aten", "IMPL")
-
-class use_gems:
-    def __enter__(self):
-        self.library = torch.library.Library("aten", "IMPL")
-        self.library.impl("abs", lambda x: x * 3, "CUDA")
-    def __exit__(self, *error):
-        del self.library
-
-@torch.library.custom_op("kernbench_gems::custom", mutates_args=())
-def custom(x: torch.Tensor) -> torch.Tensor:
-    return x + 200
-"""
-    )
+    shutil.copy(PROGRAMS / "registering_library.py", package / "__init__.py")
     monkeypatch.syspath_prepend(str(place))
-    source = """
-import kernbench_gems as gems
-x = torch.full((2,), -1.0, device="cuda")
-assert torch.ops.kernbench_gems.plus(x).tolist() == [99, 99]
-assert gems.custom(x).tolist() == [199, 199]
-if rank == 0:
-    # Through the library's own object, and for this rank.
-    gems.for_aten.impl("neg", lambda x: x * 5, "CUDA")
-assert torch.neg(x)[0] == (1 if rank else -5)
-if rank == 1:
-    with gems.use_gems():
-        torch.cuda.synchronize()
-        assert torch.abs(x)[0] == -3
-assert torch.abs(x)[0] == 1
-"""
     try:
         for _ in range(2):
-            run(tmp_path, source, nprocs=2)
+            simulated("libraries.py", "imported", nprocs=2)
     finally:
         sys.modules.pop("kernbench_gems").owner._destroy()
 
 
 @pytest.mark.adr("0116-D3")
-def test_libraries_of_before_a_run_are_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libraries_of_before_a_run_are_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     older = torch.library.Library("aten", "IMPL")
     monkeypatch.setattr(torch, "_of_the_test", older, raising=False)
     for added in (5, 6):
@@ -107,21 +72,7 @@ def test_libraries_of_before_a_run_are_for_all(
         def plus(x: torch.Tensor, added: int = added) -> torch.Tensor:
             return x + added
 
-        source = f"""
-x = torch.zeros(2, device="cuda")
-assert torch.ops.kernbench_before.plus(x, {added}).tolist() == [{added}] * 2
-if rank:
-    torch.library.register_kernel("kernbench_before::plus", "cuda", lambda x, n={added}: x - n)
-torch.cuda.synchronize()
-found = torch.ops.kernbench_before.plus(x, {added})
-assert found.is_cuda and found.tolist() == [-{added} if rank else {added}] * 2
-assert torch.abs(x - 3)[0] == 3
-if rank:
-    torch._of_the_test.impl("abs", torch.neg, "CUDA")
-torch.cuda.synchronize()
-assert torch.abs(x + 3)[0] == (-3 if rank else 3)
-"""
-        run(tmp_path, source, nprocs=2)
+        simulated("libraries.py", "of_before_the_run", added, nprocs=2)
         assert plus(torch.zeros(1), added).item() == added
     older._destroy()
 

@@ -41,21 +41,6 @@ def test_started_processes_do_what_real_ones_do(
     assert context.simulation.now_ps < 10**12
 
 
-FEW = """
-import multiprocessing as mp
-import time
-import torch.distributed as dist
-
-def work(rank, size):
-    dist.init_process_group("nccl", rank=rank, world_size=size, init_method="tcp://localhost:29512")
-    dist.barrier()
-
-if __name__ == "__main__":
-    for rank in range({started}):
-        mp.Process(target=work, args=(rank, {size})).start()
-"""
-
-
 @pytest.mark.adr("0101-D2")
 @pytest.mark.parametrize(
     ("started", "size", "error", "says"),
@@ -65,59 +50,11 @@ if __name__ == "__main__":
     ],
 )
 def test_more_processes_than_devices_and_too_few_for_a_group_end_at_once(
-    tmp_path: Path, started: int, size: int, error: type[Exception], says: str
+    started: int, size: int, error: type[Exception], says: str
 ) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(FEW.format(started=started, size=size))
     with pytest.raises(error, match=says):
-        simulated(path)
+        simulated("few_processes.py", "group", started, size)
 
 
-def test_a_sleeping_kernel_takes_cycles_of_the_device_on_its_stream(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text("""
-import torch
-times = {}
-for cycles in (0, 1_500_000):
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    torch.cuda._sleep(cycles)
-    end.record()
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        torch.ones(3, device="cuda")
-    side.synchronize()
-    assert not cycles or not end.query()
-    end.synchronize()
-    times[cycles] = begin.elapsed_time(end)
-print(times[1_500_000] - times[0])
-""")
-    context = simulated(path)
-    sleep = [each for each in context.op_log.instances if each.template.name == "_sleep"]
-    short, long = (each.template.duration_ps for each in sleep)
-    sip = context.machine.sip_at(0)
-    assert long - short == sip.cycles_ps(1_500_000)
-
-
-def test_processes_that_fail_leave_their_devices_to_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text("""
-import multiprocessing as mp, sys, time
-import torch
-
-def work():
-    # The host is ahead of the simulation as it ends.
-    for _ in range(100):
-        torch.ones(3, device="cuda")
-    sys.exit(3)
-
-if __name__ == "__main__":
-    for _ in range(3):
-        started = [mp.Process(target=work) for _ in range(4)]
-        for process in started:
-            process.start()
-        while any(each.exitcode is None for each in started):
-            time.sleep(1e-6)
-        assert [each.exitcode for each in started] == [3] * 4
-""")
-    simulated(path)
+def test_processes_that_fail_leave_their_devices_to_the_next() -> None:
+    simulated("few_processes.py", "failing")

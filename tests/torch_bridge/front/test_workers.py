@@ -13,74 +13,7 @@ torch = pytest.importorskip("torch")
 
 from kernbench.runtime_api import SpawnException  # noqa: E402
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
-from tests.torch_bridge.running import simulated  # noqa: E402
-
-WORKERS = """
-import os, sys, time
-import torch.distributed as dist
-from torch import multiprocessing as mp
-
-def write(number, results, done):
-    results.put((number, number ** 2))
-    time.sleep(0.01)
-    done.get()
-    done.task_done()
-
-def leave(status):
-    sys.exit(status)
-
-def fail():
-    raise ValueError("of a worker")
-
-class Named(mp.get_context("fork").Process):
-    def __init__(self, queue):
-        super().__init__(name="named")
-        self.queue = queue
-
-    def run(self):
-        self.queue.put(self.name)
-
-def main():
-    dist.init_process_group("gloo")
-    context = mp.get_context("fork")
-    results, done = context.Queue(), context.JoinableQueue()
-    found = []
-    workers = [context.Process(target=write, args=(n, results, done)) for n in range(3)]
-    for worker in workers:
-        found.append((worker.is_alive(), worker.exitcode))
-        worker.start()
-    found.append(workers[0].is_alive())
-    for number in range(3):
-        done.put(number)
-    done.join()
-    found.append(sorted(results.get() for _ in workers))
-    for worker in workers:
-        worker.join()
-    ended = [context.Process(target=leave, args=(status,)) for status in (3, None, "words")]
-    ended.append(context.Process(target=fail))
-    ended.append(Named(results))
-    for worker in (*workers, *ended):
-        if worker.exitcode is None:
-            worker.start()
-            worker.join()
-        found.append((worker.is_alive(), worker.exitcode))
-    found.append(results.get())
-    long = context.Process(target=time.sleep, args=(60,), daemon=True)
-    long.start()
-    long.join(timeout=0.01)
-    found.append((long.is_alive(), long.exitcode))
-    long.terminate()
-    while long.is_alive():
-        pass
-    long.join()
-    found += [long.exitcode, mp.active_children()]
-    with open(f"{sys.argv[1]}{os.environ['RANK']}", "w") as file:
-        print(*found, sep="\\n", file=file)
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    main()
-"""
+from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 
 @pytest.mark.adr("0115-D1")
@@ -88,8 +21,7 @@ if __name__ == "__main__":
 def test_workers_of_a_rank_do_what_real_ones_do(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(WORKERS)
+    path = PROGRAMS / "workers.py"
     address = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
     real = subprocess.run(
         [sys.executable, str(path), f"{tmp_path}/real"],

@@ -12,40 +12,28 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 from kernbench.cli.app import app  # noqa: E402
-
-PROGRAM = """
-import os, sys, time
-rank = os.environ["RANK"]
-print("hello\\nfrom", rank)
-sys.stdout.write("un")
-sys.stdout.flush()
-time.sleep(1)
-print("finished")
-print("to stderr", file=sys.stderr)
-"""
+from tests.torch_bridge.running import PROGRAMS  # noqa: E402
 
 
-def run(folder: Path, *options: str, source: str = PROGRAM) -> list[str]:
-    path = folder / "program.py"
-    path.write_text(source)
-    command = ["torchrun", "--nproc-per-node", "3", *options, str(path)]
+def run(*options: str, debugs: str = "") -> list[str]:
+    command = ["torchrun", "--nproc-per-node", "3", *options, str(PROGRAMS / "printing.py"), debugs]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     return done.stdout.partition("\nOn ")[0].splitlines()
 
 
-def test_every_rank_prints_by_default(tmp_path: Path) -> None:
-    assert sum(line.endswith("hello") for line in run(tmp_path)) == 3
+def test_every_rank_prints_by_default() -> None:
+    assert sum(line.endswith("hello") for line in run()) == 3
 
 
 @pytest.mark.parametrize(("ranks", "shown"), [("0", {"0"}), ("0,2", {"0", "2"})])
-def test_ranks_can_be_chosen(tmp_path: Path, ranks: str, shown: set[str]) -> None:
-    lines = run(tmp_path, "--ranks-print", ranks)
+def test_ranks_can_be_chosen(ranks: str, shown: set[str]) -> None:
+    lines = run("--ranks-print", ranks)
     assert {line[-1] for line in lines if line.startswith("from")} == shown
 
 
-def test_lines_are_whole_and_say_whose_they_are(tmp_path: Path) -> None:
-    lines = run(tmp_path, "--prefix")
+def test_lines_are_whole_and_say_whose_they_are() -> None:
+    lines = run("--prefix")
     for rank in range(3):
         mine = [line for line in lines if line.startswith(f"[rank {rank}] ")]
         said = [line.removeprefix(f"[rank {rank}] ") for line in mine]
@@ -54,21 +42,10 @@ def test_lines_are_whole_and_say_whose_they_are(tmp_path: Path) -> None:
     assert all(line.startswith("[rank ") for line in lines if line)
 
 
-def test_a_rank_that_is_hidden_still_shows_its_debugger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = """
-import os, pdb
-print("quiet", os.environ["RANK"])
-if os.environ["RANK"] == "1":
-    debugger = pdb.Pdb(readrc=False)
-    debugger.rcLines = ["p 40 + 2", "c"]
-    debugger.set_trace()
-done = True
-"""
-    lines = run(tmp_path, "--ranks-print", "0", source=source)
-    assert "quiet 0" in lines
-    assert "quiet 1" not in lines
+def test_a_rank_that_is_hidden_still_shows_its_debugger() -> None:
+    lines = run("--ranks-print", "0", debugs="1")
+    assert "from 0" in lines
+    assert "from 1" not in lines
     assert any(line.endswith("42") for line in lines)
 
 

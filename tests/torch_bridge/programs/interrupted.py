@@ -1,0 +1,25 @@
+"""A thread of a rank that Ctrl-C interrupts while the rank waits for it.
+
+python interrupted.py thread|pool
+"""
+
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+
+def work():
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    while True:
+        pass
+
+
+if sys.argv[1] == "thread":
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+else:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work)  # who asks for no result hears of no error
+print("went on")

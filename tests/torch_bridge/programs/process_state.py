@@ -1,0 +1,143 @@
+"""What a real process has once, and every simulated one for itself.
+
+python process_state.py CASE [ARGUMENTS]
+"""
+
+import gc
+import json
+import os
+import random
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import numpy as np
+import own_state
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def everything(folder):
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.manual_seed(rank)
+    random.seed(rank)
+    np.random.seed(rank)
+    if rank == 1:
+        torch.set_default_dtype(torch.float64)
+    sys.argv.append(f"of rank {rank}")
+    os.environ["MINE"] = str(rank)
+    sys.modules["__main__"].name = f"rank {rank}"
+    first, gauss = random.gauss(0, 1), np.random.randn()
+    dist.barrier()
+    with torch.no_grad() if rank == 0 else torch.enable_grad():
+        dist.barrier()
+        grad_mode = torch.is_grad_enabled()
+    seen = {
+        "torch": torch.rand(1).item(),
+        "device": torch.rand(1, device="cuda").item(),
+        "random": [first, random.gauss(0, 1), random.random()],
+        "numpy": [gauss, np.random.randn(), np.random.rand()],
+        "dtype": str(torch.get_default_dtype()),
+        "argv": sys.argv[-1],
+        "environ": os.environ["MINE"],
+        "main": sys.modules["__main__"].name,
+        "grad": grad_mode,
+        "current": torch.cuda.current_device(),
+        "rank": dist.get_rank(),
+        "world": os.environ["WORLD_SIZE"],
+        "backend": dist.get_backend(),
+    }
+    with Path(folder, f"rank{rank}.json").open("w") as file:
+        json.dump(seen, file)
+    dist.destroy_process_group()
+
+
+def own_modules():
+    dist.init_process_group("gloo")
+    own_state.seen.append(dist.get_rank())
+    dist.barrier()
+    assert own_state.seen == [dist.get_rank()]
+
+
+def change(rank):
+    # Imported anew in each process.
+    import own_state
+
+    assert own_state.who == "nobody"
+    own_state.who = rank
+    sys.argv.append(rank)
+    random.seed(rank)
+
+
+def of_who_spawns():
+    own_state.who, before, state = "parent", sys.argv[:], random.getstate()
+    main = sys.modules["__main__"]
+    mp.spawn(change, nprocs=2)
+    import own_state as again
+
+    assert again is own_state
+    assert again.who == "parent"
+    assert sys.argv == before
+    assert random.getstate() == state
+    assert sys.modules["__main__"] is main
+    assert main.change is change
+
+
+def threads_that_end(folder):
+    place = Path(folder, os.environ.get("RANK", "real"))
+
+    def say(words):
+        with place.open("a") as file:
+            print(words, file=file)
+
+    def late(words, seconds):
+        time.sleep(seconds)
+        say(words)
+
+    pool = ThreadPoolExecutor(2)
+    say(pool.submit(lambda: threading.current_thread().daemon).result())
+    say(threading.current_thread().daemon)
+    threading.Thread(target=late, args=("thread", 0.02)).start()
+    threading.Thread(target=late, args=("daemon", 9), daemon=True).start()
+    pool.submit(late, "task", 0.05)
+
+
+def keep_thresholds(rank, path):
+    Path(path).write_text(str(gc.get_threshold()))
+
+
+def garbage(folder):
+    for count in (2, 3):
+        mp.spawn(keep_thresholds, (f"{folder}/{count}",), nprocs=count)
+
+
+class Finder:
+    find_spec = staticmethod(PathFinder.find_spec)
+
+
+def count(rank):
+    import own_state
+
+    own_state.count += 1
+    assert own_state.count == 1, own_state.count
+
+
+def own_finder():
+    # As pytest does, which rewrites assertions.
+    sys.meta_path.insert(0, Finder())
+    del sys.modules["own_state"]
+    import own_state
+
+    own_state.count = 0
+    mp.spawn(count, nprocs=3)
+    assert own_state.count == 0
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
