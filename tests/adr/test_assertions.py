@@ -61,9 +61,26 @@ def named(path: Path, node: ast.AST) -> Iterator[Definition]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
         if text.endswith(".py") and "\n" not in text:
-            yield from ((each, tree(each)) for each in path.parent.rglob(text))
+            yield from ((each, tree(each)) for each in folder_of(path).rglob(text))
         elif ASSERTS.search(text):
             yield path, ast.Assert()
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder of tests below which the programs are that a test runs."""
+    inside = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
+    return TESTS / inside[0] if len(inside) > 1 else path.parent
+
+
+def cases_of(program: ast.Module, test: ast.AST) -> list[ast.stmt]:
+    """Return what a program runs for a test: if globals() chooses it, the cases that are named."""
+    if not any(isinstance(each, ast.Name) and each.id == "globals" for each in ast.walk(program)):
+        return program.body
+    functions = {each.name: each for each in program.body if isinstance(each, ast.FunctionDef)}
+    words = {each.value for each in ast.walk(test) if isinstance(each, ast.Constant)}
+    cases = [function for name, function in functions.items() if name in words]
+    own = [each for each in program.body if not isinstance(each, ast.FunctionDef)]
+    return [*cases, *own]
 
 
 def asserts(node: ast.AST) -> bool:
@@ -73,14 +90,16 @@ def asserts(node: ast.AST) -> bool:
     return isinstance(node, ast.Assert)
 
 
-def claims(path: Path, node: ast.AST, seen: set[int]) -> bool:
+def claims(path: Path, node: ast.AST, seen: set[int], test: ast.AST) -> bool:
     """Say whether something holds an assertion, or names something that does."""
     if id(node) in seen:
         return False
     seen.add(id(node))
+    if isinstance(node, ast.Module):
+        return any(claims(path, each, seen, test) for each in cases_of(node, test))
     within = list(ast.walk(node))
     return any(map(asserts, within)) or any(
-        claims(*found, seen) for each in within for found in named(path, each)
+        claims(*found, seen, test) for each in within for found in named(path, each)
     )
 
 
@@ -92,7 +111,7 @@ def silent(paths: list[Path]) -> list[str]:
         for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")
-        and not claims(path, node, set())
+        and not claims(path, node, set(), node)
     ]
 
 
@@ -111,5 +130,14 @@ def test_one_that_only_calls_is_found_and_one_whose_helper_asserts_is_not(tmp_pa
         "def test_hands_it_on():\n    called(checked)\n"
         "def test_runs_a_program():\n    called('''assert 1 == 1''')\n"
         "def test_speaks_of_it():\n    called('to assert is good')\n"
+        "def test_runs_a_case():\n    called('cases.py', 'checks')\n"
+        "def test_runs_another():\n    called('cases.py', 'prints')\n"
     )
-    assert silent([path]) == ["test_it.py:5 test_calls", "test_it.py:13 test_speaks_of_it"]
+    program = "def checks():\n    assert 1\ndef prints():\n    print()\n"
+    program += "import sys\nglobals()[sys.argv[1]]()\n"
+    (tmp_path / "cases.py").write_text(program)
+    assert silent([path]) == [
+        "test_it.py:5 test_calls",
+        "test_it.py:13 test_speaks_of_it",
+        "test_it.py:17 test_runs_another",
+    ]
