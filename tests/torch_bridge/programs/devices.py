@@ -1,0 +1,462 @@
+"""Each function asserts where tensors are, and what moves copy.
+
+python devices.py CASE
+"""
+
+import copy
+import io
+import os
+import pickle
+import sys
+from functools import partial
+
+import numpy
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def results_views_and_gradients_are_where_their_operands_are() -> None:
+    x = torch.ones(4, 4, device="cuda:2", requires_grad=True)
+    for each in (
+        x,
+        x + 1,
+        x.T,
+        x[1:],
+        x.detach(),
+        x.clone(),
+        x.sum(),
+        x.new_zeros(3),
+        torch.zeros_like(x),
+        torch.cat([x, x]),
+        *x.split(2),
+        x.to(torch.float64),
+        x.new_tensor(2.0),
+        x.new_tensor(range(3), dtype=torch.int8),
+    ):
+        assert each.device == torch.device("cuda", 2), each
+        assert each.is_cuda
+        assert each.get_device() == 2
+    (x * x).sum().backward()
+    assert x.grad.device == x.device
+    assert torch.ones(2).device.type == "cpu"
+    assert torch.ones_like(x, device="cpu").device.type == "cpu"
+    assert x.new_tensor([1], device="cpu").device.type == "cpu"
+    assert torch.ones(2).new_tensor([1], device="cuda:3").device.index == 3
+
+
+def the_types_of_old_programs_name_devices() -> None:
+    x = torch.ones(2, 3, device="cuda:1")
+    assert x.type() == "torch.cuda.FloatTensor"
+    assert torch.ones(2).type() == "torch.FloatTensor"
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not isinstance(x.cpu(), torch.cuda.FloatTensor)
+    assert not isinstance(x, torch.cuda.HalfTensor)
+    for each in (
+        x.new(2, 3),
+        x.new([1.0, 2.0]),
+        x.new(torch.Size([4])),
+        torch.ones(2).type_as(x),
+        x.type(torch.float16),
+        x.half().type_as(x),
+        x.type("torch.cuda.LongTensor"),
+    ):
+        assert each.device == x.device, each
+    assert x.new([1, 2]).tolist() == [1, 2]
+    assert x.new([1]).dtype == torch.float32
+    assert x.type("torch.cuda.LongTensor").dtype == torch.int64
+    assert torch.ones(2).type("torch.cuda.IntTensor").device == torch.device("cuda", 0)
+    assert x.type("torch.DoubleTensor").device.type == "cpu"
+    made = torch.cuda.LongTensor([1, 2, 3])
+    assert made.tolist() == [1, 2, 3]
+    assert made.device == torch.device("cuda", 0)
+    assert torch.cuda.FloatTensor(2, 3).shape == (2, 3)
+
+
+def operations_that_are_made_of_others_stay_on_the_device_below_autograd() -> None:
+    x = torch.ones(4, 4, device="cuda:1")
+    with torch._C._AutoDispatchBelowAutograd():
+        for each in (x.to(torch.bfloat16), x.reshape(2, 8), x.flatten(), x.T.reshape(16), x.cov()):
+            assert each.device == x.device, each
+
+
+def operations_with_a_kernel_of_their_own_are_not_taken_apart() -> None:
+    x = torch.linspace(-4, 4, 999).to(torch.bfloat16)
+
+    def gradient(x):
+        x = x.clone().requires_grad_()
+        torch.nn.functional.silu(x).sum().backward()
+        return x.grad.tolist()
+
+    assert gradient(x.cuda()) == gradient(x)
+
+
+def a_result_that_nobody_waited_for_is_where_its_operand_is() -> None:
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    x = torch.ones(4, device="cuda")
+    total = all_reduce(x, "sum", dist.group.WORLD)
+    assert type(total) is AsyncCollectiveTensor
+    assert total.device == x.device
+    assert total.is_cuda
+    assert (total + x).tolist() == [3] * 4
+    assert (total + x).device == x.device
+
+
+def a_device_may_be_a_number() -> None:
+    for made in (
+        torch.empty(2, device=1),
+        torch.arange(3, device=1),
+        torch.eye(2, device=1),
+        torch.zeros_like(torch.ones(1), device=1),
+        torch.ones(2).to(1),
+        torch.ones(2).cuda(1),
+        torch.nn.Linear(2, 2, device=1).weight,
+        torch.nn.Linear(2, 2).to(1).weight,
+        torch.tensor([1.0], device=1),
+        torch.full((2,), 1.0, device=1),
+    ):
+        assert made.device == torch.device("cuda", 1), made
+    with torch.device("cuda:2"):
+        for made in (torch.empty(2), torch.tensor([1]), torch.arange(3), torch.randn(2)):
+            assert made.device.index == 2, made
+
+    @torch.jit.script
+    def scripted(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x) + torch.ones(3)
+
+    assert scripted(torch.ones(3)).tolist() == [1, 1, 1]
+
+
+def a_move_to_the_host_is_a_copy_and_a_move_to_where_it_is_is_none() -> None:
+    x = torch.ones(4, device="cuda")
+    for host in (
+        x.cpu(),
+        x.to("cpu"),
+        x.to(device="cpu"),
+        x.to(torch.device("cpu")),
+        x.to(torch.zeros(1)),
+    ):
+        assert host.device.type == "cpu"
+        host.add_(1)
+        assert x.tolist() == [1, 1, 1, 1]
+    assert x.to("cuda") is x
+    assert x.cuda() is x
+    assert x.to(device="cuda:0") is x
+    assert x.to("cuda", torch.float64).dtype is torch.float64
+    other = x.to("cuda:1")
+    assert other.device.index == 1
+    other.add_(1)
+    assert x.tolist() == [1, 1, 1, 1]
+    assert x.to("cuda", copy=True).data_ptr() != x.data_ptr()
+    assert isinstance(x.cpu().numpy(), numpy.ndarray)
+    with pytest.raises(TypeError) as raised:
+        x.numpy()
+    assert "Tensor.cpu()" in str(raised.value)
+
+
+def tensors_of_two_devices_do_not_mix() -> None:
+    x = torch.ones(2, 2, device="cuda:0")
+    for other in ("cpu", "cuda:1"):
+        y = torch.ones(2, 2, device=other)
+        for mix in (
+            lambda y: x + y,
+            lambda y: x @ y,
+            lambda y: torch.cat([x, y]),
+            lambda y: x.add_(y),
+            lambda y: x + (y + 1),
+            lambda y: torch.cat([x, y.clone()]),
+            lambda y: x * (y * 2),
+        ):
+            with pytest.raises(
+                RuntimeError, match="Expected all tensors to be on the same device"
+            ) as raised:
+                mix(y)
+            assert "cuda:0" in str(raised.value)
+            assert other in str(raised.value)
+
+
+def what_they_make_passes_through_modes_of_the_program() -> None:
+    from torch.utils.checkpoint import (
+        CheckpointPolicy,
+        checkpoint,
+        create_selective_checkpoint_contexts,
+    )
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    host = [torch.randn(2, 8, size) for size in (6, 6, 4)]
+    device = [each.cuda().requires_grad_() for each in host]
+    causal = partial(scaled_dot_product_attention, is_causal=True)
+    expected = causal(*host)
+    recompute = partial(
+        create_selective_checkpoint_contexts, lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE
+    )
+    found = checkpoint(causal, *device, use_reentrant=False, context_fn=recompute)
+    found.sum().backward()
+    torch.testing.assert_close(found.cpu(), expected)
+    for mode in (FlopCounterMode(display=False), Mode()):
+        with mode:
+            torch.testing.assert_close(causal(*device).cpu(), expected)
+        with mode, Mode():
+            torch.testing.assert_close(causal(*device).cpu(), expected)
+            kept = torch.ones(2, 8, 6)
+            for mix in (
+                lambda: device[0] + torch.ones(2, 8, 6),
+                lambda kept=kept: device[0] + kept,
+                lambda kept=kept: torch.add(*(kept, device[0])),
+            ):
+                with pytest.raises(RuntimeError) as raised:
+                    mix()
+                assert "cuda:0 and cpu" in str(raised.value)
+
+
+def what_composite_operations_make_on_their_way_is_where_their_operands_are() -> None:
+    x = torch.arange(10.0, device="cuda:1", requires_grad=True)
+    found = torch.quantile(x, 0.5)
+    assert found.item() == 4.5
+    assert found.device == x.device
+    host = torch.randn(50, 2, 20).log_softmax(2)
+    targets, sizes = torch.randint(1, 20, (2, 30)), torch.full((2,), 50)
+    loss = F.ctc_loss(host.cuda(), targets.cuda(), sizes, torch.full((2,), 30))
+    assert loss.is_cuda
+    torch.testing.assert_close(loss.cpu(), F.ctc_loss(host, targets, sizes, torch.full((2,), 30)))
+    q = torch.randn(2, 3, 8, 4)
+    mask = torch.randn(8, 8, requires_grad=True)
+    for options in ({"is_causal": True}, {"attn_mask": mask}):
+        moved = {k: v.cuda() if k == "attn_mask" else v for k, v in options.items()}
+        device = q.cuda().requires_grad_()
+        found = F.scaled_dot_product_attention(device[0], device[0], device[0], **moved)
+        torch.testing.assert_close(
+            found.cpu(), F.scaled_dot_product_attention(q[0], q[0], q[0], **options)
+        )
+
+
+def gradients_that_are_made_up_are_where_their_inputs_are() -> None:
+    x = torch.randn(4, device="cuda:1", requires_grad=True)
+    (made,) = torch.autograd.grad(torch.sgn(x).sum(), x)
+    assert made.device == x.device
+    assert made.tolist() == [0] * 4
+    assert (made + 1).sum().item() == 4
+    assert torch.isclose(made, torch.zeros_like(x)).all()
+
+
+def wrappers_and_subclasses_of_tensors_are_where_their_parts_are() -> None:
+    parts = [torch.randn(2, 4), torch.randn(3, 4)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged, device="cuda:1")
+    assert nested.device == (nested * 2).device == torch.device("cuda:1")
+    assert nested.is_cuda
+
+    class Sub(torch.Tensor):
+        pass
+
+    mine = torch.ones(2, device="cuda:1").as_subclass(Sub)
+    for each in (mine, mine + 1, torch.cat([mine, mine])):
+        assert type(each) is Sub
+        assert each.device == torch.device("cuda:1")
+    with pytest.raises(RuntimeError) as raised:
+        mine + torch.ones(2).as_subclass(Sub)
+    assert "on the same device" in str(raised.value)
+
+
+def classes_of_tensors_may_be_called() -> None:
+    class Sub(torch.Tensor):
+        def __init__(self, *given):
+            super().__init__()
+            self.given = len(given)
+
+    made = Sub([1.0, 2.0])
+    assert type(made) is Sub
+    assert made.given == 1
+    assert made.tolist() == [1, 2]
+    assert Sub(2, 3).shape == (2, 3)
+    assert Sub().shape == (0,)
+    assert Sub(torch.ones(2)).tolist() == [1, 1]
+    moved = made.to("cuda:1")
+    assert type(moved) is Sub
+    assert moved.device == torch.device("cuda", 1) == (moved + 1).device
+    below = torch.ones(2, device="cuda:1")
+    assert Sub(below).device == below.device
+    assert Sub(below).data_ptr() == below.data_ptr()
+    assert type(torch.Tensor([1, 2])) is torch.Tensor
+
+
+def causal_biases_of_attention_mask_what_their_matrix_masks() -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, length, 16) for length in (8, 12, 12))
+    for bias, diagonal in ((causal_upper_left(8, 12), 0), (causal_lower_right(8, 12), 4)):
+        seen = torch.ones(8, 12, dtype=torch.bool).tril(diagonal)
+        expected = scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        on_device = scaled_dot_product_attention(
+            query.cuda(), key.cuda(), value.cuda(), attn_mask=bias
+        )
+        assert on_device.device == torch.device("cuda", 0)
+        torch.testing.assert_close(on_device.cpu(), expected)
+
+
+def packed_sequences_keep_their_sizes_on_the_host() -> None:
+    layer = torch.nn.GRU(8, 16, batch_first=True)
+    x, sizes = torch.randn(3, 7, 8), torch.tensor([7, 5, 2])
+
+    def run(layer, x):
+        packed = pack_padded_sequence(x, sizes, batch_first=True)
+        assert packed.data.device == x.device
+        assert packed.batch_sizes.device.type == "cpu"
+        y, _ = pad_packed_sequence(layer(packed)[0], batch_first=True)
+        y.sum().backward()
+        return y
+
+    expected = run(layer, x)
+    gradient = layer.weight_hh_l0.grad
+    layer.zero_grad()
+    found = run(layer.cuda(), x.cuda())
+    torch.testing.assert_close(found.cpu(), expected)
+    torch.testing.assert_close(layer.weight_hh_l0.grad.cpu(), gradient)
+
+
+def the_device_of_a_tensor_may_be_the_current_one_for_a_while() -> None:
+    x = torch.ones(2, device="cuda:1")
+    with torch.cuda.device_of(x):
+        assert torch.cuda.current_device() == 1
+        assert torch.ones(1, device="cuda").get_device() == 1
+        with torch.cuda.device_of(x.cpu()):
+            assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
+
+
+def types_that_only_gpus_have_kernels_for_are_done_in_wider_ones() -> None:
+    tokens = torch.tensor([0, 3, 3, 1], device="cuda")
+    assert torch.histc(tokens.int(), bins=4, min=0, max=3).tolist() == [1, 1, 0, 2]
+    assert torch.histc(tokens, bins=4, min=0, max=3).dtype == torch.int64
+    x = torch.randn(2, 3, 4, 4, 4)
+    found = F.avg_pool3d(x.bfloat16().cuda(), 2)
+    expected = F.avg_pool3d(x.bfloat16().float(), 2).bfloat16()
+    assert found.dtype == torch.bfloat16
+    assert found.is_cuda
+    assert torch.equal(found.cpu(), expected)
+    refused = []
+    for each in (tokens.cpu(), tokens):
+        with pytest.raises((NotImplementedError, TypeError), match="Complex") as raised:
+            torch.histc(each.to(torch.complex64), 4)
+        refused.append((raised.type, str(raised.value)))
+    assert refused[0] == refused[1]
+
+
+def sparse_rows_of_a_device_multiply() -> None:
+    rows = torch.eye(4, device="cuda").to_sparse_csr()
+    assert (rows @ torch.ones(4, 4, device="cuda")).sum().item() == 16
+
+
+def mistakes_beside_sparse_tensors_are_named() -> None:
+    x, host = torch.ones(4, 4, device="cuda"), torch.ones(4, 4)
+    rows = torch.eye(4, device="cuda").to_sparse()
+    for mistake, reason in (
+        (lambda: torch.addmm(x, rows, host), "at least two devices, cuda:0 and cpu"),
+        (lambda: x.copy_(rows), "between dense and sparse"),
+    ):
+        with pytest.raises(RuntimeError) as raised:
+            mistake()
+        assert reason in str(raised.value)
+
+
+def what_may_mix_does() -> None:
+    x = torch.arange(6.0, device="cuda")
+    assert (x + torch.tensor(1.0)).device == x.device  # a number
+    assert x[torch.tensor([0, 1])].device == x.device  # an index
+    x.copy_(torch.ones(6))
+    host = torch.empty(6)
+    host.copy_(x)
+    assert host.tolist() == [1] * 6
+    assert host.device.type == "cpu"
+
+
+def devices_survive_saving_copying_and_pickling() -> None:
+    x = torch.ones(3, device="cuda:1")
+    for made in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert made.device == x.device
+        assert made.tolist() == [1, 1, 1]
+    file = io.BytesIO()
+    torch.save({"x": x, "h": torch.ones(2)}, file)
+
+    def load(where):
+        file.seek(0)
+        return torch.load(file, map_location=where)
+
+    assert load(None)["x"].device == x.device
+    assert load(None)["h"].device.type == "cpu"
+    assert load("cpu")["x"].device.type == "cpu"
+    assert load("cuda:3")["h"].device.index == 3
+    assert load(torch.device("cuda"))["x"].device.index == 0
+    model = torch.nn.Linear(2, 2).to("cuda")
+    assert next(model.parameters()).is_cuda
+    assert model(torch.ones(1, 2, device="cuda")).is_cuda
+    assert model.cpu().weight.device.type == "cpu"
+    with torch.device("cuda"):
+        assert torch.nn.Linear(2, 2).weight.is_cuda
+
+
+def device_random_numbers_have_a_seed_and_an_offset() -> None:
+    torch.manual_seed(3)
+    on_host = torch.rand(4)
+    torch.manual_seed(3)
+    on_device = torch.rand(4, device="cuda")
+    assert on_device.tolist() == on_host.tolist()
+    state = torch.cuda.get_rng_state()
+    first, host = torch.rand(4, device="cuda"), torch.rand(4)
+    assert first.tolist() != on_device.tolist()
+    torch.cuda.set_rng_state(state)
+    assert torch.rand(4, device="cuda").tolist() == first.tolist()
+    generator = torch.cuda.default_generators[0]
+    generator.set_state(state)
+    assert torch.rand(4, device="cuda").tolist() == first.tolist()
+    assert generator.initial_seed() == 3
+    assert generator.get_state().tolist() != state.tolist()
+    torch.manual_seed(3)
+    assert torch.rand(4).tolist() == on_host.tolist()  # the device has not used the host's numbers
+    for seed in (2**64 - 1, 2**63, -1, -(2**63)):
+        torch.manual_seed(seed)
+        assert torch.cuda.initial_seed() == torch.initial_seed() == seed % 2**64
+        state = torch.cuda.get_rng_state()
+        first, host = torch.rand(4, device="cuda"), torch.rand(4)
+        assert first.tolist() == host.tolist()
+        with torch.random.fork_rng(devices=[0]):
+            torch.rand(9, device="cuda")
+        torch.cuda.set_rng_state(state)
+        assert torch.rand(4, device="cuda").tolist() == first.tolist()
+    with pytest.raises(RuntimeError) as raised:
+        torch.cuda.manual_seed(2**64)
+    assert "64 bits" in str(raised.value)
+    x = torch.ones(1000, device="cuda")
+    kept = torch.nn.functional.dropout(x, 0.25)
+    assert kept.device == x.device
+    assert 600 < (kept > 0).sum().item() < 900
+
+
+def the_module_describes_the_machine() -> None:
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 4
+    assert torch.cuda.current_device() == 0
+    torch.cuda.set_device("cuda:3")
+    assert torch.cuda.current_device() == 3
+    assert torch.ones(1, device="cuda").device.index == 3
+    with torch.cuda.device(1):
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 3
+    properties = torch.cuda.get_device_properties(0)
+    assert properties.total_memory > 1 << 30
+    assert "ahbm" in properties.name
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.device_count() == 4
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
