@@ -1,0 +1,93 @@
+"""Kernels that decide by numbers of the device, on a machine with and without data.
+
+python known_by_kernels.py CASE
+"""
+
+import sys
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sum_rows(x, lengths, y, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    n = tl.load(lengths + row)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(x + row * stride + at, mask=at < n, other=0)
+    tl.store(y + row, tl.sum(total))
+
+
+@triton.jit
+def find_offsets(lengths, offsets, n):
+    total = 0
+    i = 0
+    while i < n:
+        tl.store(offsets + i, total)
+        total += tl.load(lengths + i)
+        if total > 1 << 20:
+            i = n
+        i += 1
+
+
+@triton.jit
+def double_each(table, n, BLOCK: tl.constexpr):
+    x = tl.load(table + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+
+lengths = torch.tensor([5, 100, 1000, 0, 300], dtype=torch.int32).cuda()
+x = torch.randn(5, 1000, device="cuda")
+y = torch.zeros(5, device="cuda")
+
+
+def what_the_program_knows() -> None:
+    offsets = torch.zeros(5, dtype=torch.int32, device="cuda")
+    kept = torch.arange(4.0, device="cuda")
+    sum_rows[(4,)](x, lengths[1:], y, 1000, BLOCK=128)
+    find_offsets[(1,)](lengths, offsets, 5)
+    sum_rows[(5,)](x, offsets // 4, y, 1000, BLOCK=128)
+    table = torch.tensor([each.data_ptr() for each in x], device="cuda")
+    double_each[(5,)](table, 1000, BLOCK=1024)
+    double_each[(2,)](torch.tensor([kept.data_ptr(), kept[2:].data_ptr()]).cuda(), 2, BLOCK=2)
+    assert lengths.tolist() == [5, 100, 1000, 0, 300]
+    assert offsets.tolist() == [0, 5, 105, 1105, 1105]
+    assert kept.tolist() == [0, 2, 4, 6]
+
+
+def lengths_that_are_computed() -> None:
+    sum_rows[(5,)](x, x.argmax(1).int(), y, 1000, BLOCK=128)
+
+
+def pointers_that_are_drawn() -> None:
+    double_each[(5,)](torch.randint(0, 9, (5,), device="cuda"), 2, BLOCK=2)
+
+
+def what_a_kernel_would_write_to_decide() -> None:
+    find_offsets[(1,)](x.argmax(1).int(), lengths, 5)
+    sum_rows[(5,)](x, lengths, y, 1000, BLOCK=128)
+
+
+def what_was_known_and_is_drawn_anew() -> None:
+    double_each[(1,)](torch.tensor([lengths.data_ptr()], device="cuda"), 2, BLOCK=2)
+    lengths.random_(0, 9)
+    sum_rows[(5,)](x, lengths, y, 1000, BLOCK=128)
+
+
+def a_pointer_to_a_tensor_that_is_gone() -> None:
+    t = torch.tensor([torch.zeros(1 << 20, device="cuda").data_ptr()], device="cuda")
+    double_each[(1,)](t, 2, BLOCK=2)
+
+
+def what_a_kernel_writes_of_unknown_numbers_is_unknown() -> None:
+    sums = torch.full((5,), 7.0, device="cuda")
+    sum_rows[(5,)](x, lengths, sums, 1000, BLOCK=128)
+    assert sums.tolist() == [0.0] * 5
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
