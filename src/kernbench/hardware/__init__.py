@@ -7,6 +7,14 @@ from kernbench.hardware.collective_specs import (
     ProtocolSpec,
     RampSpec,
 )
+from kernbench.hardware.kernel_constants import (
+    KernelConstants,
+    KernelFamily,
+    KernelLibrary,
+    known_libraries,
+    library_folder,
+    load_library,
+)
 from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
 from kernbench.hardware.loading import (
     changed_machine,
@@ -52,6 +60,9 @@ __all__ = [
     "DieToDieSpec",
     "GemmSpec",
     "HostLinkSpec",
+    "KernelConstants",
+    "KernelFamily",
+    "KernelLibrary",
     "Link",
     "LinksSpec",
     "Machine",
@@ -69,8 +80,11 @@ __all__ = [
     "cycles_ps",
     "file_of",
     "fitted_constants",
+    "known_libraries",
     "known_machines",
     "leaves",
+    "library_folder",
+    "load_library",
     "load_machine",
     "machine_schema",
     "machine_text",

@@ -349,6 +349,10 @@ class MachineSpec(Spec):
     cuda_capability: str | None = Field(default=None, pattern=r"^[1-9]\d*\.\d$")
     """The compute capability that programs and kernels see, such as ``"9.0"``; without it the
     machine is no CUDA device to them."""
+    kernel_library: str | None = None
+    """The architecture whose vendor kernels the machine runs, such as ``sm90``: a file of
+    constants that ships with kernbench. Without it, products and attention take the time of
+    kernbench's own Triton kernels."""
     devices: tuple[str, ...] = ()
     """Names of the device in files of measurements, whose rows ``kernbench validate`` compares with
     this machine."""

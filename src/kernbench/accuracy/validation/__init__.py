@@ -2,13 +2,14 @@
 
 from kernbench.accuracy.validation.predictors.gemm import DTYPES as GEMM_DTYPES
 from kernbench.accuracy.validation.predictors.gemm import GemmTuner, Timed
+from kernbench.accuracy.validation.predictors.library_rows import LibraryPredictor, MeasuredKernels
 from kernbench.accuracy.validation.rows.devices import Machines, presets
+from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
-from kernbench.accuracy.validation.rows.parts import part_of
+from kernbench.accuracy.validation.rows.parts import is_apart, part_of
 from kernbench.accuracy.validation.rows.predictor import Answer, Predictor
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.accuracy.validation.rows.reference import (
-    Category,
     Row,
     category_of,
     read_rows,
@@ -37,7 +38,9 @@ __all__ = [
     "Category",
     "Errors",
     "GemmTuner",
+    "LibraryPredictor",
     "Machines",
+    "MeasuredKernels",
     "Predictor",
     "Problem",
     "Row",
@@ -49,6 +52,7 @@ __all__ = [
     "errors_of",
     "format_of_plot",
     "gemm_harness",
+    "is_apart",
     "make_predictor",
     "measure",
     "part_of",

@@ -11,9 +11,10 @@ from kernbench.accuracy.validation.predictors.gemm import GemmPredictor
 from kernbench.accuracy.validation.predictors.membound import MemboundPredictor
 from kernbench.accuracy.validation.predictors.passes import TunedTiles
 from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
 from kernbench.accuracy.validation.rows.predictor import Answer, Predictor, answered
-from kernbench.accuracy.validation.rows.reference import Category, Row
+from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.hardware import Machine
 from kernbench.runtime_api import RuntimeContext
 

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from hashlib import md5
 
-from kernbench.accuracy.validation.rows.reference import Category, Row
+from kernbench.accuracy.validation.rows.reference import Row
 
 PARTS = 4
 """Into how many parts rows are cut unless a calibration is told otherwise."""
-
-_TOGETHER = {
-    Category.GEMM: ("n", "k"),
-    Category.MEMBOUND: ("rows", "cols"),
-    Category.COLLECTIVES: ("op", "n_ranks"),
-    Category.TP_SCALING: ("model", "tp", "pp"),
-}
 
 
 def part_of(row: Row, parts: int) -> int:
     """Return which of ``parts`` a row is in, by a hash that keeps whole shapes together.
 
     GEMMs go by their weights (n x k), elementwise rows by rows x cols, collectives by operation
-    and ranks, whole models by model and split: rows that differ in one size only are never on both
-    sides of a split.
+    and ranks, whole models by model and split, programs by name and model (``Form.together``): rows
+    that differ in one size only are never on both sides of a split.
     """
-    key = "x".join(row.fields.get(name, "") for name in _TOGETHER[row.category])
+    key = "x".join(row.fields.get(name, "") for name in row.form.together)
     return int(md5(key.encode()).hexdigest(), 16) % parts
 
 

@@ -5,34 +5,18 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from hashlib import md5
 from pathlib import Path
 
+from kernbench.accuracy.validation.rows.forms import (
+    FORMS,
+    Category,
+    Form,
+    form_of,
+    text_of,
+    time_of,
+)
 from kernbench.errors import UsageError
-
-
-class Category(StrEnum):
-    """What sort of measurement a row is; follows from the columns of its file."""
-
-    GEMM = "gemm"
-    MEMBOUND = "membound"
-    COLLECTIVES = "collectives"
-    TP_SCALING = "tp_scaling"
-
-
-# The columns that only a category has, in the order in which they are looked for.
-_SHAPES = {
-    Category.TP_SCALING: ("tp", "pp"),
-    Category.GEMM: ("m", "n", "k"),
-    Category.MEMBOUND: ("rows", "cols"),
-    Category.COLLECTIVES: ("n_ranks", "bytes"),
-}
-_COMMON = ("device", "op", "dtype", "time_us", "source")
-
-# What sources of whole models give in place of a time, the plainest first, and the unit of which
-# a row without a time is the device time.
-_RATES = {"tokens_per_s_per_dev": "token", "tflops": "TFLOP", "mfu_pct": "% of peak"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +29,18 @@ class Row:
     dtype: str
     source: str
     time_us: float
-    """Of what was measured: :attr:`per` says of how much of it."""
+    """Of what was measured: :attr:`per` says of how much of it. 0 where the source gives none."""
     fields: Mapping[str, str]
     """Every column of the file; empty where the source gives nothing."""
     file: str
     line: int
+    form: Form = FORMS[-1]
+    """Of the file that it is in."""
     per: str = ""
     """Empty for a time as the source gives it. ``token`` or ``TFLOP`` where it gives a rate per
     device and second: then the time is what a device takes for one of them."""
+    why_no_time: str = ""
+    """For a row without a time: what the source gives instead."""
 
     @property
     def where(self) -> str:
@@ -85,7 +73,9 @@ class Row:
         return int(number)
 
     def __str__(self) -> str:
-        shape = [f"{each}={self.fields[each]}" for each in _shown(self.category, self.fields)]
+        shape = [
+            f"{each}={self.fields[each]}" for each in self.form.described() if self.fields.get(each)
+        ]
         return f"{self.device} {self.op} {self.dtype} {' '.join(shape)}"
 
 
@@ -135,60 +125,27 @@ def category_of(file: str, columns: Iterable[str]) -> Category:
     Raises:
         UsageError: A column that every file needs is missing, or those of all categories are.
     """
-    columns = set(columns)
-    missing = [each for each in _COMMON if each not in columns]
-    if missing:
-        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
-    for category, shape in _SHAPES.items():
-        if columns.issuperset(shape):
-            return category
-    known = "; ".join(f"{', '.join(shape)} for {name}" for name, shape in _SHAPES.items())
-    raise UsageError(f"{file}: the columns are of no category; it takes {known}")
+    return form_of(file, set(columns)).category
 
 
 def _read(file: str, reader: csv.DictReader[str]) -> Iterable[Row]:
-    category = category_of(file, reader.fieldnames or ())
+    form = form_of(file, set(reader.fieldnames or ()))
     for fields in reader:
         where = f"{file}:{reader.line_num}"
         if None in fields or None in fields.values():
             raise UsageError(f"{where}: the row has not {len(reader.fieldnames or ())} columns")
-        time_us, per = _time(category, fields, where)
+        time_us, per, why_no_time = time_of(form, fields, where)
         yield Row(
-            category=category,
+            category=form.category,
             device=fields["device"],
-            op=fields["op"],
-            dtype=fields["dtype"],
+            op=text_of(form, form.op, fields),
+            dtype=text_of(form, form.dtype, fields),
             source=fields["source"],
             time_us=time_us,
             fields=fields,
             file=file,
             line=reader.line_num,
+            form=form,
             per=per,
+            why_no_time=why_no_time,
         )
-
-
-def _time(category: Category, fields: Mapping[str, str], where: str) -> tuple[float, str]:
-    """Return a row's time, or the device time of what its rate counts, and the unit of that."""
-    if fields["time_us"] or category is not Category.TP_SCALING:
-        return _above_0(fields, "time_us", where), ""
-    for column, unit in _RATES.items():
-        if fields.get(column):
-            return 1e6 / _above_0(fields, column, where), unit
-    raise UsageError(f"{where}: time_us is empty, and so are {', '.join(_RATES)}")
-
-
-def _above_0(fields: Mapping[str, str], column: str, where: str) -> float:
-    try:
-        number = float(fields[column])
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise UsageError(f"{where}: {column} must be a number above 0, but got {fields[column]!r}")
-    return number
-
-
-def _shown(category: Category, fields: Mapping[str, str]) -> list[str]:
-    names = list(_SHAPES[category])
-    if category is Category.TP_SCALING:
-        names = ["model", "seq", "batch", "tp", "pp", "cp", "dp"]
-    return [each for each in names if fields.get(each)]

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from importlib import import_module
 
 from kernbench.accuracy.validation.rows.devices import Machines, presets
+from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.predictor import Predictor
-from kernbench.accuracy.validation.rows.reference import Category
 
 # Module and class: a predictor is loaded by the processes that need it.
 PREDICTORS: dict[Category, tuple[str, str]] = {
     Category.GEMM: ("kernbench.accuracy.validation.predictors.gemm", "GemmPredictor"),
     Category.MEMBOUND: ("kernbench.accuracy.validation.predictors.membound", "MemboundPredictor"),
+    Category.ATTENTION: (
+        "kernbench.accuracy.validation.predictors.attention",
+        "AttentionPredictor",
+    ),
     Category.COLLECTIVES: (
         "kernbench.accuracy.validation.predictors.collectives",
         "CollectivePredictor",

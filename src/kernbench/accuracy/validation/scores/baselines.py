@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.accuracy.validation.rows.devices import Machines
-from kernbench.accuracy.validation.rows.reference import Category, Row
+from kernbench.accuracy.validation.rows.forms import Category
+from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.score import Errors, Scored, errors_of
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine

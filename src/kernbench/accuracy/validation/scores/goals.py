@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.parts import is_apart
-from kernbench.accuracy.validation.rows.reference import Category, Row
+from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.score import Scored, measure
 from kernbench.accuracy.validation.scores.sweeps import Sweeps
 from kernbench.errors import KernbenchError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kernbench.accuracy.validation.rows.devices import Machines, presets
-from kernbench.accuracy.validation.rows.reference import Category
+from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.scores.baselines import Baselines, baselines
 from kernbench.accuracy.validation.scores.goals import goals_of
 from kernbench.accuracy.validation.scores.score import (

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.accuracy.validation.rows.devices import Machines, presets
+from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.predictor import Answer, Predictor
-from kernbench.accuracy.validation.rows.reference import Category, Row
-from kernbench.accuracy.validation.rows.registry import make_predictor
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.accuracy.validation.rows.registry import PREDICTORS, make_predictor
 from kernbench.errors import UnknownNameError, UsageError
 
 _CHUNK = 24
@@ -121,7 +122,8 @@ _SHAPE = ("n", "k", "m", "cols", "rows", "op", "n_ranks", "bytes", "model")
 
 
 def _affinity(row: Row) -> tuple[str, ...]:
-    return (row.category.value, row.dtype, *(row.fields.get(name, "") for name in _SHAPE))
+    shape = (row.fields.get(name, "") for name in (*_SHAPE, *row.form.together))
+    return (row.category.value, row.dtype, *shape)
 
 
 def _chunks(order: Sequence[int], rows: Sequence[Row]) -> list[list[int]]:
@@ -145,6 +147,10 @@ class _Answerer:
         return [self._one(row) for row in rows]
 
     def _one(self, row: Row) -> Answer:
+        if row.why_no_time:
+            return Answer(None, row.why_no_time)
+        if row.category not in PREDICTORS:
+            return Answer(None, f"no model of {row.category.value} rows")
         if row.category not in self._predictors:
             self._predictors[row.category] = make_predictor(row.category, self._machines)
         try:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.parts import is_apart
-from kernbench.accuracy.validation.rows.reference import Category
 from kernbench.accuracy.validation.scores.goals import fitted_to
 from kernbench.accuracy.validation.scores.score import Scored, measure
 from kernbench.hardware import fitted_constants

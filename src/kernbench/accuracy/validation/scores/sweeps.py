@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from statistics import fmean
 
-from kernbench.accuracy.validation.rows.reference import Category, Row
+from kernbench.accuracy.validation.rows.forms import Category
+from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.score import Scored
 
 TIE = 1.03

@@ -1,0 +1,228 @@
+"""Fit the constants of vendor libraries' kernels to measured rows, and score rows kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import numpy as np
+import yaml
+
+from kernbench.accuracy.calibration.least_squares import Array, solve
+from kernbench.accuracy.validation import (
+    Category,
+    Errors,
+    LibraryPredictor,
+    MeasuredKernels,
+    Predictor,
+    Row,
+    errors_of,
+    is_apart,
+    make_predictor,
+)
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.hardware import KernelConstants, KernelFamily, KernelLibrary, load_library
+
+_SCALE = 0.08
+"""Residuals, as logarithms of time, from which on a row counts as one that nothing explains."""
+_ROUNDS = 12
+_LEAST, _MOST = 1e-3, 1e3
+"""Bounds of the times of an entry, in its own units."""
+_SHARES = {
+    "tensor_share": 1.2,
+    "vector_share": 2.0,
+    "memory_share": 1.1,
+    "cache_share": 2.0,
+}
+"""Bounds of the shares; above 1 where a machine file's own rate is an assumption."""
+_LEAST_SHARE = 0.05
+_LEAST_ROWS_PER_CONSTANT = 3
+_DIGITS = 5
+_LATENCIES = {"trip_ns": 1e4, "tile_ns": 1e5, "fixed_us": 1e3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One constant before and after."""
+
+    family: str
+    kernel: str
+    key: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFit:
+    """An architecture's kernels with fitted constants, and the errors."""
+
+    library: KernelLibrary
+    changes: tuple[Change, ...]
+    """Every constant that was fitted."""
+    fitted: Errors
+    """On the rows that the constants were fitted to."""
+    apart: Errors
+    """On rows kept apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    rows: tuple[Row, ...]
+    measured: tuple[MeasuredKernels, ...]
+
+    @property
+    def times_us(self) -> Array:
+        return np.array([row.time_us for row in self.rows], dtype=np.float64)
+
+    def modeled_us(self, library: KernelLibrary) -> Array:
+        return np.array([each.time_us(lambda name: library) for each in self.measured])
+
+
+def fit_kernels(
+    architecture: str,
+    rows: Sequence[Row],
+    only: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> KernelFit:
+    """Return an architecture's kernels with those named by ``only`` (patterns) fitted to rows.
+
+    Fitted are the constants that a kernel's entry gives already, wherever it begins: what an entry
+    leaves out keeps its default. Rows are those of the devices of machines that name the
+    architecture, and that launch one of these kernels; one in four, by whole shapes, is kept apart.
+
+    Raises:
+        UsageError: No row launches a kernel of them, or too few for the constants.
+    """
+    library = load_library(architecture)
+    named = [
+        name
+        for name in library.names()
+        if not only or any(fnmatch(name, pattern) for pattern in only)
+    ]
+    found = _measured(architecture, rows, named)
+    parts = [
+        _Rows(tuple(row for row, _ in part), tuple(each for _, each in part))
+        for part in (
+            [pair for pair in found if is_apart(pair[0]) is apart] for apart in (False, True)
+        )
+    ]
+    kept, apart = parts
+    used = {kernel.name for each in kept.measured for kernel in each.kernels}
+    keys = [
+        (name, key) for name in named if name in used for key in _given(library.constants(name))
+    ]
+    say(f"{len(kept.rows)} rows to fit {len(keys)} constants to, {len(apart.rows)} kept apart")
+    if len(kept.rows) < _LEAST_ROWS_PER_CONSTANT * max(len(keys), 1):
+        raise UsageError(
+            f"{len(keys)} constants of {architecture} need at least "
+            f"{_LEAST_ROWS_PER_CONSTANT * max(len(keys), 1)} rows, but there are {len(kept.rows)}"
+        )
+    start = np.array([float(getattr(library.constants(name), key)) for name, key in keys])
+    lower, upper = (np.array(each) for each in zip(*map(_bounds, keys), strict=True))
+    measured = kept.times_us
+
+    def residuals(values: Array) -> Array:
+        tried = _with(library, keys, values)
+        return np.asarray(np.log(kept.modeled_us(tried) / measured))
+
+    start = np.clip(start, lower, upper)
+    values = solve(residuals, start, lower, upper, scale=_SCALE, rounds=_ROUNDS)
+    sources = _sources(kept, {name for name, _ in keys})
+    made = _with(library, keys, values, sources)
+    family = {name: family for family, each in library.families.items() for name in each.kernels}
+    return KernelFit(
+        library=made,
+        changes=tuple(
+            Change(family=family[name], kernel=name, key=key, before=float(old), after=float(new))
+            for (name, key), old, new in zip(keys, start, values, strict=True)
+        ),
+        fitted=errors_of(kept.modeled_us(made), kept.times_us),
+        apart=errors_of(apart.modeled_us(made), apart.times_us),
+    )
+
+
+def family_as_text(family: KernelFamily, comment: str = "") -> str:
+    """Return the YAML text of a family's kernels, in order of their names."""
+    kernels = {
+        name: {
+            **{key: _plain(getattr(each, key)) for key in _given(each)},
+            "source": each.source,
+        }
+        for name, each in sorted(family.kernels.items())
+    }
+    return comment + yaml.safe_dump({"kernels": kernels}, sort_keys=False, width=100)
+
+
+def _measured(
+    architecture: str, rows: Sequence[Row], named: Sequence[str]
+) -> list[tuple[Row, MeasuredKernels]]:
+    predictors: dict[Category, Predictor] = {}
+    found = []
+    for row in rows:
+        if row.why_no_time:
+            continue
+        if row.category not in predictors:
+            predictors[row.category] = make_predictor(row.category)
+        predictor = predictors[row.category]
+        if not isinstance(predictor, LibraryPredictor):
+            continue
+        try:
+            each = predictor.measured(row)
+        except KernbenchError:
+            continue
+        if each.machine.spec.kernel_library == architecture and any(
+            kernel.name in named for kernel in each.kernels
+        ):
+            found.append((row, each))
+    return found
+
+
+def _given(constants: KernelConstants) -> list[str]:
+    return [
+        key
+        for key in KernelConstants.model_fields
+        if key in constants.model_fields_set - {"source"}
+    ]
+
+
+def _bounds(key: tuple[str, str]) -> tuple[float, float]:
+    name = key[1]
+    if name in _SHARES:
+        return _LEAST_SHARE, _SHARES[name]
+    return _LEAST, _LATENCIES.get(name, _MOST)
+
+
+def _with(
+    library: KernelLibrary,
+    keys: Sequence[tuple[str, str]],
+    values: Array,
+    sources: Mapping[str, str] | None = None,
+) -> KernelLibrary:
+    changes: dict[str, dict[str, object]] = {}
+    for (name, key), value in zip(keys, values, strict=True):
+        changes.setdefault(name, {})[key] = float(f"{value:.{_DIGITS}g}")
+    kernels = {}
+    for name, changed in changes.items():
+        old = library.constants(name)
+        given = {key: _plain(getattr(old, key)) for key in _given(old)}
+        source = (sources or {}).get(name, old.source)
+        kernels[name] = KernelConstants.model_validate({**given, **changed, "source": source})
+    return library.changed(kernels)
+
+
+def _sources(rows: _Rows, names: set[str]) -> dict[str, str]:
+    found: dict[str, tuple[int, set[str]]] = {}
+    for row, each in zip(rows.rows, rows.measured, strict=True):
+        for name in {kernel.name for kernel in each.kernels} & names:
+            count, said = found.get(name, (0, set()))
+            found[name] = (count + 1, said | {f"{row.source} {row.device}"})
+    return {
+        name: f"fitted to {count} rows of {', '.join(sorted(said))}"
+        for name, (count, said) in found.items()
+    }
+
+
+def _plain(value: object) -> int | float:
+    number = float(value)  # type: ignore[arg-type]
+    return int(number) if number == int(number) else number

@@ -1,0 +1,76 @@
+"""Rows of vendor libraries' kernels: what a row measured, and the time of the launches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.errors import KernbenchError, MachineError
+from kernbench.hardware import KernelLibrary, Machine, load_library
+from kernbench.library_kernels import LibraryKernel, time_kernel
+
+Libraries = Callable[[str], KernelLibrary]
+"""From an architecture to its kernels."""
+
+
+class NotModeledError(KernbenchError):
+    """A row asks for what no kernel of a library is described for; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredKernels:
+    """What a row measured."""
+
+    kernels: tuple[LibraryKernel, ...]
+    """Launches, one after another."""
+    machine: Machine
+    extra_us: float = 0.0
+    """What the source's way of measuring adds."""
+
+    @property
+    def architecture(self) -> str:
+        """Whose kernels run.
+
+        Raises:
+            MachineError: The machine names no library.
+        """
+        found = self.machine.spec.kernel_library
+        if found is None:
+            raise MachineError(f"machine {self.machine.name} names no kernel_library")
+        return found
+
+    def time_us(self, libraries: Libraries = load_library) -> float:
+        """Return the modeled time."""
+        library = libraries(self.architecture)
+        sip = self.machine.sip
+        return self.extra_us + sum(
+            time_kernel(each, sip, library.constants(each.name)).total_us for each in self.kernels
+        )
+
+
+class LibraryPredictor(ABC):
+    """Answers rows of a category by the kernels that a library launches for them."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.machines = machines
+
+    @abstractmethod
+    def measured(self, row: Row) -> MeasuredKernels:
+        """Return what a row measured.
+
+        Raises:
+            NotModeledError: No kernel is described for it.
+        """
+
+    def predict(self, row: Row) -> Answer:
+        """Return the modeled time of what the row measured."""
+        try:
+            found = self.measured(row)
+            how = " + ".join(dict.fromkeys(each.name for each in found.kernels))
+            return Answer(found.time_us(), how=how)
+        except KernbenchError as error:
+            return Answer(None, str(error).split(";")[0])

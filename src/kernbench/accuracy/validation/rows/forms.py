@@ -1,0 +1,278 @@
+"""Forms of files of measured rows: which category their columns are of, and where they say what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kernbench.errors import UsageError
+
+
+class Category(StrEnum):
+    """What sort of measurement a row is; follows from the columns of its file."""
+
+    GEMM = "gemm"
+    MEMBOUND = "membound"
+    ATTENTION = "attention"
+    MLA = "mla"
+    LINEAR_ATTENTION = "linear_attention"
+    MOE = "moe"
+    COLLECTIVES = "collectives"
+    TP_SCALING = "tp_scaling"
+    PROGRAMS = "programs"
+    SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One form of file."""
+
+    category: Category
+    columns: tuple[str, ...]
+    """Those that only this form has; they also say what a row's shape is."""
+    op: str
+    """The column of the operation, or ``=NAME`` where all rows are of one."""
+    dtype: str
+    """The column of the dtype, or ``=NAME``."""
+    time: tuple[str, ...] = ("time_us",)
+    """Columns of the time, the first that is not empty counts; the unit is in the name."""
+    rates: Mapping[str, str] | None = None
+    """In place of a time: columns per device and second, and what each counts."""
+    together: tuple[str, ...] = ()
+    """What rows have in common that a fit may not see one and be scored on another of."""
+    shown: tuple[str, ...] = ()
+    """What a row is described by; ``columns`` when empty."""
+    may_lack_time: bool = False
+    """Whether rows without a time (empty, or 0) are counted rather than refused."""
+    value: bool = False
+    """Whether a row names its own metric and unit, in ``metric``, ``value`` and ``unit``."""
+
+    def described(self) -> tuple[str, ...]:
+        return self.shown or self.columns
+
+
+_TIMES_OF_MODELS = {"tokens_per_s_per_dev": "token", "tflops": "TFLOP", "mfu_pct": "% of peak"}
+_PROGRAM = ("program", "model", "seq_len", "local_batch", "global_batch", "n_devices", "compile")
+
+# In the order in which they are looked for: the first whose columns are all there.
+FORMS = (
+    Form(
+        category=Category.SERVING,
+        columns=("isl", "osl", "ttft_s"),
+        op="mode",
+        dtype="precision",
+        time=("tpot_s",),
+        together=("model", "tp", "n_gpus"),
+        may_lack_time=True,
+        shown=("model", "isl", "osl", "concurrency_or_batch", "tp", "n_gpus"),
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("metric", "value", "unit"),
+        op="program",
+        dtype="dtype",
+        time=("derived_step_time_s",),
+        together=("program", "model"),
+        may_lack_time=True,
+        shown=_PROGRAM,
+        value=True,
+    ),
+    Form(
+        category=Category.PROGRAMS,
+        columns=("gmacs", "img_size", "step_time_ms"),
+        op="phase",
+        dtype="dtype",
+        time=("step_time_ms",),
+        together=("model",),
+        may_lack_time=True,
+        shown=("model", "img_size", "batch_size", "memory_format", "compile"),
+    ),
+    Form(
+        category=Category.MLA,
+        columns=("mla_dtype", "tp_size"),
+        op="op",
+        dtype="mla_dtype",
+        together=("batch", "q_len", "kv_len", "heads"),
+        may_lack_time=True,
+        shown=("kernel", "kv_dtype", "batch", "q_len", "kv_len", "heads", "tp_size"),
+    ),
+    Form(
+        category=Category.LINEAR_ATTENTION,
+        columns=("d_conv", "num_tokens", "phase"),
+        op="op",
+        dtype="=bfloat16",
+        together=("model_name", "batch_size", "seq_len"),
+        may_lack_time=True,
+        shown=("kernel", "phase", "batch_size", "seq_len", "model_name", "d_model"),
+    ),
+    Form(
+        category=Category.MOE,
+        columns=("topk", "num_experts", "inter_size"),
+        op="op",
+        dtype="dtype",
+        together=("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
+        may_lack_time=True,
+        shown=(
+            "kernel", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts",
+            "moe_tp_size", "moe_ep_size", "distribution", "q_dtype_a", "q_dtype_w",
+        ),
+    ),
+    Form(
+        category=Category.ATTENTION,
+        columns=("q_len", "kv_len", "kv_heads"),
+        op="op",
+        dtype="attn_dtype",
+        together=("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
+        may_lack_time=True,
+        shown=(
+            "kernel", "impl", "kv_dtype", "batch", "q_len", "kv_len", "heads", "kv_heads",
+            "head_dim", "window", "causal",
+        ),
+    ),
+    Form(
+        category=Category.TP_SCALING,
+        columns=("tp", "pp"),
+        op="op",
+        dtype="dtype",
+        rates=_TIMES_OF_MODELS,
+        together=("model", "tp", "pp"),
+        shown=("model", "seq", "batch", "tp", "pp", "cp", "dp"),
+    ),
+    Form(
+        category=Category.GEMM,
+        columns=("m", "n", "k"),
+        op="op",
+        dtype="dtype",
+        together=("n", "k"),
+    ),
+    Form(
+        category=Category.MEMBOUND,
+        columns=("rows", "cols"),
+        op="op",
+        dtype="dtype",
+        together=("rows", "cols"),
+    ),
+    Form(
+        category=Category.COLLECTIVES,
+        columns=("n_ranks", "bytes"),
+        op="op",
+        dtype="dtype",
+        together=("op", "n_ranks"),
+        may_lack_time=True,
+    ),
+)  # fmt: skip
+
+# Other names of a column, in files that lack it.
+_OTHER_NAMES = {"op": ("pass", "=gemm"), "dtype": ("quant_dtype",), "attn_dtype": ("dtype",)}
+_OP_OF = {Category.GEMM: "gemm", Category.MOE: "fused_moe"}
+_US = {"s": 1e6, "ms": 1e3, "us": 1.0}
+_COUNTED = re.compile(r"^(\w+) */ *(?:s|sec)$")
+
+
+def form_of(file: str, columns: set[str]) -> Form:
+    """Return the form of a file with these columns.
+
+    Raises:
+        UsageError: A column that every file needs is missing, or those of all forms are.
+    """
+    missing = [each for each in ("device", "source") if each not in columns]
+    if missing:
+        raise UsageError(f"{file}: columns are missing: {', '.join(missing)}")
+    for form in FORMS:
+        if columns.issuperset(form.columns):
+            lacking = _lacking(form, columns)
+            if lacking:
+                raise UsageError(f"{file}: columns are missing: {', '.join(lacking)}")
+            return form
+    known = "; ".join(f"{', '.join(form.columns)} for {form.category}" for form in FORMS)
+    raise UsageError(f"{file}: the columns are of no category; it takes {known}")
+
+
+def _lacking(form: Form, columns: set[str]) -> list[str]:
+    return [
+        name
+        for name in (form.op, form.dtype, form.time[0])
+        if not name.startswith("=") and _column(form, name, columns) is None
+    ]
+
+
+def _column(form: Form, name: str, columns: set[str]) -> str | None:
+    """Return the column that stands for a name, ``=TEXT`` for what all rows of a form are."""
+    if name in columns or name.startswith("="):
+        return name
+    if name == "op" and form.category in _OP_OF and "pass" not in columns:
+        # Files of one operation need no column that says so.
+        return f"={_OP_OF[form.category]}" if "kernel" in columns or "impl" in columns else None
+    return next((each for each in _OTHER_NAMES.get(name, ()) if each in columns), None)
+
+
+def text_of(form: Form, name: str, fields: Mapping[str, str]) -> str:
+    """Return what a row says under a column of its form, or under one that stands for it."""
+    column = _column(form, name, set(fields))
+    if column is None:
+        return ""
+    return column[1:] if column.startswith("=") else fields[column]
+
+
+def time_of(form: Form, fields: Mapping[str, str], where: str) -> tuple[float, str, str]:
+    """Return a row's time in microseconds, of how much it is, and why there is none (time 0).
+
+    Raises:
+        UsageError: What should be a number above 0 is none.
+    """
+    for column in form.time:
+        if fields.get(column) and not (form.may_lack_time and _is_0(fields[column])):
+            unit = column.rpartition("_")[2]
+            return above_0(fields, column, where) * _US[unit], "", ""
+    for column, unit in (form.rates or {}).items():
+        if fields.get(column):
+            return 1e6 / above_0(fields, column, where), unit, ""
+    if form.value:
+        return _time_of_value(fields, where)
+    named = ", ".join((*form.time, *(form.rates or ())))
+    if form.may_lack_time:
+        return 0.0, "", f"the source gives no {named}"
+    raise UsageError(f"{where}: {named} is empty" if not form.rates else _empty(where, form))
+
+
+def _is_0(text: str) -> bool:
+    try:
+        return float(text) == 0
+    except ValueError:
+        return False
+
+
+def _empty(where: str, form: Form) -> str:
+    return f"{where}: {form.time[0]} is empty, and so are {', '.join(form.rates or ())}"
+
+
+def _time_of_value(fields: Mapping[str, str], where: str) -> tuple[float, str, str]:
+    """Read a metric that the row names itself: a time, or how many of something a second."""
+    metric, unit = fields["metric"], fields["unit"].strip()
+    if not fields["value"]:
+        return 0.0, "", f"the source gives no value of {metric}"
+    time, _, counted = unit.partition("/")
+    if time in _US:
+        return above_0(fields, "value", where) * _US[time], counted, ""
+    rate = _COUNTED.match(unit)
+    if rate is not None:
+        per = rate.group(1).removesuffix("s")
+        return 1e6 / above_0(fields, "value", where), per, ""
+    return 0.0, "", f"{metric} in {unit or 'no unit'} is no time"
+
+
+def above_0(fields: Mapping[str, str], column: str, where: str) -> float:
+    """Return a column as a number.
+
+    Raises:
+        UsageError: It is none above 0; names the file, line and column.
+    """
+    try:
+        number = float(fields[column])
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"{where}: {column} must be a number above 0, but got {fields[column]!r}")
+    return number

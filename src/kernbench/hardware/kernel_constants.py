@@ -1,0 +1,136 @@
+"""Constants of vendor libraries' kernels: a folder per GPU architecture, a file per family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from kernbench.errors import MachineError, UnknownNameError, nearest
+from kernbench.hardware.spec_base import NotNegative, Positive, Spec
+
+
+class KernelConstants(Spec):
+    """What is fitted of one kernel on one architecture; its structure is in ``library_kernels``.
+
+    Shares are of the machine's peaks, so that machines of one architecture have one entry.
+    """
+
+    tensor_share: Positive = Fraction(1)
+    """Of the matrix engine's peak that a tile's inner loop reaches."""
+    vector_share: Positive = Fraction(1)
+    """Of the vector engine's rates that it reaches."""
+    memory_share: Positive = Fraction(1)
+    """Of the peak HBM bandwidth that the kernel reaches."""
+    cache_share: Positive = Fraction(1)
+    """Of the cache's bandwidth that it reaches."""
+    trip_ns: NotNegative = Fraction(0)
+    """Latency of one trip of the inner loop beyond its arithmetic: barriers, issue, waits."""
+    tile_ns: NotNegative = Fraction(0)
+    """Paid once per tile: what comes before and after its loop."""
+    fixed_us: NotNegative = Fraction(0)
+    """Paid once per launch, beyond the machine's front end."""
+    source: str
+    """What the constants were fitted to, or ``assumed`` and why."""
+
+
+class KernelFamily(Spec):
+    """One file: the kernels of one family on one architecture."""
+
+    kernels: dict[str, KernelConstants]
+    """By the name that the kernel's structure asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLibrary:
+    """The kernels of one architecture."""
+
+    architecture: str
+    """What machine files call it, such as ``sm90``."""
+    families: Mapping[str, KernelFamily]
+    """By name: attention, gemm, ..."""
+
+    def constants(self, kernel: str) -> KernelConstants:
+        """Return the constants of a kernel.
+
+        Raises:
+            UnknownNameError: The architecture has no such kernel; names the nearest.
+        """
+        for family in self.families.values():
+            found = family.kernels.get(kernel)
+            if found is not None:
+                return found
+        raise UnknownNameError(
+            f"{self.architecture} has no kernel {kernel!r}: {nearest(kernel, self.names())}"
+        )
+
+    def names(self) -> list[str]:
+        """Return the names of all kernels."""
+        return [name for family in self.families.values() for name in family.kernels]
+
+    def changed(self, kernels: Mapping[str, KernelConstants]) -> KernelLibrary:
+        """Return the library with other constants for some of its kernels."""
+        families = {
+            name: KernelFamily(
+                kernels={each: kernels.get(each, old) for each, old in family.kernels.items()}
+            )
+            for name, family in self.families.items()
+        }
+        return KernelLibrary(self.architecture, families)
+
+
+def known_libraries() -> list[str]:
+    """Return the architectures whose kernels are known.
+
+    >>> "sm80" in known_libraries()
+    True
+    """
+    return sorted(each.name for each in library_folder().iterdir() if each.is_dir())
+
+
+@cache
+def load_library(architecture: str) -> KernelLibrary:
+    """Return the kernels of an architecture.
+
+    Raises:
+        UnknownNameError: There is no folder of that architecture.
+        MachineError: A file has a key that is unknown, an impossible value, or a kernel of another
+            file.
+    """
+    if architecture not in known_libraries():
+        raise UnknownNameError(
+            f"no kernels of architecture {architecture!r}: "
+            f"{nearest(architecture, known_libraries())}"
+        )
+    families: dict[str, KernelFamily] = {}
+    for file in sorted((library_folder() / architecture).iterdir(), key=lambda each: each.name):
+        family = file.name.removesuffix(".yaml")
+        found = _family(file.read_text(encoding="utf-8"), f"{architecture}/{file.name}")
+        for other, before in families.items():
+            twice = before.kernels.keys() & found.kernels.keys()
+            if twice:
+                raise MachineError(
+                    f"{architecture}/{file.name}: {min(twice)} is a kernel of {other}.yaml too"
+                )
+        families[family] = found
+    return KernelLibrary(architecture, families)
+
+
+def library_folder() -> Any:
+    """Return the folder that has one folder per architecture."""
+    return resources.files("kernbench.hardware") / "kernel_libraries"
+
+
+def _family(text: str, origin: str) -> KernelFamily:
+    try:
+        return KernelFamily.model_validate(yaml.safe_load(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise MachineError(f"{origin}: {where}: {first['msg']}") from None

@@ -1,0 +1,148 @@
+"""How long a kernel of a vendor library takes: its tiles on the PEs, beside caches and HBM.
+
+A PE runs ``resident`` tiles at a time. A trip of a tile takes at least its own chain (matrix
+engine, vector engine, latency, one after another) and at least what the busiest unit of the PE
+needs for all resident tiles: with one tile nothing overlaps, with enough of them the busiest unit
+decides. Tiles go to the PE that is free first, the longest first. Meanwhile the cache and HBM move
+the kernel's bytes; the slowest of the three decides.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernbench.hardware import KernelConstants, SipSpec
+    from kernbench.library_kernels.work import LibraryKernel, Trip
+
+_COUNTED = 6
+"""Up to so many rounds of tiles are placed one by one; of more, the mean round is enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """Where the time of one launch goes, in microseconds."""
+
+    total_us: float
+    """With the machine's front end and latency."""
+    tiles_us: float
+    """What the PEs take for all tiles."""
+    tensor_us: float
+    """How long the matrix engines are busy, on average."""
+    vector_us: float
+    """How long the vector engines are busy, on average."""
+    cache_us: float
+    """How long the cache needs for what the PEs load and store."""
+    hbm_us: float
+    """How long HBM needs for the kernel's distinct bytes."""
+    start_us: float
+    """Before the first tile and after the last: front end, latency, what a launch costs."""
+
+
+def time_kernel(
+    kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants, queued: bool = True
+) -> KernelTime:
+    """Return the time of a launch; ``queued`` says whether it follows another kernel directly.
+
+    Raises:
+        MachineError: The machine's matrix engine has no rate for a dtype of the kernel.
+    """
+    num_pes = sip.num_pes
+    together = min(kernel.resident, max(1, math.ceil(kernel.num_tiles / num_pes)))
+    tile_us = float(constants.tile_ns) / 1e3
+    lengths: list[tuple[int, float]] = []
+    tensor_us = vector_us = 0.0
+    for tiles in kernel.tiles:
+        matrix, vector = _trip_us(tiles.trip, sip, constants)
+        step_us = _step_us(matrix, vector, tiles.trip, sip, constants, together)
+        lengths.append((tiles.count, tiles.trips * step_us + tile_us))
+        tensor_us += tiles.count * tiles.trips * matrix / num_pes
+        vector_us += tiles.count * tiles.trips * vector / num_pes
+    tiles_us = makespan(lengths, num_pes * together)
+    cache_us = _cache_us(kernel, sip, constants)
+    hbm_us = kernel.hbm_bytes / _hbm_bytes_per_us(kernel, sip, constants)
+    front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
+    start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
+    busy_us = max(tiles_us, cache_us, hbm_us)
+    busy_us *= _stretch(tensor_us, busy_us, sip)
+    return KernelTime(
+        total_us=start_us + busy_us,
+        tiles_us=tiles_us,
+        tensor_us=tensor_us,
+        vector_us=vector_us,
+        cache_us=cache_us,
+        hbm_us=hbm_us,
+        start_us=start_us,
+    )
+
+
+def makespan(lengths: Sequence[tuple[int, float]], slots: int) -> float:
+    """Return when the last of (count, length) jobs ends on so many slots, the longest first."""
+    count = sum(each for each, _ in lengths)
+    if not count:
+        return 0.0
+    longest = max(length for _, length in lengths)
+    if count <= slots:
+        return longest
+    if len(lengths) == 1:
+        return -(-count // slots) * longest
+    if count > _COUNTED * slots:
+        total = sum(each * length for each, length in lengths)
+        # The last jobs are the shortest: half of one is what slots wait for each other.
+        return max(total / slots + min(length for _, length in lengths) / 2, longest)
+    ends = [0.0] * slots
+    for each, length in sorted(lengths, key=lambda job: -job[1]):
+        for _ in range(each):
+            heapq.heapreplace(ends, ends[0] + length)
+    return max(ends)
+
+
+def _trip_us(trip: Trip, sip: SipSpec, constants: KernelConstants) -> tuple[float, float]:
+    """Return how long a trip keeps the matrix and the vector engine of a PE busy."""
+    clocks_per_us = float(sip.clock_ghz) * 1e3
+    matrix = vector = 0.0
+    if trip.flops:
+        rate = sip.gemm_flops_per_clock(trip.dtype) * float(constants.tensor_share)
+        matrix = trip.flops / rate / clocks_per_us
+    if trip.transcendental or trip.simple:
+        rates = sip.pe.math.elements_per_clock
+        clocks = trip.transcendental / rates.transcendental + trip.simple / rates.simple
+        vector = clocks / float(constants.vector_share) / clocks_per_us
+    return matrix, vector
+
+
+def _step_us(
+    matrix: float, vector: float, trip: Trip, sip: SipSpec, constants: KernelConstants, tiles: int
+) -> float:
+    port = trip.loaded_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
+    chain = matrix + vector + float(constants.trip_ns) / 1e3
+    return max(tiles * max(matrix, vector, port), chain)
+
+
+def _cache_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:
+    if sip.cache is None:
+        return 0.0
+    rate = float(sip.cache.bandwidth_gbps) * 1e3 * float(constants.cache_share)
+    return kernel.port_bytes / rate
+
+
+def _hbm_bytes_per_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:
+    """Return what HBM gives: no more than the ports of the PEs that have a tile."""
+    cube = sip.cube
+    peak = float(cube.hbm_bandwidth_gbps) * sip.num_cubes * float(constants.memory_share)
+    ports = min(kernel.num_tiles, sip.num_pes) * float(sip.pe.dma_port_gbps)
+    return min(peak, max(ports, 1e-9)) * 1e3
+
+
+def _stretch(tensor_us: float, busy_us: float, sip: SipSpec) -> float:
+    """Return how many times longer the kernel takes because its matrix engines run hot."""
+    sustained = sip.sustained
+    if sustained is None or not tensor_us:
+        return 1.0
+    load = min(tensor_us / busy_us / float(sustained.full_load), 1.0)
+    settled = busy_us / (busy_us + float(sustained.half_time_us))
+    return 1 + float(sustained.clock_loss) * load * settled

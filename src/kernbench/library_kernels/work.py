@@ -1,0 +1,68 @@
+"""What a kernel of a vendor library does: tiles of equal work, and the steps of their loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trip:
+    """What one trip of a tile's inner loop asks of its PE."""
+
+    flops: float = 0.0
+    """Of the matrix engine, padding included."""
+    dtype: str = "bfloat16"
+    """Of its operands: a key of ``sip.pe.gemm.flops_per_clock``."""
+    transcendental: float = 0.0
+    """Exponentials, logarithms, roots; elements of the vector engine."""
+    simple: float = 0.0
+    """Other arithmetic; elements of the vector engine."""
+    loaded_bytes: float = 0.0
+    """Into the PE, from the cache or from HBM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Tiles (blocks of threads) that do the same."""
+
+    count: int
+    trips: float
+    """Of each tile's loop."""
+    trip: Trip
+    stored_bytes: float = 0.0
+    """Out of the PE, by each tile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryKernel:
+    """One launch."""
+
+    name: str
+    """Of its constants: a key of ``kernels`` in an architecture's file."""
+    tiles: tuple[Tiles, ...]
+    resident: int = 1
+    """Tiles that share a PE at a time."""
+    hbm_read_bytes: float = 0.0
+    """Distinct bytes that come from HBM."""
+    hbm_written_bytes: float = 0.0
+
+    @property
+    def num_tiles(self) -> int:
+        return sum(each.count for each in self.tiles)
+
+    @property
+    def hbm_bytes(self) -> float:
+        return self.hbm_read_bytes + self.hbm_written_bytes
+
+    @property
+    def flops(self) -> float:
+        """Of the matrix engines, padding included."""
+        return sum(each.count * each.trips * each.trip.flops for each in self.tiles)
+
+    @property
+    def port_bytes(self) -> float:
+        """Bytes between the PEs and the rest of the device."""
+        return sum(
+            each.count * (each.trips * each.trip.loaded_bytes + each.stored_bytes)
+            for each in self.tiles
+        )

@@ -1,0 +1,75 @@
+"""The engine of library kernels against closed forms."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.hardware import KernelConstants, SipSpec, load_machine
+from kernbench.library_kernels import LibraryKernel, Tiles, Trip, makespan, time_kernel
+
+PLAIN = KernelConstants(source="assumed: a test")
+
+
+def sip() -> SipSpec:
+    return load_machine("a100-sxm-80g").sip
+
+
+def products(count: int, trips: float, resident: int = 1, loaded: float = 0.0) -> LibraryKernel:
+    trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16", loaded_bytes=loaded)
+    tiles = (Tiles(count=count, trips=trips, trip=trip),)
+    return LibraryKernel(name="test", tiles=tiles, resident=resident)
+
+
+def trip_us(share: float = 1.0) -> float:
+    return 2.0 * 128 * 128 * 64 / (2048 * share) / 1410.0
+
+
+@pytest.mark.adr("0128-D2")
+def test_tiles_take_rounds_of_their_pes() -> None:
+    one, two = (time_kernel(products(count, 10), sip(), PLAIN) for count in (108, 109))
+    assert one.tiles_us == pytest.approx(10 * trip_us())
+    assert two.tiles_us == pytest.approx(20 * trip_us())
+
+
+@pytest.mark.adr("0128-D2")
+def test_resident_tiles_hide_latency_and_not_the_busiest_unit() -> None:
+    waits = KernelConstants.model_validate({"trip_ns": 3000, "source": "assumed: a test"})
+    alone = time_kernel(products(216, 10), sip(), waits).tiles_us
+    shared = time_kernel(products(216, 10, resident=2), sip(), waits).tiles_us
+    assert alone == pytest.approx(20 * (trip_us() + 3.0))
+    assert shared == pytest.approx(10 * (trip_us() + 3.0))
+    busy = time_kernel(products(216, 10, resident=2), sip(), PLAIN).tiles_us
+    assert busy == pytest.approx(20 * trip_us())
+
+
+@pytest.mark.adr("0128-D2")
+def test_memory_decides_where_it_is_slower_than_the_tiles() -> None:
+    kernel = LibraryKernel(
+        name="test", tiles=products(108, 1).tiles, hbm_read_bytes=2039e6, hbm_written_bytes=0.0
+    )
+    found = time_kernel(kernel, sip(), PLAIN)
+    assert found.hbm_us == pytest.approx(1000.0)
+    assert found.total_us > 1000.0
+
+
+def test_few_tiles_reach_what_their_ports_give() -> None:
+    kernel = LibraryKernel(name="test", tiles=products(1, 1).tiles, hbm_read_bytes=180.48e3)
+    assert time_kernel(kernel, sip(), PLAIN).hbm_us == pytest.approx(1.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 50.0)), min_size=1, max_size=6),
+    st.integers(1, 64),
+)
+def test_makespan_lies_between_its_bounds(jobs: list[tuple[int, float]], slots: int) -> None:
+    total = sum(count * length for count, length in jobs)
+    longest = max(length for _, length in jobs)
+    found = makespan(jobs, slots)
+    assert found >= max(total / slots, longest) * (1 - 1e-9)
+    # Longest first is at most a third above the best.
+    assert found <= (total / slots + longest) * (1 + 1e-9)
+
+
+@given(st.integers(1, 500), st.integers(1, 64), st.floats(0.1, 50.0))
+def test_equal_tiles_end_in_whole_rounds(count: int, slots: int, length: float) -> None:
+    assert makespan([(count, length)], slots) == pytest.approx(-(-count // slots) * length)

@@ -1,0 +1,58 @@
+"""Fit the constants of vendor libraries' kernels, and write them into the architecture's files.
+
+    python tools/fit_kernels.py sm80 DATA.csv... --only 'flash2_*'
+
+Fitted are the constants that a kernel's entry in a file of
+``hardware/kernel_libraries/ARCHITECTURE`` gives: to have one fitted that an entry leaves out, write
+a first guess there. One row in four, by whole shapes, is kept apart and only scored. ``--dry-run``
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kernbench.accuracy.calibration.kernel_fit import family_as_text, fit_kernels
+from kernbench.accuracy.validation import Errors, read_rows
+from kernbench.hardware import KernelFamily
+
+_FOLDER = Path(__file__).resolve().parents[1] / "src/kernbench/hardware/kernel_libraries"
+
+
+def main() -> None:
+    """Fit, say what changed, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("architecture")
+    parser.add_argument("data", nargs="+")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN")
+    parser.add_argument("--device", action="append", default=[], metavar="NAME")
+    parser.add_argument("--dry-run", action="store_true")
+    given = parser.parse_args()
+    rows = [row for row in read_rows(given.data) if not given.device or row.device in given.device]
+    found = fit_kernels(given.architecture, rows, given.only, print)
+    for each in found.changes:
+        print(f"  {each.kernel + '.' + each.key:50} {each.before:10.4g} -> {each.after:10.4g}")
+    print(f"fitted: {_said(found.fitted)}\napart:  {_said(found.apart)}")
+    if not given.dry_run:
+        for family in {each.family for each in found.changes}:
+            _write(_FOLDER / given.architecture / f"{family}.yaml", found.library.families[family])
+
+
+def _write(path: Path, family: KernelFamily) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    comment = "".join(line for line in lines if line.startswith("#"))
+    path.write_text(family_as_text(family, comment), encoding="utf-8")
+
+
+def _said(errors: Errors) -> str:
+    if errors.mape is None:
+        return "no rows"
+    return (
+        f"{errors.rows} rows, MAPE {errors.mape:.1f} %, median {errors.median:.1f} %, "
+        f"p90 {errors.p90:.1f} %, bias {errors.bias:+.1f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()
