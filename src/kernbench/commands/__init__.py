@@ -31,6 +31,7 @@ from kernbench.commands.separable import (
     union,
 )
 from kernbench.commands.trace import (
+    PE_ENGINES,
     UNKNOWN_LINE,
     Access,
     AddressOverflow,
@@ -68,6 +69,7 @@ from kernbench.commands.trace import (
 
 __all__ = [
     "IN_FLOAT32",
+    "PE_ENGINES",
     "PROGRAM",
     "UNKNOWN_LINE",
     "Access",

@@ -33,7 +33,7 @@ class Space(StrEnum):
 
 
 class Engine(StrEnum):
-    """What executes a command; each PE has one in-order queue of each of the first four."""
+    """What executes a command; those of a PE are :data:`PE_ENGINES`."""
 
     DMA_IN = "dma_in"
     GEMM = "gemm"
@@ -41,6 +41,10 @@ class Engine(StrEnum):
     DMA_OUT = "dma_out"
     LINK = "link"
     HOST = "host"
+
+
+PE_ENGINES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
+"""Those that every PE has, each with an in-order queue; a timeline shows them in this order."""
 
 
 class MathClass(StrEnum):

@@ -9,13 +9,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from kernbench.commands import PE_ENGINES
 from kernbench.hardware import Machine
 from kernbench.op_log import Column, HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
 from kernbench.outputs import as_text, whole_file
 from kernbench.report.events import EventFile, Track
 from kernbench.report.nesting import nested_tracks
 from kernbench.report.slices import merged_slices
-from kernbench.report.timeline import ENGINES, Timeline, TrackKey
+from kernbench.report.timeline import Timeline, TrackKey
 
 MOST_SLICES = 400_000
 LEAST_PER_TRACK = 64
@@ -75,7 +76,7 @@ class _TraceWriter:
                 streams.setdefault((sip, instance.stream), []).append(use)
                 completions[name] += 1
         self.host, self.ranges, self.streams = host, ranges, streams
-        num_tracks = len(host) + len(streams) + len(streams) * len(ENGINES) + len(machine.links)
+        num_tracks = len(host) + len(streams) + len(streams) * len(PE_ENGINES) + len(machine.links)
         self.most = max(LEAST_PER_TRACK, most_slices // max(num_tracks, 1))
         self.timeline = Timeline(log, self.most)
         totals = [
@@ -169,7 +170,7 @@ class _TraceWriter:
 
     def _write_engines(self, events: EventFile, pid: int, sip: int) -> None:
         for key in self.timeline.engines(sip):
-            track = events.track(pid, ENGINES[key.engine].value, 100 + key.engine)
+            track = events.track(pid, PE_ENGINES[key.engine].value, 100 + key.engine)
             self._write_busy(events, track, key, self._engine_slice)
 
     def _write_links(self, events: EventFile, sort_index: int) -> None:

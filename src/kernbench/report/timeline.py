@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench.commands import Engine
+from kernbench.commands import PE_ENGINES, Engine
 from kernbench.op_log import (
     Column,
     OpLog,
@@ -19,9 +19,6 @@ from kernbench.op_log import (
     build_spans,
 )
 from kernbench.report.slices import Slices, merged_slices
-
-ENGINES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
-"""Engines with a track of their own on every SIP, in the order of display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ class Timeline:
 
     def engines(self, sip: int) -> list[TrackKey]:
         """Return the engines of a SIP that were ever busy, in the order of display."""
-        keys = (TrackKey(sip, engine) for engine in range(len(ENGINES)))
+        keys = (TrackKey(sip, engine) for engine in range(len(PE_ENGINES)))
         return [key for key in keys if key in self._uses]
 
     def links(self) -> list[TrackKey]:
@@ -136,14 +133,14 @@ class Timeline:
         rows = self.rows(template)
         texts = self.reader.vocabulary.texts
         engine_of = np.array(
-            [ENGINES.index(Engine(text)) if text in ENGINES else -1 for text in texts]
+            [PE_ENGINES.index(Engine(text)) if text in PE_ENGINES else -1 for text in texts]
         )
         engine, link = engine_of[rows["engine"]], rows["link"]
         position = np.maximum(rows["rank"], 0)
         shown = np.flatnonzero((link >= 0) | (engine >= 0))
         # One number per track: links first, then engines by position.
         num_links = int(link.max(initial=-1)) + 1
-        number = np.where(link >= 0, link, num_links + position * len(ENGINES) + engine)[shown]
+        number = np.where(link >= 0, link, num_links + position * len(PE_ENGINES) + engine)[shown]
         order = np.argsort(number, kind="stable")
         heads = np.flatnonzero(np.diff(number[order], prepend=-1))
         for where in np.split(shown[order], heads[1:]) if len(shown) else []:

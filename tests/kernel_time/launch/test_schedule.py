@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernbench.commands import (
+    PE_ENGINES,
     UNKNOWN_LINE,
     DmaRead,
     DmaWrite,
@@ -68,7 +69,7 @@ def test_load_gemm_store_by_hand() -> None:
     math = (8 + 256 // 128) * 1000
     store = 2_000 + 512 * 10
     assert template.duration_ps == 1_000_000 + 2 * load + 50_000 + gemm + math + store + 50_000
-    assert template.engine_busy_ps == {
+    assert template.engine_busy_ps == dict.fromkeys(PE_ENGINES, 0) | {
         Engine.DMA_IN: 2 * load,
         Engine.GEMM: gemm,
         Engine.MATH: math,

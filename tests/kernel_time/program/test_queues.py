@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.commands import UNKNOWN_LINE, Engine, Loop, loop_dim
+from kernbench.commands import PE_ENGINES, UNKNOWN_LINE, Engine, Loop, loop_dim
 from kernbench.kernel_time.program.queues import (
     Load,
     Needs,
@@ -99,9 +99,8 @@ def test_a_loop_without_iterations_costs_nothing() -> None:
 def test_every_command_that_is_timed_is_served_by_one_queue_and_all_queues_serve() -> None:
     queues = {kind.__name__: queue_of(kind.__new__(kind)) for kind in get_args(SiteCommand)}
     assert set(queues.values()) == set(Queue)
-    assert [queue.engine for queue in Queue] == [
-        Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT
-    ]  # fmt: skip
+    assert [queue.engine for queue in Queue] == list(PE_ENGINES)
+    assert [queue.name for queue in Queue] == [engine.name for engine in PE_ENGINES]
     assert queues["DmaRead"].engine is Engine.DMA_IN
     assert queues["DmaWrite"] is queues["Atomic"]
 
@@ -109,8 +108,11 @@ def test_every_command_that_is_timed_is_served_by_one_queue_and_all_queues_serve
 def test_programs_of_a_sip_find_queues_as_programs_before_them_left_them() -> None:
     queues = SipQueues(num_pes=3, begin_ps=10)
     queues.take(Queue.MATH, np.array([0, 2]), 40)
-    queues.settle(np.array([1, 2]), {Queue.MATH, Queue.GEMM}, [99, 30, 25, 99])
-    # PE 2 is busy until 40 with what the first programs left there; DMA queues were not used.
-    assert queues.on(np.array([1])) == [10, 30, 25, 10]
-    assert queues.on(np.array([1, 2])) == [10, 30, 40, 10]
+    free_ps = dict.fromkeys(Queue, 99) | {Queue.GEMM: 30, Queue.MATH: 25}
+    queues.settle(np.array([1, 2]), {Queue.MATH, Queue.GEMM}, [*free_ps.values()])
+    # PE 2 is busy until 40 with what the first programs left there; no other queue was used.
+    unused = dict.fromkeys(Queue, 10)
+    for pes, math_ps in (([1], 25), ([1, 2], 40)):
+        expected = unused | {Queue.GEMM: 30, Queue.MATH: math_ps}
+        assert queues.on(np.array(pes)) == [*expected.values()]
     assert queues.free_ps(Queue.MATH, np.array([0, 1])) == 40

@@ -142,7 +142,7 @@ def _gemm_bound_ps(waves: Waves, sip: SipSpec) -> int:
 def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]:
     """Return how long each part of the SIP would take by itself, at full clock."""
     busy = _engine_busy_ps(waves, sip)
-    crossing = {Engine.DMA_IN: 0, Engine.DMA_OUT: 0}
+    crossing = [0] * len(Queue)
     cache = between = 0
     for group in waves.groups:
         for kind, timed, count in zip(group.kinds, group.timed, group.num_programs, strict=True):
@@ -151,13 +151,13 @@ def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]
             between += on_links * count // kind.sharing.active
             for site, moved in zip(group.plan.sites, kind.program_class.traffic, strict=True):
                 if moved is not None:
-                    crossing[site.queue.engine] += moved.useful_bytes * count
+                    crossing[site.queue] += moved.useful_bytes * count
     limits = {
         Limit.GEMM: busy[Engine.GEMM],
         Limit.MATH: busy[Engine.MATH],
         Limit.HBM: time.stream_ps,
         Limit.CACHE: cache,
-        Limit.PORT: transfer_ps(max(crossing.values()), sip.pe.dma_port_gbps * sip.num_pes),
+        Limit.PORT: transfer_ps(max(crossing), sip.pe.dma_port_gbps * sip.num_pes),
         Limit.CUBES: between,
         Limit.LAUNCH: time.front_end_ps,
     }

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import (
+    PE_ENGINES,
     Atomic,
     Command,
     DmaRead,
@@ -46,7 +47,7 @@ Cost = int | tuple["Cost", ...]
 
 
 class Queue(IntEnum):
-    """An in-order queue of a PE; its value indexes lists and rows of what there is per queue."""
+    """The queue of one of ``PE_ENGINES``; its value indexes what there is per queue, and them."""
 
     DMA_IN = 0
     GEMM = 1
@@ -56,10 +57,9 @@ class Queue(IntEnum):
     @property
     def engine(self) -> Engine:
         """What executes its commands."""
-        return _ENGINES[self]
+        return PE_ENGINES[self]
 
 
-_ENGINES = (Engine.DMA_IN, Engine.GEMM, Engine.MATH, Engine.DMA_OUT)
 _QUEUES: Mapping[type[Command], Queue] = {
     DmaRead: Queue.DMA_IN,
     Gemm: Queue.GEMM,
