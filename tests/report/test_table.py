@@ -6,14 +6,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kernbench.report import Peaks, Report
+from kernbench.report import CollectiveReport, KernelReport, Peaks, RankReport, Report
 from kernbench.report.idle import IdleParts
 from kernbench.report.table import idle_line, print_report, verdict
 
 
+def unnamed(kind: type) -> Any:
+    """Return a value for every field of a part of the report, for those that tests do not name."""
+    return dict.fromkeys(kind.__annotations__, 7)
+
+
 def report_of(num_ranks: int) -> Report:
     ranks: list[Any] = [
-        {
+        unnamed(RankReport)
+        | {
             "rank": rank,
             "time_ns": 123_400,
             "compute_ns": 75_274,
@@ -31,7 +37,8 @@ def report_of(num_ranks: int) -> Report:
         "wall_s": 0.31,
         "per_rank": ranks,
         "kernels": [
-            {
+            unnamed(KernelReport)
+            | {
                 "name": "a_kernel_with_a_name_longer_than_any_table_has_room_for_it",
                 "launches": 100_000,
                 "time_ns": 123_456,
@@ -42,7 +49,8 @@ def report_of(num_ranks: int) -> Report:
             }
         ],
         "collectives": [
-            {
+            unnamed(CollectiveReport)
+            | {
                 "op": "reduce_scatter_tensor",
                 "algorithm": "recursive_halving",
                 "count": 12_000,
