@@ -39,6 +39,8 @@ class Algorithm:
     """Whether large groups do not choose it: it takes long to time, and another one serves them."""
     by_node: bool = False
     """Whether the group must be whole nodes, more than one of them, of several ranks."""
+    fold: bool = False
+    """Whether every rank gets all contributions and combines them itself, as in ``Schedule``."""
 
 
 # The first algorithm of an op is the one that "auto" takes where no machine says more.
@@ -50,7 +52,7 @@ _ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "bidirectional_ring": Algorithm(ring.bidirectional_all_reduce),
         "double_tree": Algorithm(double_tree.all_reduce),
         "halving_doubling": Algorithm(halving.all_reduce),
-        "one_shot": Algorithm(direct.one_shot_all_reduce, "peer", for_small_groups=True),
+        "one_shot": Algorithm(direct.one_shot_all_reduce, "peer", for_small_groups=True, fold=True),
         "two_shot": Algorithm(direct.two_shot_all_reduce, "peer", for_small_groups=True),
         "hierarchical": Algorithm(hierarchical.all_reduce, by_node=True),
         "in_switch": Algorithm(in_switch.all_reduce, "in_switch", for_small_groups=True),
@@ -189,7 +191,6 @@ def build(
         ranks_per_node = 0
     asked = Request(num_ranks, num_elements, itemsize, root, counts, ranks_per_node)
     bounds, steps = chosen.build(asked) if not _alone(asked, chosen) else _one_rank(op, asked)
-    fold = (op, algorithm) == ("all_reduce", "one_shot")
     return Schedule(
         op,
         algorithm,
@@ -201,7 +202,7 @@ def build(
         root,
         counts,
         ranks_per_node,
-        fold,
+        chosen.fold,
     )
 
 
