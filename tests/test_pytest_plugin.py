@@ -154,6 +154,6 @@ def test_the_variable_decides_where_check_is_left_open(
     monkeypatch: pytest.MonkeyPatch, value: str, checks: bool
 ) -> None:
     monkeypatch.setenv("KERNBENCH_CHECK", value)
-    assert (kernbench.RuntimeContext(ranks=1).sanitizer is not None) == checks
-    assert kernbench.RuntimeContext(ranks=1, check=False).sanitizer is None
-    assert kernbench.RuntimeContext(ranks=1, check=True).sanitizer is not None
+    assert (kernbench.RuntimeContext(ranks=1).run.sanitizer is not None) == checks
+    assert kernbench.RuntimeContext(ranks=1, check=False).run.sanitizer is None
+    assert kernbench.RuntimeContext(ranks=1, check=True).run.sanitizer is not None

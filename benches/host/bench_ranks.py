@@ -17,7 +17,7 @@ from kernbench import RuntimeContext
 @pytest.mark.parametrize(("ranks", "waits"), [(8, 25_000), (64, 3_000)])
 def test_rank_switches(ranks: int, waits: int, goal: Goal) -> None:
     def worker(rank: int, torch: RuntimeContext) -> None:
-        wait, timer = torch.wait, torch.simulation.timer
+        wait, timer = torch.wait, torch.run.simulation.timer
         for _ in range(waits):
             wait(timer(1000))
 
@@ -37,7 +37,7 @@ ended = []
 with RuntimeContext(machine="ahbm:8192", data=False) as torch:
     def worker(rank):
         for _ in range(20):
-            torch.wait(torch.simulation.timer(1000))
+            torch.wait(torch.run.simulation.timer(1000))
         ended.append(rank)
     torch.multiprocessing.spawn(worker, nprocs=8192)
 found = {"ranks": len(ended)}

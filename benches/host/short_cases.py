@@ -148,7 +148,7 @@ def warm_operations() -> Measured:
 def rank_switches() -> Measured:
     def worker(rank: int, torch: Any, waits: int = 250) -> None:
         for _ in range(waits):
-            torch.wait(torch.simulation.timer(1000))
+            torch.wait(torch.run.simulation.timer(1000))
 
     def work() -> None:
         with kernbench.RuntimeContext(machine="ahbm:64", data=False) as torch:

@@ -84,11 +84,11 @@ def test_a_grid_without_programs_launches_nothing_that_could_be_waited_for() -> 
     with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
         out = torch.ones(64)
         torch.ahbm.synchronize()
-        began_ps = torch.simulation.now_ps
+        began_ps = torch.run.simulation.now_ps
         handle = torch.launch("shift", copy_kernel, out, out, 64, grid=(4, 0), BLOCK=64)
         copy_kernel[(0,)](out, out, 64, BLOCK=64)
         torch.wait(handle)
-        assert torch.simulation.now_ps == began_ps
+        assert torch.run.simulation.now_ps == began_ps
         assert out.tolist() == [1] * 64
 
 

@@ -43,4 +43,4 @@ def test_nothing_is_said_of_a_correct_kernel(name: str, capfd: pytest.CaptureFix
         CASES[name](torch)
         torch.ahbm.synchronize()
     assert capfd.readouterr().err == ""
-    assert not [line for ask in torch.remarks for line in ask()]
+    assert not [line for ask in torch.run.remarks for line in ask()]

@@ -204,7 +204,7 @@ def test_a_failed_assertion_names_line_program_and_element(
                 "demand does not hold in program (1, 0, 0), element (5,)"
             )
             assert "DeviceAssertError: value is too large" in describe_failure(caught.value)
-            torch.replay_queue._failed = None
+            torch.run.replay_queue._failed = None
 
 
 def test_an_assertion_about_indices_is_checked_and_without_a_message_says_so() -> None:
@@ -215,7 +215,7 @@ def test_an_assertion_about_indices_is_checked_and_without_a_message_says_so() -
         demand_of_index[(4,)](x, 3, debug=True)
         with pytest.raises(DeviceAssertError, match=r"^assertion failed: .* program \(3, 0, 0\)"):
             torch.ahbm.synchronize()
-        torch.replay_queue._failed = None
+        torch.run.replay_queue._failed = None
 
 
 def test_what_was_printed_before_an_assertion_failed_is_shown(

@@ -83,7 +83,7 @@ def run_case(name: str, **settings: Any) -> tuple[Any, int]:
         given = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in args]
         given = [known.get(a, a) if isinstance(a, str) else a for a in given]
         kernel[(programs,)](*given, **meta)
-        return out.numpy(), torch.simulation.now_ps
+        return out.numpy(), torch.run.simulation.now_ps
 
 
 @pytest.mark.adr("0108-D2")

@@ -47,10 +47,10 @@ def test_draining_a_run_twice_adds_nothing() -> None:
         x, out = torch.zeros(64), torch.zeros(64)
         add_one[(1,)](x, out, 64, BLOCK=64)
         torch.drain()
-        state = (torch.simulation.now_ps, len(torch.op_log), out.tolist())
-        now_ps, logged = torch.simulation.now_ps, len(torch.op_log)
+        state = (torch.run.simulation.now_ps, len(torch.op_log), out.tolist())
+        now_ps, logged = torch.run.simulation.now_ps, len(torch.op_log)
         torch.drain()
-        assert (torch.simulation.now_ps, len(torch.op_log)) == (now_ps, logged)
+        assert (torch.run.simulation.now_ps, len(torch.op_log)) == (now_ps, logged)
         assert state[2] == [1.0] * 64
 
 
@@ -96,7 +96,7 @@ def test_host_time_and_waits_are_on_record() -> None:
         assert spans == [("launch", "step", 0), ("wait", "step", launch_ps)]
         (instance,) = torch.op_log.instances
         assert instance.starts_ps == (launch_ps,)
-        assert instance.ends_ps == (torch.simulation.now_ps,)
+        assert instance.ends_ps == (torch.run.simulation.now_ps,)
         assert instance.ends_ps[0] - launch_ps == instance.template.duration_ps
 
 
@@ -165,4 +165,4 @@ def test_the_report_covers_what_was_under_way() -> None:
         report = torch.report()
         assert report["kernels"][0]["launches"] == 1
         assert (report["ranks"], len(report["per_rank"])) == (torch.world_size, 2)
-        assert report["time_ns"] * 1000 == torch.simulation.now_ps
+        assert report["time_ns"] * 1000 == torch.run.simulation.now_ps

@@ -56,7 +56,7 @@ WAITS: dict[str, Wait] = {
 
 def _poll(torch: Any, stream: Any) -> None:
     while not stream.query():
-        torch.simulation.sleep(1_000_000)
+        torch.run.simulation.sleep(1_000_000)
 
 
 @pytest.mark.adr("0021-D1")

@@ -117,5 +117,5 @@ def test_a_check_of_masked_off_scalars_changes_neither_numbers_nor_time() -> Non
             out, again = torch.zeros(5, 8), torch.zeros(5, dtype="i32")
             kernels.rows_of_experts[(5,)](experts, x, out, 2, HOW="fine", BLOCK=8)
             kernels.turns_of_row[(5,)](experts, again, 2, HOW="inside")
-            found.append((out.numpy().tobytes(), again.tolist(), torch.simulation.now_ps))
+            found.append((out.numpy().tobytes(), again.tolist(), torch.run.simulation.now_ps))
     assert found[0] == found[1]

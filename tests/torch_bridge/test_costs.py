@@ -155,7 +155,7 @@ def test_no_operation_of_ordinary_models_is_unknown(program: str, tmp_path: Path
     path = tmp_path / "program.py"
     start = "import torch, torch.nn as nn, torch.nn.functional as F\n"
     path.write_text(start + ORDINARY[program])
-    remarks = [line for ask in simulated(path).remarks for line in ask()]
+    remarks = [line for ask in simulated(path).run.remarks for line in ask()]
     assert not [line for line in remarks if "bytes alone" in line]
 
 
@@ -243,7 +243,7 @@ def test_operations_of_unknown_arithmetic_are_counted_and_listed(tmp_path: Path)
         "torch.fft.rfft(x); torch.fft.rfft(x); x + x; x @ x; x.view(64); x.is_pinned(); x.sum()\n"
     )
     context = simulated(path)
-    remarks = [line for ask in context.remarks for line in ask()]
+    remarks = [line for ask in context.run.remarks for line in ask()]
     (listed,) = [line for line in remarks if "bytes alone" in line]
     assert listed.endswith("is not known: aten._fft_r2c (2)")
 

@@ -277,7 +277,7 @@ assert torch.cuda.max_memory_allocated() == 0
     path.write_text("import torch\n" + source)
     context = simulated(path, nprocs=3)
     capacity = context.machine.sip.hbm_bytes / (1 << 30)
-    assert [line for ask in context.remarks for line in ask()] == [
+    assert [line for ask in context.run.remarks for line in ask()] == [
         "peak memory of ranks 0-1, each: 4.00 MiB in tensors, 20.00 MiB reserved of "
         f"{capacity:.2f} GiB",
         f"peak memory of rank 2: 8.00 MiB in tensors, 20.00 MiB reserved of {capacity:.2f} GiB",

@@ -92,5 +92,5 @@ def test_ranks_that_share_a_device_or_mix_devices_are_refused(run, source, words
 
 def test_the_report_names_the_devices_of_a_rank_that_uses_several(run) -> None:
     context = run("x, y = (torch.ones(2**20, device=f'cuda:{each}') for each in range(2))")
-    lines = [line.partition(" in tensors")[0] for ask in context.remarks for line in ask()]
+    lines = [line.partition(" in tensors")[0] for ask in context.run.remarks for line in ask()]
     assert lines == [f"peak memory of rank 0 on cuda:{each}: 4.00 MiB" for each in range(2)]

@@ -38,7 +38,7 @@ def test_started_processes_do_what_real_ones_do(
         assert printed.count("ValueError: of a rank\n") == 1
     # Each on a device of its own, and nobody waits for what was ended.
     assert {each.sips[0] for each in context.op_log.instances} == {0, 1, 2, 3}
-    assert context.simulation.now_ps < 10**12
+    assert context.run.simulation.now_ps < 10**12
 
 
 @pytest.mark.adr("0101-D2")

@@ -15,7 +15,7 @@ def test_pytorchs_tests_with_a_thread_per_rank_run_on_devices(tmp_path: Path) ->
     context = simulated("threaded_groups.py", tmp_path / "output")
     assert any(each.template.name == "aten.mm" for each in context.op_log.instances)
     # Nobody waited for a timeout.
-    assert context.simulation.now_ps < 10**12
+    assert context.run.simulation.now_ps < 10**12
 
 
 @pytest.mark.parametrize("nprocs", [1, 2])

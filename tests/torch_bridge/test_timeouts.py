@@ -70,7 +70,7 @@ def test_a_group_waits_as_long_as_its_timeout_for_who_never_comes(case: str) -> 
 
 @pytest.mark.adr("0120-D1")
 def test_who_comes_in_time_is_no_error() -> None:
-    assert run("in_time").simulation.now_ps < 30 * 10**12
+    assert run("in_time").run.simulation.now_ps < 30 * 10**12
 
 
 @pytest.mark.adr("0120-D1")

@@ -383,7 +383,7 @@ def test_loading_without_data_takes_the_same_time_and_no_memory() -> None:
                 tp.ColumnParallelLinear(64, 96, bias=False).load_full(full)
 
             torch.multiprocessing.spawn(worker, nprocs=2)
-            return torch.simulation.now_ps
+            return torch.run.simulation.now_ps
 
     assert load_ps(np.ones((64, 96)), data=True) == load_ps(np.ones((64, 96)), data=False)
     with pytest.raises(SpawnException, match="UsageError"):

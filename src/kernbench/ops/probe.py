@@ -108,6 +108,9 @@ class ShapedTensor:
     def is_contiguous(self) -> bool:
         return True
 
+    def new_result(self, shape: tuple[int, ...], dtype: DType) -> ShapedTensor:
+        return ShapedTensor(self.context, shape, dtype)
+
     def contiguous(self) -> ShapedTensor:
         return self
 
@@ -119,7 +122,8 @@ class LaunchRecorder:
         self._probe = probe
         self.machine = machine
         self.traces: list[KernelTrace] = []
-        self.rank_state = SimpleNamespace(extensions={})
+        self.run = SimpleNamespace(rank_state=SimpleNamespace(extensions={}))
+        self.launcher = self
 
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Return a stand-in for a contiguous tensor."""
@@ -127,16 +131,13 @@ class LaunchRecorder:
 
     empty = tensor
 
-    def empty_beside(self, _: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-        return self.tensor(shape, dtype)
-
     def launch(
         self, _: str, kernel: Any, *args: Any, grid: Any, attributes: Any = None, **options: Any
     ) -> None:
         call = KernelCall(kernel, grid, args, options)
         self.traces.append(self._probe.trace(call))
 
-    def launch_binary(
+    def launch_named(
         self,
         _: str,
         binary: KernelBinary,

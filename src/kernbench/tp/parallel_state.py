@@ -52,20 +52,20 @@ def initialize_model_parallel(
         UsageError: The size does not divide the world; names both numbers.
         ParallelStateError: There is no process group yet, or the groups are already set up.
     """
-    run = torch or current_context()
-    extensions = run.rank_state.extensions
-    if not run.distributed.is_initialized():
+    context = torch or current_context()
+    extensions = context.run.rank_state.extensions
+    if not context.distributed.is_initialized():
         raise ParallelStateError(
             "initialize_model_parallel needs the world's process group; "
             "call torch.distributed.init_process_group() first"
         )
     if ParallelState in extensions:
         raise ParallelStateError(
-            f"model parallelism is already initialized on rank {run.distributed.get_rank()} "
+            f"model parallelism is already initialized on rank {context.distributed.get_rank()} "
             f"with tensor parallel size {extensions[ParallelState].tensor.size}; "
             "call destroy_model_parallel() first"
         )
-    world_size = run.distributed.get_world_size()
+    world_size = context.distributed.get_world_size()
     size = world_size if tensor_model_parallel_size is None else tensor_model_parallel_size
     if size < 1 or world_size % size:
         raise UsageError(
@@ -73,16 +73,16 @@ def initialize_model_parallel(
         )
     tensor_ranks = [range(first, first + size) for first in range(0, world_size, size)]
     data_ranks = [range(first, world_size, size) for first in range(size)]
-    tensor = _join(run, tensor_ranks)
-    extensions[ParallelState] = ParallelState(tensor=tensor, data=_join(run, data_ranks))
+    tensor = _join(context, tensor_ranks)
+    extensions[ParallelState] = ParallelState(tensor=tensor, data=_join(context, data_ranks))
 
 
-def _join(run: RuntimeContext, axis: list[range]) -> Axis:
+def _join(context: RuntimeContext, axis: list[range]) -> Axis:
     """Make all groups of an axis, as every rank must, and return the calling rank's."""
-    rank = run.distributed.get_rank()
+    rank = context.distributed.get_rank()
     own = None
     for ranks in axis:
-        group = run.distributed.new_group(list(ranks))
+        group = context.distributed.new_group(list(ranks))
         if rank in ranks:
             own = Axis(group, tuple(ranks), ranks.index(rank))
     assert own is not None
@@ -91,12 +91,12 @@ def _join(run: RuntimeContext, axis: list[range]) -> Axis:
 
 def destroy_model_parallel() -> None:
     """Forget the calling rank's groups. Does nothing where there are none."""
-    current_context().rank_state.extensions.pop(ParallelState, None)
+    current_context().run.rank_state.extensions.pop(ParallelState, None)
 
 
 def model_parallel_is_initialized() -> bool:
     """Return whether the calling rank has its groups."""
-    return ParallelState in current_context().rank_state.extensions
+    return ParallelState in current_context().run.rank_state.extensions
 
 
 def get_parallel_state() -> ParallelState:
@@ -105,11 +105,11 @@ def get_parallel_state() -> ParallelState:
     Raises:
         ParallelStateError: ``initialize_model_parallel`` has not been called on this rank.
     """
-    run = current_context()
-    state = run.rank_state.extensions.get(ParallelState)
+    context = current_context()
+    state = context.run.rank_state.extensions.get(ParallelState)
     if state is None:
         raise ParallelStateError(
-            f"model parallelism is not initialized on rank {run.current_rank()}; "
+            f"model parallelism is not initialized on rank {context.current_rank()}; "
             "call kernbench.tp.initialize_model_parallel() on every rank first"
         )
     assert isinstance(state, ParallelState)

@@ -173,7 +173,7 @@ def unwritten(torch: Any, x: Any) -> None:
 
 def benchmarked(torch: Any, x: Any) -> None:
     took_ms = torch.launcher.benchmark_ms(lambda: ops.relu(x))
-    torch.simulation.sleep(round(took_ms * 1e9))
+    torch.run.simulation.sleep(round(took_ms * 1e9))
 
 
 def placed(torch: Any, x: Any) -> None:
@@ -204,7 +204,7 @@ def outcome(condition: Any) -> tuple[Any, ...]:
             (each.template.name, each.sips, each.starts_ps, each.ends_ps, each.stream)
             for each in torch.op_log.instances
         ]
-        return error, log, torch.simulation.now_ps
+        return error, log, torch.run.simulation.now_ps
 
 
 @pytest.mark.parametrize(

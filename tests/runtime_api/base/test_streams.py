@@ -60,9 +60,9 @@ def test_a_stream_waits_for_another_and_the_host_goes_on() -> None:
             before = torch.ahbm.Event()
             before.record()
         assert not before.query()
-        since = torch.simulation.now_ps
+        since = torch.run.simulation.now_ps
         torch.ahbm.current_stream().wait_stream(side)
-        assert torch.simulation.now_ps == since
+        assert torch.run.simulation.now_ps == since
         y = torch.empty(SIZE).copy_(x[:SIZE])
         torch.ahbm.current_stream().synchronize()
         (filled,), (copied,) = spans(torch, "fill"), spans(torch, "copy")
@@ -150,7 +150,7 @@ def overlapped(
                 step()
                 if alone == "after":
                     torch.ahbm.synchronize()
-                torch.simulation.sleep(10_000_000)
+                torch.run.simulation.sleep(10_000_000)
             torch.ahbm.synchronize()
 
         torch.multiprocessing.spawn(worker, nprocs=2)
@@ -232,8 +232,8 @@ def _reduce_thrice(rank: int, torch: Any, seen: dict[int, Any], blocking: bool) 
     for _ in range(3):
         x = x + 1
         torch.distributed.all_reduce(x)
-    called = torch.simulation.now_ps
-    seen[rank] = called, x.numpy()[-1], torch.simulation.now_ps
+    called = torch.run.simulation.now_ps
+    seen[rank] = called, x.numpy()[-1], torch.run.simulation.now_ps
 
 
 @pytest.mark.adr("0037-D3")

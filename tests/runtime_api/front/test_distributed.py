@@ -169,9 +169,9 @@ def test_sub_groups_work_beside_each_other() -> None:
 
 def test_a_barrier_holds_everybody_until_the_last_has_come() -> None:
     def body(torch, dist, rank):
-        torch.simulation.sleep(10**9 * rank)
+        torch.run.simulation.sleep(10**9 * rank)
         dist.barrier()
-        return torch.simulation.now_ps
+        return torch.run.simulation.now_ps
 
     assert min(on_ranks(3, body)) >= 2 * 10**9
 
@@ -211,7 +211,7 @@ def test_one_log_entry_per_collective_has_every_ranks_times() -> None:
 
         def worker(rank: int) -> None:
             torch.distributed.init_process_group()
-            torch.simulation.sleep(rank * 1000)
+            torch.run.simulation.sleep(rank * 1000)
             torch.distributed.all_reduce(torch.empty(300))
 
         torch.multiprocessing.spawn(worker, nprocs=3)

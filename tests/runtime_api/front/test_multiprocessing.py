@@ -131,7 +131,7 @@ def test_the_root_cause_comes_first_then_who_waited_for_it() -> None:
         torch.distributed.init_process_group()
         if rank == 1:
             torch.ahbm.synchronize()
-            torch.simulation.sleep(10**9)
+            torch.run.simulation.sleep(10**9)
             raise KeyError("lost")
         torch.distributed.barrier()
 
@@ -152,10 +152,10 @@ def test_the_root_cause_comes_first_then_who_waited_for_it() -> None:
 @pytest.mark.adr("0027-D1")
 def test_ranks_that_fail_at_the_same_time_are_all_root_causes() -> None:
     def worker(rank: int, torch: RuntimeContext) -> None:
-        torch.simulation.sleep(100)
+        torch.run.simulation.sleep(100)
         if rank != 1:
             raise ValueError(f"of rank {rank}")
-        torch.simulation.sleep(100)
+        torch.run.simulation.sleep(100)
 
     with pytest.raises(SpawnException, match=r"ranks 0 .*, 2 .* failed") as caught:
         spawn(worker, 3)
@@ -221,9 +221,9 @@ def test_an_interrupt_passes_through_and_leaves_no_rank(in_rank: bool) -> None:
             if rank == 1:
                 if in_rank:
                     raise KeyboardInterrupt
-                timer = torch.simulation.timer(5)
+                timer = torch.run.simulation.timer(5)
                 timer.callbacks.append(interrupt)
-            torch.simulation.sleep(1000)
+            torch.run.simulation.sleep(1000)
         finally:
             cleaned.append(rank)
 
@@ -233,7 +233,7 @@ def test_an_interrupt_passes_through_and_leaves_no_rank(in_rank: bool) -> None:
     with pytest.raises(KeyboardInterrupt), RuntimeContext(ranks=2) as torch:
         torch.multiprocessing.spawn(worker, args=(torch,), nprocs=2)
     assert sorted(cleaned) == [0, 1]
-    assert not any(rank.alive for rank in torch.simulation.ranks)
+    assert not any(rank.alive for rank in torch.run.simulation.ranks)
 
 
 def test_without_join_the_ranks_run_when_they_are_joined() -> None:
@@ -263,7 +263,7 @@ def test_ranks_that_fail_unjoined_are_not_forgotten(again: bool) -> None:
         with RuntimeContext(ranks=2) as torch:
             torch.multiprocessing.spawn(worker, nprocs=2, join=False)
             if again:
-                torch.simulation.sleep(1)
+                torch.run.simulation.sleep(1)
                 torch.multiprocessing.spawn(print, nprocs=2)
 
     with pytest.raises(SpawnException):
@@ -275,9 +275,9 @@ def test_a_deadlock_while_cleaning_up_does_not_hide_the_cause() -> None:
         if rank == 0:
             raise ZeroDivisionError
         try:
-            torch.simulation.sleep(100)
+            torch.run.simulation.sleep(100)
         finally:
-            torch.wait(torch.simulation.handle("a message"))
+            torch.wait(torch.run.simulation.handle("a message"))
 
     with pytest.raises(SpawnException) as caught:
         spawn(worker, 2)
@@ -286,7 +286,7 @@ def test_a_deadlock_while_cleaning_up_does_not_hide_the_cause() -> None:
 
 def test_a_spawn_exception_can_be_split_and_caught_by_kind() -> None:
     def worker(rank: int, torch: RuntimeContext) -> None:
-        torch.simulation.sleep(1)
+        torch.run.simulation.sleep(1)
         raise [KeyError, ValueError][rank]("of its own")
 
     with pytest.raises(SpawnException) as caught:
@@ -309,7 +309,7 @@ def test_a_run_that_fails_ends_the_ranks_that_were_never_joined() -> None:
     with pytest.raises(ZeroDivisionError):
         run()
     assert seen == []
-    assert not any(rank.alive for rank in torch.simulation.ranks)
+    assert not any(rank.alive for rank in torch.run.simulation.ranks)
 
 
 def test_a_run_may_spawn_again_and_ranks_do_not_see_the_ones_before() -> None:
@@ -361,10 +361,10 @@ def test_a_rank_that_waits_for_ever_in_a_finally_block_does_not_hang_the_run() -
 
     def worker(rank: int, torch: RuntimeContext) -> None:
         try:
-            torch.wait(torch.simulation.handle("a message"))
+            torch.wait(torch.run.simulation.handle("a message"))
         finally:
             try:
-                torch.wait(torch.simulation.handle("another message"))
+                torch.wait(torch.run.simulation.handle("another message"))
             finally:
                 cleaned.append(rank)
 
@@ -377,7 +377,7 @@ def test_a_rank_knows_its_run() -> None:
     seen = []
 
     def worker(rank: int, torch: RuntimeContext) -> None:
-        torch.simulation.sleep(1)
+        torch.run.simulation.sleep(1)
         seen.append(current_context() is torch)
 
     spawn(worker, 2)

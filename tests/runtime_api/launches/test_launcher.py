@@ -77,10 +77,10 @@ def test_both_ways_take_the_same_time() -> None:
 @pytest.mark.unchecked("reads an empty tensor")
 def test_a_launch_costs_host_time_and_does_not_block(torch) -> None:
     x, y = torch.empty(64), torch.empty(64)
-    before = torch.simulation.now_ps
+    before = torch.run.simulation.now_ps
     handles = [torch.launch("k", add_one, x, y, 64, BLOCK=64) for _ in range(3)]
     host_ps = torch.machine.sip.host_launch_ps
-    assert torch.simulation.now_ps == before + 3 * host_ps
+    assert torch.run.simulation.now_ps == before + 3 * host_ps
     torch.wait(handles[-1])
     starts = [handle.start_ps for handle in handles]
     assert starts[0] == before + host_ps
@@ -122,7 +122,7 @@ def test_kernels_that_follow_each_other_never_see_each_others_tcm() -> None:
             copy_out[(1,)](x, out, BLOCK=64)
         # Nothing has been computed when the first kernel's TCM has been reused seven times.
         torch.ahbm.synchronize()
-        assert len(torch.replay_queue) >= 8
+        assert len(torch.run.replay_queue) >= 8
         for index, out in reversed(list(enumerate(outputs))):
             assert out.tolist() == [float(index)] * 64
 
@@ -301,20 +301,20 @@ def test_what_is_no_kernel_is_refused(torch, kernel) -> None:
 def test_benchmarking_leaves_no_trace(torch) -> None:
     x, y = torch.ones(64), torch.empty(64)
     torch.drain()
-    state = (torch.simulation.now_ps, len(torch.op_log), len(torch.replay_queue))
+    state = (torch.run.simulation.now_ps, len(torch.op_log), len(torch.run.replay_queue))
     milliseconds = torch.launcher.benchmark_ms(
         lambda: (y.zero_(), add_one[(1,)](x, y, 64, BLOCK=64))
     )
-    assert state == (torch.simulation.now_ps, len(torch.op_log), len(torch.replay_queue))
+    assert state == (torch.run.simulation.now_ps, len(torch.op_log), len(torch.run.replay_queue))
     assert y.tolist() == [0.0] * 64
-    before = torch.simulation.now_ps
+    before = torch.run.simulation.now_ps
     torch.run.devices.sip(0).cache.touch(0, 1 << 32)  # as a benchmark finds it
     handle = torch.launch("k", add_one, x, y, 64, BLOCK=64)
     torch.wait(handle)
     kernel_ps = handle.end_ps - handle.start_ps
     fill_ps = torch.run.transfers.build("fill", 0, 256).duration_ps
     assert milliseconds == (kernel_ps + fill_ps) / 1e9
-    assert torch.simulation.now_ps > before
+    assert torch.run.simulation.now_ps > before
 
 
 def test_autotune_chooses_by_modeled_time_and_computes_once(torch) -> None:

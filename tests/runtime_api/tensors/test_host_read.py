@@ -45,7 +45,7 @@ def test_each_host_read_waits_for_the_kernel_and_replays_it(entry: str) -> None:
         assert not tensor.buffer.last_writer.done
         assert ENTRIES[entry](tensor)
         assert tensor.buffer.last_writer.done
-        assert len(torch.replay_queue) == 0
+        assert len(torch.run.replay_queue) == 0
 
 
 @pytest.mark.adr("0027-D0.5")
@@ -247,14 +247,14 @@ def test_a_read_takes_the_time_of_a_copy_and_looking_on_takes_none() -> None:
     with RuntimeContext(ranks=1) as torch:
         x = torch.ones(1000)
         torch.drain()
-        before = torch.simulation.now_ps
+        before = torch.run.simulation.now_ps
         repr(x)
         torch.testing.assert_close(x, x)
-        assert torch.simulation.now_ps == before
+        assert torch.run.simulation.now_ps == before
         x.numpy()
         sip = torch.machine.sip
         taken = sip.host_launch_ps + sip.host_copy_ps(4000)
-        assert torch.simulation.now_ps == before + taken
+        assert torch.run.simulation.now_ps == before + taken
 
 
 def test_an_error_found_by_replay_is_raised_at_every_later_read() -> None:
@@ -263,7 +263,9 @@ def test_an_error_found_by_replay_is_raised_at_every_later_read() -> None:
 
     with RuntimeContext(ranks=1) as torch:
         x = torch.ones(3)
-        torch.replay_queue.push(torch.simulation.handle("kernel k on SIP 0 (rank 0)"), broken)
+        torch.run.replay_queue.push(
+            torch.run.simulation.handle("kernel k on SIP 0 (rank 0)"), broken
+        )
         for _ in range(2):
             with pytest.raises(ZeroDivisionError) as caught:
                 x.numpy()

@@ -197,7 +197,7 @@ def test_random_numbers_depend_on_seed_rank_and_call_only(kind: str) -> None:
             "randint": lambda: torch.randint(0, 1000, (50,)),
         }[kind]
         if rank:
-            torch.simulation.sleep(5)
+            torch.run.simulation.sleep(5)
         return make().tolist(), make().tolist()
 
     def run(seed: int, order):
@@ -205,7 +205,7 @@ def test_random_numbers_depend_on_seed_rank_and_call_only(kind: str) -> None:
         with RuntimeContext(ranks=2, seed=seed) as torch:
 
             def worker(rank: int) -> None:
-                torch.simulation.sleep(order[rank])
+                torch.run.simulation.sleep(order[rank])
                 got[rank] = draw(torch, rank)
 
             torch.multiprocessing.spawn(worker, nprocs=2)

@@ -84,5 +84,5 @@ def test_a_larger_machine_shows_as_many_devices_as_pytorch_numbers_and_says_so(
         "            raise AssertionError(name)\n"
     )
     context = simulated(program, machine="ahbm:300")
-    (said,) = [line for remark in context.remarks for line in remark() if "can number" in line]
+    (said,) = [line for remark in context.run.remarks for line in remark() if "can number" in line]
     assert "machine ahbm has 300 devices, of which the program sees the 128" in said

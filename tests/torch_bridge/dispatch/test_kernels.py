@@ -124,7 +124,9 @@ def test_a_lookup_costs_no_more_than_its_table_and_its_assumption_is_said(data: 
         context = run("a_lookup", entries, machine="h100-sxm", data=data)
         (kernel,) = [each for each in context.report()["kernels"] if each["name"] == "decode"]
         moved[entries] = kernel["bytes"]
-        said[entries] = [line for ask in context.remarks for line in ask() if "far apart" in line]
+        said[entries] = [
+            line for ask in context.run.remarks for line in ask() if "far apart" in line
+        ]
     codes_and_results = 2 * 4 * (1 << 20)
     assert codes_and_results < moved[16] < 1.01 * codes_and_results
     # A table that the cache cannot keep: a burst of 64 bytes for each number.

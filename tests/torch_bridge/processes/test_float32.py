@@ -95,10 +95,12 @@ assert torch.equal((x.cuda() @ x.cuda()).cpu(), x @ x)
 """
     said = "their numbers are those of float32"
     for asks in (True, False):
-        remarks = [each for make in run(tmp_path, source.format(asks)).remarks for each in make()]
+        remarks = [
+            each for make in run(tmp_path, source.format(asks)).run.remarks for each in make()
+        ]
         assert any(said in each for each in remarks) == asks
     context = run(tmp_path, source.format(True).replace("assert", "# "), data=False)
-    assert not any(said in each for make in context.remarks for each in make())
+    assert not any(said in each for make in context.run.remarks for each in make())
 
 
 CONVOLUTIONS = """

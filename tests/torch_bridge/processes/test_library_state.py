@@ -148,7 +148,7 @@ assert library.seen == ["thread", "timer"]
 """)
     sys.modules.pop("a_locking_library", None)
     context = simulated(path, nprocs=nprocs)
-    assert context.simulation.now_ps >= 2 * 10**12
+    assert context.run.simulation.now_ps >= 2 * 10**12
 
 
 @pytest.mark.adr("0095-D1")

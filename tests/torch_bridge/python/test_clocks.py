@@ -67,7 +67,7 @@ def test_a_run_begins_at_the_real_time_and_each_rank_has_its_own() -> None:
     before = time.time()
     context = run("a_run_begins_at_the_real_time_and_each_rank_has_its_own", nprocs=2)
     assert time.time() - before < 500
-    assert context.simulation.now_ps >= 1000 * 10**12
+    assert context.run.simulation.now_ps >= 1000 * 10**12
 
 
 @pytest.mark.adr("0119-D2")
@@ -78,7 +78,7 @@ def test_looking_takes_time() -> None:
 @pytest.mark.adr("0119-D3")
 def test_waits_that_nobody_ends_take_their_timeout() -> None:
     context = run("waits_that_nobody_ends_take_their_timeout")
-    assert 18 <= context.simulation.now_ps / 10**12 < 18.001
+    assert 18 <= context.run.simulation.now_ps / 10**12 < 18.001
 
 
 @pytest.mark.adr("0119-D4")

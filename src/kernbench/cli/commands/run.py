@@ -298,7 +298,7 @@ def run_and_report(
     log, machine = context.op_log, context.machine
 
     def describe() -> str:
-        return f"{format_ns(context.simulation.now_ps / 1000)} simulated, {len(log)} launches"
+        return f"{format_ns(context.run.simulation.now_ps / 1000)} simulated, {len(log)} launches"
 
     with contextlib.redirect_stdout(sys.stderr if json_only else sys.stdout):
         goes_on = json_only or len(outputs)
@@ -309,7 +309,7 @@ def run_and_report(
         ):
             status = work()
         report: Report = context.report()
-        remarks = [line for ask in context.remarks for line in ask()]
+        remarks = [line for ask in context.run.remarks for line in ask()]
         text = json.dumps({**report, "remarks": remarks} if remarks else report, indent=2)
         said: list[str] = []
         failure = None

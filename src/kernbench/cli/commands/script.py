@@ -130,7 +130,7 @@ def run_script(options: ScriptOptions) -> int:
         )
 
         argv = ProgramArguments([options.script, *options.args])
-        context.remarks.append(
+        context.run.remarks.append(
             lambda: unseen_options(argv, options.script, "script", options.own_options)
         )
 

@@ -209,7 +209,7 @@ def _run(
     args = options.args[1:] if options.args[:1] == ("--",) else options.args
     # A module's own name is that of its file.
     argv = ProgramArguments([str(path) if options.module else options.script, *args])
-    context.remarks.append(
+    context.run.remarks.append(
         lambda: unseen_options(argv, options.script, "torchrun", options.own_options)
     )
 

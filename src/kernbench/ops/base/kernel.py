@@ -59,7 +59,7 @@ class Prepared:
             binary = launcher.plain
             if binary is not None:
                 args = launcher.pick((*tensors, *self._rest))
-                context.launch_binary(name, binary, self._grid, args, attributes)
+                context.launcher.launch_named(name, binary, self._grid, args, attributes)
                 return
         context.launch(
             name, self._compiled, *tensors, *self._rest, grid=self._grid, attributes=attributes
@@ -102,7 +102,7 @@ def new_result(shape: tuple[int, ...], dtype: DType, beside: Tensor) -> Tensor:
 
     It is laid over the SIP's cubes and PEs as that operand is, where the shapes agree.
     """
-    return beside.context.empty_beside(beside, shape, dtype)
+    return beside.new_result(shape, dtype)
 
 
 def require_dims(what: str, tensor: Tensor, least: int) -> None:

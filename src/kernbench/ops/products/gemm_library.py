@@ -94,7 +94,7 @@ def use_tiles(choose: TileChoice | None, torch: RuntimeContext | None = None) ->
     """
     if choose is not None and not callable(choose):
         raise UsageError(f"use_tiles takes a function or None, but got {choose!r}")
-    extensions = (torch or current_context()).rank_state.extensions
+    extensions = (torch or current_context()).run.rank_state.extensions
     if choose is None:
         extensions.pop(use_tiles, None)
     else:
@@ -103,5 +103,5 @@ def use_tiles(choose: TileChoice | None, torch: RuntimeContext | None = None) ->
 
 def chosen_tiles(torch: Any) -> TileChoice | None:
     """Return what picks the tiles of the calling rank's products, None for the sizes."""
-    found: TileChoice | None = torch.rank_state.extensions.get(use_tiles)
+    found: TileChoice | None = torch.run.rank_state.extensions.get(use_tiles)
     return found

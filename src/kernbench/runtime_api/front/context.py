@@ -27,20 +27,13 @@ from kernbench.runtime_api.front.testing import Testing
 from kernbench.runtime_api.launches.kernel_engine import KernelEngine
 from kernbench.runtime_api.launches.launcher import KernelLauncher
 from kernbench.runtime_api.tensors.device import Device
-from kernbench.runtime_api.tensors.operators import Operators, operators
 from kernbench.runtime_api.tensors.tensor import Tensor
 from kernbench.triton_backend import activate
 
 if TYPE_CHECKING:
     from contextvars import Token
 
-    from kernbench.clock import Simulation
     from kernbench.op_log import OpLog
-    from kernbench.runtime_api.base.rank_state import RankState
-    from kernbench.runtime_api.base.replay_queue import ReplayQueue
-    from kernbench.runtime_api.launches.kernel_engine import Grid
-    from kernbench.sanitizer import Sanitizer
-    from kernbench.triton_backend import KernelBinary
 
 
 # Every greenlet has a context of its own; a rank starts with its spawner's.
@@ -98,8 +91,6 @@ class RuntimeContext(TorchNames):
     device = Device
 
     empty = factories.empty
-    unwritten = factories.unwritten
-    empty_beside = factories.empty_beside
     zeros = factories.zeros
     ones = factories.ones
     full = factories.full
@@ -191,34 +182,9 @@ class RuntimeContext(TorchNames):
         return self.run.has_data
 
     @property
-    def sanitizer(self) -> Sanitizer | None:
-        """What looks for mistakes during replay, or None."""
-        return self.run.sanitizer
-
-    @property
-    def simulation(self) -> Simulation:
-        """The clock of the run, and the ranks that live by it."""
-        return self.run.simulation
-
-    @property
     def op_log(self) -> OpLog:
         """The record of all commands so far."""
         return self.run.op_log
-
-    @property
-    def replay_queue(self) -> ReplayQueue:
-        """The completed commands whose data is still to be computed."""
-        return self.run.replay_queue
-
-    @property
-    def remarks(self) -> list[Callable[[], list[str]]]:
-        """Asked for lines to end the report with."""
-        return self.run.remarks
-
-    @property
-    def rank_state(self) -> RankState:
-        """The state of the rank whose code runs now; main's outside of ``spawn``."""
-        return self.run.rank_state
 
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
@@ -241,11 +207,6 @@ class RuntimeContext(TorchNames):
             DeadlockError: Ranks wait for something that cannot come.
         """
         self.run.drain()
-
-    @property
-    def operators(self) -> Operators:
-        """What computes ``+``, ``@`` and the like."""
-        return operators()
 
     def current_rank(self) -> Any:
         """Return the number of the calling rank, 0 outside of ``spawn``."""
@@ -287,36 +248,17 @@ class RuntimeContext(TorchNames):
             state.launch_attributes = outer_attributes
         if state.last_launch is None:
             # A grid without programs, or a benchmark: there is nothing to wait for.
-            handle = Handle(self.simulation.env, name)
+            handle = Handle(self.run.simulation.env, name)
             handle.callbacks = None  # type: ignore[assignment]  # SimPy's sign for "over"
             return handle
         return state.last_launch
 
-    def launch_binary(
-        self,
-        name: str,
-        binary: KernelBinary,
-        grid: Grid,
-        args: tuple[Any, ...],
-        attributes: LaunchAttributes | None = None,
-    ) -> None:
-        """Launch what a launch through Triton comes down to, without Triton; for ``ops``."""
-        launcher, state = self.launcher, self.run.rank_state
-        binary.check_room(launcher)
-        outer, state.launch_label = state.launch_label, name
-        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
-        try:
-            launcher.launch(binary, grid, args)
-        finally:
-            state.launch_label, state.launch_attributes = outer, outer_attributes
+    if not TYPE_CHECKING:  # so that a type checker finds names that are missing
 
-    def __getattr__(self, name: str) -> Any:
-        hint = near(name, self) or f"; {TORCHRUN}"
-        raise MissingNameError(f"the torch of a run is kernbench's own, and has no {name}{hint}")
-
-    def copy_strided(self, source: Any, target: Any) -> None:
-        """Copy between tensors of one shape and element type with any strides, by a kernel."""
-        self.operators.copy_strided(source, target)
+        def __getattr__(self, name: str) -> Any:
+            hint = near(name, self) or f"; {TORCHRUN}"
+            text = f"the torch of a run is kernbench's own, and has no {name}{hint}"
+            raise MissingNameError(text)
 
     def report(self) -> Any:
         """Return what ``--json`` prints, about everything so far.
@@ -325,15 +267,15 @@ class RuntimeContext(TorchNames):
         """
         from kernbench.report import build_report
 
-        if self.simulation.running is None:
-            self.simulation.drain()
+        if self.run.simulation.running is None:
+            self.run.simulation.drain()
             self.run.devices.raise_unseen()
         return build_report(
             self.op_log,
             self.machine,
             ranks=self.world_size,
             wall_s=perf_counter() - self.run.started_s,
-            time_ps=self.simulation.now_ps,
+            time_ps=self.run.simulation.now_ps,
         )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +21,9 @@ from kernbench.errors import UsageError
 from kernbench.policy import DPPolicy
 from kernbench.runtime_api.base.transfers import Fill, HostToDevice
 from kernbench.runtime_api.memory.known_memory import MOST_ELEMENTS
-from kernbench.runtime_api.memory.storage import Array, Storage, as_elements
-from kernbench.runtime_api.memory.views import as_shape, check_sizes, contiguous_strides
-from kernbench.runtime_api.tensors.device import sip_of_device
-from kernbench.runtime_api.tensors.tensor import Tensor
+from kernbench.runtime_api.memory.storage import Array, as_elements
+from kernbench.runtime_api.memory.views import as_shape
+from kernbench.runtime_api.tensors.tensor import Tensor, allocate
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.front.context import RuntimeContext
@@ -52,17 +50,6 @@ def unwritten(
     if values is not None:
         _set(tensor, np.array(values))
     return tensor
-
-
-def empty_beside(context: RuntimeContext, other: Tensor, shape: Ints, dtype: DType) -> Tensor:
-    """Return an unwritten tensor on the SIP of another, for what is computed from it.
-
-    It is laid over the SIP's cubes and PEs as the other is, where the shapes agree.
-    """
-    sip_id = other.buffer.sip_id
-    dp = other.dp if other.shape == shape else None
-    device = None if sip_id == context.run.rank_state.sip_id else sip_id
-    return _allocate(context, shape, dtype, dp=dp, device=device)
 
 
 def zeros(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
@@ -216,26 +203,8 @@ def _allocate(
     name: str | None = None,
     device: Any = None,
 ) -> Tensor:
-    run = context.run
     element = default if dtype is None else as_dtype(dtype)
-    if dp is not None and not isinstance(dp, DPPolicy):
-        raise UsageError(f"dp must be a DPPolicy, but got {dp!r}")
-    name = name or run.next_tensor_name()
-    if run.ended:
-        run.check_open(name)
-    sip_id = run.rank_state.sip_id
-    if device is not None:
-        sip_id = sip_of_device(device, sip_id, run.machine.num_sips)
-    if dp is not None:
-        # A policy that the SIP cannot follow is refused here, not at some later launch.
-        dp.resolve(run.machine.sip_at(sip_id))
-    num_elements, strides, shown = _plain_layout(shape)
-    storage = Storage(
-        run.devices.memory(sip_id),
-        num_elements * element.itemsize,
-        f"{name} {shown} {element.name}",
-    )
-    return Tensor(context, storage, element, 0, shape, strides, dp, name)
+    return allocate(context, shape, element, dp, name, device)
 
 
 def _filled(tensor: Tensor, values: Any, *, is_random: bool = False) -> Tensor:
@@ -271,12 +240,6 @@ def _know(tensor: Tensor, values: Any) -> None:
     if not tensor.context.run.has_data and tensor.numel() <= MOST_ELEMENTS:
         elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
         tensor.buffer.know(elements, tensor.buffer.last_writer)
-
-
-@lru_cache(maxsize=4096)
-def _plain_layout(shape: Ints) -> tuple[int, Ints, str]:
-    """Return the elements of a fresh tensor, its strides, and its shape in words."""
-    return math.prod(check_sizes(shape)), contiguous_strides(shape), str(shape)
 
 
 def _generator(seed: int, rank: int, call: int) -> np.random.Generator:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.dtypes import DType, as_dtype, int64, uint32
 from kernbench.errors import UsageError
+from kernbench.runtime_api.front.factories import unwritten
 from kernbench.runtime_api.memory.sharing import Sharing
 from kernbench.runtime_api.memory.views import as_shape, check_sizes, contiguous_strides
 from kernbench.runtime_api.tensors.tensor import Tensor
@@ -114,7 +115,7 @@ class SymmetricMemory:
     def _pad(self, tensor: Tensor) -> Tensor:
         """Return zeros for signals; they need no command, as nobody knows them yet."""
         count = self._signal_pad_bytes // uint32.itemsize
-        pad = self._context.unwritten((count,), uint32, name=f"signals of {tensor.name}")
+        pad = unwritten(self._context, (count,), uint32, name=f"signals of {tensor.name}")
         self._share(pad)
         return pad
 
@@ -196,7 +197,7 @@ class SymmetricTensor:
 
     def _table(self, what: str, addresses: Sequence[int]) -> Tensor:
         name = f"{what} of {self._tensors[self.rank].name}"
-        return self._context.unwritten((len(addresses),), int64, name=name, values=addresses)
+        return unwritten(self._context, (len(addresses),), int64, name=name, values=addresses)
 
     def _view(
         self, what: str, of: list[Tensor], rank: int, sizes: Any, dtype: DType, offset: int

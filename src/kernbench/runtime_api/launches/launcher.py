@@ -126,6 +126,24 @@ class KernelLauncher:
         """The same entries: binaries whose launches are planned alike have one."""
         self.kept_plans = KeptPlans()
 
+    def launch_named(
+        self,
+        name: str,
+        binary: KernelBinary,
+        grid: Grid,
+        args: tuple[Any, ...],
+        attributes: LaunchAttributes | None = None,
+    ) -> None:
+        """Do what ``torch.launch`` comes down to once Triton has found the binary; for ``ops``."""
+        state = self.run.rank_state
+        binary.check_room(self)
+        outer, state.launch_label = state.launch_label, name
+        outer_attributes, state.launch_attributes = state.launch_attributes, attributes
+        try:
+            self.launch(binary, grid, args)
+        finally:
+            state.launch_label, state.launch_attributes = outer, outer_attributes
+
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
         """Enqueue a kernel on the current rank's SIP; ``args`` by parameter of the TTIR function.
 

@@ -5,27 +5,32 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from kernbench.dtypes import DType
+from kernbench.errors import UsageError
+from kernbench.policy import DPPolicy
 from kernbench.runtime_api.memory.storage import Array, Storage
 from kernbench.runtime_api.memory.views import (
     Ints,
+    check_sizes,
+    contiguous_strides,
     indexed,
     is_basic_index,
     is_contiguous,
     normal_dim,
 )
 from kernbench.runtime_api.tensors import tensor_reads, tensor_views, tensor_writes
-from kernbench.runtime_api.tensors.device import Device
+from kernbench.runtime_api.tensors.device import Device, sip_of_device
+from kernbench.runtime_api.tensors.operators import operators
 
 if TYPE_CHECKING:
     from kernbench.memory import Buffer
-    from kernbench.policy import DPPolicy
-    from kernbench.runtime_api.front.context import RuntimeContext
+    from kernbench.runtime_api.tensors.tensor_context import TensorContext
 
 
 class Tensor:
@@ -52,7 +57,7 @@ class Tensor:
 
     def __init__(
         self,
-        context: RuntimeContext,
+        context: TensorContext,
         storage: Storage,
         dtype: DType,
         offset: int,
@@ -144,6 +149,16 @@ class Tensor:
         return Tensor(
             self.context, self.storage, self.dtype, offset, shape, strides, self.dp, self.name
         )
+
+    def new_result(self, shape: Ints, dtype: DType) -> Tensor:
+        """Return an unwritten tensor on the same SIP, for what a kernel computes from this one.
+
+        It is laid over the SIP's cubes and PEs as this one is, where the shapes agree.
+        """
+        sip_id = self.buffer.sip_id
+        dp = self.dp if self.shape == shape else None
+        device = None if sip_id == self.context.run.rank_state.sip_id else sip_id
+        return allocate(self.context, shape, dtype, dp, device=device)
 
     view = tensor_views.view
     flatten = tensor_views.flatten
@@ -242,56 +257,56 @@ class Tensor:
         return self.to("float32")
 
     def __add__(self, other: Any) -> Tensor:
-        return self.context.operators.add(self, other)
+        return operators().add(self, other)
 
     def __radd__(self, other: Any) -> Tensor:
-        return self.context.operators.add(other, self)
+        return operators().add(other, self)
 
     def __sub__(self, other: Any) -> Tensor:
-        return self.context.operators.sub(self, other)
+        return operators().sub(self, other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return self.context.operators.sub(other, self)
+        return operators().sub(other, self)
 
     def __mul__(self, other: Any) -> Tensor:
-        return self.context.operators.mul(self, other)
+        return operators().mul(self, other)
 
     def __rmul__(self, other: Any) -> Tensor:
-        return self.context.operators.mul(other, self)
+        return operators().mul(other, self)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return self.context.operators.div(self, other)
+        return operators().div(self, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return self.context.operators.div(other, self)
+        return operators().div(other, self)
 
     def __neg__(self) -> Tensor:
-        return self.context.operators.mul(self, -1)
+        return operators().mul(self, -1)
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        return self.context.operators.matmul(self, other)
+        return operators().matmul(self, other)
 
     def __lt__(self, other: Any) -> Tensor:
-        return self.context.operators.lt(self, other)
+        return operators().lt(self, other)
 
     def __le__(self, other: Any) -> Tensor:
-        return self.context.operators.le(self, other)
+        return operators().le(self, other)
 
     def __gt__(self, other: Any) -> Tensor:
-        return self.context.operators.gt(self, other)
+        return operators().gt(self, other)
 
     def __ge__(self, other: Any) -> Tensor:
-        return self.context.operators.ge(self, other)
+        return operators().ge(self, other)
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         if not _is_operand(other):
             return NotImplemented
-        return self.context.operators.eq(self, other)
+        return operators().eq(self, other)
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         if not _is_operand(other):
             return NotImplemented
-        return self.context.operators.ne(self, other)
+        return operators().ne(self, other)
 
     # Equality is by element, as in torch; a tensor is a key by what it is, not by what it holds.
     __hash__ = object.__hash__
@@ -312,3 +327,43 @@ class Tensor:
 def _is_operand(other: object) -> bool:
     """Return whether something can be compared with a tensor element by element."""
     return isinstance(other, (Tensor, Real, np.bool_))
+
+
+def allocate(
+    context: TensorContext,
+    shape: Ints,
+    dtype: DType,
+    dp: DPPolicy | None = None,
+    name: str | None = None,
+    device: Any = None,
+) -> Tensor:
+    """Return an unwritten tensor, by default on the SIP of the calling rank.
+
+    Raises:
+        UsageError: The run has ended, or an argument is not what it must be.
+    """
+    run = context.run
+    if dp is not None and not isinstance(dp, DPPolicy):
+        raise UsageError(f"dp must be a DPPolicy, but got {dp!r}")
+    name = name or run.next_tensor_name()
+    if run.ended:
+        run.check_open(name)
+    sip_id = run.rank_state.sip_id
+    if device is not None:
+        sip_id = sip_of_device(device, sip_id, run.machine.num_sips)
+    if dp is not None:
+        # A policy that the SIP cannot follow is refused here, not at some later launch.
+        dp.resolve(run.machine.sip_at(sip_id))
+    num_elements, strides, shown = _plain_layout(shape)
+    storage = Storage(
+        run.devices.memory(sip_id),
+        num_elements * dtype.itemsize,
+        f"{name} {shown} {dtype.name}",
+    )
+    return Tensor(context, storage, dtype, 0, shape, strides, dp, name)
+
+
+@lru_cache(maxsize=4096)
+def _plain_layout(shape: Ints) -> tuple[int, Ints, str]:
+    """Return the elements of a fresh tensor, its strides, and its shape in words."""
+    return math.prod(check_sizes(shape)), contiguous_strides(shape), str(shape)

@@ -16,6 +16,7 @@ from kernbench.runtime_api.memory.views import (
     reshaped_strides,
     transposed,
 )
+from kernbench.runtime_api.tensors.operators import operators
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensors.tensor import Tensor
@@ -60,7 +61,7 @@ def contiguous(tensor: Tensor) -> Tensor:
     copy = tensor.context.empty(
         tensor.shape, dtype=tensor.dtype, dp=tensor.dp, name=tensor.name, device=tensor.device
     )
-    tensor.context.copy_strided(tensor, copy)
+    operators().copy_strided(tensor, copy)
     return copy
 
 

@@ -19,6 +19,7 @@ from kernbench.runtime_api.memory.storage import Array, BufferView, as_elements
 from kernbench.runtime_api.memory.views import expanded_strides, has_overlap, is_basic_index
 from kernbench.runtime_api.tensors.device import Device, sip_of_device
 from kernbench.runtime_api.tensors.host_read import read
+from kernbench.runtime_api.tensors.operators import operators
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensors.tensor import Tensor
@@ -48,7 +49,7 @@ def copy_from_tensor(tensor: Tensor, source: Tensor) -> Tensor:
         )
         _know(tensor, known)
     else:
-        tensor.context.copy_strided(source, tensor)
+        operators().copy_strided(source, tensor)
     return tensor
 
 
@@ -153,7 +154,7 @@ def to(tensor: Tensor, *targets: Any, dtype: Any = None, device: Any = None) -> 
 def _to_dtype(tensor: Tensor, dtype: DType) -> Tensor:
     if dtype is tensor.dtype:
         return tensor
-    return tensor.context.operators.cast(tensor, dtype)
+    return operators().cast(tensor, dtype)
 
 
 def _check_writable(tensor: Tensor, entry: str) -> None:

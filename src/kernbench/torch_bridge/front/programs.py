@@ -231,7 +231,7 @@ def run_torchrun(
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context.run)
-    context.remarks.append(lambda: remarks_of(session))
+    context.run.remarks.append(lambda: remarks_of(session))
     package = None if module is None else module.rpartition(".")[0]
     if module is not None and path.name == "__main__.py":
         package = module
