@@ -19,6 +19,10 @@ os.environ.setdefault(
 )
 
 
+collect_ignore = ["programs"]
+"""They are run by tests, and are none."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--adr", metavar="NNNN", help="run only the tests that hold decisions of ADR NNNN"

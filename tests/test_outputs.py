@@ -17,71 +17,15 @@ import pytest
 
 from kernbench.errors import OutputError, UsageError
 from kernbench.outputs import SUFFIX, Outputs, as_text, name_of, whole_file, write_text
+from tests.programs import PROGRAMS
 
 NUM_KILLS = 50
-# One process forks the writers: none is started 50 times. A writer stops for a moment between its
-# lines, as one that computes them does, so that signals find it at work.
-WRITERS = """
-import json, os, random, signal, sys, time
-from kernbench.cli.console.interrupt import interruptible
-from kernbench.outputs import Outputs
-
-folder, num_kills = sys.argv[1], int(sys.argv[2])
-names = [os.path.join(folder, each) for each in ("log", "trace", "json")]
-
-def write(number, begun=lambda: None):
-    with Outputs({f"--{each}": each for each in names}) as outputs:
-        begun()
-        for each in names:
-            with outputs.writing(f"--{each}") as file:
-                for line in range(40):
-                    file.write(b"%d\\n" % number * 500)
-                    time.sleep(0.0001)
-        outputs.publish()
-
-chosen = random.Random(11)
-began = time.monotonic()
-write(0)
-takes_s = time.monotonic() - began
-for number in range(1, num_kills + 1):
-    how = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[number % 3]
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            with interruptible():
-                tell = lambda: os.write(writer, b"!")
-                # Who is asked to end takes away what is its own: it must have taken the places
-                # over from a writer that was killed.
-                if how == signal.SIGKILL:
-                    tell()
-                    write(number)
-                else:
-                    write(number, tell)
-            status = 0
-        except KeyboardInterrupt:
-            status = 130
-        finally:
-            os._exit(status)
-    os.read(reader, 1)
-    os.close(reader), os.close(writer)
-    time.sleep(chosen.random() * takes_s * 1.1)
-    os.kill(child, how)
-    _, status = os.waitpid(child, 0)
-    found = []
-    for each in names:
-        lines = set(open(each).read().split())
-        found.append([len(lines), int(lines.pop()), os.path.getsize(each)])
-    left = [each for each in os.listdir(folder) if each.endswith(".kernbench")]
-    print(json.dumps([number, int(how), os.waitstatus_to_exitcode(status), found, left]))
-"""
 
 
 @pytest.mark.adr("0110-D1")
 def test_a_file_is_the_old_or_the_new_one_wherever_its_writer_is_killed(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WRITERS, str(tmp_path), str(NUM_KILLS)],
+        [sys.executable, str(PROGRAMS / "killed_writers.py"), str(tmp_path), str(NUM_KILLS)],
         capture_output=True,
         text=True,
         check=True,
@@ -193,21 +137,8 @@ def test_a_file_that_a_killed_writer_has_left_has_no_say(tmp_path: Path) -> None
 
 
 def test_a_forked_process_takes_nothing_away(tmp_path: Path) -> None:
-    source = """
-import os, sys
-from kernbench.outputs import Outputs, take_away
-with Outputs({"--log": sys.argv[1]}) as outputs:
-    with outputs.writing("--log") as file:
-        file.write(b"whole")
-        file.flush()
-        child = os.fork()
-        if not child:
-            take_away()
-            os._exit(0)
-        os.waitpid(child, 0)
-    outputs.publish()
-"""
-    subprocess.run([sys.executable, "-c", source, str(tmp_path / "out")], check=True)
+    command = [sys.executable, str(PROGRAMS / "forking_writer.py"), str(tmp_path / "out")]
+    subprocess.run(command, check=True)
     assert (tmp_path / "out").read_text() == "whole"
 
 

@@ -61,15 +61,18 @@ def named(path: Path, node: ast.AST) -> Iterator[Definition]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
         if text.endswith(".py") and "\n" not in text:
-            yield from ((each, tree(each)) for each in folder_of(path).rglob(text))
+            for each in folders_of(path):
+                if (each / text).is_file():
+                    yield each / text, tree(each / text)
         elif ASSERTS.search(text):
             yield path, ast.Assert()
 
 
-def folder_of(path: Path) -> Path:
-    """Return the folder of tests below which the programs are that a test runs."""
+def folders_of(path: Path) -> list[Path]:
+    """Return the folders of the programs that a test runs."""
     inside = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
-    return TESTS / inside[0] if len(inside) > 1 else path.parent
+    own = TESTS / inside[0] / "programs" if len(inside) > 1 else path.parent
+    return [own, TESTS / "programs"]
 
 
 def cases_of(program: ast.Module, test: ast.AST) -> list[ast.stmt]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,55 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from kernbench.cli.app import app
+from tests.programs import PROGRAMS
 
 Run = Callable[..., tuple[int, str, str]]
-
-BENCH = '''
-"""Does it add up?"""
-import os
-
-class Speechless(Exception):
-    def __str__(self):
-        return 1 / 0
-
-def run(torch, size: int = 4, how: str = "fine"):
-    print("the bench speaks")
-    x = torch.ones(size)
-    if how == "check":
-        torch.testing.assert_close(x, torch.full(size, 3.0))
-    if how == "assert":
-        assert x.tolist() == [3.0] * size, "ones are not threes"
-    if how == "error":
-        torch.reshape_everything(x)
-    if how in ("rank", "ctrl-c"):
-        torch.multiprocessing.spawn(worker, args=(torch, how), nprocs=torch.world_size)
-    if how == "interrupt":
-        raise KeyboardInterrupt
-    if how == "speechless":
-        raise Speechless
-    if how == "base":
-        raise GeneratorExit("of no kind of Exception")
-    if how == "homeless":
-        os.mkdir("home")
-        os.chdir("home")
-        os.rmdir("../home")
-        x[9]
-    if how == "exit":
-        raise SystemExit(7)
-
-def worker(rank, torch, how):
-    if rank == 1:
-        raise KeyboardInterrupt if how == "ctrl-c" else ValueError("bad luck")
-    torch.distributed.init_process_group()
-    torch.distributed.barrier()
-'''
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KERNBENCH_DEBUG", raising=False)
-    (tmp_path / "bench.py").write_text(BENCH)
+    shutil.copy(PROGRAMS / "failing_bench.py", tmp_path / "bench.py")
 
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as status:

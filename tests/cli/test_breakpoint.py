@@ -5,46 +5,30 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernbench.cli.console.progress import progress
+from tests.programs import PROGRAMS
 
-BENCH = """
-def run(torch):
-    torch.multiprocessing.spawn(worker, args=(torch,), nprocs=torch.world_size)
-
-def worker(rank, torch):
-    torch.distributed.init_process_group()
-    x = torch.full((4,), float(rank + 1))
-    torch.distributed.all_reduce(x)
-    if rank == 1:
-        found = 10 * rank
-        breakpoint()
-        found += 1
-    torch.distributed.all_reduce(x)
-    print("rank", rank, "ends with", x.tolist()[0])
-"""
+BENCH = str(PROGRAMS / "stopping_bench.py")
 
 
-def debug(tmp_path: Path, commands: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "bench.py").write_text(BENCH)
+def debug(commands: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", "bench.py", "--ranks", "2"],
+        [sys.executable, "-m", "kernbench", "run", BENCH, "--ranks", "2"],
         input=commands,
         capture_output=True,
         text=True,
         check=False,
-        cwd=tmp_path,
         timeout=120,
     )
 
 
 @pytest.mark.adr("0053-D1")
-def test_pdb_looks_into_a_rank_and_the_run_goes_on(tmp_path: Path) -> None:
-    done = debug(tmp_path, "p rank, found\np x.tolist()\nn\nn\np found\nup\np rank\nc\n")
+def test_pdb_looks_into_a_rank_and_the_run_goes_on() -> None:
+    done = debug("p rank, found\np x.tolist()\nn\nn\np found\nup\np rank\nc\n")
     assert done.returncode == 0, done.stderr
     assert "(1, 10)" in done.stdout
     assert "[3.0, 3.0, 3.0, 3.0]" in done.stdout, "a host read works at the prompt"
@@ -55,8 +39,8 @@ def test_pdb_looks_into_a_rank_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.adr("0053-D1")
-def test_leaving_pdb_ends_the_run_as_an_interrupt_does(tmp_path: Path) -> None:
-    done = debug(tmp_path, "q\n")
+def test_leaving_pdb_ends_the_run_as_an_interrupt_does() -> None:
+    done = debug("q\n")
     assert done.returncode == 130
     assert done.stderr == "interrupted\n"
     assert "ends with" not in done.stdout

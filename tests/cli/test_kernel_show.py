@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,60 +13,9 @@ from kernbench.cli.programs.kernel_capture import capture
 from kernbench.hardware import load_machine
 from kernbench.kernel_time import outline_kernel
 from kernbench.report import format_ns
+from tests.programs import PROGRAMS
 
 Run = Callable[..., tuple[int, str, str]]
-
-KERNELS = """
-import sys
-import triton
-import triton.language as tl
-
-@triton.jit
-def accumulate(x, out, n, scale, BLOCK: tl.constexpr):
-    program = tl.program_id(0)
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for i in tl.range(4, num_stages=2):
-        offsets = (program * 4 + i) * BLOCK + tl.arange(0, BLOCK)
-        total += tl.load(x + offsets, mask=offsets < n)
-    tl.device_print("total", tl.sum(total, axis=0))
-    tl.store(out + program * BLOCK + tl.arange(0, BLOCK), total * scale)
-
-@triton.jit
-def pick(x, out, BLOCK: tl.constexpr):
-    index = tl.load(x + tl.arange(0, BLOCK)).to(tl.int32)
-    tl.store(out + index, index)
-
-@triton.jit
-def unused(x):
-    pass
-"""
-
-BENCH = (
-    KERNELS
-    + """
-def run(torch, n: int = 256, block: int = 32):
-    x, out = torch.zeros(n), torch.zeros(n)
-    print("the bench speaks")
-    accumulate[(n // (4 * block),)](x, out, n, 0.5, BLOCK=block, num_stages=2)
-    accumulate[(1,)](x, out, n, 0.5, BLOCK=2 * block)
-    pick[(1,)](x, out, BLOCK=block)
-    assert x.tolist() == [0.0] * n
-"""
-)
-
-SCRIPT = (
-    KERNELS
-    + """
-from kernbench.runtime_api import current_context
-
-if __name__ == "__main__":
-    torch = current_context()
-    x, out = torch.zeros(256), torch.zeros(256)
-    accumulate[(2,)](x, out, 256, 0.5, BLOCK=int(sys.argv[1]))
-    if len(sys.argv) > 2:
-        unused[(1,)](x)
-"""
-)
 
 
 @pytest.fixture
@@ -76,8 +26,8 @@ def show(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("KERNBENCH_DEBUG", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    (tmp_path / "bench.py").write_text(BENCH)
-    (tmp_path / "script.py").write_text(SCRIPT)
+    shutil.copy(PROGRAMS / "shown_kernels.py", tmp_path / "bench.py")
+    shutil.copy(PROGRAMS / "shown_script.py", tmp_path / "script.py")
 
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as status:
@@ -120,7 +70,7 @@ def test_the_first_launch_is_shown_from_signature_to_schedule(show: Run) -> None
 def test_commands_are_a_tree_with_loops_and_source_lines(show: Run) -> None:
     _, out, _ = show("bench.py:accumulate")
     commands = section(out, "commands of one program")
-    source = BENCH.splitlines()
+    source = (PROGRAMS / "shown_kernels.py").read_text().splitlines()
     where = {line.rsplit(maxsplit=1)[1] for line in commands}
     load = 1 + next(i for i, line in enumerate(source) if "tl.load(x + offsets" in line)
     assert f"bench.py:{load}" in where
@@ -263,45 +213,9 @@ def test_locations_lead_to_lines_through_names_and_calls() -> None:
     assert not any("loc" in line for line in lines)
 
 
-DECIDING = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def sum_ragged(x, lengths, out, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for start in range(0, tl.load(lengths + row), BLOCK):
-        total += tl.load(x + row * 256 + start + tl.arange(0, BLOCK))
-    tl.store(out + row, tl.sum(total, axis=0))
-
-@triton.jit
-def take_turns(lock, total):
-    while tl.atomic_cas(lock, 0, 1) == 1:
-        pass
-    tl.store(total, tl.load(total) + 1)
-    tl.atomic_xchg(lock, 0)
-
-@triton.jit
-def double(x, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x + at, tl.load(x + at) * 2)
-
-def run(torch):
-    x = torch.ones(4, 256)
-    lengths = torch.tensor([32, 64, 64, 256], dtype="i32")
-    out = torch.zeros(4)
-    sum_ragged[(4,)](x, lengths, out, BLOCK=32)
-    assert out.tolist() == lengths.tolist()
-    total = torch.zeros(1, dtype="i32")
-    take_turns[(12,)](torch.zeros(1, dtype="i32"), total)
-    double[(int(total[0].item()),)](x, BLOCK=32)
-"""
-
-
 @pytest.fixture
 def deciding(show: Run, tmp_path: Path) -> Run:
-    (tmp_path / "deciding.py").write_text(DECIDING)
+    shutil.copy(PROGRAMS / "deciding_kernels.py", tmp_path / "deciding.py")
     return show
 
 
@@ -336,50 +250,13 @@ def test_a_kernel_after_one_that_decides_by_data_is_found(deciding: Run) -> None
     assert "grid 12 x 1 x 1" in out
 
 
-TIMED = """
-import triton
-import triton.language as tl
-from kernbench import DPPolicy
-
-@triton.jit
-def square(a, c, N: tl.constexpr, BLOCK: tl.constexpr):
-    m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    sums = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
-    for start in range(0, N, BLOCK):
-        k = start + tl.arange(0, BLOCK)
-        left = tl.load(a + m[:, None] * N + k[None, :])
-        sums = tl.dot(left, tl.load(a + k[:, None] * N + n[None, :]), sums)
-    tl.store(c + m[:, None] * N + n[None, :], sums.to(tl.float16))
-
-@triton.jit
-def copy_columns(x, out, N: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    rows = tl.arange(0, 128)[:, None] * N
-    tl.store(out + rows + at[None, :], tl.load(x + rows + at[None, :]))
-
-@triton.jit
-def ragged(x, lengths, BLOCK: tl.constexpr):
-    for start in range(0, tl.load(lengths + tl.program_id(0)), BLOCK):
-        at = tl.program_id(0) * 4096 + start + tl.arange(0, BLOCK)
-        tl.store(x + at, tl.load(x + at) + 1)
-
-def run(torch):
-    a = torch.zeros(2048, 2048, dtype="f16")
-    square[(16, 16)](a, torch.empty(2048, 2048, dtype="f16"), N=2048, BLOCK=128)
-    x = torch.zeros(128, 4096, dp=DPPolicy(num_cubes=1))
-    copy_columns[(1024,)](x, torch.empty(128, 4096), N=4096, BLOCK=4)
-    ragged[(2,)](torch.zeros(2, 4096), torch.tensor([1024, 4096], dtype="i32"), BLOCK=256)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.adr("0046-D2")
 @pytest.mark.parametrize("machine", ["ahbm", "h100-sxm", "a100-sxm-80g"])
 def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
     show: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str
 ) -> None:
-    (tmp_path / "timed.py").write_text(TIMED)
+    shutil.copy(PROGRAMS / "timed_kernels.py", tmp_path / "timed.py")
     with pytest.raises(SystemExit):
         app(["run", "timed.py", "--machine", machine, "--json", "-"])
     report = json.loads(capsys.readouterr().out)
@@ -393,9 +270,8 @@ def test_the_time_shown_is_the_time_of_the_launch_in_a_run(
 
 
 @pytest.mark.adr("0046-D2")
-def test_the_parts_of_a_launch_add_up_to_its_time(tmp_path: Path) -> None:
-    (tmp_path / "timed.py").write_text(TIMED)
-    path = str(tmp_path / "timed.py")
+def test_the_parts_of_a_launch_add_up_to_its_time() -> None:
+    path = str(PROGRAMS / "timed_kernels.py")
     for name in ("square", "copy_columns", "ragged"):
         (launch,) = capture(path, name, (), "h100-sxm", None, only_first=True).launches
         machine = load_machine("h100-sxm", 1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,43 +11,9 @@ import pytest
 
 from kernbench.cli.app import app
 from kernbench.cli.programs.torch_stand_in import torch_stands_in
+from tests.programs import PROGRAMS
 
 Run = Callable[..., tuple[int, str, str]]
-
-PROGRAM = """
-import sys
-import triton
-import triton.language as tl
-from beside import SCALE
-
-DEVICE = triton.runtime.driver.active.get_active_torch_device()
-TARGET = triton.runtime.driver.active.get_current_target()
-
-@triton.jit
-def fill(out, n, value, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + offsets, offsets * value, mask=offsets < n)
-
-def main(arguments):
-    from kernbench.runtime_api import current_context
-
-    out = current_context().zeros(100)
-    launch = lambda: fill[(4,)](out, 100, SCALE, BLOCK=32)
-    ms = triton.testing.do_bench(launch)
-    assert out.tolist() == [0] * 100, "timing must not touch data"
-    launch()
-    assert out.tolist() == [SCALE * i for i in range(100)]
-    print(f"{DEVICE=} {TARGET.backend=} {arguments=} {ms=:.6f}")
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-    if "--exit" in sys.argv:
-        sys.exit(sys.argv[-1])
-    if "--status" in sys.argv:
-        sys.exit(int(sys.argv[-1]))
-    if "--raise" in sys.argv:
-        raise LookupError("nothing there")
-"""
 
 
 @pytest.fixture
@@ -54,7 +21,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KERNBENCH_DEBUG", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    (tmp_path / "program.py").write_text(PROGRAM)
+    shutil.copy(PROGRAMS / "script.py", tmp_path / "program.py")
     (tmp_path / "beside.py").write_text("SCALE = 3\n")
     monkeypatch.delitem(sys.modules, "beside", raising=False)
 
@@ -88,23 +55,6 @@ def test_a_program_may_hear_of_a_gpu_while_triton_compiles_for_kernbench(
     assert f"TARGET.backend='{target}'" in out
 
 
-PRODUCT = """
-import triton
-import triton.language as tl
-from kernbench.runtime_api import current_context
-
-@triton.jit
-def product(a, b, out):
-    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    tl.store(out + at, tl.dot(tl.load(a + at), tl.load(b + at)))
-
-torch = current_context()
-out = torch.zeros(16, 16)
-product[(1,)](torch.full((16, 16), 1 + 2**-11 + 2**-20), torch.ones(16, 16), out)
-print("each is", out[3, 5].item() / 16)
-"""
-
-
 @pytest.mark.adr("0045-D2")
 @pytest.mark.parametrize(
     ("options", "factor"),
@@ -118,7 +68,7 @@ print("each is", out[3, 5].item() / 16)
 def test_the_command_line_chooses_how_tf32_is_computed(
     run: Run, options: list[str], factor: float
 ) -> None:
-    Path("product.py").write_text(PRODUCT)
+    shutil.copy(PROGRAMS / "tf32_product.py", "product.py")
     status, out, err = run(*options, "product.py")
     assert (status, err) == (0, "")
     assert f"each is {factor}" in out
@@ -270,13 +220,7 @@ def test_pytorch_is_prepared_when_the_program_imports_it(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    (tmp_path / "torch.py").write_text(
-        "class overrides:\n    class TorchFunctionMode:\n"
-        "        def __enter__(self): pass\n        def __exit__(self, *_): pass\n"
-        "class Tensor:\n    is_cuda = False\nclass cuda: pass\nclass cpu: pass\n"
-        "class device: pass\n"
-        "class nn:\n    class functional:\n        layer_norm = None\n"
-    )
+    shutil.copy(PROGRAMS / "bare_torch.py", tmp_path / "torch.py")
     hooks = list(sys.meta_path)
     with torch_stands_in({"name": "a SIP"}, [].append):
         assert "torch" not in sys.modules, "only the program imports PyTorch"
@@ -285,7 +229,8 @@ def test_pytorch_is_prepared_when_the_program_imports_it(
         assert torch.Tensor().is_cuda is True
     assert torch.Tensor().is_cuda is False
     assert sys.meta_path == hooks
-    monkeypatch.delitem(sys.modules, "torch")
+    # monkeypatch would put it back, for all tests that follow.
+    del sys.modules["torch"]
     with torch_stands_in({}, [].append):
         pass
     assert sys.meta_path == hooks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,30 +18,7 @@ from tests.conformance.run_suite import (
     write_allowed,
 )
 from tests.conformance.suites import DISTRIBUTED, TRITON, run_as_programs
-
-TESTS = """
-import unittest
-import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
-
-class Tests(DTensorTestBase):
-    @with_comms
-    def test_passes(self):
-        x = torch.ones(2, device=self.device_type)
-        dist.all_reduce(x)
-        assert x.is_cuda and x.tolist() == [4.0, 4.0]
-
-    @with_comms
-    def test_fails(self):
-        if self.rank == 1:
-            raise ValueError("of rank 1")
-        dist.barrier()
-
-    @with_comms
-    def test_skips(self):
-        self.skipTest("for a reason")
-"""
+from tests.programs import PROGRAMS
 
 
 def git(folder: Path, *words: str) -> str:
@@ -103,7 +81,7 @@ def test_files_of_pytorchs_form_are_run_as_programs_with_devices(tmp_path: Path)
     pytest.importorskip("torch")
     folder = tmp_path / "suite"
     (folder / "tensor").mkdir(parents=True)
-    (folder / "tensor" / "test_two.py").write_text(TESTS)
+    shutil.copy(PROGRAMS / "dtensor_tests.py", folder / "tensor" / "test_two.py")
     outcomes = tmp_path / "outcomes.jsonl"
     run_as_programs(DISTRIBUTED, folder, outcomes, [], 100)
     found = read_outcomes(outcomes)

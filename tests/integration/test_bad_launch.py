@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import kernbench
 from kernbench import errors
+from tests.programs import PROGRAMS
 
 
 @triton.jit
@@ -206,45 +207,29 @@ def test_any_launch_works_or_raises_an_error_of_ours(
         np.testing.assert_array_equal(found, np.arange(size) < covered)
 
 
-BENCH = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def broken(x_ptr, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    tl.store(x_ptr + at, misspelled)
-
-def run(torch):
-    broken[(1,)](torch.ones(64), BLOCK=64)
-"""
-
-
-def test_a_numpy_array_in_a_plain_launch_is_told_what_to_do(tmp_path: Path) -> None:
-    plain = BENCH.replace("misspelled", "1.0")
-    plain = plain.replace("torch.ones(64)", "__import__('numpy').ones(64)")
-    (tmp_path / "bench.py").write_text(plain)
-    done = subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", "bench.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+def run_bench(given: str) -> subprocess.CompletedProcess[str]:
+    program = str(PROGRAMS / "bad_launches.py")
+    return subprocess.run(
+        [sys.executable, "-m", "kernbench", "run", program, "--param", f"given={given}"],
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
+
+def test_a_numpy_array_in_a_plain_launch_is_told_what_to_do() -> None:
+    done = run_bench("array")
     assert done.returncode == 1
     assert "ndarray" in done.stderr
     assert "torch.from_numpy" in done.stderr
-    assert "bench.py:11" in done.stderr
+    assert "bad_launches.py:23" in done.stderr
 
 
-def test_a_kernel_that_does_not_compile_shows_its_line_and_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "bench.py").write_text(BENCH)
-    done = subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", "bench.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+def test_a_kernel_that_does_not_compile_shows_its_line_and_no_traceback() -> None:
+    done = run_bench("tensor")
     assert done.returncode == 1
     assert "CompilationError" in done.stderr
     assert "def broken(x_ptr" in done.stderr
     assert "misspelled is not defined" in done.stderr
-    assert "bench.py:11" in done.stderr
+    assert "bad_launches.py:21" in done.stderr
     assert "Traceback" not in done.stderr
     assert "src/kernbench" not in done.stderr
     assert "site-packages" not in done.stderr

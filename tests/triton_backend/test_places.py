@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +13,13 @@ import kernbench
 from kernbench.errors import OutOfBoundsError
 from kernbench.triton_backend import TcmExhaustedError, activate, binary
 from kernbench.triton_backend.places import files_of, moved_files, with_files
+from tests.programs import PROGRAMS
 from tests.triton_backend.recording import RecordingLauncher, Tensor
 
-HELPER = """import triton
-import triton.language as tl
 
-
-@triton.jit
-def doubled(x):
-    return x * 2
-"""
-KERNEL = """import triton
-import triton.language as tl
-import {helper}
-from {helper} import doubled
-
-
-@triton.jit
-def scale(x_ptr, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x_ptr + at, {helper}.doubled(doubled(tl.load(x_ptr + at, mask=at < n))))
-"""
-
-
-def load(path: Path, text: str, patch: pytest.MonkeyPatch) -> Any:
+def load(path: Path, program: str, patch: pytest.MonkeyPatch) -> Any:
     path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_text(text)
+    shutil.copy(PROGRAMS / program, path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -48,8 +30,8 @@ def load(path: Path, text: str, patch: pytest.MonkeyPatch) -> Any:
 
 
 def kernel_in(folder: Path, patch: pytest.MonkeyPatch, name: str = "kernels") -> Any:
-    load(folder / "kb_helper.py", HELPER, patch)
-    return load(folder / f"{name}.py", KERNEL.format(helper="kb_helper"), patch).scale
+    load(folder / "kb_helper.py", "kb_helper.py", patch)
+    return load(folder / f"{name}.py", "scale_kernel.py", patch).scale
 
 
 def files_shown(found: binary.KernelBinary) -> set[str]:
@@ -77,12 +59,12 @@ def test_a_copy_of_a_file_is_named_in_errors(
         kernel = kernel_in(tmp_path, monkeypatch, name)
         with (
             kernbench.RuntimeContext(ranks=1) as torch,
-            pytest.raises(OutOfBoundsError, match=f"tt.store at {name}.py:10 writes"),
+            pytest.raises(OutOfBoundsError, match=f"tt.store at {name}.py:12 writes"),
         ):
             kernel[(1,)](torch.zeros(4), 4, BLOCK=8)
         with (
             activate(RecordingLauncher(tcm_bytes=16)),
-            pytest.raises(TcmExhaustedError, match=rf"(?s)tt.load 16xf32 at {name}.py:10"),
+            pytest.raises(TcmExhaustedError, match=rf"(?s)tt.load 16xf32 at {name}.py:12"),
         ):
             kernel[(1,)](Tensor("fp32"), 4, BLOCK=16)
 

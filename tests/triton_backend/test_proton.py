@@ -16,6 +16,7 @@ from kernbench import ops
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.runtime_api import RuntimeContext
 from kernbench.triton_backend import activate
+from tests.programs import PROGRAMS
 from tests.triton_backend.recording import RecordingLauncher, Tensor
 
 # Before 3.8 Triton's profiler finds the backends of vendors only; ours is to be named.
@@ -129,19 +130,7 @@ def test_files_that_cannot_be_and_sessions_that_are_not_are_named(tmp_path: Path
 @pytest.mark.adr("0050-D8")
 def test_outside_of_a_run_the_library_is_tritons_own() -> None:
     # In a process of its own: other tests keep runs open.
-    source = """
-import sys
-import triton.profiler
-import kernbench
-library = sys.modules["triton._C.libproton"]
-before = library.proton
-with kernbench.RuntimeContext(machine="ahbm", ranks=1):
-    assert library.proton is not before
-    assert sys.modules["triton.profiler.profile"].libproton is not before
-assert library.proton is before
-assert sys.modules["triton.profiler.profile"].libproton is before
-"""
-    subprocess.run([sys.executable, "-c", source], check=True)
+    subprocess.run([sys.executable, str(PROGRAMS / "profiler_outside.py")], check=True)
 
 
 def test_kernels_are_recorded_without_their_hook_too(tmp_path: Path) -> None:

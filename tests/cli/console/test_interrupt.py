@@ -16,17 +16,7 @@ import pytest
 
 import kernbench.cli
 from kernbench.cli.console.interrupt import interruptible
-
-BENCH = """
-def run(torch):
-    torch.multiprocessing.spawn(worker, args=(torch,), nprocs=torch.world_size)
-
-def worker(rank, torch):
-    print("ready", flush=True)
-    while True:
-        torch.ones(4)
-        torch.ahbm.synchronize()
-"""
+from tests.programs import PROGRAMS
 
 
 def interrupted(args: list[str], folder: Path, *, group: bool = False) -> tuple[int, str]:
@@ -57,8 +47,8 @@ def interrupted(args: list[str], folder: Path, *, group: bool = False) -> tuple[
 @pytest.mark.slow
 @pytest.mark.adr("0011-D3")
 def test_ctrl_c_ends_a_run_with_status_130_and_says_where_every_rank_was(tmp_path: Path) -> None:
-    (tmp_path / "endless.py").write_text(BENCH)
-    status, err = interrupted(["-m", "kernbench", "run", "endless.py", "--ranks", "2"], tmp_path)
+    bench = str(PROGRAMS / "endless.py")
+    status, err = interrupted(["-m", "kernbench", "run", bench, "--ranks", "2"], tmp_path)
     assert status == 130, err
     first, *ranks = err.splitlines()
     assert first == "interrupted", err
@@ -169,24 +159,8 @@ def test_ctrl_c_to_all_processes_of_validate_is_one_line(tmp_path: Path) -> None
     lines = [f"A100,gemm,fp16,{m},64,64,9.9,a source" for m in range(1, 100)]
     data = tmp_path / "rows.csv"
     data.write_text("\n".join(["device,op,dtype,m,n,k,time_us,source", *lines]))
-    program = f"""
-import sys
-from kernbench.cli import main
-from kernbench.accuracy.validation.scores import score
-held = score._interrupts_held
-class Telling:
-    def __enter__(self):
-        self.held = held()
-        self.held.__enter__()
-    def __exit__(self, *error):
-        self.held.__exit__(*error)
-        print("ready", flush=True)
-score._interrupts_held = Telling
-if __name__ == "__main__":
-    sys.argv[1:] = ["validate", {str(data)!r}, "--jobs", "2"]
-    main()
-"""
-    assert interrupted(["-c", program], tmp_path, group=True) == (130, "interrupted\n")
+    program = [str(PROGRAMS / "told_validation.py"), str(data), "--jobs", "2"]
+    assert interrupted(program, tmp_path, group=True) == (130, "interrupted\n")
 
 
 def test_ctrl_c_while_the_command_is_imported_is_status_130(

@@ -7,26 +7,12 @@ import sys
 
 import pytest
 
-PROGRAM = """
-import atexit, sys, threading, time
-from kernbench.cli.console.leaving import leave
-
-class Loud:
-    def __del__(self):
-        print("taken apart")
-
-kept = Loud()
-atexit.register(print, "registered")
-{before}
-print("written")
-leave(3)
-print("goes on")
-"""
+from tests.programs import PROGRAMS
 
 
 def output_of(before: str) -> tuple[list[str], int]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before=before)],
+        [sys.executable, str(PROGRAMS / "leaving.py"), before],
         capture_output=True,
         text=True,
         check=False,

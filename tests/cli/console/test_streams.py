@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-BENCH = """
-from pathlib import Path
-
-def run(torch):
-    torch.zeros(64)
-    for number in range(50_000):
-        print("line", number)
-    Path("went_on").touch()
-"""
+from tests.programs import PROGRAMS
 
 
 def piped(command: str, folder: Path) -> tuple[str, str, int]:
@@ -32,7 +25,7 @@ def piped(command: str, folder: Path) -> tuple[str, str, int]:
 
 @pytest.mark.adr("0110-D5")
 def test_a_reader_that_goes_away_is_no_failure_and_loses_no_file(tmp_path: Path) -> None:
-    (tmp_path / "loud.py").write_text(BENCH)
+    shutil.copy(PROGRAMS / "loud.py", tmp_path)
     assert piped("run loud.py", tmp_path) == ("line 0\n", "", 0)
     assert not (tmp_path / "went_on").exists()
     command = "run loud.py --json r.json --log o.parquet --trace t.json"
