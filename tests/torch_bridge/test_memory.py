@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ torch = pytest.importorskip("torch")
 
 from kernbench.errors import OutOfMemoryError  # noqa: E402
 from kernbench.hardware import machine_text  # noqa: E402
-from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.memory import CachingAllocator, DeviceFullError, MemoryBlock  # noqa: E402
-from tests.torch_bridge.running import simulated  # noqa: E402
+from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
 
 MIB = 1 << 20
 
@@ -170,112 +170,59 @@ def test_an_equal_request_is_not_looked_at_again_before_the_free_blocks_change()
     assert len(looked) == 3
 
 
-def run(folder: Path, source: str, data: bool, machine: str = "ahbm:2") -> RuntimeContext:
-    path = folder / "program.py"
-    path.write_text("import torch\n" + source)
-    return simulated(path, data=data, machine=machine)
+run = partial(simulated, "memory.py", machine="ahbm:2")
 
 
 @pytest.mark.adr("0065-D2")
 @pytest.mark.parametrize("data", [True, False])
-def test_programs_see_what_their_tensors_take(tmp_path: Path, data: bool) -> None:
-    source = """
-cuda, MIB = torch.cuda, 1 << 20
-assert cuda.memory_allocated() == cuda.memory_reserved() == 0
-x = torch.empty(4 * MIB, device="cuda")
-assert cuda.memory_allocated() == 16 * MIB == cuda.memory_reserved()
-view = x[: 10]
-del x
-assert cuda.memory_allocated() == 16 * MIB  # the view holds on to it
-y = view.clone()
-assert cuda.memory_allocated() == 16 * MIB + 512
-del view
-assert cuda.memory_allocated(0) == 512 and cuda.max_memory_allocated() == 16 * MIB + 512
-cuda.reset_peak_memory_stats()
-assert cuda.max_memory_allocated() == 512
-assert cuda.memory_allocated("cuda:1") == 0
-free, total = cuda.mem_get_info()
-assert total == cuda.get_device_properties(0).total_memory and total - free == 18 * MIB
-cuda.empty_cache()
-assert cuda.memory_reserved() == 2 * MIB == total - cuda.mem_get_info()[0]
-assert "Allocated memory" in cuda.memory_summary()
-y.untyped_storage().resize_(2 * MIB)
-assert cuda.memory_allocated() == 2 * MIB
-y.untyped_storage().resize_(0)
-assert cuda.memory_allocated() == 0
-assert torch.accelerator.memory_allocated() == 0
-"""
-    run(tmp_path, source, data)
+def test_programs_see_what_their_tensors_take(data: bool) -> None:
+    run("programs_see_what_their_tensors_take", data=data)
 
 
 @pytest.mark.adr("0065-D2")
 @pytest.mark.parametrize("data", [True, False])
-def test_saved_tensors_and_gradients_count_while_they_live(tmp_path: Path, data: bool) -> None:
+def test_saved_tensors_and_gradients_count_while_they_live(data: bool) -> None:
     """Closed form: one 4 MiB tensor per layer is saved, and freed as backward comes by."""
-    source = """
-n = 1 << 20
-x = torch.zeros(n, device="cuda", requires_grad=True)
-y = x
-before = torch.cuda.memory_allocated()
-for _ in range(5):
-    y = y.exp()
-assert torch.cuda.memory_allocated() - before == 5 * 4 * n
-loss = y.sum()
-del y
-loss.backward()
-assert torch.cuda.memory_allocated() == 2 * 4 * n + 512  # x, its gradient, the loss
-"""
-    run(tmp_path, source, data)
+    run("saved_tensors_and_gradients_count_while_they_live", data=data)
+
+
+@pytest.fixture
+def small_machine(tmp_path: Path) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 0.0625", machine_text("ahbm")[0]))
+    return str(path)
+
+
+def last_line_of(case: str) -> int:
+    """Return the number of the line at which a program runs out of memory."""
+    lines = (PROGRAMS / "memory.py").read_text().splitlines()
+    start = lines.index(f"def {case}() -> None:")
+    return next(n for n, line in enumerate(lines, 1) if n > start and "# where the error" in line)
 
 
 @pytest.mark.adr("0065-D3")
-def test_too_much_is_an_error_that_names_the_allocation(tmp_path: Path) -> None:
-    machine = tmp_path / "small.yaml"
-    text = re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 0.0625", machine_text("ahbm")[0])
-    machine.write_text(text)
-    source = """
-kept = torch.zeros(1 << 20, device="cuda")
-try:
-    kept.expand(1 << 10, -1).clone()
-except torch.cuda.OutOfMemoryError as error:
-    assert "Tried to allocate 4.00 GiB for aten.clone" in str(error), error
-else:
-    raise AssertionError
-kept = [kept + each for each in range(1 << 10)]
-"""
+def test_too_much_is_an_error_that_names_the_allocation(small_machine: str) -> None:
+    case = "too_much_is_an_error_that_names_the_allocation"
     with pytest.raises(OutOfMemoryError) as caught:
-        run(tmp_path, source, data=False, machine=str(machine))
+        run(case, data=False, machine=small_machine)
     said = str(caught.value)
     assert isinstance(caught.value, torch.OutOfMemoryError)
-    for part in ("4.00 MiB for aten.add on rank 0 at", "program.py:10", "most of it", "aten.zeros"):
+    line = f"memory.py:{last_line_of(case)}"
+    for part in ("4.00 MiB for aten.add on rank 0 at", line, "most of it", "aten.zeros"):
         assert part in said, said
 
 
 @pytest.mark.adr("0065-D3")
-def test_too_much_of_what_was_done_before_is_an_error_too(tmp_path: Path) -> None:
-    machine = tmp_path / "small.yaml"
-    machine.write_text(re.sub(r"hbm_gib: [\d.]+", "hbm_gib: 0.0625", machine_text("ahbm")[0]))
-    source = """
-x = torch.zeros(1 << 20, device="cuda")
-kept = [x + x for _ in range(100)]
-"""
-    with pytest.raises(OutOfMemoryError, match=r"4.00 MiB for aten.add on rank 0 at .*py:4"):
-        run(tmp_path, source, data=True, machine=str(machine))
+def test_too_much_of_what_was_done_before_is_an_error_too(small_machine: str) -> None:
+    case = "too_much_of_what_was_done_before_is_an_error_too"
+    words = rf"4.00 MiB for aten.add on rank 0 at .*memory.py:{last_line_of(case)}"
+    with pytest.raises(OutOfMemoryError, match=words):
+        run(case, machine=small_machine)
 
 
 @pytest.mark.adr("0065-D3")
-def test_a_run_ends_with_the_peak_of_each_rank(tmp_path: Path) -> None:
-    source = """
-import os
-rank = int(os.environ["RANK"])
-torch.cuda.set_device(rank)
-torch.empty((4 if rank < 2 else 8) << 20, dtype=torch.uint8, device="cuda")
-torch.cuda.reset_peak_memory_stats()
-assert torch.cuda.max_memory_allocated() == 0
-"""
-    path = tmp_path / "program.py"
-    path.write_text("import torch\n" + source)
-    context = simulated(path, nprocs=3)
+def test_a_run_ends_with_the_peak_of_each_rank() -> None:
+    context = run("a_run_ends_with_the_peak_of_each_rank", machine="ahbm:4", nprocs=3)
     capacity = context.machine.sip.hbm_bytes / (1 << 30)
     assert [line for ask in context.run.remarks for line in ask()] == [
         "peak memory of ranks 0-1, each: 4.00 MiB in tensors, 20.00 MiB reserved of "
@@ -284,50 +231,8 @@ assert torch.cuda.max_memory_allocated() == 0
     ]
 
 
-FAR_AHEAD = """
-import os
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-
-rank = int(os.environ["RANK"])
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl")
-used = torch.cuda.memory_allocated
-MIB = 1 << 20
-
-for _ in range(8):
-    x = torch.empty(MIB, device="cuda")
-    dist.all_reduce(x)
-    work = dist.all_reduce(x, async_op=True)
-    assert work.result()[0] is x
-    work.wait()
-    assert work.result()[0] is x
-assert used() == 4 * MIB and torch.cuda.max_memory_allocated() <= 8 * MIB
-del x, work
-assert used() == 0
-
-layers = torch.nn.Sequential(*(torch.nn.Linear(512, 512, bias=False) for _ in range(8))).cuda()
-for each in layers:
-    fully_shard(each)
-fully_shard(layers)
-shards = used()
-assert shards == 8 * MIB // 2, shards
-x = torch.ones(1, 512, device="cuda")
-for step in range(4):
-    torch.cuda.reset_peak_memory_stats()
-    layers(x).sum().backward()
-    layers.zero_grad()
-    # Two layers are whole at a time, one of them twice while it is put together, and gradients.
-    assert used() <= shards + MIB, (step, used() / MIB)
-    assert torch.cuda.max_memory_allocated() <= 2 * shards + 5 * MIB
-"""
-
-
 @pytest.mark.adr("0065-D1")
 @pytest.mark.parametrize("data", [True, False])
-def test_tensors_of_collectives_are_freed_when_the_program_frees_them(
-    tmp_path: Path, data: bool
-) -> None:
-    path = tmp_path / "program.py"
-    path.write_text("import torch\n" + FAR_AHEAD)
-    simulated(path, nprocs=2, data=data)
+def test_tensors_of_collectives_are_freed_when_the_program_frees_them(data: bool) -> None:
+    case = "tensors_of_collectives_are_freed_when_the_program_frees_them"
+    run(case, nprocs=2, data=data)
