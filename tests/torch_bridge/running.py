@@ -26,10 +26,11 @@ def simulated(
     machine: str = "ahbm:4",
     data: bool = True,
     private: Sequence[str] = (),
+    **options: Any,
 ) -> RuntimeContext:
     """Run a program of the folder (or a path) in this process and return its run."""
     path = PROGRAMS / program
-    context = RuntimeContext(machine=machine, ranks=nprocs, data=data)
+    context = RuntimeContext(machine=machine, ranks=nprocs, data=data, **options)
     code = compile(path.read_text(), str(path), "exec")
     # Programs may use what PyTorch deprecates.
     with context, warnings.catch_warnings():
