@@ -65,6 +65,7 @@ from kernbench.commands.trace import (
     Transfer,
     access_of,
     walk,
+    with_access,
 )
 
 __all__ = [
@@ -138,4 +139,5 @@ __all__ = [
     "uniform",
     "union",
     "walk",
+    "with_access",
 ]

@@ -9,7 +9,7 @@ the same grid and integers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -435,3 +435,12 @@ def access_of(command: Transfer) -> Access:
     if isinstance(command, DmaRead):
         return command.source
     return command.dest if isinstance(command, DmaWrite) else command.access
+
+
+def with_access(command: Transfer, access: Access) -> Transfer:
+    """Return a command that touches other addresses."""
+    if isinstance(command, DmaRead):
+        return replace(command, source=access)
+    if isinstance(command, DmaWrite):
+        return replace(command, dest=access)
+    return replace(command, access=access)

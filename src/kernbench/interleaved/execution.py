@@ -28,6 +28,7 @@ from kernbench.commands import (
     axis_dim,
     uniform,
     walk,
+    with_access,
 )
 from kernbench.dtypes import bool_
 from kernbench.errors import BadPointerError
@@ -210,12 +211,7 @@ def lanes(strand: Strand, command: Transfer, access: Access) -> tuple[Array, Arr
 def _on(strand: Strand, command: Transfer, param: int) -> Transfer:
     access = access_of(command)
     base = uniform(strand.launch.memory.buffer(param).address)
-    moved = Access(param, access.offset - base, access.dtype, access.gather)
-    if isinstance(command, DmaRead):
-        return replace(command, source=moved)
-    if isinstance(command, DmaWrite):
-        return replace(command, dest=moved)
-    return replace(command, access=moved)
+    return with_access(command, Access(param, access.offset - base, access.dtype, access.gather))
 
 
 def _one_by_one(

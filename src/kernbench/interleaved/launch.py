@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kernbench.interleaved.memory import LaunchMemory, Params, Resolve
 from kernbench.interleaved.merging import merge_groups
 from kernbench.interleaved.pacing import signalling_loops
 from kernbench.interleaved.strand import Strand
-from kernbench.kernel_ir import Module, Op, Region, SplitPrograms, tcm_use
+from kernbench.kernel_ir import Module, Op, SplitPrograms, tcm_use
 from kernbench.replay import OutsideReads, PointerArg, show_printed
 
 Array = npt.NDArray[Any]
@@ -208,12 +209,5 @@ class InterleavedLaunch:
 
 def _largest_tile(module: Module) -> int:
     """Return the most elements that a value of the module has."""
-    most = 1
-    pending: list[Region] = [function.body for function in module.functions.values()]
-    while pending:
-        for block in pending.pop().blocks:
-            for op in block.ops:
-                pending += op.regions
-                for result in op.results:
-                    most = max(most, int(np.prod(result.type.shape, dtype=np.int64)))
-    return most
+    made = (result for op in module.walk() for result in op.results)
+    return max((math.prod(value.type.shape) for value in made), default=1)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-from kernbench.kernel_ir import Block, Module, Op, Value
+from kernbench.kernel_ir import Block, Module, Value
 
 
 class Liveness:
     """Last uses inside of blocks, worked out when a block is first asked for."""
 
     def __init__(self, module: Module) -> None:
-        self._uses = Counter(
-            value
-            for function in module.functions.values()
-            for block in function.body.blocks
-            for op in block.ops
-            for value in _read_by(op)
-        )
+        self._uses = Counter(module.reads())
         self._known: dict[Block, dict[Value, int]] = {}
 
     def last_uses(self, block: Block) -> dict[Value, int]:
@@ -36,20 +29,9 @@ class Liveness:
         last = dict.fromkeys(block.args, -1)
         inside = Counter[Value]()
         for index, op in enumerate(block.ops):
-            for value in _read_by(op):
+            for value in op.reads():
                 inside[value] += 1
                 if value in last:
                     last[value] = index
             last.update(dict.fromkeys(op.results, index))
         return {value: at for value, at in last.items() if inside[value] == self._uses[value]}
-
-
-def _read_by(op: Op) -> Iterator[Value]:
-    """Yield every value that an operation or a region of it reads, as often as it does."""
-    yield from op.operands
-    for successor in op.successors:
-        yield from successor.operands
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.ops:
-                yield from _read_by(inner)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 
-from kernbench.kernel_ir.text.ir import Op, Region, Value
+from kernbench.kernel_ir.text.ir import Op, Value
 
 _LOADS = ("tt.load", "tt.descriptor_load", "tt.experimental_descriptor_load")
 DOTS = ("tt.dot", "tt.dot_scaled")
@@ -33,7 +32,7 @@ def pipelined_loads(loop: Op) -> tuple[Op, ...]:
     for stages itself.
     """
     body = loop.regions[0].entry.ops
-    if _holds_loop(loop.regions[0]):
+    if any(op.name in LOOPS for op in loop.regions[0].walk()):
         return ()
     loads = tuple(op for op in body if op.name in _LOADS)
     if "tt.num_stages" in loop.attrs:
@@ -46,21 +45,3 @@ def pipelined_loads(loop: Op) -> tuple[Op, ...]:
         elif any(result in feeding for result in op.results):
             feeding |= set(op.operands)
     return tuple(op for op in loads if any(result in feeding for result in op.results))
-
-
-def _holds_loop(region: Region) -> bool:
-    return any(
-        op.name in LOOPS or any(map(_holds_loop, op.regions))
-        for block in region.blocks
-        for op in block.ops
-        if op.regions
-    )
-
-
-def walk_ops(region: Region) -> Iterator[Op]:
-    """Yield every operation of a region, each before those inside it."""
-    for block in region.blocks:
-        for op in block.ops:
-            yield op
-            for inner in op.regions:
-                yield from walk_ops(inner)

@@ -12,7 +12,6 @@ from kernbench.kernel_ir.analysis.pipelining import (
     DOTS,
     num_stages_of,
     pipelined_loads,
-    walk_ops,
 )
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Type, Value
 
@@ -103,7 +102,7 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:
     """Return the loads that are issued ahead in the loops of which the most are live at once."""
     found: list[tuple[Op, TcmTile]] = []
-    for loop in walk_ops(function.body):
+    for loop in function.body.walk():
         if loop.name != "scf.for":
             continue
         stages = num_stages_of(loop, num_stages)
@@ -120,7 +119,7 @@ def _staged(function: Function, num_stages: int) -> list[TcmTile]:
 
 
 def _accumulators(function: Function) -> list[TcmTile]:
-    dots = [op for op in walk_ops(function.body) if op.name in DOTS]
+    dots = [op for op in function.body.walk() if op.name in DOTS]
     if len(dots) <= 1 or not is_structured(function):
         return [_tile(op, op.results[0], "accumulator") for op in dots]
     held = [
@@ -133,12 +132,12 @@ def _accumulators(function: Function) -> list[TcmTile]:
 def _others(function: Function) -> list[TcmTile]:
     staged = {
         load
-        for loop in walk_ops(function.body)
+        for loop in function.body.walk()
         if loop.name == "scf.for"
         for load in pipelined_loads(loop)
     }
     found = []
-    for op in walk_ops(function.body):
+    for op in function.body.walk():
         if op in staged or op.name in DOTS or op.name == "arith.constant" or op.regions:
             continue
         for result in op.results:

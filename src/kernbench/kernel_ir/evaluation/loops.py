@@ -9,7 +9,6 @@ on the integer part of the body alone, and stacked. What depends on data is carr
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -342,7 +341,6 @@ class Slice:
     yields: tuple[Value, ...]
 
     @staticmethod
-    @functools.lru_cache(maxsize=1024)  # a memo, not state: blocks do not change
     def of(block: Block, positions: frozenset[int]) -> Slice:
         last = block.ops[-1] if block.ops else None
         yields = last.operands if last is not None and last.name == "scf.yield" else ()
@@ -352,18 +350,6 @@ class Slice:
         for op in reversed(block.ops[:-1]):
             if any(result in wanted for result in op.results):
                 ops.append(op)
-                wanted |= _uses(op)
+                wanted.update(op.reads())
         read = {place[value] for value in wanted if value in place}
         return Slice(tuple(reversed(ops)), frozenset(read | positions), yields)
-
-
-def _uses(op: Op) -> set[Value]:
-    """Return every value that the op or a region of it refers to."""
-    used = set(op.operands)
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.ops:
-                used |= _uses(inner)
-                for successor in inner.successors:
-                    used |= set(successor.operands)
-    return used

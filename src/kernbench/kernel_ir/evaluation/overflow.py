@@ -7,7 +7,7 @@ bring a number back into range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernbench.commands import AddressOverflow, Separable, SourceLine
@@ -63,20 +63,10 @@ def note_address(run: Evaluator, op: Op, offset: Value) -> None:
     if not run.overflowed:
         return
     made, carried = _definitions(run.module.kernel)
-    pending, seen = [offset], set[Value]()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        pending += carried.get(value, ())
-        maker = made.get(value)
-        if maker is None or maker.name not in _CARRIES_ON:
-            continue
+    for _, maker in _made_of([offset], made, carried, _CARRIES_ON):
         if maker in run.overflowed:
             found = AddressOverflow(maker.name, maker.line, run.overflowed[maker], op.line)
             run.overflows.setdefault((maker, op), found)
-        pending += maker.operands
 
 
 def address_arithmetic(module: Module) -> frozenset[tuple[str, SourceLine]]:
@@ -84,34 +74,37 @@ def address_arithmetic(module: Module) -> frozenset[tuple[str, SourceLine]]:
     found: set[tuple[str, SourceLine]] = set()
     for function in module.functions.values():
         made, carried = _definitions(function)
-        pending = [
+        offsets = [
             op.operands[1]
-            for op in _all(function.body)
+            for op in function.body.walk()
             if op.name == "tt.addptr" and len(op.operands) > 1
         ]
-        seen = set[Value]()
-        while pending:
-            value = pending.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            pending += carried.get(value, ())
-            maker = made.get(value)
-            if maker is None or maker.name not in {*_CARRIES_ON, "arith.select", "arith.shli"}:
-                continue
+        through = {*_CARRIES_ON, "arith.select", "arith.shli"}
+        for value, maker in _made_of(offsets, made, carried, through):
             is_arithmetic = maker.name in {*_ARITHMETIC, "arith.shli"}
             if is_arithmetic and value.type.is_int and value.type.bits == _BITS:
                 found.add((maker.name, maker.line))
-            pending += maker.operands
     return frozenset(found)
 
 
-def _all(region: Region) -> Iterator[Op]:
-    for block in region.blocks:
-        for op in block.ops:
-            yield op
-            for inner in op.regions:
-                yield from _all(inner)
+def _made_of(
+    values: list[Value],
+    made: Mapping[Value, Op],
+    carried: Mapping[Value, Sequence[Value]],
+    through: Container[str],
+) -> Iterator[tuple[Value, Op]]:
+    """Yield what values are made of by operations of some names, and the operation of each."""
+    pending, seen = values, set[Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        pending += carried.get(value, ())
+        maker = made.get(value)
+        if maker is not None and maker.name in through:
+            yield value, maker
+            pending += maker.operands
 
 
 def _definitions(kernel: Function) -> tuple[dict[Value, Op], dict[Value, list[Value]]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 
-from kernbench.kernel_ir.analysis.pipelining import walk_ops
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Value
 
 MIXING = frozenset(
@@ -55,7 +54,7 @@ def planned_values(module: Module) -> frozenset[Value]:
 
 def _add(function: Function, planned: set[Value]) -> None:
     # Uses come after definitions, and what goes round a loop is handed over by a terminator.
-    for op in reversed(list(walk_ops(function.body))):
+    for op in reversed(list(function.body.walk())):
         for successor in op.successors:
             planned.update(successor.operands)
         planned.update(_needed(op, planned))

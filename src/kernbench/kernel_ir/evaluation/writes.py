@@ -37,8 +37,7 @@ def written_params(module: Module) -> frozenset[int]:
 
 def makes_pointers(module: Module) -> bool:
     """Whether some operation makes a pointer out of a number."""
-    bodies = [function.body for function in module.functions.values()]
-    return any(op.name == "tt.int_to_ptr" for body in bodies for op in _all(body))
+    return any(op.name == "tt.int_to_ptr" for op in module.walk())
 
 
 class _Origins:
@@ -49,7 +48,7 @@ class _Origins:
             if param.type.is_pointer or param.type.is_descriptor
         }
         self._module = module
-        self.ops = [op for function in module.functions.values() for op in _all(function.body)]
+        self.ops = list(module.walk())
         self._regions = {
             op: region
             for function in module.functions.values()
@@ -106,8 +105,3 @@ def _homes(region: Region) -> Iterator[tuple[Op, Region]]:
             yield op, region
             for inner in op.regions:
                 yield from _homes(inner)
-
-
-def _all(region: Region) -> Iterator[Op]:
-    for op, _ in _homes(region):
-        yield op

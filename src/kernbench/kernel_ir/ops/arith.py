@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,15 +157,13 @@ def _constant(run: Evaluator, op: Op) -> None:
     if type_.dtype is None:
         raise run.unsupported(op, f"its type is {type_}")
     try:
-        value = _parsed(text, type_.dtype, type_.shape)
+        if text.startswith("dense<"):
+            value: Any = dense(text, type_.dtype, type_.shape)
+        else:
+            value = scalar(text, type_.dtype)
     except (ValueError, OverflowError) as error:
         raise run.unsupported(op, f"the constant {text[:40]} of type {type_}") from error
     run.set(op.results[0], _held_constant(run, op, value, type_.shape, type_.dtype))
-
-
-@lru_cache(maxsize=512)  # a memo, not state: a function of the text alone
-def _parsed(text: str, dtype: DType, shape: tuple[int, ...]) -> Any:
-    return dense(text, dtype, shape) if text.startswith("dense<") else scalar(text, dtype)
 
 
 def _held_constant(

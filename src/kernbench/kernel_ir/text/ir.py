@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -79,6 +80,14 @@ class Op:
     def dialect(self) -> str:
         return self.name.partition(".")[0]
 
+    def reads(self) -> Iterator[Value]:
+        """Yield every value that it or an operation of its regions reads."""
+        yield from self.operands
+        for successor in self.successors:
+            yield from successor.operands
+        for region in self.regions:
+            yield from region.reads()
+
 
 @dataclass(eq=False, slots=True)
 class Successor:
@@ -102,6 +111,20 @@ class Region:
     @property
     def entry(self) -> Block:
         return self.blocks[0]
+
+    def walk(self) -> Iterator[Op]:
+        """Yield every operation, each before those inside it."""
+        for block in self.blocks:
+            for op in block.ops:
+                yield op
+                for inner in op.regions:
+                    yield from inner.walk()
+
+    def reads(self) -> Iterator[Value]:
+        """Yield every value that an operation reads, as often as one does."""
+        for block in self.blocks:
+            for op in block.ops:
+                yield from op.reads()
 
 
 @dataclass(eq=False, slots=True)
@@ -153,13 +176,14 @@ class Module:
     @cached_property
     def used_values(self) -> frozenset[Value]:
         """Every value that some operation reads."""
-        used: set[Value] = set()
-        pending = [function.body for function in self.functions.values()]
-        while pending:
-            for block in pending.pop().blocks:
-                for op in block.ops:
-                    used.update(op.operands)
-                    for successor in op.successors:
-                        used.update(successor.operands)
-                    pending += op.regions
-        return frozenset(used)
+        return frozenset(self.reads())
+
+    def reads(self) -> Iterator[Value]:
+        """Yield every value that an operation reads, as often as one does."""
+        for function in self.functions.values():
+            yield from function.body.reads()
+
+    def walk(self) -> Iterator[Op]:
+        """Yield every operation of all functions."""
+        for function in self.functions.values():
+            yield from function.body.walk()

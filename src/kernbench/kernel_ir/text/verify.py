@@ -8,10 +8,10 @@ Operations without a rule are left to their handlers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from kernbench.errors import KernelParseError
-from kernbench.kernel_ir.text.ir import Function, Op, Region
+from kernbench.kernel_ir.text.ir import Function, Op
 from kernbench.kernel_ir.text.rules import Rule, are_alike
 
 _ENDS = frozenset({"tt.return", "cf.br", "cf.cond_br"})
@@ -29,7 +29,7 @@ def verify(functions: Mapping[str, Function], rules: Mapping[str, Rule]) -> None
         ends = [block.ops[-1].name if block.ops else "" for block in function.body.blocks]
         if function.result_types and not _ENDS.issuperset(ends):
             raise KernelParseError(f"function {function.name} has a block that returns nothing")
-        for op in _operations(function.body):
+        for op in function.body.walk():
             if op.name == "tt.call":
                 problem = _call(op, functions)
             elif op.name == "tt.return":
@@ -59,14 +59,6 @@ def _return(op: Op, function: Function) -> str | None:
     if are_alike([value.type for value in op.operands], list(function.result_types)):
         return None
     return f"returns {len(op.operands)} values, but {function.name} others"
-
-
-def _operations(region: Region) -> Iterator[Op]:
-    for block in region.blocks:
-        for op in block.ops:
-            yield op
-            for inner in op.regions:
-                yield from _operations(inner)
 
 
 def _problem(op: Op, rules: Mapping[str, Rule]) -> str | None:

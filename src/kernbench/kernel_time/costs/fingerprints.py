@@ -78,6 +78,15 @@ def pattern_fingerprints(site: CommandSite, count: int) -> Array:
 
     Where the tile lies does not count, only how its elements lie to each other.
     """
+    total = np.zeros(count, dtype=np.int64)
+    for part in parts_of(site):
+        for term in _pattern_terms(part):
+            total = total * SPREAD + term
+    return total
+
+
+def parts_of(site: CommandSite) -> list[Separable | Predicate]:
+    """Return what is known of the addresses and the mask of a DMA command."""
     command = site.command
     assert isinstance(command, DmaRead | DmaWrite | Atomic)
     parts: list[Separable | Predicate] = [access_of(command).offset]
@@ -86,11 +95,7 @@ def pattern_fingerprints(site: CommandSite, count: int) -> Array:
     for origin in (site.gather, site.mask):
         if origin is not None:
             parts += leaves(origin)
-    total = np.zeros(count, dtype=np.int64)
-    for part in parts:
-        for term in _pattern_terms(part):
-            total = total * SPREAD + term
-    return total
+    return parts
 
 
 def _marks(part: Part, count: int) -> Array:

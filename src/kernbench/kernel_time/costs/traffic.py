@@ -24,9 +24,7 @@ from kernbench.commands import (
     DmaWrite,
     KernelTrace,
     Loop,
-    Predicate,
     ProgramGroup,
-    Separable,
     Tile,
     access_of,
     loop_dim,
@@ -35,11 +33,15 @@ from kernbench.commands import (
 )
 from kernbench.kernel_time.costs.bursts import Moved, touched
 from kernbench.kernel_time.costs.command_costs import Traffic, WaveSharing
-from kernbench.kernel_time.costs.fingerprints import pattern_fingerprints, program_fingerprints
+from kernbench.kernel_time.costs.fingerprints import (
+    parts_of,
+    pattern_fingerprints,
+    program_fingerprints,
+)
 from kernbench.kernel_time.costs.joint_reads import ReadTogether
 from kernbench.kernel_time.costs.listed_addresses import listed
 from kernbench.kernel_time.costs.lookup_tables import Lookups, capped
-from kernbench.kernel_time.program.origins import is_loaded, leaves
+from kernbench.kernel_time.program.origins import is_loaded
 from kernbench.kernel_time.program.timed_plan import CommandSite, build_program_plan
 
 Array = npt.NDArray[Any]
@@ -225,14 +227,7 @@ class GroupTraffic:
         """Return the trip counts that decide what a site moves in each iteration."""
         if not trips:
             return ()
-        command = site.command
-        assert isinstance(command, DmaRead | DmaWrite | Atomic)
-        tensors: list[Separable | Predicate] = [access_of(command).offset]
-        if isinstance(command.mask, Predicate):
-            tensors.append(command.mask)
-        for part in (site.gather, site.mask):
-            tensors += () if part is None else leaves(part)
-        dims = {dim for each in tensors for term in each.terms for dim in term}
+        dims = {dim for each in parts_of(site) for term in each.terms for dim in term}
         return tuple(count for loop, count in trips.items() if loop_dim(loop) in dims)
 
     def _traffic(

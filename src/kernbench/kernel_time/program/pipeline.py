@@ -190,8 +190,7 @@ class PipelineRun(PeQueues):
         if self.varies:
             varying = [site for site in node.sites if node.loop_id in self.varies_over[site]]
         outer = {site: self.cost[site] for site in varying}
-        for arg, slots in zip(node.args, node.inits, strict=True):
-            self.ready[arg] = max((self.ready[slot] for slot in slots), default=0)
+        self.hand_on(node.args, node.inits)
         # When the iterations ended that may still hold TCM slots, oldest first.
         ends = deque([floor] * node.in_flight, maxlen=node.in_flight)
         count = self.trips.get(node.loop_id, node.trip_count)
@@ -212,11 +211,7 @@ class PipelineRun(PeQueues):
         done = 0
         while done < count:
             _, end = self.nodes(node.body, ends[0])
-            yielded = [
-                max((self.ready[slot] for slot in slots), default=0) for slots in node.yields
-            ]
-            for arg, time in zip(node.args, yielded, strict=True):
-                self.ready[arg] = time
+            self.hand_on(node.args, node.yields)
             ends.append(end)
             done += 1
             if seen is None or done == count:
@@ -231,6 +226,12 @@ class PipelineRun(PeQueues):
                 done += repeats * steady.period
                 seen = None
         return steady
+
+    def hand_on(self, args: Sequence[int], sources: Sequence[Sequence[int]]) -> None:
+        """Let what a loop carries be ready when all that it is made of is."""
+        times = [max((self.ready[slot] for slot in slots), default=0) for slots in sources]
+        for arg, time in zip(args, times, strict=True):
+            self.ready[arg] = time
 
     def _state(self, node: LoopNode, ends: deque[int]) -> tuple[int, ...]:
         """Return everything that the next iterations depend on, from their earliest start on."""

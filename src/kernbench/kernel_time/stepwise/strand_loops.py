@@ -44,18 +44,13 @@ class FarRun(PipelineRun):
         """As :meth:`loop`, one iteration after the other."""
         varying = [site for site in node.sites if node.loop_id in self.varies_over[site]]
         outer = {site: self.cost[site] for site in varying}
-        for arg, slots in zip(node.args, node.inits, strict=True):
-            self.ready[arg] = max((self.ready[slot] for slot in slots), default=0)
+        self.hand_on(node.args, node.inits)
         ends = deque([floor] * node.in_flight, maxlen=node.in_flight)
         for iteration in range(node.trip_count):
             for site, costs in outer.items():
                 self.cost[site] = costs[iteration]  # type: ignore[index]  # varies over this loop
             _, end = yield from self.far_nodes(node.body, ends[0])
-            yielded = [
-                max((self.ready[slot] for slot in slots), default=0) for slots in node.yields
-            ]
-            for arg, time in zip(node.args, yielded, strict=True):
-                self.ready[arg] = time
+            self.hand_on(node.args, node.yields)
             ends.append(end)
         for site, costs in outer.items():
             self.cost[site] = costs

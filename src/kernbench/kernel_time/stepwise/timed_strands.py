@@ -31,6 +31,7 @@ from kernbench.commands import (
     Transfer,
     access_of,
     walk,
+    with_access,
 )
 from kernbench.hardware import Machine
 from kernbench.kernel_time.program.pipeline import PipelineRun
@@ -400,9 +401,4 @@ def _with_rows(command: Transfer, extents: dict[int, tuple[int, ...]]) -> Transf
     if access.gather is None or access.gather.slot not in extents:
         return command
     rows = Tile(access.gather.slot, extents[access.gather.slot], access.gather.dtype)
-    access = replace(access, gather=rows)
-    if isinstance(command, DmaRead):
-        return replace(command, source=access)
-    if isinstance(command, DmaWrite):
-        return replace(command, dest=access)
-    return replace(command, access=access)
+    return with_access(command, replace(access, gather=rows))
