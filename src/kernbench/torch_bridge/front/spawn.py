@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -98,15 +98,17 @@ def take_values(parent: Mapping[str, Any]) -> None:
 
 def own_copy(value: Any) -> Any:
     """Return what another process gets that is given a value: a copy, but for what ranks share."""
-    return copy.deepcopy(value, {id(each): each for each in _shared_in(value)})
+    return copy.deepcopy(value, {id(each): each for each in found_in(value, _is_shared)})
 
 
-def _shared_in(value: Any) -> Iterable[Any]:
-    if isinstance(value, Tensor) or is_shared(value):
+def found_in(value: Any, is_wanted: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield what is wanted among a value and what its lists and dictionaries hold."""
+    if is_wanted(value):
         yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _shared_in(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _shared_in(each)
+    elif isinstance(value, (dict, list, tuple)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from found_in(each, is_wanted)
+
+
+def _is_shared(value: Any) -> bool:
+    return isinstance(value, Tensor) or is_shared(value)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from kernbench.clock import CtrlC
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.front.spawn import own_code, own_copy, take_values
+from kernbench.torch_bridge.front.spawn import found_in, own_code, own_copy, take_values
 from kernbench.torch_bridge.processes.process import HERE, Process, current, warn_once
 from kernbench.torch_bridge.python.endings import live
-from kernbench.torch_bridge.python.pipes import ends_in
+from kernbench.torch_bridge.python.pipes import PipeEnd
 from kernbench.torch_bridge.python.rank_threads import end_thread
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class RankProcess(_Started):
 
         def live_as(process: Process) -> None:
             self.run(started, lambda: live(process, work))
-            for end in ends_in(given):
+            for end in found_in(given, lambda each: isinstance(each, PipeEnd)):
                 end.close()
 
         self._rank = programs.start_one(live_as)

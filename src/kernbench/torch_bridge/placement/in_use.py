@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from kernbench.errors import UsageError
-from kernbench.torch_bridge.placement.residence import Residence, settle, storage_of
+from kernbench.torch_bridge.placement.residence import (
+    Residence,
+    known_residence,
+    settle,
+)
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Part
@@ -65,18 +69,9 @@ def check_named(operation: Operation, named: dict[str, Any]) -> None:
     """
     for name, value in named.items():
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
-            residence = _known(tensor) if isinstance(tensor, Tensor) else None
+            residence = known_residence(tensor) if isinstance(tensor, Tensor) else None
             if residence is not None and residence.uses:
                 _check(operation, tensor, residence, name in operation.written_names)
-
-
-def _known(tensor: Tensor) -> Residence | None:
-    try:
-        found: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
-    except (NotImplementedError, RuntimeError):
-        # Wrappers and sparse tensors have no storage.
-        return None
-    return found
 
 
 def _check(operation: Operation, tensor: Tensor, residence: Residence, writes: bool) -> None:

@@ -52,12 +52,18 @@ class Residence:
 
 def residence_of(tensor: Tensor) -> Residence | None:
     """Return where a tensor's memory is; None on the host, or without memory of its own."""
+    found = known_residence(tensor)
+    return None if found is None or found.device is None else found
+
+
+def known_residence(tensor: Tensor) -> Residence | None:
+    """Return where a tensor's memory is, the host too; None where nobody has said so."""
     try:
         found: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
     except (NotImplementedError, RuntimeError):
         # Wrappers and sparse tensors have no storage.
         return None
-    return None if found is None or found.device is None else found
+    return found
 
 
 def reside(storage: Any, device: torch.device | None, label: str) -> Residence:

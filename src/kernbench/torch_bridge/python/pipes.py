@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing.connection
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Self
 
@@ -133,18 +133,6 @@ class PipeEnd:
     def _check(self) -> None:
         if self.closed:
             raise OSError("handle is closed")
-
-
-def ends_in(value: Any) -> Iterator[PipeEnd]:
-    """Yield the ends of pipes that a process was given."""
-    if isinstance(value, PipeEnd):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from ends_in(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from ends_in(each)
 
 
 def pipe(duplex: bool = True) -> tuple[PipeEnd, PipeEnd]:

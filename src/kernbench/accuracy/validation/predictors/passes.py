@@ -7,8 +7,9 @@ collectives; only its tensors hold no data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from kernbench import ops, tp
@@ -86,35 +87,49 @@ class TunedTiles:
         return self._tuner.tune(Problem(m, n, k, dtype), self._machine, _KERNEL_TIME).tile
 
 
-class Passes:
-    """Times passes on one machine under one stack. What was timed before is remembered."""
+class ModelRuns:
+    """Runs tensor-parallel programs without data, on one machine under one stack."""
 
     def __init__(self, machine: Machine, stack: Stack) -> None:
         self.machine = machine
         self.stack = stack
         self._engine = KernelEngine(machine)
         self._tiles = TunedTiles(machine)
+
+    def run(self, num_ranks: int, program: Callable[[int, RuntimeContext], None]) -> None:
+        """Run a program on ranks that are a model-parallel group."""
+        with RuntimeContext(
+            self.machine, num_ranks, data=False, kernel_engine=self._engine
+        ) as torch:
+
+            def rank_program(rank: int) -> None:
+                torch.ahbm.set_device(rank)
+                torch.distributed.init_process_group(blocking_wait=False)
+                tp.initialize_model_parallel(num_ranks)
+                ops.use_tiles(self._tiles)
+                program(rank, torch)
+
+            torch.multiprocessing.spawn(rank_program, nprocs=num_ranks)
+
+
+class Passes(ModelRuns):
+    """Times passes. What was timed before is remembered."""
+
+    def __init__(self, machine: Machine, stack: Stack) -> None:
+        super().__init__(machine, stack)
         self.time = lru_cache(maxsize=4096)(self._time)
 
     def _time(self, model: Model, asked: Pass) -> PassTime:
         """Return what a pass takes from an idle device to its end on all ranks."""
         marks: list[float] = []
-        with RuntimeContext(
-            self.machine, model.config.tp_size, data=False, kernel_engine=self._engine
-        ) as torch:
-            torch.multiprocessing.spawn(
-                self._rank, args=(torch, model, asked, marks), nprocs=model.config.tp_size
-            )
+        program = partial(self._rank, model=model, asked=asked, marks=marks)
+        self.run(model.config.tp_size, program)
         layer_us = marks[LAYERS] - marks[LAYERS - 1]
         return PassTime(layer_us, marks[-1] - LAYERS * layer_us)
 
     def _rank(
         self, rank: int, torch: RuntimeContext, model: Model, asked: Pass, marks: list[float]
     ) -> None:
-        torch.ahbm.set_device(rank)
-        torch.distributed.init_process_group(blocking_wait=False)
-        tp.initialize_model_parallel(model.config.tp_size)
-        ops.use_tiles(self._tiles)
         config = model.config
         # Each has weights and a cache of its own, which the device meets as it would in a model.
         layers = [

@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 from kernbench import ops, tp
-from kernbench.accuracy.validation.predictors.passes import LAYERS, Model, TunedTiles
+from kernbench.accuracy.validation.predictors.passes import LAYERS, Model, ModelRuns
 from kernbench.accuracy.validation.predictors.stacks import Stack
 from kernbench.hardware import Machine
-from kernbench.runtime_api import KernelEngine, RuntimeContext
+from kernbench.runtime_api import RuntimeContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,44 +49,26 @@ class StepTime:
     ends_elements: int
 
 
-class Steps:
-    """Times training steps on one machine under one stack. What was timed is remembered."""
+class Steps(ModelRuns):
+    """Times training steps. What was timed before is remembered."""
 
     def __init__(self, machine: Machine, stack: Stack) -> None:
-        self.machine = machine
-        self.stack = stack
-        self._engine = KernelEngine(machine)
-        self._tiles = TunedTiles(machine)
+        super().__init__(machine, stack)
         self.time = lru_cache(maxsize=1024)(self._time)
 
     def _time(self, model: Model, asked: Microbatch) -> StepTime:
         """Return what the parts of a step take on the slowest path of all ranks."""
         found: list[StepTime] = []
-        with RuntimeContext(
-            self.machine, model.config.tp_size, data=False, kernel_engine=self._engine
-        ) as torch:
-            torch.multiprocessing.spawn(
-                self._rank, args=(torch, model, asked, found), nprocs=model.config.tp_size
-            )
+
+        def program(rank: int, torch: RuntimeContext) -> None:
+            run = _RankLayers(torch, model, asked, self.stack)
+            run.step()
+            if rank == 0:
+                found.append(run.measured())
+
+        self.run(model.config.tp_size, program)
         (step,) = found
         return step
-
-    def _rank(
-        self,
-        rank: int,
-        torch: RuntimeContext,
-        model: Model,
-        asked: Microbatch,
-        found: list[StepTime],
-    ) -> None:
-        torch.ahbm.set_device(rank)
-        torch.distributed.init_process_group(blocking_wait=False)
-        tp.initialize_model_parallel(model.config.tp_size)
-        ops.use_tiles(self._tiles)
-        run = _RankLayers(torch, model, asked, self.stack)
-        run.step()
-        if rank == 0:
-            found.append(run.measured())
 
 
 class _RankLayers:
