@@ -17,8 +17,8 @@ from kernbench.errors import DeadlockError
 from kernbench.interleaved.execution import StrandWatch
 from kernbench.interleaved.liveness import Liveness
 from kernbench.interleaved.memory import LaunchMemory, Params, Resolve
-from kernbench.interleaved.merging import merge_groups
 from kernbench.interleaved.pacing import signalling_loops
+from kernbench.interleaved.recording import merge_groups
 from kernbench.interleaved.strand import Strand
 from kernbench.kernel_ir import Module, Op, SplitPrograms, tcm_use
 from kernbench.replay import OutsideReads, PointerArg, show_printed

@@ -6,6 +6,7 @@ that it was recorded for; what it means for those that are left is worked out at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +22,12 @@ from kernbench.commands import (
     Loop,
     Math,
     Predicate,
+    ProgramGroup,
     SourceLine,
     access_of,
 )
 from kernbench.interleaved.values import of_programs
+from kernbench.replay import Joining, NotAlikeError, outline
 
 Array = npt.NDArray[Any]
 
@@ -167,3 +170,34 @@ def _mask_look(mask: Any) -> Any:
     if not isinstance(mask, Predicate):
         return None
     return tuple(sorted((dims, array.tobytes()) for dims, array in mask.terms.items()))
+
+
+def merge_groups(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup, ...]:
+    """Return the groups, those whose commands look alike as one, by their lowest program."""
+    alike: dict[Any, list[ProgramGroup]] = {}
+    for group in groups:
+        key = tuple(look(command, whole=True) for command in group.body)
+        alike.setdefault(key, []).append(group)
+    merged = [group for same in alike.values() for group in _merged(same)]
+    merged.sort(key=lambda group: int(group.program_ids[0]))
+    return tuple(merged)
+
+
+def _merged(groups: list[ProgramGroup]) -> list[ProgramGroup]:
+    """Return groups that look alike as one, or as few as can be joined."""
+    if len(groups) == 1:
+        return groups
+    try:
+        return [_joined(groups)]
+    except NotAlikeError:
+        # Seldom: what is data in one group was decided in another.
+        apart: dict[Any, list[ProgramGroup]] = {}
+        for group in groups:
+            apart.setdefault(outline(group.body), []).append(group)
+        return [_joined(each) for each in apart.values()]
+
+
+def _joined(groups: list[ProgramGroup]) -> ProgramGroup:
+    ids = np.concatenate([group.program_ids for group in groups])
+    joining = Joining([len(group.program_ids) for group in groups], np.argsort(ids))
+    return ProgramGroup(np.sort(ids), joining.values([group.body for group in groups]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +14,6 @@ from kernbench.hardware import Machine
 from kernbench.op_log import Column, HostRange, HostSpan, Instance, OpLog, Template, absolute_ps
 from kernbench.outputs import as_text, whole_file
 from kernbench.report.events import EventFile, Track
-from kernbench.report.nesting import nested_tracks
 from kernbench.report.slices import merged_slices
 from kernbench.report.timeline import Timeline, TrackKey
 
@@ -330,3 +329,24 @@ def _rate_steps(start_ps: Column, end_ps: Column, size_bytes: Column) -> tuple[C
         times = edges
     # Sums of floats leave crumbs where nothing runs.
     return times, np.maximum(np.round(steps, 3), 0.0)
+
+
+def nested_tracks(ranges: Iterable[HostRange]) -> list[list[HostRange]]:
+    """Return the ranges on tracks, each on the first that it fits.
+
+    On a track any two ranges are apart or one lies inside the other, as timelines draw them.
+    """
+    tracks: list[list[HostRange]] = []
+    open_until: list[list[int]] = []
+    for each in sorted(ranges, key=lambda it: (it.start_ps, -it.end_ps)):
+        for track, ends in zip(tracks, open_until, strict=True):
+            while ends and ends[-1] <= each.start_ps:
+                ends.pop()
+            if not ends or each.end_ps <= ends[-1]:
+                track.append(each)
+                ends.append(each.end_ps)
+                break
+        else:
+            tracks.append([each])
+            open_until.append([each.end_ps])
+    return tracks
