@@ -1,4 +1,4 @@
-"""Unmodified PyTorch programs on simulated devices. Importing this imports nothing of PyTorch."""
+"""Unmodified PyTorch programs on simulated devices. Importing this does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ def run_torchrun(
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
 
-    ``argv`` is what it finds in ``sys.argv``: its file and its arguments. What ranks print is shown
-    of ``shown``, None for all, after the rank's number ``with_rank``. ``module`` is the program's
-    name where it is run as ``-m`` does; ``variables`` are set over those of the launcher. Each rank
-    imports the packages ``private`` for itself, and those that it would anyway (ADR-0113).
+    ``argv`` becomes the program's ``sys.argv``: its file and its arguments. ``shown`` are the ranks
+    whose output is shown (None: all), each line prefixed with the rank's number if ``with_rank``.
+    ``module`` is the program's name if it is run as ``python -m`` would; ``variables`` override the
+    environment variables of the launcher. Each rank imports the packages ``private`` for itself, in
+    addition to those that it would import for itself anyway (ADR-0113).
 
     Raises:
-        UnknownNameError: There is no package of ``private``.
+        UnknownNameError: A package of ``private`` does not exist.
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
-        UsageError: All ranks must share one of them, or there are more ranks than PyTorch has
-            numbers for devices.
+        UsageError: A package of ``private`` must be shared by all ranks, or there are more ranks
+        than PyTorch can number devices.
     """
     check_ranks(nprocs, f"run_torchrun(nprocs={nprocs})")
     check_torch()

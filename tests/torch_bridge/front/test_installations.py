@@ -166,9 +166,9 @@ def test_a_row_before_what_it_needs_is_found() -> None:
     first = Installation("first", "", lambda patches: None)
     second = Installation("second", "", lambda patches: None, after={"first": "for a reason"})
     install_all(Patches(), [first, second])
-    with pytest.raises(AssertionError, match="second comes before first"):
+    with pytest.raises(AssertionError, match="second is listed before first"):
         install_all(Patches(), [second, first])
-    with pytest.raises(AssertionError, match="first is there twice"):
+    with pytest.raises(AssertionError, match="first is listed twice"):
         install_all(Patches(), [first, first])
 
 
@@ -179,10 +179,9 @@ def test_every_module_that_installs_is_in_a_table_or_part_of_one_that_is() -> No
     assert len(found) > 30
     for path in found:
         name = path.parent.name if path.stem in ("install", "__init__") else path.stem
-        names = {name, "dispatcher"} if name == "registered" else {name}
         # What a package shows as its own is installed by the package's name.
         if f"{path.stem} import install" in (path.parent / "__init__.py").read_text():
-            names = {path.parent.name}
-        called = {f"{each}.install" for each in names}
+            name = path.parent.name
+        called = {f"{name}.install"}
         users = [other for other, text in sources.items() if any(each in text for each in called)]
         assert [other for other in users if other != path], f"nobody installs {path}"

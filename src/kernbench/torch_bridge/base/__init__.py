@@ -1,1 +1,1 @@
-"""What every part of the bridge uses: patches, refusals, types, versions."""
+"""What every part of the bridge uses: patches, errors for unsupported features, types, versions."""

@@ -1,4 +1,4 @@
-"""Calls of collectives that ranks may have made in different orders without anyone noticing."""
+"""Detects equal collective calls that ranks may have made in different orders."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from kernbench.runtime_api import Part, Signature
 
 _MOST = 16
-"""So many calls are looked back at."""
+"""How many earlier calls each call is compared with."""
 
 
 class SwappedCallsWarning(UserWarning):
-    """Two ranks have made two equal calls in opposite order: each may have the other's numbers."""
+    """Two ranks made two equal calls in opposite orders: each may have the other's data."""
 
 
 class _Meeting(NamedTuple):
@@ -34,9 +34,9 @@ class CallOrder:
         self._said: set[frozenset[UserSite]] = set()
 
     def check(self, title: str, parts: Sequence[Part]) -> None:
-        """Warn of an earlier call whose lines are this one's the other way round.
+        """Warn if two ranks made this call and an earlier one in opposite orders.
 
-        Lines are the same if they say the same: each rank may have its own branch.
+        Source lines are equal if their text is equal: each rank may call from its own branch.
         """
         first = parts[0].site
         if all(part.site == first for part in parts):
@@ -59,8 +59,7 @@ class CallOrder:
                 warnings.warn_explicit(
                     f"{earlier.title} and {now.title} may be swapped: rank {rank} calls them at "
                     f"{its_before} and {its_after}, rank {part.rank} at {before} and {after}; they "
-                    "are equal in kind and shape, so that each rank continues with the other's "
-                    "numbers",
+                    "have the same kind and shape, so each rank continues with the other's data",
                     SwappedCallsWarning,
                     before.file,
                     before.line,
@@ -69,5 +68,5 @@ class CallOrder:
 
 
 def _words(site: UserSite) -> object:
-    """Return what a line says; where that cannot be read, the line itself."""
+    """Return the text of a source line, or its file and number if the text cannot be read."""
     return linecache.getline(site.file, site.line).strip() or site

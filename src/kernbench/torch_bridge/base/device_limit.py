@@ -1,21 +1,21 @@
-"""How many devices PyTorch can tell apart, and with them, how many ranks a program may have."""
+"""How many devices PyTorch can number, and therefore how many ranks a program may have."""
 
 from __future__ import annotations
 
 from kernbench.errors import UsageError
 
 MOST_DEVICES = 128
-"""PyTorch keeps the index of a device in 8 bits with a sign: ``cuda:128`` becomes ``cuda:-128``.
+"""PyTorch stores a device index in 8 signed bits: ``cuda:128`` becomes ``cuda:-128``.
 
 Source: c10/core/Device.h, ``using DeviceIndex = int8_t``.
 """
 
 
 def check_ranks(nprocs: int, asked: str) -> None:
-    """Refuse more ranks than PyTorch has numbers for devices.
+    """Refuse more ranks than PyTorch can number devices.
 
     Raises:
-        UsageError: There are more; says what was ``asked``.
+        UsageError: There are more; its text begins with ``asked``.
     """
     if nprocs > MOST_DEVICES:
         raise UsageError(

@@ -1,11 +1,11 @@
-"""PyTorch's own functions in place of overloads: the same call, whose arguments are read faster.
+"""PyTorch's own functions in place of overloads: the same call, with faster argument parsing.
 
-An overload reads its arguments by its schema and puts them into boxes; ``torch.mm`` does neither.
-Which overload such a function comes to is its own affair, so it is watched once for each call that
-can be told from others, under a mode that executes the expected call and refuses any other: nothing
-is executed twice. Tensors of classes of the program would see the call a second time, and one of a
-single number may be read as a number: calls with these keep the overload. So does an operation that
-no function comes to. A release of PyTorch in which a function has changed is slower, not wrong.
+An overload parses its arguments by its schema and boxes them; ``torch.mm`` does neither. Which
+overload such a function dispatches to is not documented, so the first call of each kind is made
+under a mode that executes the expected overload and refuses any other: nothing is executed twice.
+Tensor subclasses of the program would see the call a second time, and a tensor with one element
+may be read as a number: calls with these keep the overload. So does an operation to which no
+function dispatches. A release of PyTorch in which a function has changed is slower, not wrong.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
 
 NATIVE = frozenset({Tensor, torch.nn.Parameter})
-"""Classes of tensors with which PyTorch's functions ask nobody else what to do."""
+"""Tensor classes for which PyTorch's functions look for no ``__torch_function__``."""
 _OWNERS: Any = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCall:
-    """What need not be computed again for a call like one before."""
+    """What calls with the same key share, so that it is computed once."""
 
     timing: OperationTiming
     call: Callable[..., Any]
-    """What executes it fastest."""
+    """The fastest function that executes it."""
 
 
 class OtherCallError(Exception):
-    """A function does something else than was expected."""
+    """A function dispatched to another operation than the expected one."""
 
 
 class _Witness(Mode):
-    """Lets one call be executed."""
+    """Executes the one expected call, and refuses every other."""
 
     def __init__(self, call: tuple[Any, ...]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Witness(Mode):
 def execute_first(
     func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
 ) -> tuple[Any, Callable[..., Any]]:
-    """Execute a call; return its result, and what executes one like it fastest."""
+    """Execute a call; return its result, and the fastest function for further calls of its kind."""
     name = func._schema.name.partition("::")[2]
     direct: Any = next(filter(None, (getattr(each, name, None) for each in _OWNERS)), None)
     if direct is None or not all(map(_is_native, args)):
@@ -79,7 +79,7 @@ def execute_first(
 
 
 def _is_native(value: Any) -> bool:
-    """Return whether a function takes a value for what it is: it may read one number out."""
+    """Return whether a function passes a value on as it is: from some tensors it reads a number."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_native, value))
     return not isinstance(value, Tensor) or (type(value) in NATIVE and value.dim() > 0)

@@ -13,7 +13,7 @@ from kernbench.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class OtherElement:
-    """An element type that kernels do not know; collectives move it all the same."""
+    """An element type that kernels cannot compute with; collectives move it all the same."""
 
     name: str
     itemsize: int
@@ -21,7 +21,7 @@ class OtherElement:
 
 @lru_cache(maxsize=64)
 def kernel_dtype(dtype: torch.dtype) -> DType | None:
-    """Return the element type of kernels, None if they have no such type."""
+    """Return the dtype as kernels name it, None if they do not have it."""
     name = str(dtype).removeprefix("torch.")
     return next((each for each in dtypes.ALL if each.name == name), None)
 

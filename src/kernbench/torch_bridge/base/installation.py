@@ -1,4 +1,4 @@
-"""What is installed in PyTorch and Python for the time of a run, in an order that has reasons."""
+"""A table of what a run installs in PyTorch and Python; each order that matters has its reason."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Installation:
 
     name: str
     gives: str
-    """What programs have by it."""
+    """What programs get from it."""
     install: Callable[[Patches], None]
     after: Mapping[str, str] = field(default_factory=dict)
     """Names of rows that must come before, each with the reason.
 
-    Rows that no reason orders may come in any order.
+    Rows without one may come in any order.
     """
 
 
@@ -28,7 +28,7 @@ def install_all(patches: Patches, table: Sequence[Installation]) -> None:
     installed: set[str] = set()
     for each in table:
         missing = each.after.keys() - installed
-        assert not missing, f"{each.name} comes before {', '.join(sorted(missing))}"
-        assert each.name not in installed, f"{each.name} is there twice"
+        assert not missing, f"{each.name} is listed before {', '.join(sorted(missing))}"
+        assert each.name not in installed, f"{each.name} is listed twice"
         each.install(patches)
         installed.add(each.name)

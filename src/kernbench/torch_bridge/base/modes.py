@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Mode(TorchDispatchMode):
-    """A dispatch mode that is never compiled."""
+    """A dispatch mode that PyTorch's compiler never looks at."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

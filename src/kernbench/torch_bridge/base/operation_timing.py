@@ -1,4 +1,4 @@
-"""An operation's schedule in every state that it may meet its device in."""
+"""An operation's schedule for each state of the device: idle, or with work queued before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernbench.op_log import Template
 class OperationTiming:
     """Schedules by state, each computed when it is first met.
 
-    ``make`` is told whether the kernel waited in the device's queue.
+    ``make`` is called with whether the kernel waited in the device's queue.
     """
 
     __slots__ = ("_make", "idle", "queued")
@@ -18,11 +18,11 @@ class OperationTiming:
     def __init__(self, make: Callable[[bool], Template]) -> None:
         self._make = make
         self.idle: Template | None = None
-        """Of a kernel that finds the device waiting for it, once that was met."""
+        """The schedule on an idle device; None until it is first needed."""
         self.queued: Template | None = None
 
     def template(self, queued: bool) -> Template:
-        """Return the schedule in a state."""
+        """Return the schedule for a state of the device."""
         if queued:
             if self.queued is None:
                 self.queued = self._make(True)

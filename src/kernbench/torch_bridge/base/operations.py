@@ -1,4 +1,4 @@
-"""What the observer needs to know of an operation, computed once."""
+"""The properties of an operation that the observer needs, computed once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _READ_BY_HOST = frozenset(
 _BY_LAYOUT = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
 _HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
 _COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
-# Beside pointwise operations: those whose operands PyTorch wants on one device.
+# Apart from pointwise ones: operations whose operands PyTorch requires on one device.
 _ON_ONE_DEVICE = frozenset(
     {
         "aten.mm.default",
@@ -67,16 +67,15 @@ _WRITTEN_UNSAID = {
     "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
     "fsdp.all_gather_copy_in.default": (1,),
 }
-"""Running statistics and buffers of which the schema does not say that they are written."""
+"""Running statistics and buffers that are written although the schema does not say so."""
 
 
 PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
-"""Classes of tensors that hold memory themselves, as far as any were met; all others are wrappers
-around them."""
+"""Tensor classes that hold memory themselves, of those seen so far; all others are wrappers."""
 
 
 def holds_memory(kind: type) -> bool:
-    """Return whether a class of tensors holds memory itself; it is plain from then on."""
+    """Return whether a tensor class holds memory itself; if so, add it to :data:`PLAIN`."""
     if getattr(kind, "__torch_dispatch__", None) is not _without_dispatch:
         return False
     PLAIN.add(kind)
@@ -90,10 +89,10 @@ class Operation:
     call: Callable[..., Any]
     """Executes it."""
     name: str
-    """Without the overload, as reports call it."""
+    """The name in reports: without the overload."""
     full_name: str
     is_free: bool
-    """Whether it costs a device nothing."""
+    """Whether it takes no time on a device."""
     shows: bool
     """Whether its result is another view of its operand."""
     is_random: bool
@@ -104,33 +103,32 @@ class Operation:
     makes_memory: bool
     """Whether a result may have memory of its own."""
     has_host_results: bool
-    """Whether its results behind the first are on the host."""
+    """Whether all its results but the first are on the host."""
     makes_empty: bool
-    """Whether it leaves that memory as it is."""
+    """Whether it leaves that memory uninitialized."""
     is_on_one_device: bool
-    """Whether tensors of the host do not mix with those of a device, numbers excepted."""
+    """Whether all its operands must be on one device, except numbers."""
     is_composite: bool
-    """Whether it is made of others. Below autograd (in the handlers of wrappers) PyTorch leaves it
-    whole until it comes to a backend."""
+    """Whether it is composed of other operations. Below autograd (in the handlers of wrappers)
+    PyTorch does not decompose it before it reaches a backend."""
     is_view: bool
-    """Whether it does nothing but show its operand otherwise, wherever that is."""
+    """Whether it only makes a view of its operand, on any device."""
     is_custom: bool
-    """Whether a library or the program may have written it in Python."""
+    """Whether it may be implemented in Python, by a library or by the program."""
     is_plain: bool
-    """Whether all that there is to know of a call is its time, once it is known that its operands
-    are on one device."""
+    """Whether calls need nothing but a time, once their operands are known to be on one device."""
     is_by_layout: bool
     """Whether its time depends on how its operands lie in memory, too."""
     written: frozenset[int]
     """Positions of the arguments that it writes, by its schema."""
     changed: tuple[int, ...]
-    """Those that it writes in truth, in order."""
+    """Positions of the arguments that it actually writes, in order."""
     written_names: frozenset[str]
     """Names of the arguments that it writes, by its schema."""
 
 
 def describe(func: Any) -> Operation:
-    """Return what there is to know about an overload. Each caller keeps it."""
+    """Return the properties of an overload. It is not cached here: callers keep it."""
     schema, full_name = func._schema, str(func)
     if func.namespace in _REFUSED_NAMESPACES:
         raise UnsupportedTorchError(f"torch.ops.{full_name}: {WITHOUT_SYMMETRIC_MEMORY}")

@@ -1,4 +1,4 @@
-"""Attributes of other libraries that are replaced for the time of a run, and put back."""
+"""Attributes of other libraries that are replaced during a run, and restored after it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _MISSING = object()
 
 
 class Patches:
-    """What was replaced so far; closing it puts everything back, the latest first."""
+    """The attributes replaced so far; closing it restores them all, the latest first."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
-        """Give ``owner`` an attribute of its own and return what showed there before."""
+        """Set an attribute of ``owner`` itself, and return its previous value, inherited or not."""
         shown = getattr(owner, name, None)
         own = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
@@ -32,15 +32,15 @@ class Patches:
             self.set(owner, name, value)
 
     def hide(self, owner: Any, name: str) -> None:
-        """Take an attribute of its own from ``owner``."""
+        """Remove an attribute of ``owner`` itself; an inherited one of that name shows."""
         own = vars(owner)[name]
         delattr(owner, name)
         self._undo.callback(setattr, owner, name, own)
 
     def on_close(self, callback: Any, *args: Any) -> None:
-        """Call back on the way."""
+        """Call ``back`` when this closes."""
         self._undo.callback(callback, *args)
 
     def close(self) -> None:
-        """Put everything back."""
+        """Restore everything, the latest first."""
         self._undo.close()

@@ -1,4 +1,4 @@
-"""The generators that a real process has once, and how their states are exchanged in little time.
+"""Random generators that a real process has once: a cheap exchange of their states among ranks.
 
 Most turns draw no number, and most ranks resume from equal states. So a state that is still what it
 was is the same object again, and is neither read out nor written. A release of CPython, PyTorch or
@@ -26,24 +26,23 @@ class Words:
         self._shown = self._words.raw
 
     def get(self) -> bytes:
-        """Return them: the same object as long as they are the same."""
+        """Return the bytes: the same object as long as they do not change."""
         now = self._words.raw
         if now != self._shown:
             self._shown = now
         return self._shown
 
     def put(self, state: bytes) -> None:
-        """Write what :meth:`get` has returned."""
+        """Write bytes that :meth:`get` has returned."""
         if state != self.get():
             self._words.raw = self._shown = state
 
 
 class PythonRandom:
-    """The state of the hidden generator of ``random``.
+    """The state of the module-level generator of ``random``.
 
-    ``getstate`` makes 625 numbers of it, and takes longer than all else that is exchanged when
-    ranks take turns. Where CPython has the state as words behind the object's head, those are
-    copied as they are.
+    ``getstate`` returns 625 numbers, and takes longer than the rest of a switch between ranks.
+    Where CPython keeps the state as words after the object's header, those are copied directly.
     """
 
     def __init__(self) -> None:
@@ -54,7 +53,7 @@ class PythonRandom:
         self.is_copied = self._shows(random.getstate()[1])
 
     def _shows(self, state: tuple[int, ...]) -> bool:
-        """Return whether the words are those that the generator says it has."""
+        """Return whether the words in memory are those that ``getstate`` returns."""
         *words, position = state
         layout = struct.Struct(f"@i{len(words)}I")
         raw = self._words.get()
@@ -67,7 +66,7 @@ class PythonRandom:
         return random.getstate()
 
     def put(self, state: Any) -> None:
-        """Go on from a state."""
+        """Set the state to one that :meth:`get` returned."""
         if self.is_copied:
             words, self._generator.gauss_next = state
             self._words.put(words)
@@ -79,11 +78,11 @@ _MARK = 1.2345678901234567
 
 
 class NumpyRandom:
-    """The state of the hidden generator of ``numpy.random``.
+    """The state of the module-level generator of ``numpy.random``.
 
-    Its words are at an address that numpy tells. The second number of a pair of normal ones is in
-    the object around them; where it is found there, both are copied as they are. Else, and where a
-    program has put another generator in its place, each process has an object of its own.
+    numpy gives the address of its words. The second number of a pair of normal ones is in the
+    object around them; if it is found there, both are copied directly. Otherwise, or if a program
+    has set another generator in its place, each process has an object of its own.
     """
 
     def __init__(self) -> None:
@@ -109,13 +108,13 @@ class NumpyRandom:
         return self._get(), self._words.get(), self._pair.get()
 
     def put(self, state: Any) -> None:
-        """Go on from a state."""
+        """Set the state to one that :meth:`get` returned."""
         generator, words, pair = state
         if generator is not self._get():
             self._set(generator)
         if words and self._pair is not None:
             self._words.put(words)
-            # Setting a generator has forgotten it.
+            # Setting a generator clears it.
             self._pair.put(pair)
 
     def copy(self, state: Any) -> Any:
@@ -129,7 +128,7 @@ class NumpyRandom:
 
 
 def _pair_of(generator: Any) -> Words | None:
-    """Return where a ``RandomState`` has the second number of a pair, and whether it has one."""
+    """Return where a ``RandomState`` keeps the second number of a pair, with its flag."""
     state = generator.get_state(legacy=False)
     size = type(generator).__basicsize__
     try:
@@ -144,8 +143,8 @@ def _pair_of(generator: Any) -> Words | None:
 class TorchRandom:
     """The state of PyTorch's generator of the host.
 
-    PyTorch's own state is twice as long and takes a tensor. The bytes of the object, where they
-    are understood, are only looked at: whether something has changed.
+    PyTorch's own state is twice as long and needs a tensor. The bytes of the object, where their
+    layout is known, only show whether it has changed.
     """
 
     def __init__(self) -> None:
@@ -155,32 +154,32 @@ class TorchRandom:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a state that is still the same need not be read out."""
+        """Whether an unchanged state is recognized without reading it out."""
         return self._bytes is not None
 
     def get(self) -> tuple[bytes, Tensor]:
-        """Return the state, behind the object's bytes; the same as long as these are the same."""
+        """Return the object's bytes and the state: the same objects as long as nothing changes."""
         seen = b"" if self._bytes is None else self._bytes.get()
         if not seen or seen is not self._shown[0]:
             self._shown = seen, self._generator.get_state()
         return self._shown
 
     def put(self, state: tuple[bytes, Tensor]) -> None:
-        """Go on from a state."""
+        """Set the state to one that :meth:`get` returned."""
         seen, values = state
         if self._bytes is None or seen != self._bytes.get():
             self._generator.set_state(values)
 
 
 _FRONT = struct.Struct("@Qi?I")
-"""Seed, how many words are left, whether there is a seed, and the place of the next."""
+"""The seed, how many words are left, whether it was seeded, and the position of the next word."""
 _NUM_WORDS = 624
 _PAIR_BYTES = 28
-"""Behind the words: the second of a pair of normal numbers, as float and as double."""
+"""After the words: the second number of a normal pair, as float and as double."""
 
 
 def _bytes_of(generator: Any, state: Tensor) -> Words | None:
-    """Return the bytes of a generator's object that say what comes next, if they are found."""
+    """Return the bytes of a generator's object that determine its next draws; None if not found."""
     told = state.numpy().tobytes()
     if len(told) < 24 + 8 * _NUM_WORDS:
         return None
@@ -198,7 +197,7 @@ def _bytes_of(generator: Any, state: Tensor) -> Words | None:
 
 
 def _shows_pairs(found: Words, generator: Any, state: Tensor) -> bool:
-    """Return whether bytes change with every normal number, of which each second draws none."""
+    """Return whether the bytes change with every normal number: each second one is a pair's."""
     seen = [found.get()]
     try:
         for dtype in (torch.float32, torch.float64):

@@ -1,4 +1,4 @@
-"""What a PyTorch program may ask for and a simulated device does not do."""
+"""Errors for what a PyTorch program may ask for and a simulated device does not support."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kernbench.errors import KernbenchError
 
 
 class UnsupportedTorchError(KernbenchError, NotImplementedError):
-    """A part of PyTorch that is refused in a simulated process; says why and what to do."""
+    """A part of PyTorch that simulated processes do not support: why, and what to do instead."""
 
 
 class MixedDevicesError(KernbenchError, RuntimeError):
-    """An operation got tensors of several devices, or of the host beside some of a device."""
+    """An operation got tensors of several devices, or of the host and of a device."""
 
 
 class CaptureError(KernbenchError, RuntimeError):
-    """A program asks of a CUDA graph, or does in its capture, what CUDA refuses."""
+    """A program asks a CUDA graph for what CUDA refuses, or does what a capture does not permit."""
 
 
 WITHOUT_SYMMETRIC_MEMORY = (
@@ -39,7 +39,7 @@ _OF_A_LIBRARY = (
 
 @contextmanager
 def missing_kernels_by_name() -> Iterator[None]:
-    """Refuse by name what PyTorch would refuse with a list of all its backends."""
+    """Name the operation for which PyTorch would raise an error that lists all its backends."""
     try:
         yield
     except NotImplementedError as error:

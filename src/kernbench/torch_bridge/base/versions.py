@@ -1,4 +1,4 @@
-"""Which releases of PyTorch the bridge knows: it replaces private parts of each."""
+"""Which releases of PyTorch the bridge supports: it replaces private parts of each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from importlib import metadata
 from kernbench.errors import KernbenchError
 
 SUPPORTED = ("2.12", "2.13", "2.14", "2.15")
-"""Minor releases whose insides the bridge was tested with."""
+"""Minor releases that the bridge was tested with."""
 
 
 class TorchVersionError(KernbenchError, ImportError):
-    """PyTorch is missing, or a release that the bridge does not know."""
+    """PyTorch is missing, or a release that the bridge does not support."""
 
 
 def check_torch() -> str:
-    """Return the release of PyTorch that is installed; nothing of it is imported or changed.
+    """Return the installed release of PyTorch, without importing it.
 
     Raises:
         TorchVersionError: There is none, or it is not supported.

@@ -1,11 +1,10 @@
-"""The table of what a run installs in PyTorch and Python: what for, and in which order, and why."""
+"""The table of what a run installs in PyTorch and Python: its purpose, its order, and why."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench.torch_bridge import c10d, device, graphs
-from kernbench.torch_bridge import registered as dispatcher
+from kernbench.torch_bridge import c10d, device, graphs, registered
 from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.dispatch import addresses, sync_batch_norm
@@ -34,19 +33,19 @@ _HIDES = "it hides what CUDA builds have under the same names"
 
 
 def installations(programs: Programs) -> list[Installation]:
-    """Return what is installed for a program's processes, in order."""
+    """Return the table for a program's processes, in order."""
     session = programs.session
     return [
         *_of_python(programs),
         *_of_torch(programs),
         Installation(
             "replaced.without_data",
-            "what PyTorch would read the numbers for, where a run has none",
+            "what PyTorch would read data for, in a run without data",
             lambda patches: None if session.run.has_data else without_data.install(patches),
         ),
         Installation(
             "replaced.context_parallel",
-            "ring attention, for which each process has settings of its own",
+            "ring attention, with settings per process",
             context_parallel.install,
             after={
                 "replaced.without_data": "it wraps the attention that it finds, with data or not"
@@ -54,32 +53,32 @@ def installations(programs: Programs) -> list[Installation]:
         ),
         Installation(
             "states",
-            "what libraries keep, of each process its own",
+            "state of libraries, per process",
             programs.states.install,
         ),
         Installation(
             "modules",
-            "modules of programs, of each process its own",
+            "modules of programs, per process",
             programs.modules.install,
             after={
-                "states": "it hands over each module that is imported from then on",
+                "states": "it passes on each module that is imported from then on",
                 "replaced.without_compiler": "its finder must be asked first, to see every import",
             },
         ),
-        Installation("loggers", "loggers, of each process its own", programs.loggers.install),
+        Installation("loggers", "loggers, per process", programs.loggers.install),
     ]
 
 
 def _of_python(programs: Programs) -> list[Installation]:
-    """Return what stands for parts of Python."""
+    """Return the rows that replace parts of Python."""
 
     def show_output(patches: Patches) -> None:
         output.install(patches, *programs.output)
 
     return [
-        Installation("environ", "os.environ, of each process its own", environ.install),
-        Installation("output", "the ranks' lines that are to be shown, each whole", show_output),
-        Installation("locks", "locks at which other ranks run", locks.install),
+        Installation("environ", "os.environ, per process", environ.install),
+        Installation("output", "output of the chosen ranks, in whole lines", show_output),
+        Installation("locks", "locks whose waits let other ranks run", locks.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),
         Installation("queues", "queues, pipes and managers between ranks", queues.install),
         Installation(
@@ -98,7 +97,7 @@ def _of_python(programs: Programs) -> list[Installation]:
 
 
 def _of_torch(programs: Programs) -> list[Installation]:
-    """Return what stands for parts of PyTorch."""
+    """Return the rows that replace parts of PyTorch."""
 
     def note_addresses(patches: Patches) -> None:
         addresses.install(patches, programs.session.addresses)
@@ -107,38 +106,46 @@ def _of_torch(programs: Programs) -> list[Installation]:
     return [
         Installation("c10d", "torch.distributed among ranks", c10d.install),
         Installation(
-            "registered", "kernels that a process registers for its devices", dispatcher.install
+            "registered", "kernels that a process registers for its devices", registered.install
         ),
         Installation("device", "the machine's SIPs, as CUDA's devices", device.install),
         Installation("replaced.spinning", "torch.cuda._sleep", spinning.install, on_device),
-        Installation("addresses", "data_ptr, and who may look there", note_addresses),
-        Installation("float32", "what is asked of products of float32", float32.install),
+        Installation("addresses", "data_ptr, and what is at an address", note_addresses),
+        Installation("float32", "the requested precision of float32 products", float32.install),
         Installation("graphs", "CUDA graphs", graphs.install),
         Installation(
             "replaced.library_calls", "loaders, signals and FSDP in ranks", library_calls.install
         ),
         Installation(
             "replaced.without_compiler",
-            "torch._dynamo where a program asks it to compile nothing",
+            "torch._dynamo where a program asks it not to compile",
             without_compiler.install,
         ),
-        Installation("replaced.control_flow", "torch.cond and its like", control_flow.install),
+        Installation("replaced.control_flow", "torch.cond and the like", control_flow.install),
         Installation("naming", "ranges of NVTX and record_function", naming.install),
         Installation("replaced.profiling", "torch.profiler of simulated time", profiling.install),
-        Installation("replaced.sharding", "DTensor's rules, found once for all", sharding.install),
         Installation(
-            "replaced.attention_choice", "which attention is allowed", attention_choice.install
+            "replaced.sharding", "DTensor's rules, computed once for all ranks", sharding.install
+        ),
+        Installation(
+            "replaced.attention_choice",
+            "the kinds of attention that a program allows",
+            attention_choice.install,
         ),
         Installation(
             "replaced.attention_sharding",
-            "DTensor's rules of the attention that C++ chooses",
+            "DTensor's rules for the attention that C++ chooses",
             attention_sharding.install,
         ),
         Installation("replaced.flex_attention", "flex_attention", flex_attention.install),
         Installation(
-            "replaced.products_for_gpus", "products that CPUs lack", products_for_gpus.install
+            "replaced.products_for_gpus",
+            "products that PyTorch has for GPUs only",
+            products_for_gpus.install,
         ),
         Installation(
-            "sync_batch_norm", "statistics of batches, which CPUs lack", sync_batch_norm.install
+            "sync_batch_norm",
+            "SyncBatchNorm, which PyTorch has for GPUs only",
+            sync_batch_norm.install,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Memory of simulated devices as PyTorch's caching allocator would hand it out."""
+"""Memory of simulated devices as PyTorch's caching allocator would assign it."""
 
 from kernbench.torch_bridge.memory.allocator import (
     CachingAllocator,

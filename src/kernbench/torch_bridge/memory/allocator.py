@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator as a model: sizes and places of blocks, without any memory.
+"""A model of PyTorch's caching allocator: sizes and addresses of blocks, without any memory.
 
 Source of the rules and sizes: PyTorch's ``c10/cuda/CUDACachingAllocator.cpp``, with its default
 settings (no expandable segments, no limit on splitting).
@@ -14,14 +14,14 @@ from typing import Any
 
 _MIB = 1 << 20
 ROUNDING = 512
-"""Sizes are multiples of this."""
+"""The sizes of blocks are multiples of this."""
 SMALL = _MIB
 """Requests up to this size share segments of :data:`SMALL_SEGMENT`."""
 SMALL_SEGMENT = 2 * _MIB
 LARGE_SEGMENT = 20 * _MIB
-"""Shared by larger requests that are below :data:`OWN_SEGMENT`."""
+"""The size of segments that larger requests below :data:`OWN_SEGMENT` share."""
 OWN_SEGMENT = 10 * _MIB
-"""From here on a request gets a segment of its own."""
+"""Requests of this size or more get segments of their own."""
 SEGMENT_ROUNDING = 2 * _MIB
 
 
@@ -30,7 +30,7 @@ class DeviceFullError(Exception):
 
 
 class MemoryBlock:
-    """Bytes of a segment, in use or kept for later."""
+    """Contiguous bytes of a segment, in use or cached."""
 
     __slots__ = (
         "address",
@@ -55,22 +55,22 @@ class MemoryBlock:
         self.after: MemoryBlock | None = None
         self.is_free = True
         self.asked_bytes = 0
-        """What was asked for."""
+        """The size of the request, before rounding."""
         self.num_again = 0
-        """How often it was given back and taken again since that was counted."""
+        """How often it was freed and reallocated since that was last counted."""
         self.fits_since = -1
-        """Which state of the free blocks it was last given in to a request of its size."""
+        """The state of the free lists in which it was last chosen for a request of its size."""
         self.label = ""
         """What it was allocated for."""
 
     def free(self) -> None:
-        """Give it back; any thread may, in the middle of an allocation too."""
+        """Return it to its allocator; any thread may, even in the middle of an allocation."""
         self.owner.returned.append(self)
 
 
 @dataclass(slots=True)
 class Amount:
-    """Something that is counted, and its peak; who increases it adds to ``current``."""
+    """A count and its peak; to increase it, add to ``current``."""
 
     current: int = 0
     freed: int = 0
@@ -86,12 +86,12 @@ class Amount:
 
     @property
     def peak(self) -> int:
-        """Since the program last set it back."""
+        """The peak since the program last reset it."""
         return max(self.peak_before, self.current)
 
     @property
     def peak_of_run(self) -> int:
-        """Whatever the program has set back."""
+        """The peak of the whole run, regardless of resets."""
         return max(self.peak, self.peak_before_reset)
 
     def drop(self, count: int) -> None:
@@ -104,7 +104,7 @@ class Amount:
 
 @dataclass(slots=True)
 class Amounts:
-    """What an allocator counts."""
+    """The statistics of an allocator."""
 
     allocated_bytes: Amount = field(default_factory=Amount)
     requested_bytes: Amount = field(default_factory=Amount)
@@ -113,14 +113,14 @@ class Amounts:
     segments: Amount = field(default_factory=Amount)
 
     def reset_peaks(self) -> None:
-        """Let the peaks be what is now."""
+        """Set the peaks to the current counts."""
         for name in self.__slots__:
             amount: Amount = getattr(self, name)
             amount.peak_before_reset = amount.peak_of_run
             amount.peak_before = amount.current
 
     def reset_sums(self) -> None:
-        """Forget all increases so far, and with them what was freed."""
+        """Reset the sums of increases and decreases."""
         for name in self.__slots__:
             amount: Amount = getattr(self, name)
             amount.freed = 0
@@ -128,42 +128,42 @@ class Amounts:
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class PrivatePool:
-    """Stands for a stream in requests of memory for graphs, whose blocks are for nobody else."""
+    """A memory pool of CUDA graphs; requests name it in place of a stream."""
 
     handle: tuple[int, int]
-    """What programs name it by."""
+    """The handle by which programs name it."""
     num_users: int = 0
-    """Graphs that may be replayed in its blocks: until there is none, no segment is given back."""
+    """How many graphs may be replayed in its blocks; while there are any, it keeps its segments."""
 
 
 class CachingAllocator:
-    """Blocks of one process on one device.
+    """The blocks of one process on one device.
 
-    ``reserve`` takes a segment's bytes from the device, and raises :class:`DeviceFullError` if it
-    has not so many; ``release`` gives them back.
+    ``reserve`` takes the bytes of a segment from the device, and raises :class:`DeviceFullError`
+    if too few are free; ``release`` returns them.
     """
 
     def __init__(self, reserve: Callable[[int], None], release: Callable[[int], None]) -> None:
         self._reserve = reserve
         self._release = release
         self._free: dict[Any, list[tuple[int, int, MemoryBlock]]] = {}
-        """Free blocks of each pool, by size and then by address."""
+        """The free blocks of each pool, sorted by size and then by address."""
         self._next_address = 0
         self._num_changes = 0
         """Of the free blocks."""
         self.in_use: dict[MemoryBlock, None] = {}
         """In order, as nothing else about it is."""
         self.returned: deque[MemoryBlock] = deque()
-        """Given back and not yet put among the free ones."""
+        """Blocks that were freed and are not in a free list yet."""
         self._amounts = Amounts()
         self.num_retries = 0
         self.num_failures = 0
         self.most_bytes: int | None = None
-        """Beyond this it takes no further segments, however much the device has."""
+        """The most bytes that it may reserve, however many the device has."""
 
     @property
     def amounts(self) -> Amounts:
-        """What it counts, up to now."""
+        """Its statistics, up to date."""
         for block in self.in_use:
             self._count_again(block)
         return self._amounts
@@ -172,7 +172,7 @@ class CachingAllocator:
         """Return a block for a request of more than 0 bytes on a stream.
 
         Raises:
-            DeviceFullError: The device has no room, even without what is kept for later.
+            DeviceFullError: The device has no room, even after freeing the cached segments.
         """
         returned = self.returned
         if len(returned) == 1:
@@ -183,7 +183,7 @@ class CachingAllocator:
                 and same.pool[0] is stream
             ):
                 returned.popleft()
-                # It comes and goes: no peak can change by that.
+                # It was freed and is in use again: that cannot change any peak.
                 same.num_again += 1
                 same.label = label
                 return same
@@ -216,10 +216,10 @@ class CachingAllocator:
     def _taken_back(
         self, pool: Any, size: int, free: list[tuple[int, int, MemoryBlock]]
     ) -> MemoryBlock | None:
-        """Return the one block that was given back, if a request would be given just that.
+        """Return the only freed block, if a request would get exactly that block.
 
-        Programs drop a result and make another one like it: merging the block with what is
-        behind it and cutting it off again would change nothing.
+        Programs drop a result and make another one like it: merging the block with its neighbour
+        and splitting it again would change nothing.
         """
         block, after = self.returned[0], self.returned[0].after
         before = block.before
@@ -255,7 +255,7 @@ class CachingAllocator:
             amounts.allocations.freed += count
 
     def settle(self) -> None:
-        """Put what was given back among the free blocks, merged with their free neighbours."""
+        """Move freed blocks to the free lists, merged with their free neighbours."""
         self._num_changes += 1
         while self.returned:
             block = self.returned.popleft()
@@ -273,7 +273,7 @@ class CachingAllocator:
             insort(free, (block.size, block.address, block))
 
     def empty_cache(self) -> None:
-        """Give the device back the segments of which nothing is in use."""
+        """Return the segments that hold no block in use to the device."""
         self.settle()
         for (stream, _), free in self._free.items():
             if isinstance(stream, PrivatePool) and stream.num_users:
@@ -305,7 +305,7 @@ class CachingAllocator:
         self._amounts.reserved_bytes.current += segment
         self._amounts.segments.current += 1
         block = MemoryBlock(self, pool, self._next_address, segment)
-        # A gap, so that no two segments ever seem to be neighbours.
+        # A gap, so that segments are never adjacent.
         self._next_address += segment + ROUNDING
         return block
 

@@ -1,4 +1,4 @@
-"""The memory of the devices, and what each process has reserved of it."""
+"""The memory of the devices, and how much of it each process has reserved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
 
 Owner = TypeVar("Owner", bound=Hashable)
-"""What has an allocator of its own on each device: a process."""
+"""What owns an allocator on each device: a process."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -28,7 +28,7 @@ class SharedDevice:
         return self.capacity_bytes - self.reserved_bytes
 
     def reserve(self, size_bytes: int) -> None:
-        """Take a segment.
+        """Reserve a segment.
 
         Raises:
             DeviceFullError: There is no room.
@@ -38,7 +38,7 @@ class SharedDevice:
         self.reserved_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Give a segment back."""
+        """Release a segment."""
         self.reserved_bytes -= size_bytes
 
 
@@ -49,10 +49,10 @@ class Memories(Generic[Owner]):
         self._machine = machine
         self._devices: dict[int, SharedDevice] = {}
         self.allocators: dict[tuple[Owner, int], CachingAllocator] = {}
-        """By process and device."""
+        """Allocators by process and device."""
 
     def device(self, sip_id: int) -> SharedDevice:
-        """Return what all processes share."""
+        """Return the memory of a device, which all processes share."""
         found = self._devices.get(sip_id)
         if found is None:
             capacity_bytes = self._machine.sip_at(sip_id).hbm_bytes
@@ -70,7 +70,7 @@ class Memories(Generic[Owner]):
 
 
 def shown(size_bytes: int) -> str:
-    """Return bytes as people read them.
+    """Return a number of bytes in readable units.
 
     >>> shown(1536), shown(1 << 34)
     ('1.50 KiB', '16.00 GiB')
