@@ -73,12 +73,12 @@ def test_a_collective_is_on_the_device_of_its_tensors() -> None:
     [
         (
             'dist.all_reduce(torch.ones(4, device="cuda:0"))',
-            "rank 0 and of rank 1 both lie on cuda:0",
+            "rank 0 and of rank 1 both are on cuda:0",
         ),
         (
             'dist.all_gather([torch.ones(4, device=f"cuda:{each}") for each in range(2)], '
             'torch.ones(4, device="cuda:0"))',
-            "of cuda:0 and of cuda:1; one collective takes those of one device",
+            "on cuda:0 and on cuda:1; all tensors of a collective must be on one device",
         ),
     ],
 )

@@ -211,7 +211,7 @@ class Run:
         """Return whether ``handle`` has ended; a look too early costs the host a launch's time."""
         if not handle.done:
             sip = self.machine.sip_at(self.rank_state.sip_id)
-            self.simulation.idle(sip.host_launch_ps, f"a look whether {handle.label} has ended")
+            self.simulation.idle(sip.host_launch_ps, f"a query whether {handle.label} has ended")
         return self.has_ended(handle)
 
     def _comes_after(self, handle: Handle) -> None:

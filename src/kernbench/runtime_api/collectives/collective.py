@@ -135,7 +135,7 @@ class Collective:
             return
         timeout = f"{(timeout_ps or self._timeout_ps) / _PS_PER_S:g} s"
         reason = reason or f"without {listed(list(self.missing()))}"
-        head = f"{self.title} is given up after a timeout of {timeout}, {reason}:"
+        head = f"{self.title} timed out after {timeout}, {reason}:"
         self.fail(CollectiveTimeoutError("\n".join([head, *rank_lines(self._run.simulation)])))
 
     def _start(self) -> None:

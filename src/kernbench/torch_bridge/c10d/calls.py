@@ -1,4 +1,4 @@
-"""A rank's call of a collective: when it meets the others', what it costs, when it is over."""
+"""A rank's call of a collective: when it joins the others' calls, what it costs, when it ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def signature(
     *,
     with_shapes: bool = True,
 ) -> Signature:
-    """Return what must be the same on all ranks; shapes may differ ``with_shapes=False``."""
+    """Return what must be equal on all ranks; with ``with_shapes=False``, shapes may differ."""
     return _signature(
         op,
         tuple([tuple(tensor.shape) for tensor in tensors]) if with_shapes else (),
@@ -74,7 +74,7 @@ def _signature(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """What one rank asks for."""
+    """One rank's call of a collective: signature, tensors, and what computes the data."""
 
     signature: Signature
     inputs: Sequence[Tensor]
@@ -82,16 +82,16 @@ class Call:
     compute: Compute
     """Computes the outputs of all ranks from the inputs of all ranks."""
     sent: tuple[int, ...] = ()
-    """Elements for each rank, in an exchange of uneven parts."""
+    """In an exchange of uneven parts: the number of elements sent to each rank."""
     taken: tuple[int, ...] = ()
     called: str = ""
-    """The rank's own name for it, where it differs from the others'."""
+    """This rank's name for the operation, if ranks call it by different names."""
     follows_stream: bool = False
-    """Whether it comes after what is on the current stream even without device tensors."""
+    """Whether it is ordered after the current stream even without device tensors."""
 
 
 class _DataThere(Handle):
-    """Ends when a collective's outputs hold their values: every rank has called it by then."""
+    """Ends when a collective's outputs hold their values, as every rank has called it."""
 
     def __init__(self, part: TorchPart) -> None:
         super().__init__(part.env, part.label)
@@ -104,7 +104,7 @@ class _DataThere(Handle):
         return self.label if self._part is None else self._part.describe()
 
     def end(self) -> None:
-        """Resume whoever waits, and forget the part, which knows this."""
+        """Resume whoever waits, and drop the part, which refers to this."""
         self._part = None
         self.end_after(0)
 
@@ -112,7 +112,7 @@ class _DataThere(Handle):
 class TorchPart(Part):
     """One rank's part in a collective of PyTorch tensors; ends when its simulated time is over.
 
-    Its data is there sooner, when all ranks have called: see :attr:`data`.
+    Its data is ready earlier, when all ranks have called: see :attr:`data`.
     """
 
     def __init__(self, run: Run, call: Call, site: UserSite, sip_id: int | None) -> None:
@@ -122,17 +122,17 @@ class TorchPart(Part):
             # Where its tensors are, which need not be the rank's current device.
             self.sip_id = sip_id
         self.call: Call | None = call
-        """Until every rank has called, and the outputs hold their values."""
+        """None once every rank has called, and the outputs hold their values."""
         self.called = call.called
         self.follows_stream = call.follows_stream
         self.data = _DataThere(self)
         self._used = begin_use(self, call.inputs, call.outputs)
 
     def has_data(self) -> None:
-        """Wake whoever waits for the outputs, and let go of the tensors.
+        """Resume whoever waits for the outputs, and release the tensors.
 
-        The host runs ahead of the simulation: a program that frees them now has their memory back,
-        as on a device, whose allocator knows the order of its streams.
+        The host runs ahead of the simulation: a program that frees them now can reuse their memory
+        at once, as on a device, whose allocator relies on the order of streams.
         """
         self.call = None
         self.data.end()
@@ -143,26 +143,26 @@ class TorchPart(Part):
             self.has_data()
 
     def waited_for(self) -> None:
-        """Let the program have its tensors back."""
+        """Let the program read and write its tensors again."""
         end_use(self, self._used)
         self._used = []
 
 
 class CollectiveWork(Work):
-    """What ``torch.distributed`` hands out for a call that may be under way."""
+    """The ``Work`` that ``torch.distributed`` returns for a call that may be pending."""
 
     def __init__(self, process: Process, part: TorchPart, outputs: Sequence[Tensor]) -> None:
         super().__init__()
         self._process = process
         self._part = part
         self._outputs = outputs
-        # C++ holds on to works, and does not keep the Python half of this one alive.
+        # C++ refers to the work, and does not keep its Python half alive.
         process.kept.add(self)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Block until the outputs may be used; of device tensors, by what is launched later.
+        """Block until the outputs may be used; outputs on a device by what is launched later.
 
-        With a timeout the host itself waits, but no longer.
+        With a timeout the host itself waits, at most that long.
         """
         is_limited = timeout is not None and timeout > timedelta()
         if is_limited:
@@ -187,7 +187,7 @@ class CollectiveWork(Work):
             part.collective.give_up(reason, timeout_ps)
 
     def wait_for_data(self) -> None:
-        """Block until the outputs hold their values, however long that takes in simulated time."""
+        """Block until the outputs hold their values, at whatever simulated time."""
         part = self._part
         self._process.session.run.simulation.wait(part.data)
         part.waited_for()
@@ -208,14 +208,14 @@ class CollectiveWork(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether it is over at the host's time; asking costs the host a launch's time.
+        """Return whether it has ended at the host's time; the query costs the host a launch.
 
         Raises:
-            CollectiveTimeoutError: Some rank did not come to it within the group's timeout.
+            CollectiveTimeoutError: Some rank did not call it within the group's timeout.
         """
         part = self._part
-        self._process.host.poll(f"a look whether {part.name} has ended")
-        # Who has seen that it is over may use its tensors, as if they had waited.
+        self._process.host.poll(f"a query whether {part.name} has ended")
+        # A program that has seen its end may use its tensors, as after a wait.
         if part.done or isinstance(part.error, CollectiveTimeoutError):
             self.wait_for_data()
         return part.done
@@ -230,7 +230,7 @@ class CollectiveWork(Work):
         return list(self._outputs)
 
     def get_future(self) -> Any:
-        """Return a future that has ended: in C++, waiting for a pending one yields to nobody."""
+        """Return a completed future: C++ could not yield to other ranks while it waits for one."""
         self.wait()
         future: Any = torch.futures.Future()
         future.set_result(self.result())
@@ -238,7 +238,7 @@ class CollectiveWork(Work):
 
 
 class WorkGroup(Work):
-    """Several calls that are waited for together."""
+    """The ``Work`` of several calls that are waited for together."""
 
     def __init__(self, process: Process, works: Sequence[CollectiveWork]) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class WorkGroup(Work):
 
 
 def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork:
-    """Bring the calling rank's part to the collective; the host continues."""
+    """Add the calling rank's part to the collective; the host continues."""
     capture = current().capture
     if capture is not None and capture.is_on_stream():
         posted = partial(post, members, serves_host=serves_host)
@@ -290,7 +290,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
 def post_pair(
     members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call, serves_host: bool
 ) -> CollectiveWork:
-    """Bring one side of a send and its receive, from and to a rank of the world, together."""
+    """Match one side of a send and receive with the other; ``ends`` are ranks of the world."""
     capture = current().capture
     if capture is not None and capture.is_on_stream():
         posted = partial(post_pair, members, ends, tag, serves_host=serves_host)
@@ -319,8 +319,8 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
     running = run.simulation.running
     if running is not None and running.aborted:
         raise RankFailedError(
-            f"{call.signature.op}: another rank has failed, so rank {running.rank_id} is being "
-            "ended and nobody will answer; do not call collectives while cleaning up"
+            f"{call.signature.op}: another rank failed, so rank {running.rank_id} is being "
+            "aborted and the others will not join; do not call collectives while cleaning up"
         )
     sip_id: int | None = None
     for tensor in (*call.inputs, *call.outputs):
@@ -328,14 +328,14 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
         if residence is not None:
             if sip_id is not None and residence.sip_id != sip_id:
                 raise UsageError(
-                    f"{call.signature.op}: rank {process.rank} brings tensors of cuda:{sip_id} and "
-                    f"of cuda:{residence.sip_id}; one collective takes those of one device"
+                    f"{call.signature.op}: rank {process.rank} passes tensors on cuda:{sip_id} and "
+                    f"on cuda:{residence.sip_id}; all tensors of a collective must be on one device"
                 )
             sip_id = residence.sip_id
         elif not serves_host and _is_of_program():
             raise UsageError(
                 f"{call.signature.op}: No backend type associated with device type cpu: the tensor "
-                "is on the host, and the group's backend takes those of devices only; move the "
+                "is on the host, and the group's backend takes device tensors only; move the "
                 'tensor, or make the group with backend="cpu:gloo,cuda:nccl"'
             )
     part = TorchPart(run, call, user_site(), sip_id)
@@ -345,9 +345,9 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
 
 
 def _is_of_program() -> bool:
-    """Return whether a collective was called in Python.
+    """Return whether Python code of the program called a collective.
 
-    Tensors that C++ makes on its way, in operations and in DDP, have no place yet.
+    Tensors that C++ makes for its own calls, in operations and in DDP, have no device yet.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
@@ -362,7 +362,7 @@ def _arrive(
     part: TorchPart,
     channel: Any,
 ) -> None:
-    """Bring the part to the meeting: behind its host's time, its stream and the last call."""
+    """Add the part to the collective, after its host's time, its stream and the last call."""
     run, state = process.session.run, process.state
     after: list[Handle] = [process.host.timer()]
     if part.on_device or part.follows_stream:
@@ -384,7 +384,7 @@ def _arrive(
 
 
 def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
-    """Return whether two ranks have brought tensors of one device, and refuse that."""
+    """Return whether two ranks use tensors on one device, after refusing the call."""
     ranks: dict[int, int] = {}
     for part in parts:
         other = ranks.setdefault(part.sip_id, part.rank) if part.on_device else part.rank
@@ -392,7 +392,7 @@ def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
             meeting.fail(
                 UsageError(
                     f"{meeting.title}: the tensors of rank {other} and of rank {part.rank} both "
-                    f"lie on cuda:{part.sip_id}, and every rank needs a device of its own; call "
+                    f"are on cuda:{part.sip_id}, but every rank needs a device of its own; call "
                     "torch.cuda.set_device first"
                 )
             )
@@ -401,7 +401,7 @@ def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
 
 
 def _versioned(outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
-    """Return those of the tensors that autograd counts writes to."""
+    """Return the tensors whose writes autograd counts."""
     return tuple(each for tensors in outputs for each in tensors if not each.is_inference())
 
 
@@ -420,5 +420,5 @@ def _compute(meeting: Collective, parts: Sequence[TorchPart]) -> None:
         except KernbenchError as error:
             meeting.fail(error)
         except (RuntimeError, ValueError) as error:
-            # PyTorch refuses to copy or to combine what the ranks have brought.
+            # PyTorch refuses to copy or to combine the ranks' tensors.
             meeting.fail(not_fitting(meeting.title, parts, str(error).partition("\n")[0]))

@@ -1,4 +1,4 @@
-"""What is wrong with a rank's call of a collective whatever the others call: said to that rank."""
+"""Errors in one rank's call of a collective, whatever the others call; raised on that rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 
 def check_position(op: str, what: str, position: Any, members: ProcessGroup) -> None:
-    """Refuse a rank of a group, counted in it, that it does not have.
+    """Refuse a rank, counted within a group, that the group does not have.
 
     Raises:
         UsageError: It has not.
@@ -30,10 +30,10 @@ def check_position(op: str, what: str, position: Any, members: ProcessGroup) -> 
 
 
 def check_list(op: str, what: str, tensors: Sequence[Tensor], like: Tensor, size: int) -> None:
-    """Refuse a list that does not hold a tensor like one for each rank of a group.
+    """Refuse a list that does not hold one tensor per rank of the group, each like a given one.
 
     Raises:
-        UsageError: There are more or fewer, or one has another shape or dtype.
+        UsageError: There are more or fewer, or one has a different shape or dtype.
     """
     check_count(op, what, tensors, size)
     for index, tensor in enumerate(tensors):
@@ -45,7 +45,7 @@ def check_list(op: str, what: str, tensors: Sequence[Tensor], like: Tensor, size
 
 
 def check_count(op: str, what: str, tensors: Sequence[Tensor], size: int) -> None:
-    """Refuse a list that does not hold a tensor for each rank of a group.
+    """Refuse a list that does not hold one tensor per rank of the group.
 
     Raises:
         UsageError: There are more or fewer.
@@ -57,10 +57,10 @@ def check_count(op: str, what: str, tensors: Sequence[Tensor], size: int) -> Non
 
 
 def check_own(op: str, outputs: Sequence[Tensor], given: Tensor, position: int) -> None:
-    """Refuse outputs whose tensor for the rank's own input is not like that.
+    """Refuse outputs in which the tensor at the rank's own position does not match its input.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It does not match.
     """
     own = outputs[position]
     if own.numel() != given.numel():
@@ -71,7 +71,7 @@ def check_own(op: str, outputs: Sequence[Tensor], given: Tensor, position: int) 
 
 
 def check_whole(what: str, whole: Tensor, part: Tensor, size: int) -> None:
-    """Refuse a tensor that does not hold a part for each rank of a group.
+    """Refuse a tensor that does not hold one part per rank of the group.
 
     Raises:
         UsageError: It does not.
@@ -84,7 +84,7 @@ def check_whole(what: str, whole: Tensor, part: Tensor, size: int) -> None:
 
 
 def check_reduce_op(called: str, op: Any, tensors: Sequence[Tensor]) -> None:
-    """Refuse a reduction that the dtype does not have.
+    """Refuse a reduction that the dtype does not support.
 
     Raises:
         UsageError: It has not.

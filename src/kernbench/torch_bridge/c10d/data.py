@@ -39,7 +39,7 @@ def reduce(op: Any, root: int) -> Compute:
 
 
 def broadcast(root: int) -> Compute:
-    """Give the root's tensors to all."""
+    """Copy the root's tensors to all ranks."""
 
     def compute(_: Lists, outputs: Lists) -> None:
         for position, targets in enumerate(outputs):
@@ -51,7 +51,7 @@ def broadcast(root: int) -> Compute:
 
 
 def all_gather(inputs: Lists, outputs: Lists) -> None:
-    """Give every rank all inputs: ``len(outputs)`` tensors for each input, in rank order."""
+    """Copy all inputs to every rank: one output tensor per rank for each input, in rank order."""
     for targets in outputs:
         for index, sources in enumerate(zip(*inputs, strict=True)):
             for position, source in enumerate(sources):
@@ -59,7 +59,7 @@ def all_gather(inputs: Lists, outputs: Lists) -> None:
 
 
 def all_gather_flat(inputs: Lists, outputs: Lists) -> None:
-    """Write all inputs into one output each, one after another in rank order."""
+    """Concatenate all inputs in rank order into one output tensor on each rank."""
     for targets in outputs:
         for index, target in enumerate(targets):
             flat = target.view(-1)
@@ -71,7 +71,7 @@ def all_gather_flat(inputs: Lists, outputs: Lists) -> None:
 
 
 def reduce_scatter(op: Any) -> Compute:
-    """Give each rank the combination of the inputs at its position."""
+    """Write to each rank the combination of the inputs at its position."""
 
     def compute(inputs: Lists, outputs: Lists) -> None:
         ranks = len(inputs)
@@ -84,7 +84,7 @@ def reduce_scatter(op: Any) -> Compute:
 
 
 def reduce_scatter_flat(op: Any) -> Compute:
-    """The same where each input is one tensor, cut into as many parts as there are ranks."""
+    """Do the same for inputs of one tensor each, cut into one part per rank."""
 
     def compute(inputs: Lists, outputs: Lists) -> None:
         for position, targets in enumerate(outputs):
@@ -98,7 +98,7 @@ def reduce_scatter_flat(op: Any) -> Compute:
 
 
 def gather(root: int) -> Compute:
-    """Give the root all inputs."""
+    """Copy all inputs to the root."""
 
     def compute(inputs: Lists, outputs: Lists) -> None:
         for target, (source,) in zip(outputs[root], inputs, strict=True):
@@ -108,7 +108,7 @@ def gather(root: int) -> Compute:
 
 
 def scatter(root: int) -> Compute:
-    """Give each rank one of the root's tensors."""
+    """Copy one of the root's tensors to each rank."""
 
     def compute(inputs: Lists, outputs: Lists) -> None:
         for source, (target,) in zip(inputs[root], outputs, strict=True):
@@ -118,7 +118,7 @@ def scatter(root: int) -> Compute:
 
 
 def all_to_all(inputs: Lists, outputs: Lists) -> None:
-    """Give each rank the tensor at its position of every rank."""
+    """Copy to each rank the tensor at its position on every rank."""
     for position, targets in enumerate(outputs):
         for target, given in zip(targets, inputs, strict=True):
             source = given[position]
@@ -126,7 +126,7 @@ def all_to_all(inputs: Lists, outputs: Lists) -> None:
 
 
 def send(inputs: Lists, outputs: Lists) -> None:
-    """Copy the first rank's tensors to the second's."""
+    """Copy the sender's tensors (first rank) to the receiver's (second)."""
     for target, source in zip(outputs[1], inputs[0], strict=True):
         target.copy_(source)
 

@@ -1,4 +1,4 @@
-"""Putting the simulated world in the place of ``torch.distributed``'s native parts."""
+"""Replacing the native parts of ``torch.distributed`` by simulated groups and stores."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kernbench.torch_bridge.c10d.world import CurrentWorld
 from kernbench.torch_bridge.processes.process import Process
 
 _NCCL_GROUPS = ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
-"""Classes of which PyTorch makes groups of the backend ``nccl``; releases differ in which."""
+"""Classes from which PyTorch makes groups of the backend ``nccl``; they differ between releases."""
 
 
 def know_groups(process: Process) -> None:
-    """Let C++ find a process's groups from the calling thread, which is a new one of it."""
+    """Let C++ find a process's groups from the calling thread, a new thread of that process."""
     if process.world is not None:
         for group, name in process.world.pg_names.items():
             _register_process_group(name, group)
@@ -79,7 +79,7 @@ def install(patches: Patches) -> None:
             "_NCCL_AVAILABLE": True,
             "rendezvous": rendezvous,
             "default_pg_nccl_timeout": timedelta(minutes=10),
-            # It would record the calls of a group in C++, to say later who hangs.
+            # It would record the calls of a group in C++, to report which rank hangs.
             "_maybe_attach_flight_recorder": lambda *args, **kwargs: None,
         },
     )
@@ -97,7 +97,7 @@ def install(patches: Patches) -> None:
         },
     )
     patches.set(sys.modules["torch.distributed.rendezvous"], "rendezvous", rendezvous)
-    # C++ finds groups by name; each thread then has names of its own.
+    # C++ finds groups by name; with this each thread has names of its own.
     _set_thread_isolation_mode(True)
     patches.on_close(_set_thread_isolation_mode, False)
     # PyTorch's tests end that where their own threads have ended.

@@ -1,4 +1,4 @@
-"""The process group that programs meet under the names of gloo and nccl."""
+"""The process group that programs get for the backends gloo and nccl."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from kernbench.torch_bridge.processes.process import current
 
 
 class Options:
-    """Of a process group; everything is accepted and nothing is needed."""
+    """Options of a process group: all are accepted, and none has an effect."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.is_high_priority_stream = kwargs.get("is_high_priority_stream", False)
@@ -54,7 +54,7 @@ class Options:
 
 
 class SimulatedGroup(dist.ProcessGroup):
-    """The calls of ``torch.distributed`` as collectives on the links of the machine.
+    """Executes calls of ``torch.distributed`` as collectives on the links of the machine.
 
     C++ asks for :meth:`getBackendName`; it must not be that of a backend of its own.
     """
@@ -122,20 +122,20 @@ class SimulatedGroup(dist.ProcessGroup):
         return self._store
 
     def _set_group_name(self, name: str) -> None:
-        """Accept it: the name is asked of the world."""
+        """Accept it: the name is looked up in the world."""
 
     def _set_group_desc(self, described: str) -> None:
         self._described = described
 
     def _set_sequence_number_for_group(self) -> None:
-        """Accept it: calls are counted from the first on."""
+        """Accept it: calls are counted anyway."""
 
     def _get_sequence_number_for_group(self) -> int:
         state = self._owner.state
         return state.call_counts.get(self.members(), 0)
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        """Wait so long for the last rank at a collective, in simulated time."""
+        """Set how long collectives wait for their last rank, in simulated time."""
         self.options._timeout = timeout
         if self._members is not None:
             self._members.timeout_ps = to_ps(timeout)
@@ -151,16 +151,16 @@ class SimulatedGroup(dist.ProcessGroup):
     abort = shutdown
 
     def _wait_for_pending_works(self) -> None:
-        """Accept it: works that matter are waited for."""
+        """Accept it: works that matter have been waited for."""
 
     def _has_hooks(self) -> bool:
         return False
 
     def members(self) -> ProcessGroup:
-        """Return the group as the runtime knows it: one object for all of its ranks.
+        """Return the runtime's group: one object for all of its ranks.
 
         Raises:
-            UsageError: Another rank has made a group of this name with other ranks.
+            UsageError: Another rank has made a group of this name with different ranks.
         """
         found = self._members
         if found is None:
@@ -194,7 +194,7 @@ class SimulatedGroup(dist.ProcessGroup):
         return work
 
     def _serves_host(self) -> bool:
-        """Return whether the group takes tensors of the host; without data objects travel there."""
+        """Return whether the group takes host tensors: without data, pickled objects are some."""
         found = self._takes_host
         if found is None:
             devices = c10d._world.pg_backend_config.get(self, "cpu:").split(",")
@@ -207,7 +207,7 @@ class SimulatedGroup(dist.ProcessGroup):
         if caller is not self._owner:
             raise UsageError(
                 f"rank {caller.rank} calls {call.signature.op} on a process group object of rank "
-                f"{self._owner.rank}; it was kept in a place that all ranks share, such as a "
+                f"{self._owner.rank}; it was stored where all ranks share it, such as in a "
                 "default argument of a module that they import"
             )
 
@@ -353,8 +353,8 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> CollectiveWork:
         raise UnsupportedTorchError(
-            "recv from any rank: who comes first would decide what the program computes, which "
-            "no run could repeat; name the rank with src="
+            "recv from any rank: the result would depend on which rank sends first, so that runs "
+            "would not be repeatable; name the rank with src="
         )
 
     def _check_root(self, op: str, what: str, root: Any) -> None:

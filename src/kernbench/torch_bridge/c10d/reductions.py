@@ -1,4 +1,4 @@
-"""What ``ReduceOp`` computes, in the order of the ranks."""
+"""What each ``ReduceOp`` computes, in the order of the ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kind_of(op: Any) -> Any:
 
 
 def name_of(op: Any) -> str:
-    """Return a reduce op's name, as error messages have it."""
+    """Return a reduce op's name for error messages."""
     return _name(kind_of(op))
 
 

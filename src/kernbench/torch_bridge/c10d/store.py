@@ -22,11 +22,11 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 class StoreTimeoutError(KernbenchError, DistStoreError):
-    """Nobody set a key in time."""
+    """A key was not set in time."""
 
 
 class _KeyWait(Handle):
-    """Ends when all of some keys are there, or are given up."""
+    """Ends when all awaited keys are set, or the wait has timed out."""
 
     def __init__(self, simulation: Simulation, keys: Sequence[str], timeout_ps: int) -> None:
         super().__init__(simulation.env, f"store.wait({', '.join(map(repr, keys))})")
@@ -41,7 +41,7 @@ class _KeyWait(Handle):
         if not self.is_over:
             lines = rank_lines(self._simulation)
             timeout = f"{self._timeout_ps / 10**12:g} s"
-            head = f"{self.label} is given up after a timeout of {timeout}; nobody has set"
+            head = f"{self.label} timed out after {timeout}; not set:"
             missing = ", ".join(map(repr, self.keys))
             self.error = StoreTimeoutError("\n".join([f"{head} {missing}:", *lines]))
             self.end()
@@ -54,14 +54,14 @@ class _KeyWait(Handle):
 
 
 class SharedValues:
-    """The values of one store, and who waits for keys that are not there yet."""
+    """The values of one store, and the waits for keys that are not set yet."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self._waits: list[_KeyWait] = []
 
     def put(self, key: str, value: bytes) -> None:
-        """Set a value, and wake those who waited for it."""
+        """Set a value, and resume those who wait for it."""
         self.values[key] = value
         waits, self._waits = self._waits, []
         for wait in waits:
@@ -73,17 +73,17 @@ class SharedValues:
                 self._waits.append(wait)
 
     def has(self, keys: Sequence[str]) -> bool:
-        """Return whether all keys are there."""
+        """Return whether all keys are set."""
         return all(key in self.values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta, is_asked: bool) -> None:
-        """Block the calling rank until all keys are there.
+        """Block the calling rank until all keys are set.
 
-        A timeout that the program has asked for is raised; one that each store has is not waited
-        for where nothing can happen any more: that is a deadlock at once.
+        A timeout that the program passed is raised when it is due; with the store's default
+        timeout, a wait that nothing can end is a deadlock at once.
 
         Raises:
-            StoreTimeoutError: They are not there in time.
+            StoreTimeoutError: They were not set in time.
         """
         if self.has(keys):
             return
@@ -91,7 +91,7 @@ class SharedValues:
         simulation = process.session.run.simulation
         process.host.catch_up()
         if self.has(keys):
-            # Somebody has set them meanwhile.
+            # They were set meanwhile.
             return
         wait = _KeyWait(simulation, keys, to_ps(timeout))
         self._waits.append(wait)
@@ -146,7 +146,7 @@ class ProcessStore(Store):
         return self._shared.has(keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        # PyTorch hands the store's own on where it was told none.
+        # PyTorch passes the store's own timeout where the program gave none.
         is_asked = timeout not in (None, self._timeout)
         self._shared.wait(list(keys), timeout or self._timeout, is_asked)
 
@@ -177,7 +177,7 @@ class ProcessStore(Store):
 
 
 class HashStore(ProcessStore):
-    """Stands for ``torch.distributed.HashStore``, which the threads of a process share."""
+    """Replaces ``torch.distributed.HashStore``, which the threads of a process share."""
 
     def __init__(self) -> None:
         super().__init__(SharedValues())
@@ -188,12 +188,12 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 def tcp_store(host_name: str, port: int, *args: Any, **kwargs: Any) -> Store:
-    """Return the calling process's end of the store of an address; stands for ``TCPStore``."""
+    """Return the calling process's end of the store of an address; replaces ``TCPStore``."""
     return _store_at(f"tcp {host_name}:{port}")
 
 
 def file_store(file_name: str, *args: Any, **kwargs: Any) -> Store:
-    """Return its end of the store of a file; stands for ``FileStore``, and writes no file."""
+    """Return its end of the store of a file; replaces ``FileStore``, and writes no file."""
     return _store_at(f"file {file_name}")
 
 
@@ -208,8 +208,8 @@ def rendezvous(
 ) -> Iterator[tuple[Store, int, int]]:
     """Yield the store of the calling process, its rank and the number of processes.
 
-    Stands for ``torch.distributed.rendezvous``; where two processes of a run meet (address, port,
-    file) tells stores apart and nothing else.
+    Replaces ``torch.distributed.rendezvous``. The place of the rendezvous (address and port, or
+    file) only identifies the store.
     """
     process = current()
     if rank in (-1, None):

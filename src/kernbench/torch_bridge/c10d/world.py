@@ -1,4 +1,4 @@
-"""The process groups that each simulated process knows, in place of the real process's."""
+"""The process groups of each simulated process, in place of the real process's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernbench.torch_bridge.processes.process import HERE, current
 
 
 class _World:
-    """What ``distributed_c10d._World`` keeps, for one process."""
+    """The state that ``distributed_c10d._World`` keeps, for one process."""
 
     def __init__(self) -> None:
         self.default_pg: Any = None
@@ -39,10 +39,10 @@ def _world() -> _World:
 
 
 class CurrentWorld:
-    """Stands for ``distributed_c10d._world``: has the attributes of the calling process's."""
+    """Replaces ``distributed_c10d._world``: shows the attributes of the calling process's world."""
 
     def __getattr__(self, name: str) -> Any:
-        # Asked several times in each call of a collective.
+        # Read several times in each call of a collective.
         process = HERE.process
         return getattr((process and process.world) or _world(), name)
 
