@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, timed as kernbench's own flash kernels on the machine."""
+"""The time of scaled dot-product attention: that of kernbench's own flash kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 class AttentionCosts:
-    """Schedules of attention on one machine; equal ones are computed once."""
+    """Schedules of attention on one machine; each is computed once."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -30,7 +30,7 @@ class AttentionCosts:
     def timing(
         self, func: Any, name: str, args: Any, kwargs: dict[str, Any], sip_id: int
     ) -> OperationTiming | None:
-        """Return the schedules of an operation; None if it is no attention that kernels do."""
+        """Return the schedules of an operation; None if it is not attention that kernels can do."""
         if not name.startswith(_PREFIX) or "attention_math" in name:
             return None
         given: dict[str, Any] = dict(zip(_names(func), args, strict=False)) | kwargs
@@ -64,7 +64,7 @@ class AttentionCosts:
         masked: bool = False,
         backward: bool = False,
     ) -> OperationTiming | None:
-        """Return the schedules for shapes (batch, heads, length, head size); values are as keys."""
+        """Return the schedules for (batch, heads, length, head size); values are like keys."""
         kernels_dtype = kernel_dtype(dtype)
         if kernels_dtype is None:
             return None
@@ -88,7 +88,7 @@ def _launch(
 ) -> None:
     q, k, v = at.tensor(query, dtype), at.tensor(key, dtype), at.tensor(key, dtype)
     mask = at.tensor((*query[:3], key[2]), dtype) if masked else None
-    # PyTorch's causal mask begins at the first key.
+    # PyTorch's causal mask is aligned with the first key, the kernels' with the last.
     options: dict[str, Any] = {"mask": mask, "causal": causal, "query_offset": 0}
     if not backward:
         (attention_with_lse if query[2] > 1 else attention)(q, k, v, **options)

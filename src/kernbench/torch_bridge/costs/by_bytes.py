@@ -1,4 +1,4 @@
-"""Operations that stream their operands: the time of their bytes, or of their arithmetic."""
+"""The time of operations that stream their operands: of the bytes, or of the arithmetic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def timing_by_bytes(
 
 
 def vector_ps(sip: SipSpec, work: Mapping[MathClass, int], num_elements: int) -> int:
-    """Return how long all vector engines of a SIP take for so much work on each element."""
+    """Return how long all vector engines of a SIP take for the given work on each element."""
     engine = sip.pe.math
     elements = -(-num_elements // sip.num_pes)
     cycles = sum(

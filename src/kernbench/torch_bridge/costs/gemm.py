@@ -1,4 +1,4 @@
-"""Matrix products, timed as kernbench's own Triton kernel on the machine."""
+"""The time of matrix products: that of kernbench's own Triton kernel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _LEAST_PART = 1024
-"""A part of a sum is at least this long."""
+"""The shortest part of K in a split-K product."""
 
 
 class GemmCosts:
-    """Schedules of products on one machine; equal ones are computed once."""
+    """Schedules of products on one machine; each is computed once."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -46,7 +46,7 @@ class GemmCosts:
         found = self._known.get(key)
         if found is None:
             if dtype.itemsize == 1:
-                # Said where the program calls it: not all machines multiply FP8.
+                # Raised at the program's call: not all machines multiply FP8.
                 sip.gemm_flops_per_clock(dtype.name)
             traces = [
                 trace
@@ -82,14 +82,14 @@ def _one(
 
 
 def _num_parts(batch: int, m: int, n: int, k: int, itemsize: int, num_pes: int) -> int:
-    """Return in how many parts the sums are made, so that few tiles of C keep all PEs busy."""
+    """Return the number of parts that K is split into, so that few tiles of C keep all PEs busy."""
     blocks = gemm_blocks(m, n, itemsize)
     tiles = batch * -(-m // blocks["BLOCK_M"]) * -(-n // blocks["BLOCK_N"])
     return max(min(num_pes // tiles, k // _LEAST_PART), 1)
 
 
 def _with_rows(tensor: Any, row: int) -> Any:
-    """Return a stand-in whose rows begin so many elements apart; those of patches overlap."""
+    """Return a stand-in with this row stride in elements; rows of patches overlap."""
     strides = list(tensor.stride())
     if strides[-2] == row:
         return tensor

@@ -1,4 +1,4 @@
-"""From an operation and its tensors to its schedules."""
+"""Schedules of operations, by the operation and its tensors."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class OperationCosts:
-    """Schedules of operations on one machine; equal ones are the same object.
+    """Schedules of operations on one machine; equal schedules are one object.
 
-    What is kept is kept by what decides a schedule: sizes and bytes. That a call is like one before
-    is for its caller to know, who need not ask again then.
+    They are cached by what determines a schedule: sizes and bytes. Recognizing repeated calls is
+    left to the caller, who then need not ask again.
     """
 
     def __init__(self, machine: Machine, precision: Float32) -> None:
@@ -39,11 +39,11 @@ class OperationCosts:
         self.attention = AttentionCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
-        """By the product and the bytes that are moved."""
+        """Schedules of products by their sizes and the bytes moved."""
         self.is_rounded = False
-        """Whether products of float32 took the time of tf32."""
+        """Whether products of float32 were timed as tf32."""
         self.unknown = Counter[str]()
-        """Calls of operations whose arithmetic is not known, by name."""
+        """Calls of operations whose arithmetic is not modeled, by name."""
 
     def timing(
         self,
@@ -73,15 +73,15 @@ class OperationCosts:
     def _rearranged(
         self, timing: OperationTiming, args: Any, result: Any, sip_id: int
     ) -> OperationTiming:
-        """Return the time of a convolution with that of bringing channels together.
+        """Return the time of a convolution including that of making its operands channels-last.
 
-        Matrix engines take them so, and ``torch.channels_last`` has them so.
+        Matrix engines need that layout, which ``torch.channels_last`` has already.
         """
         is_backward = isinstance(result, (list, tuple))
         x = args[1] if is_backward else args[0]
         if not _is_planar(x):
             return timing
-        # Weights are small beside what they are applied to; results lie as the input does.
+        # Weights are small compared with inputs; results have the layout of the input.
         made = args[0] if is_backward else result
         size_bytes = made.nbytes + (2 if is_backward and args[-1][0] else 1) * x.nbytes
         found = self._rearrangements.get((timing, size_bytes))
@@ -92,7 +92,7 @@ class OperationCosts:
         return found
 
     def _precision_of(self, func: Any, dtype: DType, sip_id: int) -> str:
-        """Return what ``tl.dot`` is asked for in place of an operation's products."""
+        """Return the ``input_precision`` of ``tl.dot`` for an operation's products."""
         if dtype != float32:
             return "ieee"
         found = self._precision.matmul
@@ -139,7 +139,7 @@ class OperationCosts:
 
 
 def _is_planar(image: Tensor) -> bool:
-    """Return whether the channels of an element are not side by side."""
+    """Return whether the channels of an element are not contiguous."""
     formats = {4: channels_last, 5: channels_last_3d}
     return image.dim() not in formats or not image.is_contiguous(memory_format=formats[image.dim()])
 
@@ -151,7 +151,7 @@ def _first_dtype(result: Any) -> Any:
 
 
 def num_bytes(values: Iterable[Any]) -> int:
-    """Return the bytes of all tensors among values and in their lists."""
+    """Return the bytes of all tensors among values, also of those in lists."""
     total = 0
     for value in values:
         if isinstance(value, Tensor):
@@ -162,7 +162,7 @@ def num_bytes(values: Iterable[Any]) -> int:
 
 
 def _sparse_bytes(value: Tensor) -> int:
-    """Return the bytes of a tensor's elements and of where they are."""
+    """Return the bytes of a sparse tensor's elements and of their indices."""
     count = value._nnz()
     return count * (value.element_size() + 8 * value.dim())
 
@@ -179,6 +179,6 @@ def most_elements(values: Iterable[Any]) -> int:
 
 
 def _selected_bytes(values: Iterable[Any], selected: int) -> int:
-    """Return the bytes that a selection reads: what it gives, and all but the largest operand."""
+    """Return the bytes that a selection reads: its result, and all operands but the largest."""
     sizes = sorted(num_bytes((value,)) for value in values)
     return selected + sum(sizes[:-1])

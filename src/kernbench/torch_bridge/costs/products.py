@@ -1,4 +1,4 @@
-"""Which matrix products an operation is: kernbench's own GEMM does them one after another."""
+"""Which matrix products an operation consists of; kernbench's own GEMM does them in turn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 aten = torch.ops.aten
 Sizes = tuple[int, ...]
-"""Batch, M, N, K; where they are not K and N, then elements between the rows of A and of B."""
+"""Batch, M, N, K; then the row strides of A and B in elements if they are not K and N."""
 Products = tuple[Sizes, ...]
-"""Empty where there is nothing to multiply."""
+"""Empty if there is nothing to multiply."""
 
 
 def _one(batch: int, m: int, n: int, k: int) -> Products:
@@ -44,7 +44,7 @@ def _behind_first(products: Callable[[Any, Any], Products]) -> Callable[[Any, An
 
 
 def _grouped_mm(args: Any, result: Any) -> Products:
-    """Groups of rows, each with a matrix of its own; as if all were of one size."""
+    """Groups of rows, each with a matrix of its own; modeled as groups of equal size."""
     a, b = args[0], args[1]
     if a.dim() == 2 and b.dim() == 3:
         groups, k, n = b.shape
@@ -58,7 +58,7 @@ def _grouped_mm(args: Any, result: Any) -> Products:
 
 
 def _convolution(args: Any, result: Any) -> Products:
-    """A product of patches and weights; a transposed one is the gradient of its input."""
+    """A product of patches and weights; a transposed convolution is the gradient of an input."""
     x, weight, transposed, groups = args[0], args[1], args[6], args[8]
     if transposed:
         return _to_input(result, x, weight, groups)
@@ -86,13 +86,13 @@ def _positions(x: Any) -> int:
 
 
 def _patches(groups: int, m: int, n: int, k: int, x: Any) -> Products:
-    """A product of ``m`` patches of ``x``, which overlap: so do the rows of its matrix."""
+    """A product of ``m`` patches of ``x``. Patches overlap, and so do the rows of the matrix."""
     row = max(x.numel() // (m * groups), 1) if m else 1
     return tuple((*each, min(row, k), n) for each in _one(groups, m, n, k))
 
 
 def _to_input(large: Any, small: Any, weight: Any, groups: int) -> Products:
-    """The gradient of a convolution's input: patches of that of its output, where there is one."""
+    """The gradient of a convolution's input, from patches of that of its output, if it has any."""
     m, made = _positions(large), _positions(small)
     per_patch = weight.shape[0] // groups * prod(weight.shape[2:])
     k = -(-per_patch * made // m) if m else 0
@@ -100,14 +100,14 @@ def _to_input(large: Any, small: Any, weight: Any, groups: int) -> Products:
 
 
 def _to_weight(large: Any, small: Any, weight: Any, groups: int) -> Products:
-    """The gradient of its weight: the gradient of its output and the patches of its input."""
+    """The gradient of its weight, from the gradient of its output and the patches of its input."""
     m, n, k = weight.shape[0] // groups, weight.shape[1] * prod(weight.shape[2:]), _positions(small)
     row = max(large.numel() // (k * groups), 1) if k else 1
     return tuple((*each, k, min(row, n)) for each in _one(groups, m, n, k))
 
 
 def _recurrent(args: Any, result: Any) -> Products:
-    """One layer: the inputs of all steps at once, and the state step by step as if at once."""
+    """One recurrent layer: the inputs of all steps at once; the states are modeled likewise."""
     x, from_input, from_state = args[:3]
     rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
     return tuple(
@@ -157,8 +157,8 @@ RECURRENT = frozenset({aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_back
 
 
 def operand_of(func: Any, args: Any, result: Any) -> Any:
-    """Return a tensor of the dtype in which the products are multiplied."""
+    """Return an operand whose dtype is that of the multiplication."""
     if "out_dtype" not in {each.name for each in func._schema.arguments}:
         return result
-    # They take what they add to the products first.
+    # Their first argument is added to the products.
     return args[func._schema.name in ("aten::addmm", "aten::baddbmm")]

@@ -1,4 +1,4 @@
-"""What operations that stream their operands do to each element, and which bytes they touch."""
+"""What operations that stream their operands do per element, and which bytes they touch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Reads(Enum):
 
     ALL = auto()
     SOURCES = auto()
-    """Not what it writes over."""
+    """All operands but those that it overwrites."""
     SELECTED = auto()
-    """As many as it writes, and what selects them."""
+    """As many bytes as it writes, and the operands that select them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class CostRule:
     work: Mapping[MathClass, int] = field(default_factory=dict)
     reads: Reads = Reads.ALL
     passes: int = 1
-    """How often it goes over its operands."""
+    """The number of passes over its operands."""
     is_known: bool = True
-    """Whether the work is that of the operation, and not left out."""
+    """Whether the work is modeled; if not, the report says so."""
 
 
 _SIMPLE, _REDUCE = MathClass.SIMPLE, MathClass.REDUCE
@@ -128,7 +128,7 @@ _SELECTS = _names(
     "embedding gather index_select index take index_put _unsafe_index masked_select "
     "scatter scatter_add scatter_reduce index_add index_copy index_fill"
 )
-# A radix sort goes over 8 bits of the keys at a time, and so does the search of a radix select.
+# A radix sort takes a pass for each 8 bits of the keys, and so does a radix select.
 _SORTS = _names("sort topk kthvalue median nanmedian mode")
 _SORT_PASSES = 4
 _UNKNOWN = CostRule(is_known=False)

@@ -1,4 +1,4 @@
-"""Operations that are one or more of kernbench's own kernels, one after another."""
+"""Schedules of operations that run several of kernbench's own kernels one after another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def timing_of_kernels(
     name: str, traces: Sequence[KernelTrace], machine: Machine, sip_id: int
 ) -> OperationTiming:
-    """Return the schedules of an operation; kernels behind the first wait in the queue."""
+    """Return the schedules of an operation; kernels after the first wait in the queue."""
     return OperationTiming(partial(_template, name, traces, machine, sip_id))
 
 
@@ -68,7 +68,7 @@ def _rows(first: Template, second: Template) -> dict[str, Column]:
 
 
 def _columns(template: Template) -> dict[str, Column]:
-    """Return the rows of a template, every column of full length."""
+    """Return the rows of a template, with every column at full length."""
     given = {name: np.asarray(column) for name, column in template.make_rows().items()}
     length = max((len(column) for column in given.values() if column.ndim), default=0)
     return {name: np.broadcast_to(column, length) for name, column in given.items()}

@@ -1,1 +1,1 @@
-"""On which simulated device a tensor is, and what its calls are known by."""
+"""On which simulated device each tensor is, and the keys by which calls are recognized."""

@@ -1,4 +1,4 @@
-"""Memory of devices for the calling process, and the error when a device is full."""
+"""Allocating device memory for the calling process, and the error when a device is full."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MOST_NAMED = 4
 
 
 class DeviceMemoryError(OutOfMemoryError, torch.OutOfMemoryError):
-    """A device's HBM is exceeded; names the allocation, its rank and line, and what is in use."""
+    """A device's HBM is full: names the allocation, its rank and line, and what is in use."""
 
 
 def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> MemoryBlock | None:
-    """Return a block for a process; None for nothing.
+    """Return a block for a process; None for 0 bytes.
 
     Raises:
         DeviceMemoryError: The device is full.
@@ -43,7 +43,7 @@ def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> Memo
 
 
 def reallocate(storage: Any) -> None:
-    """Note that a storage has another size now."""
+    """Replace a storage's block after a change of its size."""
     residence = getattr(storage, "_kernbench", None)
     if residence is None or residence.device is None:
         return
@@ -66,7 +66,7 @@ def _out_of_memory(
         f"rank {process.rank} at {user_site()}",
         f"  cuda:{sip_id} has {shown(device.capacity_bytes)}, of which "
         f"{shown(device.free_bytes)} is free: {shown(used)} is in tensors of this rank, "
-        f"{shown(reserved - used)} in what its allocator keeps"
+        f"{shown(reserved - used)} is cached by its allocator"
         + (f", {shown(others)} with other ranks" if others else ""),
     ]
     by_label = Counter[str]()
@@ -74,7 +74,7 @@ def _out_of_memory(
         by_label[block.label or "other tensors"] += block.size
     named = ", ".join(f"{shown(size)} {name}" for name, size in by_label.most_common(_MOST_NAMED))
     if named:
-        lines.append(f"  most of it was made by: {named}")
+        lines.append(f"  most of it was allocated by: {named}")
     lines.append(
         "  shard or shrink the model, the batch or the optimizer's state, or take --machine"
     )

@@ -1,8 +1,8 @@
-"""Two questions about the arguments of a call: what decides its shapes, and what its time.
+"""Two keys of a call's arguments: what determines the result's shape, and what the time.
 
-Shapes follow from layouts, strides included, of operands that may be on no device; the time of a
-plain operation from shapes and dtypes on one device (of convolutions from strides, too), which is
-asked for each call with data.
+The shape follows from the layouts of operands, including strides, on any device. The time of a
+plain operation follows from shapes and dtypes on one device (of convolutions from strides, too);
+each call with data looks it up.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
 
 is_meta: Any = torch._C.TensorBase.is_meta.__get__
-"""Whether C++ has no data for a tensor, wherever the program sees it."""
+"""Whether C++ has no data for a tensor, whatever device the program sees."""
 _UNKEYED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator)
 
 
 def call_keys(values: Iterable[Any]) -> tuple[Any, ...] | None:
-    """Return what decides the shape of a result, None if that cannot be said."""
+    """Return what determines the shape of a result; None if no key can."""
     keys: list[Any] = []
     for value in values:
         kind = type(value)
@@ -58,9 +58,9 @@ _NUMBERS = frozenset({int, bool, str, type(None), torch.dtype, torch.memory_form
 def look_at(
     operation: Operation, args: Sequence[Any], kwargs: dict[str, Any] | None
 ) -> tuple[Any, ...] | None:
-    """Return what decides the time of a call: the operation, the SIP of its tensors, and the rest.
+    """Return what determines the time of a call: the operation, the SIP of its tensors, the rest.
 
-    None: there is none, or something is unusual about them, so that a closer look is needed.
+    None: it has no tensors, or they are unusual, so that the call needs the general path.
     """
     try:
         if len(args) == 2 and not kwargs:
@@ -75,7 +75,7 @@ def look_at(
         keys: list[Any] = [operation, None]
         found = _look_among(args, keys)
     except (AttributeError, RuntimeError):
-        # It is in no place yet, or has no storage.
+        # It is not on a device yet, or has no storage.
         return None
     if found is None or (kwargs and not _name_all(kwargs, keys)):
         return None
@@ -86,7 +86,7 @@ def look_at(
 
 
 def _look_among(values: Sequence[Any], keys: list[Any]) -> Residence | None:
-    """Return where the tensors among values are, and add to ``keys`` what decides the time."""
+    """Return the residence of the tensors among values; add what affects the time to ``keys``."""
     found: Residence | None = None
     for value in values:
         kind = type(value)
@@ -123,7 +123,7 @@ def _look_among(values: Sequence[Any], keys: list[Any]) -> Residence | None:
 
 
 def _name_all(given: dict[str, Any], keys: list[Any]) -> bool:
-    """Add named numbers to ``keys``; return whether they are nothing else."""
+    """Add keyword arguments to ``keys`` if all are numbers; return whether they are."""
     for name, value in given.items():
         kind = type(value)
         if kind in _NUMBERS:

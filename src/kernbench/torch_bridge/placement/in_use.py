@@ -1,4 +1,4 @@
-"""Tensors of collectives that nobody has waited for: what may be done with them meanwhile."""
+"""Tensors of pending collectives: which accesses to them are errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """Bytes of a storage that a collective reads or writes."""
+    """A byte range of a storage that a pending collective reads or writes."""
 
     part: Part
     start: int
@@ -31,10 +31,10 @@ class Use:
 
 
 def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -> list[Residence]:
-    """Note what a collective uses; end it with what this returns."""
+    """Record the tensors of a collective; :func:`end_use` takes what this returns."""
     found: list[Residence] = []
     for tensors, writes in ((outputs, True), (inputs, False)):
-        # Who writes a tensor has it for itself; that it is read too says nothing more.
+        # A write excludes every other access, so that a read of the same bytes adds nothing.
         for tensor in tensors if writes or inputs is not outputs else ():
             residence = settle(tensor, None)
             if residence is not None:
@@ -44,13 +44,13 @@ def begin_use(part: Part, inputs: Iterable[Tensor], outputs: Iterable[Tensor]) -
 
 
 def end_use(part: Part, residences: Iterable[Residence]) -> None:
-    """Forget it."""
+    """Remove the records of a collective."""
     for residence in residences:
         residence.uses = tuple(each for each in residence.uses if each.part is not part)
 
 
 def check_use(operation: Operation, args: Any, tensor: Tensor, residence: Residence) -> None:
-    """Refuse to read what a collective writes, or to write what it uses.
+    """Refuse to read what a pending collective writes, or to write what it reads or writes.
 
     Raises:
         UsageError: The operation would.
@@ -62,7 +62,7 @@ def check_use(operation: Operation, args: Any, tensor: Tensor, residence: Reside
 
 
 def check_named(operation: Operation, named: dict[str, Any]) -> None:
-    """Do so for the tensors that an operation is given by name, such as ``out``.
+    """Do the same for an operation's keyword arguments, such as ``out``.
 
     Raises:
         UsageError: The operation would.
@@ -86,7 +86,7 @@ def _check(operation: Operation, tensor: Tensor, residence: Residence, writes: b
 
 
 def find_use(residence: Residence, start: int, stop: int, writes: bool) -> Use | None:
-    """Return a use that does not go with reading, or writing, some bytes, if there is one."""
+    """Return a use that conflicts with reading, or writing, some bytes; None if there is none."""
     for use in residence.uses:
         if _conflicts(use, start, stop, writes):
             return use
@@ -98,7 +98,7 @@ def _conflicts(use: Use, start: int, stop: int, writes: bool) -> bool:
 
 
 def _touches(tensor: Tensor, use: Use) -> bool:
-    """Return whether an element of a tensor has bytes of a use, which may lie between others."""
+    """Return whether an element of a strided tensor overlaps a use, which may lie in a gap."""
     size = tensor.element_size()
     dims = [each for each in zip(tensor.stride(), tensor.shape, strict=True) if each[1] > 1]
     dims.sort(reverse=True)
@@ -106,7 +106,7 @@ def _touches(tensor: Tensor, use: Use) -> bool:
 
 
 def _is_among(start: int, dims: list[tuple[int, int]], size: int, use: Use) -> bool:
-    """Return whether elements from a byte on have bytes of a use; the largest stride is first."""
+    """Return whether elements from a byte on overlap a use; dims are sorted by falling stride."""
     stop = start + size + sum(stride * (count - 1) for stride, count in dims) * size
     if stop <= use.start or use.stop <= start:
         return False
@@ -115,7 +115,7 @@ def _is_among(start: int, dims: list[tuple[int, int]], size: int, use: Use) -> b
     (stride, count), *inner = dims
     if not stride:
         return _is_among(start, inner, size, use)
-    # Those before cannot reach the use, those behind begin after it.
+    # Earlier ones end before the use, later ones begin after it.
     extent = stop - start - stride * (count - 1) * size
     first = max(0, (use.start - start - extent) // (stride * size))
     last = min(count - 1, (use.stop - 1 - start) // (stride * size))
@@ -129,7 +129,7 @@ def _holds(arg: Any, tensor: Tensor) -> bool:
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """Return the first byte of its storage that a tensor shows, and the one after the last."""
+    """Return the byte range of its storage that a tensor spans, as start and end."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size
     if tensor.is_contiguous():

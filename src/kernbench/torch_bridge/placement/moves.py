@@ -1,4 +1,4 @@
-"""Copies between host and device, which C++ takes for copies inside the CPU."""
+"""Copies between host and device, which C++ sees as copies within the CPU."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class _Move(threading.local):
 
 
 MOVE = _Move()
-"""Where the results of the thread's operations go, while a move is under way."""
+"""Where the results of the thread's operations go, during a move."""
 UNDER_WAY: set[object] = set()
-"""Moves of any thread, and captures of graphs; empty nearly always, which is found out faster than
-what a thread has."""
+"""Moves of all threads, and captures of graphs. It is empty nearly always, and checking that is
+faster than reading a thread's own state."""
 
 
 @contextmanager
 def moving(target: torch.device | None) -> Iterator[None]:
-    """Let results be on ``target``, None for the host, wherever the operands are."""
+    """Place results on ``target`` (None: the host), wherever the operands are."""
     before: Any = (MOVE.under_way, MOVE.target)
     move = object()
     UNDER_WAY.add(move)

@@ -1,4 +1,4 @@
-"""Device arguments: which simulated device, if any, a program means."""
+"""Device arguments: which simulated device, if any, a program refers to."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _Executing(threading.local):
 
 
 EXECUTING = _Executing()
-"""Above 0 while PyTorch itself executes an operation: tensors then say where C++ has them."""
+"""Above 0 while PyTorch itself executes an operation: tensors then report C++'s device."""
 
 
 @contextmanager
 def executing() -> Iterator[None]:
-    """Let tensors say where C++ has them."""
+    """Let tensors report the device that C++ has them on."""
     EXECUTING.depth += 1
     try:
         yield
@@ -40,9 +40,9 @@ def executing() -> Iterator[None]:
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Let PyTorch compute with tensors as they are in C++, at no cost.
+    """Let PyTorch compute with tensors as C++ has them, unobserved and at no cost.
 
-    Nor does the program's default device hold for what is made meanwhile.
+    The program's default device does not apply to new tensors either.
     """
     with executing(), _without_functions(), _disable_current_modes():
         yield
@@ -59,7 +59,7 @@ def is_simulated(device: Any) -> bool:
 
 def current_index() -> int:
     """Return the index of the calling rank's current device."""
-    # What C++ computes meanwhile is cached for all ranks, so it must not name one of theirs.
+    # PyTorch caches some results for all ranks, so they must not name one rank's device.
     return 0 if EXECUTING.depth else current().state.sip_id
 
 
@@ -71,7 +71,7 @@ def with_index(device: Any) -> torch.device:
     """
     number = device if type(device) is int else _number_in(device)
     if number >= MOST_DEVICES:
-        # Before PyTorch makes 8 bits of it, which name another.
+        # Before PyTorch truncates it to 8 bits, which would name another device.
         check_index(number)
     found = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
     if found.index is None:

@@ -1,4 +1,4 @@
-"""On which simulated device the memory of a tensor is."""
+"""Which simulated device holds the memory of a tensor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.processes.process import Process
 
 storage_of: Any = torch._C.TensorBase.untyped_storage
-"""Returns the storage of a tensor; a wrapper has none and raises."""
+"""Returns the storage of a tensor; raises for a wrapper, which has none."""
 
 _new = object.__new__
 
 
 class Residence:
-    """What the simulation knows of one allocation; an attribute of the storage that it belongs to.
+    """The simulation's record of one allocation: an attribute of its storage.
 
     It lives as long as the storage does. ``device`` is None for memory of the host.
     """
@@ -35,23 +35,23 @@ class Residence:
         self.device = device
         self.sip_id = sip_id
         self.block = block
-        """Its bytes of the device's memory."""
+        """Its block of the device's memory."""
         self.is_open = False
-        """Whether C++ may have made it to go with tensors of a device: there it names the CPU."""
+        """Whether C++ may have made it, on its CPU, for an operation with device tensors."""
         self.written: Any = None
-        """Under the sanitizer, of memory that began unwritten: 255 for each byte of a kernel."""
+        """Under the sanitizer, for memory that began uninitialized: 255 where a kernel wrote."""
         self.uses: tuple[Use, ...] = ()
-        """Collectives that nobody has waited for."""
+        """Uses by pending collectives."""
 
     def __del__(self) -> None:
-        # Missing where an interrupt came before it was set.
+        # Missing if an interrupt came before it was set.
         block: MemoryBlock | None = getattr(self, "block", None)
         if block is not None:
             block.owner.returned.append(block)
 
 
 def residence_of(tensor: Tensor) -> Residence | None:
-    """Return where a tensor's memory is; None on the host, or without memory of its own."""
+    """Return where a tensor's memory is; None if on the host, or if it has none of its own."""
     found = known_residence(tensor)
     return None if found is None or found.device is None else found
 
@@ -67,7 +67,7 @@ def known_residence(tensor: Tensor) -> Residence | None:
 
 
 def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
-    """Give a storage memory in a place, for what ``label`` says.
+    """Give a storage memory on a device or the host; ``label`` says what for.
 
     Raises:
         DeviceMemoryError: The device is full.
@@ -82,7 +82,7 @@ def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
 
 
 def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str) -> None:
-    """Put a tensor that has just been made on a device.
+    """Place a new tensor on a device.
 
     Raises:
         DeviceMemoryError: The device is full.
@@ -94,7 +94,7 @@ def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str
     if getattr(storage, "_kernbench", None) is None:
         sip_id: int = device.index
         block = allocate(process, sip_id, storage.nbytes(), label)
-        # What __init__ does, which every result would wait for.
+        # What __init__ does, inlined: this runs for every result.
         made = _new(Residence)
         made.device, made.sip_id, made.block = device, sip_id, block
         made.is_open, made.written, made.uses = False, None, ()
@@ -102,7 +102,7 @@ def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str
 
 
 def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Residence | None:
-    """Put a tensor's memory in a place, if it is in none yet, and return what is known of it.
+    """Place a tensor's memory if it has no place yet, and return its residence.
 
     Raises:
         DeviceMemoryError: The device is full.
@@ -115,14 +115,14 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
     if found is None:
         found = reside(storage, device, label)
     elif found.device is None and device is not None:
-        # C++ made it, and handed it to a collective, before it was known to be on a device.
+        # C++ made it, and passed it to a collective, before it was known to be on a device.
         found.device, found.sip_id = device, device.index
         found.block = allocate(current(), found.sip_id, storage.nbytes(), label)
     return found
 
 
 def settle_open(tensor: Tensor, device: torch.device) -> None:
-    """Put a tensor that C++ may have made to go with tensors of a device there, if it did."""
+    """Place a tensor on a device if C++ made it for an operation with tensors of that device."""
     found = settle(tensor, None)
     if found is not None and found.is_open:
         settle(tensor, device, "autograd")
