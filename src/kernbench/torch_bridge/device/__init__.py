@@ -1,4 +1,4 @@
-"""Tensors on simulated devices: in C++ they are on the CPU, and here they say where they are."""
+"""Tensors on simulated devices: C++ has them on the CPU, and Python reports the device."""
 
 from kernbench.torch_bridge.device.install import install
 

@@ -1,6 +1,6 @@
-"""What ``torch.accelerator`` asks C++: the simulated devices are the accelerator.
+"""What ``torch.accelerator`` asks C++, answered for the simulated devices.
 
-The functions are PyTorch's own, so they take what they take on CUDA.
+The public functions are PyTorch's own, and accept what they accept on CUDA.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _DTYPES = frozenset(
     for each in vars(torch).values()
     if isinstance(each, torch.dtype) and "q" not in str(each).partition(".")[2]
 )
-"""All but the quantized ones."""
+"""All dtypes but the quantized ones."""
 
 
 def _set_index(index: int) -> None:
-    """Choose the calling rank's device; a negative number is none."""
+    """Set the calling rank's device; a negative index changes nothing."""
     if index >= 0:
         set_device(index)
 
 
 def _exchange(index: int) -> int:
-    """Do so, and return which it was."""
+    """Set the calling rank's device and return the previous one; -1 for a negative index."""
     before = current_index() if index >= 0 else _NO_DEVICE
     _set_index(index)
     return before
 
 
 def install(patches: Patches) -> None:
-    """Let it answer for the simulated machine."""
+    """Let ``torch.accelerator`` answer for the simulated machine."""
     patches.set_all(
         torch._C,
         {
@@ -63,5 +63,5 @@ def install(patches: Patches) -> None:
 
 
 def _current(check_available: bool = False) -> Any:
-    """``torch.accelerator.current_accelerator``: it is there, whatever C++ was built for."""
+    """``torch.accelerator.current_accelerator``, whatever C++ was built for."""
     return torch.device(DEVICE_TYPE)

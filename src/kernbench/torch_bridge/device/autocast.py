@@ -1,8 +1,8 @@
-"""``torch.autocast`` on simulated devices, by the lists of CUDA (ADR-0099).
+"""``torch.autocast`` on simulated devices, with CUDA's lists of operations (ADR-0099).
 
-To C++ a tensor of a device is the CPU's, or has no data, and CUDA's autocast looks at neither. So
-its kernels are replaced, for the time of a run, by those below, and a thread in which autocast is
-on has their key for all tensors.
+To C++ a device tensor is on the CPU, or has no data, and CUDA's autocast casts neither. So its
+kernels are replaced by those below during a run, and a thread in which autocast is on has their
+dispatch key for all tensors.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _IN_FLOAT32 = _words(
     linalg_matrix_sqrth
     """
 )
-# They take halves and give float32, unless the program names another type.
+# They return float32 for half-precision operands, unless the program gives a dtype.
 _INTO_FLOAT32 = _words(
     """
     prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum
@@ -67,7 +67,7 @@ _NORMS = {
 
 
 class _Casts(local):
-    """What a thread has cast of parameters, for as long as its outermost autocast."""
+    """A thread's casts of parameters, cached until its outermost autocast ends."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
@@ -89,7 +89,7 @@ def install(patches: Patches) -> None:
 
 
 def cast_as_asked(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return operands as an operation gets them whose operands autocast casts, where it is on."""
+    """Return operands cast as autocast casts those of such operations, if it is on."""
     if not torch.is_autocast_enabled(DEVICE_TYPE):
         return tensors
     with _without_autocast():
@@ -98,14 +98,14 @@ def cast_as_asked(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Kernels:
-    """CUDA's autocast kernels of a run; they are there from the first time that they are used."""
+    """A run's replacement of CUDA's autocast kernels, registered when autocast is first enabled."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._library: Any = None
 
     def set_enabled(self, *args: Any) -> None:
-        """``torch.set_autocast_enabled``, with a device type or, as of old, without."""
+        """``torch.set_autocast_enabled``, with a device type or, as in old programs, without."""
         _set_enabled(*args)
         if len(args) == 1 or args[0] == DEVICE_TYPE:
             if args[-1] and self._library is None:
@@ -116,7 +116,7 @@ class _Kernels:
         self._library = library_of_all("aten")
         self._patches.on_close(self._library._destroy)
         with warnings.catch_warnings():
-            # PyTorch says of the first one that it replaces another.
+            # PyTorch warns that the first one replaces another.
             warnings.simplefilter("ignore")
             for name in _names():
                 self._library.impl(name, _kernel_of(name), _KEY_NAME)
@@ -198,13 +198,13 @@ def _norm(func: Any, with_dtype: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _refused(*_: Any, **__: Any) -> Any:
     raise UnsupportedTorchError(
-        "binary_cross_entropy (BCELoss) under torch.autocast: halves do not hold its range, and "
+        "binary_cross_entropy (BCELoss) under torch.autocast: half precision lacks the range, and "
         "CUDA refuses it too; use binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
     )
 
 
 def _is_cast(value: Any) -> bool:
-    """Return whether autocast concerns a value: a tensor of a device, of at most 32 bits."""
+    """Return whether autocast casts a value: a floating-point device tensor of at most 32 bits."""
     return (
         isinstance(value, Tensor)
         and value.is_floating_point()

@@ -1,4 +1,4 @@
-"""Buckets of gradients, which DDP makes in C++: of the CPU there, as its parameters are."""
+"""DDP's gradient buckets, which C++ makes on the CPU, where it has the parameters."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _devices: WeakKeyDictionary[Any, tuple[torch.device, ...]] = WeakKeyDictionary()
 
 
 class _OnDevices(Mode):
-    """Puts new tensors of fractions on devices; what DDP counts with stays on the host.
+    """Places new floating-point tensors on devices; DDP's integer tensors stay on the host.
 
-    ``buckets``: elements and device of each that will be made, in that order. What else is made is
-    of the first one's device.
+    ``buckets``: the number of elements and the device of each bucket, in the order in which they
+    are made. Other tensors are on the first one's device.
     """
 
     def __init__(self, buckets: Sequence[tuple[int, torch.device]]) -> None:
@@ -47,7 +47,7 @@ class _OnDevices(Mode):
 
 
 def _by_device(tensors: Iterable[Tensor]) -> dict[torch.device | None, list[int]]:
-    """Return the positions of the tensors of each place, the place of the first one first."""
+    """Return the positions of the tensors on each device, the first one's device first."""
     found: dict[torch.device | None, list[int]] = {}
     for position, each in enumerate(tensors):
         residence = residence_of(each)
@@ -57,7 +57,7 @@ def _by_device(tensors: Iterable[Tensor]) -> dict[torch.device | None, list[int]
 
 
 def _broadcast_by_device(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
-    """``_broadcast_coalesced``, which in C++ joins what is on the CPU: a device at a time."""
+    """``_broadcast_coalesced``, called for one device at a time: C++ would join all."""
     for positions in _by_device(tensors).values():
         _broadcast(group, [tensors[each] for each in positions], *args, **kwargs)
 
@@ -65,7 +65,7 @@ def _broadcast_by_device(group: Any, tensors: Any, *args: Any, **kwargs: Any) ->
 def _assign_by_device(
     tensors: Any, limits: Any, sparse: Any = (), *rest: Any, **kwargs: Any
 ) -> Any:
-    """``_compute_bucket_assignment_by_size``, with no bucket of several devices."""
+    """``_compute_bucket_assignment_by_size``, with each bucket on one device."""
     places = _by_device(tensors)
     if len(places) < 2:
         return _assign(tensors, limits, sparse, *rest, **kwargs)
@@ -103,14 +103,14 @@ def _rebuild_there(self: Any) -> Any:
     if places is None:
         return _rebuild(self)
     if len(places) > 1:
-        # C++ would join gradients of several devices: the first buckets stay.
+        # C++ would join gradients of several devices, so the first buckets stay.
         return False
     with _OnDevices([(0, places[0])]):
         return _rebuild(self)
 
 
 def install(patches: Patches) -> None:
-    """Let buckets be where the parameters are."""
+    """Let buckets be on the devices of their parameters."""
     patches.set_all(_Reducer, {"__init__": _init_there, "_rebuild_buckets": _rebuild_there})
     patches.set_all(
         dist,

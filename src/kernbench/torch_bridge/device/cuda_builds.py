@@ -1,7 +1,7 @@
-"""What only CUDA builds of PyTorch have: a program runs on simulated devices with either build.
+"""Hides what only CUDA builds of PyTorch have, so that programs run alike with either build.
 
-It would ask for a driver, or for a library of NVIDIA's. Without it PyTorch goes the ways that it
-goes in a build for the CPU, and these are the ones that the bridge answers on.
+It would call a driver, or a library of NVIDIA's. Without it PyTorch takes the paths of a build for
+the CPU, which are the ones that the bridge replaces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_EVERY_BUILD = frozenset(
 
 
 def install(patches: Patches) -> None:
-    """Hide it; what simulated devices have of it is put there afterwards."""
+    """Hide it; what simulated devices support of it is installed afterwards."""
     for name in [each for each in vars(torch._C) if each.startswith(_PREFIX)]:
         if name not in _OF_EVERY_BUILD:
             patches.hide(torch._C, name)

@@ -1,4 +1,4 @@
-"""``torch.cuda.memory_allocated`` and its kin, answered by the model of the allocator."""
+"""``torch.cuda.memory_allocated`` and the like, answered by the model of the allocator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NONE = Amount()
 
 
 def install(patches: Patches) -> None:
-    """Replace what PyTorch's own functions ask C++."""
+    """Replace the C++ functions that PyTorch's own functions call."""
     patches.set(torch.UntypedStorage, "resize_", _resized)
     patches.set_all(
         torch._C,
@@ -45,7 +45,7 @@ def install(patches: Patches) -> None:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Return how many bytes of a device are free, and how many it has."""
+    """Return the number of free bytes of a device, and of all its bytes."""
     found = current().session.memories.device(_index(device))
     return found.free_bytes, found.capacity_bytes
 
@@ -94,7 +94,7 @@ def _empty_cache() -> None:
 
 
 def _statistics(device: Any = None) -> dict[str, Any]:
-    """Return what ``torch.cuda.memory_stats`` flattens. Pools are not counted apart."""
+    """Return the nested statistics of ``torch.cuda.memory_stats``; pools are not separated."""
     allocator = _allocator(device)
     amounts = allocator.amounts
     kept_bytes = amounts.reserved_bytes.current - amounts.allocated_bytes.current

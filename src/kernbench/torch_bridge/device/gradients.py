@@ -1,6 +1,6 @@
-"""Gradients that autograd makes up, for results that nothing used: they go where the others are.
+"""Gradients that autograd makes for unused results: they are placed with the others.
 
-In C++ they are of the CPU; a ``backward`` in Python may hand them to a kernel.
+C++ makes them on the CPU; a ``backward`` in Python may pass them to a kernel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _settled(original: Callable[..., Any], is_boxed: bool) -> Callable[..., Any]
 def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Inputs may be an iterator, or edges of the graph, which are nowhere.
+        # Inputs may be an iterator, or edges of the graph, which are on no device.
         if not isinstance(inputs, (Tensor, GradientEdge)):
             inputs = tuple(inputs)
         found = original(outputs, inputs, *args, **kwargs)
@@ -53,12 +53,12 @@ def _grad(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install(patches: Patches) -> None:
-    """Let a custom function's ``backward`` see all of its gradients in one place.
+    """Let a custom function's ``backward`` get all of its gradients on one device.
 
-    ``torch.autograd.grad`` returns them where its inputs are.
+    ``torch.autograd.grad`` returns them on the devices of its inputs.
     """
     patches.set(torch.autograd, "grad", _grad(torch.autograd.grad))
     for name, is_boxed in (("apply", False), ("apply_boxed", True)):
         original = getattr(BackwardCFunction, name, None)
-        if original is not None:  # Older releases have no boxed one.
+        if original is not None:  # Older releases do not have the boxed one.
             patches.set(BackwardCFunction, name, _settled(original, is_boxed))

@@ -1,4 +1,4 @@
-"""Parts of ``torch.cuda`` that simulated devices lack: each is refused under its own name."""
+"""Parts of ``torch.cuda`` that simulated devices lack: each raises an error that names it."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ _REFUSED: dict[Any, dict[str, str]] = {
     torch.cuda.memory: _POOLS,
     torch.cuda: {
         **_POOLS,
-        "_get_pynvml_handler": "NVML knows of no simulated device; the report has what was busy",
-        "_get_nvml_device_index": "NVML knows of no simulated device; the report has what was busy",
-        "list_gpu_processes": "NVML knows of no simulated device; the report has peak memory",
+        "_get_pynvml_handler": "NVML knows no simulated devices; the report has what was busy",
+        "_get_nvml_device_index": "NVML knows no simulated devices; the report has what was busy",
+        "list_gpu_processes": "NVML knows no simulated devices; the report has peak memory",
         "_compile_kernel": "CUDA C++ cannot be run; write the kernel in Triton",
     },
     torch.nn.parallel.comm: dict.fromkeys(
         ("broadcast", "broadcast_coalesced", "reduce_add", "scatter", "gather"),
-        "torch.nn.DataParallel needs threads and copies of CUDA's; wrap the model in "
+        "torch.nn.DataParallel needs CUDA's threads and copies; wrap the model in "
         "DistributedDataParallel, with a rank for each device",
     ),
     torch.cuda.sparse: dict.fromkeys(
         (name for name in vars(torch.cuda.sparse) if name.endswith("Tensor")),
-        'old sparse types are not made; use torch.sparse_coo_tensor(..., device="cuda")',
+        'legacy sparse types are not supported; use torch.sparse_coo_tensor(..., device="cuda")',
     ),
     torch.export: {"export": "a graph would run outside of the simulation; call the module itself"},
 }
 
 _ADVICE = {
-    ("tunableop", "record_untuned"): "products take the time of kernbench's kernels, which are not "
+    ("tunableop", "record_untuned"): "products are timed as kernbench's kernels, which are not "
     "tuned; leave it out",
-    ("memorySnapshot", "recordMemory"): "the report has peak memory, torch.cuda.memory_stats() has "
-    "amounts",
-    ("hostMemory", "HostMemory"): "memory of the host is not modeled; leave it out",
-    ("_nccl",): "collectives are those of torch.distributed; use a group of it",
+    ("memorySnapshot", "recordMemory"): "the report has peak memory, torch.cuda.memory_stats() the "
+    "statistics",
+    ("hostMemory", "HostMemory"): "host memory is not modeled; leave it out",
+    ("_nccl",): "use the collectives of torch.distributed, with one of its groups",
     ("Allocator",): "the allocator is a model; leave it out, or make a tensor for the memory",
-    ("Handle", "Workspace"): "no library of CUDA is there; leave it out",
+    ("Handle", "Workspace"): "CUDA's libraries are not available; leave it out",
 }
-"""What to do instead, by parts of the name that PyTorch asks CUDA for."""
+"""What to do instead, by a part of the name that PyTorch looks up in CUDA."""
 _GUARD = "leave it out, or guard it: the error is an AttributeError"
 
 
 class UnsupportedCudaError(UnsupportedTorchError, AttributeError):
-    """A function that only a CUDA build has; who asks whether it exists hears that it does not."""
+    """A function that only a CUDA build has; ``hasattr`` says that it does not exist."""
 
 
 def install(patches: Patches) -> None:
@@ -76,10 +76,10 @@ def install(patches: Patches) -> None:
             refuse = _refusing(f"{owner.__name__}.{name}", reason)
             lacked = getattr(owner, name, None)
             if isinstance(lacked, type):
-                # Programs say the class of what they might get.
+                # Programs name the class of what they might get.
                 refuse = type(name, (), {"__new__": refuse, "__module__": owner.__name__})
             elif lacked is not None:
-                # PyTorch's compiler knows some of them by what they are made of.
+                # PyTorch's compiler identifies some of them by their parts.
                 update_wrapper(refuse, lacked)
             patches.set(owner, name, refuse)
     patches.set_all(
@@ -102,20 +102,20 @@ def install(patches: Patches) -> None:
     patches.set(torch.Tensor, "__dlpack__", _no_capsule)
     for owner in (torch, torch.utils.dlpack):
         patches.set(owner, "from_dlpack", _from_dlpack)
-    # A module's own fallback for names that it has not.
+    # A module's own fallback for missing names.
     patches.set(torch._C, "__getattr__", _no_part)
     patches.set(
         torch.UntypedStorage,
         "_share_cuda_",
         _refusing(
-            "sharing a tensor of a device between processes",
-            "ranks have memory of their own; send it with torch.distributed",
+            "sharing a device tensor between processes",
+            "each rank has its own memory; send it with torch.distributed",
         ),
     )
 
 
 class _Cudart:
-    """The part of CUDA's runtime that PyTorch shows; nobody's profiler listens."""
+    """The part of CUDA's runtime that PyTorch exposes; profiler calls do nothing."""
 
     @staticmethod
     def cudaProfilerStart() -> int:  # noqa: N802 - CUDA's names
@@ -144,19 +144,19 @@ def _refusing(name: str, reason: str) -> Any:
 
 
 def _no_part(name: str) -> NoReturn:
-    """Say what of ``torch.cuda`` needs a function that only a CUDA build has."""
+    """Raise an error that names the part of ``torch.cuda`` that needs a CUDA build's function."""
     if HERE.process is None or not name.startswith(("_cuda", "_nccl")):
         raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
     advice = next(
         (text for parts, text in _ADVICE.items() if any(each in name for each in parts)), _GUARD
     )
     raise UnsupportedCudaError(
-        f"{_called()}: simulated devices have no such part (PyTorch asks CUDA for {name}); {advice}"
+        f"{_called()}: simulated devices do not have it (PyTorch looks up {name} in CUDA); {advice}"
     )
 
 
 def _watch_waits(mode: int) -> None:
-    """``torch.cuda.set_sync_debug_mode``, of which only the default is there."""
+    """``torch.cuda.set_sync_debug_mode``, which supports only the default."""
     if mode:
         raise UnsupportedTorchError(
             "torch.cuda.set_sync_debug_mode: calls that make the host wait are not warned of; the "
@@ -165,7 +165,7 @@ def _watch_waits(mode: int) -> None:
 
 
 def _called() -> str:
-    """Return the function of PyTorch that the program has called."""
+    """Return the name of the PyTorch function that the program has called."""
     frame: FrameType | None = sys._getframe(1)
     found = "torch.cuda"
     while frame is not None:
@@ -179,7 +179,7 @@ def _called() -> str:
 
 
 def _no_capsule(self: Tensor, **kwargs: Any) -> Any:
-    """``Tensor.__dlpack__``: in C++ the capsule would say that it is on the CPU."""
+    """``Tensor.__dlpack__``, refused: C++'s capsule would say that it is on the CPU."""
     if residence_of(self) is None:
         return _dlpack(self, **kwargs)
     raise UnsupportedTorchError(
@@ -189,7 +189,7 @@ def _no_capsule(self: Tensor, **kwargs: Any) -> Any:
 
 
 def _from_dlpack(ext_tensor: Any, **kwargs: Any) -> Tensor:
-    """``torch.from_dlpack``; of a tensor on a simulated device another view."""
+    """``torch.from_dlpack``; of a tensor on a simulated device, a view."""
     if isinstance(ext_tensor, Tensor) and residence_of(ext_tensor) is not None:
         return ext_tensor.detach()
     made: Tensor = _to_tensor(ext_tensor, **kwargs)

@@ -1,4 +1,4 @@
-"""Tensors as old programs name and make them: ``torch.cuda.FloatTensor``, ``x.new``."""
+"""Legacy names and constructors of tensors: ``torch.cuda.FloatTensor``, ``x.new``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMES = {
 
 
 class _TensorType(type):
-    """Makes ``isinstance(x, torch.cuda.FloatTensor)`` ask for dtype and device."""
+    """Makes ``isinstance(x, torch.cuda.FloatTensor)`` compare dtype and device."""
 
     dtype: torch.dtype
 
@@ -52,7 +52,7 @@ _BY_DTYPE = {dtype: name for name, dtype in _NAMES.items()}
 
 
 def _type_of(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-    """``Tensor.type``: the name of a tensor's type, or the tensor as another type."""
+    """``Tensor.type``: the name of a tensor's type, or the tensor converted to another."""
     if dtype is None:
         name = _BY_DTYPE.get(self.dtype)
         on_device = is_plain(self) and device_of(self).type == DEVICE_TYPE
@@ -74,7 +74,7 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _make_new(self: Tensor, *given: Any, device: Any = None) -> Tensor:
-    """``Tensor.new``: an uninitialized tensor, or one of given numbers, where the tensor is."""
+    """``Tensor.new``: an uninitialized tensor, or one of given numbers, on the tensor's device."""
     place = device_of(self)
     if not is_plain(self) or place.type != DEVICE_TYPE:
         made: Tensor = _new(self, *given, **({} if device is None else {"device": device}))
@@ -86,9 +86,9 @@ def _make_new(self: Tensor, *given: Any, device: Any = None) -> Tensor:
     return torch.empty(tuple(sizes), dtype=self.dtype, device=device)
 
 
-# PyTorch's compiler refuses a function in its place that names what it is given.
+# PyTorch's compiler refuses a replacement that names its parameters.
 def _make_tensor(*given: Any, **kwargs: Any) -> Tensor:
-    """``Tensor.__new__``: C++ makes tensors of a class only of what no mode has seen."""
+    """``Tensor.__new__``: C++ makes subclass instances only from tensors that no mode has seen."""
     if given[0] is Tensor:
         return _make(*map(read_by_host, given), **kwargs)
     with unobserved():
@@ -96,7 +96,7 @@ def _make_tensor(*given: Any, **kwargs: Any) -> Tensor:
 
 
 def install(patches: Patches) -> None:
-    """Let them name simulated devices."""
+    """Let legacy names refer to simulated devices."""
     patches.set(Tensor, "__new__", staticmethod(_make_tensor))
     patches.set_all(Tensor, {"type": _type_of, "type_as": _type_as, "new": _make_new})
     patches.set_all(torch.cuda, _TYPES)

@@ -19,34 +19,34 @@ from kernbench.torch_bridge.placement.names import (
 from kernbench.torch_bridge.processes.process import current
 
 _ARCHITECTURE = 90
-"""What programs see of a machine that is not CUDA's: one whose features PyTorch uses freely."""
+"""The capability reported for machines that are not CUDA's: PyTorch uses all features with it."""
 _NCCL_VERSION = (2, 27, 5)
 
 
 def architecture_of(spec: MachineSpec) -> int:
-    """Return the CUDA capability that programs see, as Triton writes it in a target."""
+    """Return the CUDA capability that programs see, in Triton's notation (90 for 9.0)."""
     return spec.cuda_architecture or _ARCHITECTURE
 
 
 def device_count() -> int:
-    """Return how many devices of the machine a program sees."""
+    """Return the number of devices that a program sees."""
     return len(current().session.devices)
 
 
 def set_device(device: Any) -> None:
-    """Choose the calling rank's device."""
+    """Set the calling rank's device."""
     index = with_index(device).index
     check_index(index)
     process = current()
     state = process.state
     if index != state.sip_id:
-        # Each device has a current stream.
+        # Each device has its own current stream.
         process.streams[state.sip_id] = state.stream
         state.sip_id, state.stream = index, process.streams.get(index)
 
 
 class DeviceContext:
-    """``torch.cuda.device``: the calling rank's device for a while; None and -1 change nothing."""
+    """``torch.cuda.device``: sets the rank's device within a block; None and -1 change nothing."""
 
     def __init__(self, device: Any) -> None:
         self.idx = -1 if device is None or device == -1 else with_index(device).index
@@ -64,14 +64,14 @@ class DeviceContext:
 
 
 class DeviceOfContext(DeviceContext):
-    """``torch.cuda.device_of``: the device of a tensor; for one of the host nothing changes."""
+    """``torch.cuda.device_of``: sets the device of a tensor; one on the host changes nothing."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.get_device() if obj.is_cuda else None)
 
 
 def get_device_properties(device: Any = None) -> Any:
-    """Return what a program may want to know of a device."""
+    """Return the properties of a device."""
     index = with_index(DEVICE_TYPE if device is None else device).index
     machine = current().session.run.machine
     sip = machine.sip_at(index)
@@ -94,11 +94,11 @@ def _capability(device: Any = None) -> tuple[int, int]:
 
 
 def _ignore(*args: Any, **kwargs: Any) -> None:
-    """Accept a call that has nothing to do here."""
+    """Accept a call that has no effect on simulated devices."""
 
 
 def install(patches: Patches) -> None:
-    """Let the modules answer for the simulated machine."""
+    """Let both modules answer for the simulated machine."""
     patches.set_all(
         torch.cuda,
         {
@@ -153,7 +153,7 @@ def install(patches: Patches) -> None:
         torch._C,
         {
             "_get_accelerator": lambda *args: torch.device(DEVICE_TYPE),
-            # An object of its own: torch._dynamo has rules by function.
+            # A separate object, as torch._dynamo has rules by function.
             "_cuda_getDevice": lambda: current_index(),
         },
     )

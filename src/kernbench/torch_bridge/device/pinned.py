@@ -1,4 +1,4 @@
-"""Pinned memory of the host: it says that it is; copies take the time of any."""
+"""Pinned host memory: reported as pinned, but copied at the speed of any host memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NOT_PINNED = "Only dense CPU tensors can be pinned"
 
 
 def install(patches: Patches) -> None:
-    """Let memory of the host be pinned, which C++ has nothing to do with."""
+    """Let host memory be pinned, without C++."""
     patches.set_all(torch.Tensor, {"pin_memory": pin_memory, "is_pinned": is_pinned})
 
 
 def pin_memory(self: Tensor, device: Any = None) -> Tensor:
-    """``Tensor.pin_memory``: the tensor itself if its memory is pinned, else a copy.
+    """``Tensor.pin_memory``: the tensor itself if its memory is pinned, otherwise a copy.
 
     Raises:
         RuntimeError: The tensor is on a device.
@@ -40,7 +40,7 @@ def is_pinned(self: Tensor, device: Any = None) -> bool:
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """Say of a tensor's memory that it is pinned, and return the tensor.
+    """Mark a tensor's memory as pinned, and return the tensor.
 
     Raises:
         RuntimeError: It is on a device.

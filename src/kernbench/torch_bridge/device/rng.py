@@ -1,8 +1,8 @@
-"""The random numbers of simulated devices: a generator has a seed and an offset, as a GPU's does.
+"""Random numbers of simulated devices: a generator has a seed and an offset, as on a GPU.
 
-The numbers themselves are the CPU generator's: one draw after the other gives what the same draws
-give on the CPU after the same seed (ADR-0118). A program that goes to an offset where nobody has
-been gets numbers that follow from seed and offset alone. The numbers of a GPU they are not.
+The numbers themselves are the CPU generator's: consecutive draws give what the same draws give on
+the CPU after the same seed (ADR-0118). At an offset that no draw has reached, numbers follow from
+the seed and the offset alone. They are not the numbers of a GPU.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _64_BITS = (1 << 64) - 1
 _STATE = Struct("<QQ")
 _MOST_POSITIONS = 4096
 _PER_OFFSET = 4
-"""A GPU's generator makes four numbers at a time, and offsets are multiples of that."""
+"""A GPU's generator makes four numbers at a time, so that offsets are multiples of 4."""
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the calling rank's device; a negative seed is the 64 bits that it has."""
+    """Seed the calling rank's device; a negative seed is read as 64 unsigned bits."""
     _seed(current().random_state, seed)
 
 
@@ -50,35 +50,35 @@ def initial_seed() -> int:
 
 
 def seed() -> int:
-    """Seed the calling rank's device with a number of the host's generator, and return it."""
+    """Seed the calling rank's device with a number from the host's generator, and return it."""
     return _seed_by_host(current().random_state)
 
 
 def get_rng_state(device: Any = DEVICE_TYPE) -> Tensor:
-    """Return seed and offset as the 16 bytes that CUDA's state is."""
+    """Return seed and offset as 16 bytes, the layout of CUDA's state."""
     return _to_tensor(current().random_state)
 
 
 def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
-    """Take seed and offset from :func:`get_rng_state`."""
+    """Set seed and offset from the bytes of :func:`get_rng_state`."""
     _from_tensor(current().random_state, state)
 
 
 class _OfDTensor:
-    """``torch.cuda`` for DTensor: the numbers at its offsets must be the same on all ranks."""
+    """``torch.cuda`` for DTensor, whose numbers at an offset must be equal on all ranks."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)
 
     @staticmethod
     def set_rng_state(state: Tensor, device: Any = DEVICE_TYPE) -> None:
-        """Take seed and offset, whatever this rank has drawn before."""
+        """Set seed and offset, independently of what this rank has drawn before."""
         set_rng_state(state)
         current().random_state.position = None
 
 
 def install(patches: Patches) -> None:
-    """Let DTensor draw alike on all ranks."""
+    """Let DTensor draw equal numbers on all ranks."""
     patches.set(dtensor_random, "_get_device_handle", lambda kind=DEVICE_TYPE: _handle(kind))
 
 
@@ -89,9 +89,9 @@ def _handle(kind: str) -> Any:
 def _seed(state: RandomState, seed: int) -> None:
     seed = int(seed)
     if not -(1 << 63) <= seed < 1 << 64:
-        raise RuntimeError(f"a seed has 64 bits, but {seed} does not fit in them")
+        raise RuntimeError(f"a seed must fit in 64 bits, but got {seed}")
     if seed & _64_BITS != state.seed:
-        refuse_in_capture("another seed for a device's random numbers")
+        refuse_in_capture("a new seed for a device's random numbers")
     state.seed, state.offset, state.position = seed & _64_BITS, 0, None
 
 
@@ -102,7 +102,7 @@ def _seed_by_host(state: RandomState) -> int:
 
 
 def _to_tensor(state: RandomState) -> Tensor:
-    """Return the 16 bytes of a state; behind them, for files, is what they stand for."""
+    """Return the 16 bytes of a state; the CPU generator's state follows them in the storage."""
     _only_graphsafe("get_state")
     _remember(state)
     shown = _STATE.pack(state.seed, state.offset)
@@ -127,7 +127,7 @@ def _from_tensor(state: RandomState, given: Tensor) -> None:
 
 
 def _behind(given: Tensor, shown: bytes) -> Tensor | None:
-    """Return what :func:`_to_tensor` has put behind a state, unless that was changed since."""
+    """Return what :func:`_to_tensor` stored after a state, unless the state was changed."""
     if given.storage_offset() or given.device != CPU:
         return None
     storage = given.untyped_storage()
@@ -138,7 +138,7 @@ def _behind(given: Tensor, shown: bytes) -> Tensor | None:
 
 
 def _remember(state: RandomState) -> None:
-    """Keep what a state stands for that a program is told of: it may go back there."""
+    """Keep the CPU generator's state for a state that a program reads: it may return to it."""
     if state.position is not None:
         process = current()
         for known in (process.random_positions, process.session.random_positions):
@@ -154,12 +154,12 @@ def _known_position(seed: int, offset: int) -> Tensor | None:
 
 
 def _only_graphsafe(what: str) -> None:
-    # The numbers that were drawn so far are known only when the graph is replayed.
+    # How many numbers were drawn is known only when the graph is replayed.
     refuse_in_capture(f"{what} of a device's random numbers (see graphsafe_{what})")
 
 
 _OF_DEVICES: WeakValueDictionary[int, Generator] = WeakValueDictionary()
-"""Generators of devices by the address in C++, which is all that operations are given."""
+"""Device generators by their C++ address, which is all that operations get."""
 
 
 class _Kind(type(torch.Generator)):  # type: ignore[misc]
@@ -168,10 +168,10 @@ class _Kind(type(torch.Generator)):  # type: ignore[misc]
 
 
 class Generator(_Generator, metaclass=_Kind):
-    """``torch.Generator``: one of a device has a seed and an offset, which others may share."""
+    """``torch.Generator``: on a device it has a seed and an offset, which others may share."""
 
     random_state: RandomState | None = None
-    """None for one of the host."""
+    """None for a generator of the host."""
     _where: torch.device | None = None
 
     def __new__(cls, device: Any = "cpu") -> Generator:
@@ -188,7 +188,7 @@ class Generator(_Generator, metaclass=_Kind):
         return super().device if self._where is None or EXECUTING.depth else self._where
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begin the numbers of a seed."""
+        """Seed it, and start at offset 0."""
         if self.random_state is None:
             super().manual_seed(seed)
         else:
@@ -201,7 +201,7 @@ class Generator(_Generator, metaclass=_Kind):
         return super().initial_seed() if state is None else state.seed
 
     def seed(self) -> int:
-        """Seed it with a number of the host's generator, and return that."""
+        """Seed it with a number from the host's generator, and return that."""
         state = self.random_state
         return super().seed() if state is None else _seed_by_host(state)
 
@@ -211,7 +211,7 @@ class Generator(_Generator, metaclass=_Kind):
         return super().get_state() if state is None else _to_tensor(state)
 
     def set_state(self, state: Tensor) -> Generator:
-        """Go on from a state that :meth:`get_state` has returned."""
+        """Continue from a state that :meth:`get_state` has returned."""
         if self.random_state is None:
             super().set_state(state)
         else:
@@ -219,7 +219,7 @@ class Generator(_Generator, metaclass=_Kind):
         return self
 
     def get_offset(self) -> int:
-        """Return how many numbers were drawn, in steps of four."""
+        """Return how many numbers were drawn, as a multiple of 4."""
         state = self.random_state
         if state is None:
             return super().get_offset()
@@ -227,10 +227,10 @@ class Generator(_Generator, metaclass=_Kind):
         return state.offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Go on from an offset.
+        """Continue from an offset.
 
         Raises:
-            RuntimeError: It is no multiple of four.
+            RuntimeError: It is not a multiple of 4.
         """
         if self.random_state is None:
             super().set_offset(offset)
@@ -242,7 +242,7 @@ class Generator(_Generator, metaclass=_Kind):
         return self
 
     def clone_state(self) -> Generator:
-        """Return a generator that starts from the same state and advances on its own."""
+        """Return a generator that starts from the same state and advances independently."""
         state = self.random_state
         if state is None:
             return super().clone_state()
@@ -250,15 +250,15 @@ class Generator(_Generator, metaclass=_Kind):
         return _with_state(self.device, copied)
 
     def graphsafe_get_state(self) -> Generator:
-        """Return a generator of the same state: what either draws, both have drawn."""
+        """Return a generator that shares this one's state: draws of either advance both."""
         state = self.random_state
         return super().graphsafe_get_state() if state is None else _with_state(self.device, state)
 
     def graphsafe_set_state(self, state: Generator) -> Generator:
-        """Share the state of another generator of a device from now on.
+        """Share the state of another device generator from now on.
 
         Raises:
-            TypeError: It is none.
+            TypeError: It is not a device generator.
         """
         if self.random_state is None:
             return super().graphsafe_set_state(state)
@@ -279,7 +279,7 @@ def _with_state(device: torch.device, state: RandomState) -> Generator:
 
 
 class DefaultGenerator(Generator):
-    """The one of a device that is drawn from where none is named, with the calling rank's state."""
+    """The default generator of a device, with the calling rank's state."""
 
     @property
     def random_state(self) -> RandomState:
@@ -291,7 +291,7 @@ class DefaultGenerator(Generator):
 
 
 class DefaultGenerators:
-    """Stands for ``torch.cuda.default_generators``; a rank has one state for all devices."""
+    """Replaces ``torch.cuda.default_generators``; a rank has one state for all devices."""
 
     def __init__(self) -> None:
         self._known: dict[int, DefaultGenerator] = {}
@@ -311,7 +311,7 @@ class DefaultGenerators:
 
 
 def state_for(generator: Any) -> RandomState | None:
-    """Return what an operation of a device draws from; None: from a generator of the host."""
+    """Return the state that an operation on a device draws from; None: a generator of the host."""
     if generator is None:
         return current().random_state
     found = known_generator(generator)
@@ -319,12 +319,12 @@ def state_for(generator: Any) -> RandomState | None:
 
 
 def known_generator(generator: Any) -> Generator | None:
-    """Return the generator of a device that an operation is given, if it is one."""
+    """Return the device generator that was passed to an operation, None if none was."""
     return None if generator is None else _OF_DEVICES.get(generator._cdata)
 
 
 def skip_numbers(num_elements: int, generator: Any = None) -> None:
-    """Let an offset move on as if so many numbers had been made."""
+    """Advance an offset as if this many numbers had been drawn."""
     state = state_for(generator)
     if state is not None:
         state.offset += -(-num_elements // _PER_OFFSET) * _PER_OFFSET
@@ -332,7 +332,7 @@ def skip_numbers(num_elements: int, generator: Any = None) -> None:
 
 @contextmanager
 def device_generator(num_elements: int, generator: Any = None) -> Iterator[None]:
-    """Let C++'s generator, the CPU's default one, give a device's numbers; its state moves on."""
+    """Let the CPU's default generator draw a device's numbers, and advance the device's state."""
     state = state_for(generator)
     if state is None:
         yield
@@ -342,7 +342,7 @@ def device_generator(num_elements: int, generator: Any = None) -> Iterator[None]
     if state.position is not None:
         _Generator.set_state(drawing, state.position)
     else:
-        # An odd factor far from powers of two: offsets of one seed must not meet those of the next.
+        # An odd factor far from powers of two, lest offsets of one seed collide with the next's.
         seed = state.seed + state.offset * 0x9E3779B97F4A7C15
         _Generator.manual_seed(drawing, seed & _64_BITS)
     try:

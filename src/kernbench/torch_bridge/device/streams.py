@@ -18,7 +18,7 @@ from kernbench.torch_bridge.processes.process import current
 
 _PS_PER_MS = 1e9
 _DEFAULT_HANDLES = (0, 1, 2)
-"""CUDA's handles of the default stream: legacy, and per thread."""
+"""CUDA's handles of the legacy default stream and of the per-thread one."""
 
 
 class Stream:
@@ -61,18 +61,18 @@ class Stream:
 
     stream_id = cuda_stream
     device_type = 1
-    """The number that PyTorch has for CUDA."""
+    """PyTorch's number for CUDA."""
 
     def wait_event(self, event: Event) -> None:
-        """Let what comes later wait for an event; the host continues."""
+        """Let later work on the stream wait for an event; the host continues."""
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Let what comes later wait for all that is on another stream by now."""
+        """Let later work on the stream wait for all that is enqueued on another stream so far."""
         self.wait_event(stream.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Return an event that stands for all that is on the stream by now."""
+        """Return an event that happens after all that is enqueued on the stream so far."""
         event = Event() if event is None else event
         event.record(self)
         return event
@@ -92,7 +92,7 @@ class Stream:
         return tail is None or tail.done
 
     def is_capturing(self) -> bool:
-        """Return whether what is enqueued on it is captured for a graph."""
+        """Return whether work enqueued on it is captured for a graph."""
         return own_queue(self.queue) is not self.queue.queue
 
     def __enter__(self) -> Stream:
@@ -105,15 +105,15 @@ class Stream:
 
 
 class Event:
-    """A point in a stream; simulated time is always known, so timing is always enabled."""
+    """A point in a stream. Simulated time is always known, so timing is always enabled."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._marker: Marker | None = None
         self._is_captured = False
-        """Whether it is a point of a graph, which happens only inside of replays."""
+        """Whether it is part of a captured graph, and happens only in replays."""
 
     def record(self, stream: Stream | None = None) -> Event:
-        """Stand for all that is on a stream by now, by default the current one."""
+        """Record the point after all that is enqueued on a stream (default: the current one)."""
         process = current()
         self._marker = Marker(process.session.run.simulation.env, "an event")
         queue = (current_stream() if stream is None else stream).queue
@@ -122,7 +122,7 @@ class Event:
         return self
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Let a stream, by default the current one, wait for this."""
+        """Let later work on a stream (default: the current one) wait for this."""
         if self._marker is not None and not self._marker.done:
             process = current()
             queue = (current_stream() if stream is None else stream).queue
@@ -170,7 +170,7 @@ class Event:
 
 
 class _OfAnyDevice(type):
-    """Makes ``torch.Stream`` and ``torch.Event`` those of the device that is asked for."""
+    """Makes ``torch.Stream`` and ``torch.Event`` return those of the requested device."""
 
     simulated: type
     real: type
@@ -192,11 +192,11 @@ OF_ANY_DEVICE: dict[str, Any] = {
     )
     for made in (Stream, Event)
 }
-"""What programs make that do not say which kind of accelerator they run on."""
+"""``torch.Stream`` or ``torch.Event``, for programs that do not name a kind of accelerator."""
 
 
 def own_queue(stream: DeviceStream) -> Queue:
-    """Return the queue that a stream has, also while a capture has put another in its place."""
+    """Return a stream's own queue, even while a capture replaces it."""
     queue: Queue = getattr(stream.queue, "stands_for", stream.queue)
     return queue
 
@@ -205,7 +205,7 @@ def refuse_in_capture(what: str) -> None:
     """Refuse a call while the calling process captures a graph.
 
     Raises:
-        CaptureError: It does.
+        CaptureError: A capture is under way.
     """
     capture = current().capture
     if capture is not None:
@@ -233,7 +233,7 @@ def current_stream(device: Any = None) -> Stream:
 
 
 def external_stream(cuda_stream: int, device: Any = None) -> Stream:
-    """Return the stream of a handle, as :attr:`Stream.cuda_stream` gives it; 0, 1, 2: the default.
+    """Return the stream with a handle of :attr:`Stream.cuda_stream`; 0, 1 and 2: the default one.
 
     Raises:
         UsageError: No stream of the device has such a handle.
@@ -252,17 +252,17 @@ def external_stream(cuda_stream: int, device: Any = None) -> Stream:
 
 
 def default_stream(device: Any = None) -> Stream:
-    """Return the stream of operations for which none was chosen."""
+    """Return the default stream of a device."""
     sip_id = with_index(DEVICE_TYPE if device is None else device).index
     return Stream(queue=current().session.run.default_stream(sip_id))
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Choose the stream for the calling rank's operations."""
+    """Set the calling rank's current stream."""
     if stream is not None:
         process = current()
         state = process.state
-        # The device that is left keeps its own.
+        # The previous device keeps its current stream.
         process.streams[state.sip_id] = state.stream
         state.sip_id = stream.queue.sip_id
         state.stream = stream.queue
@@ -270,7 +270,7 @@ def set_stream(stream: Stream | None) -> None:
 
 @contextmanager
 def stream_context(stream: Stream | None) -> Iterator[None]:
-    """Choose a stream for a while; None changes nothing."""
+    """Set the current stream within a block; None changes nothing."""
     if stream is None:
         yield
         return
@@ -279,7 +279,7 @@ def stream_context(stream: Stream | None) -> Iterator[None]:
 
 
 def synchronize(device: Any = None) -> None:
-    """Block the host until all streams of a device, by default the current one, are idle."""
+    """Block the host until all streams of a device (default: the current one) are idle."""
     refuse_in_capture("torch.cuda.synchronize")
     process = current()
     sip_id = with_index(DEVICE_TYPE if device is None else device).index

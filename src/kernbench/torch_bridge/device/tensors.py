@@ -1,4 +1,4 @@
-"""Methods of ``torch.Tensor`` that say or change where a tensor is."""
+"""Methods of ``torch.Tensor`` that report or change a tensor's device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BY_SHAPE = (
     *("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm"),
     *("arange", "linspace", "logspace", "eye", "empty_strided"),
 )
-# Kept by PyTorch from the first call on: `with torch.device(...)` must know the originals.
+# PyTorch caches this at the first call, and `with torch.device(...)` needs the originals.
 _device_constructors()
 _group = torch._C._group_tensors_by_device_and_dtype
 
@@ -52,13 +52,13 @@ def cpp_device(tensor: Tensor) -> torch.device:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor holds memory itself, and is no wrapper around others."""
+    """Return whether a tensor holds memory itself, and is not a wrapper around others."""
     kind = type(tensor)
     return kind in PLAIN or holds_memory(kind)
 
 
 def device_of(tensor: Tensor) -> torch.device:
-    """Return where a tensor is, as its program sees it."""
+    """Return a tensor's device as the program sees it."""
     if EXECUTING.depth:
         return cpp_device(tensor)
     if is_plain(tensor):
@@ -69,9 +69,9 @@ def device_of(tensor: Tensor) -> torch.device:
 
 
 def inner_of(tensor: Tensor) -> Tensor | None:
-    """Return the tensor that a wrapper (DTensor, AsyncCollectiveTensor, MaskedTensor) is around.
+    """Return the tensor inside a wrapper (DTensor, AsyncCollectiveTensor, MaskedTensor).
 
-    The first, if it is around several, as nested tensors are.
+    The first one, if there are several, as in nested tensors.
     """
     inner = getattr(tensor, "_local_tensor", None)
     if inner is None:
@@ -89,7 +89,7 @@ def _on_device(tensor: Tensor) -> bool:
 
 
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """``Tensor.to``: a move from a device to the host copies, one to where it is does nothing."""
+    """``Tensor.to``: a move to the host copies, and a move to the tensor's device does nothing."""
     if EXECUTING.depth:
         return _to(self, *_indexed(args), **_indexed_keywords(kwargs))
     given = kwargs.get("device", args[0] if args else None)
@@ -101,20 +101,20 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if is_simulated(given):
         target = with_index(given)
         if source == target:
-            # In C++ it would seem to move from the CPU.
+            # C++ would see a move from the CPU.
             return _converted(self, args, kwargs)
         if "device" in kwargs:
             return returning(_to(self, *args, **{**kwargs, "device": target}), source)
         return returning(_to(self, target, *args[1:], **kwargs), source)
     if source.type == DEVICE_TYPE and torch.device(given) == CPU:
-        # In C++ it is there already, and would be the same memory.
+        # C++ has it there already, and would return the same memory.
         with moving(None):
             return returning(_converted(self, args, {**kwargs, "copy": True}), source)
     return _to(self, *args, **kwargs)
 
 
 def returning(moved: Tensor, source: torch.device) -> Tensor:
-    """Let the gradient of a copy go back to ``source``: in C++ both are on the CPU."""
+    """Move a copy's gradient back to the device of ``source``: C++ has both on the CPU."""
     made_by = moved.grad_fn if moved.requires_grad else None
     if made_by is not None and source.type in (DEVICE_TYPE, CPU.type):
 
@@ -134,7 +134,7 @@ def _moved_back(gradient: Any, target: torch.device) -> Any:
 
 
 def copy_(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
-    """``Tensor.copy_``: what needs a gradient is first moved, by a copy that hands it back."""
+    """``Tensor.copy_``: a source that requires a gradient is moved first, differentiably."""
     if isinstance(source, Tensor) and source.requires_grad and torch.is_grad_enabled():
         place = device_of(self)
         if place != device_of(source) and not EXECUTING.depth:
@@ -152,7 +152,7 @@ def _default_device() -> Any:
 
 
 def _converted(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Do what ``to`` was asked besides the device: dtype, copy, memory_format."""
+    """Apply the other arguments of ``to``: dtype, copy, memory_format."""
     positional = args if "device" in kwargs else args[1:]
     asked = kwargs | dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False))
     rest = {name: value for name, value in asked.items() if name != "device" and value is not None}
@@ -183,7 +183,7 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs:
 
 
 def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """``Tensor.numpy``, which a tensor on a device refuses unless it is forced."""
+    """``Tensor.numpy``, which a device tensor refuses without ``force``."""
     if _on_device(self):
         if kwargs.get("force"):
             return _numpy(cpu(self.detach()), **kwargs)
@@ -195,16 +195,16 @@ def numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def tolist(self: Tensor) -> Any:
-    """``Tensor.tolist``: C++ copies to the host what it knows to be elsewhere."""
+    """``Tensor.tolist``: C++ would copy to the host only what it has elsewhere."""
     has_data = residence_of(self) is not None and current().session.run.has_data
     return _tolist(cpu(self.detach()) if has_data else self)
 
 
 def read_by_host(data: Any) -> Any:
-    """Return nested sequences of numbers with tensors of the host in place of a device's.
+    """Return nested sequences of numbers, with each device tensor copied to the host.
 
-    C++ reads such numbers past the observer: nobody would wait for them, and without data it could
-    not.
+    C++ reads such numbers without the observer: the host would not wait for them, and without
+    data there are none.
     """
     if type(data) is not list and type(data) is not tuple:
         return data
@@ -222,7 +222,7 @@ def read_by_host(data: Any) -> Any:
 def new_tensor(
     self: Tensor, data: Any, *, device: Any = None, requires_grad: bool = False, **kwargs: Any
 ) -> Tensor:
-    """``Tensor.new_tensor``: by default the numbers go to where the tensor is."""
+    """``Tensor.new_tensor``: by default on the device of the tensor."""
     is_pinned = kwargs.pop("pin_memory", False)
     data = read_by_host(data)
     target = device_of(self) if device is None else device
@@ -235,7 +235,7 @@ def new_tensor(
 
 
 def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
-    # C++ has no guard for a device that it was not built for, and would abort.
+    # C++ has no device guard for a device that it was not built for, and would abort.
     place = current().session.place
     if kwargs.get("device") is not None and is_simulated(kwargs["device"]):
         kwargs["device"] = place
@@ -248,11 +248,11 @@ def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 def _factory(original: Any) -> Any:
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-        # C++ has nothing to pin it with.
+        # C++ cannot pin it.
         is_pinned = kwargs.pop("pin_memory", False)
         data = read_by_host(data)
         if device is None and _num_modes():
-            # `with torch.device(...)`, which would tell C++.
+            # `with torch.device(...)` would pass the device to C++.
             device = _default_device()
         if device is None or not is_simulated(device):
             made: Tensor = original(data, *args, device=device, **kwargs)
@@ -269,7 +269,7 @@ def _factory(original: Any) -> Any:
 
 
 def _like(original: Any) -> Any:
-    """Return a function that makes a tensor like its operand, or on the host if that is asked."""
+    """Return a function that makes a tensor like its operand, or on the host if requested."""
 
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
         if device is None:
@@ -288,7 +288,7 @@ def _like(original: Any) -> Any:
 
 
 def _numbered(original: Any) -> Any:
-    """Return a function that takes a number for a device, which C++ does not know."""
+    """Return a function that also accepts a device number, which C++ does not know."""
 
     def make(*args: Any, **kwargs: Any) -> Tensor:
         if type(kwargs.get("device")) is int:
@@ -302,7 +302,7 @@ def _numbered(original: Any) -> Any:
 
 
 def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
-    """``torch.nested.nested_tensor``: its parts are moved, for C++ would be told of the device."""
+    """``torch.nested.nested_tensor``: its parts are moved first, as C++ must not get the device."""
     if device is not None and is_simulated(device):
         parts = [torch.as_tensor(each, dtype=dtype, device=device).detach() for each in parts]
         device = None
@@ -312,7 +312,7 @@ def _nested(parts: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any)
 
 
 def _by_device_and_dtype(tensors: Any, with_indices: bool = False) -> Any:
-    """``torch._C._group_tensors_by_device_and_dtype``, in which C++ names its own device."""
+    """``torch._C._group_tensors_by_device_and_dtype``, in which C++ would name its own device."""
     groups = _group(tensors, with_indices)
     found: dict[Any, Any] = {}
     for (device, dtype), group in groups.items():
@@ -327,7 +327,7 @@ def _get_device(self: Tensor) -> int:
 
 
 def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function of ``torch``, which TorchScript must still recognize as the operation."""
+    """Replace a function of ``torch`` such that TorchScript still recognizes the operation."""
     original = getattr(torch, name)
     made = make(original)
     patches.set(torch, name, made)
@@ -338,7 +338,7 @@ def _replace_function(patches: Patches, name: str, make: Callable[[Any], Any]) -
 
 
 def install(patches: Patches) -> None:
-    """Let tensors say where they are in the simulation."""
+    """Let tensors report their simulated device."""
     patches.set_all(
         torch.Tensor,
         {
@@ -359,7 +359,7 @@ def install(patches: Patches) -> None:
         },
     )
     for name in ("device", "is_meta"):
-        # C++ asks wrappers for the getter that shows here; ShardedTensor knows the original.
+        # C++ asks wrappers for this getter; ShardedTensor refers to the original.
         original, made = getattr(_Base, name).__get__, getattr(torch.Tensor, name).__get__
         _SHARDED_OPS[made] = _SHARDED_OPS[original]
         patches.on_close(_SHARDED_OPS.pop, made)
