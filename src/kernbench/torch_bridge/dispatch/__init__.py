@@ -1,1 +1,1 @@
-"""Every operation that PyTorch executes: where, on what, for how long."""
+"""Every operation that PyTorch executes: on which device, with what data, for how long."""

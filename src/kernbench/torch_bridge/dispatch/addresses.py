@@ -1,7 +1,7 @@
-"""Addresses of PyTorch's memory that programs have asked for, and what lies there.
+"""Addresses that programs have read by ``data_ptr()``, and the memory behind them.
 
-Kernels are handed addresses: by objects that have ``data_ptr()`` and are no tensors, and in tables.
-Nothing can be done with an address that ``data_ptr()`` never gave, so only those are kept.
+Kernels get addresses from objects that have ``data_ptr()`` and are not tensors, and from tables in
+memory. A program can only know addresses that ``data_ptr()`` returned, so only those are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernbench.torch_bridge.placement.names import DEVICE_TYPE, unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 
 _FIRST_ADDRESS = 1 << 44
-"""Of the first device without data; each has as many."""
+"""The first address of device 0 without data, and the distance between devices."""
 _FEW = 1 << 10
 
 _data_ptr = Tensor.data_ptr
@@ -30,21 +30,21 @@ _is_expired: Any = torch.UntypedStorage._expired
 
 
 class Addresses(LentMemory):
-    """The storages of one run whose addresses its program has asked for; none is kept alive."""
+    """The storages of one run whose addresses its program has read; none is kept alive."""
 
     def __init__(self, has_data: bool) -> None:
         super().__init__()
         self._has_data = has_data
         self._storages: dict[int, StorageWeakRef] = {}
-        """By their first byte."""
+        """By the address of their first byte."""
         self._asked: dict[int, StorageWeakRef] = {}
-        """The same by the addresses that were asked for, as Triton asks at every launch."""
+        """By the addresses that were read: Triton reads them at every launch."""
         self._starts: list[int] | None = None
-        """First bytes in order; None: not yet."""
+        """The addresses of first bytes, sorted; None if not sorted yet."""
         self._most = _FEW
 
     def of(self, tensor: Tensor) -> int:
-        """Return the address of a tensor, whose storage is found by it from now on."""
+        """Return the address of a tensor, and record its storage."""
         address = _data_ptr(tensor)
         asked = self._asked.get(address)
         if asked is not None and not _is_expired(asked.cdata):
@@ -70,20 +70,20 @@ class Addresses(LentMemory):
         return _known_buffer(start, storage_of(tensor), sip_id)
 
     def forget_numbers(self, buffer: Buffer) -> None:
-        """Take note that nobody knows any more what a buffer of the above holds."""
+        """Mark the contents of a buffer of :meth:`known_buffer` as unknown."""
         found = self._find(buffer.address)
         if found is not None:
             found[1]._known = None
 
     def forget(self) -> None:
-        """Take note that some storage has other memory now, and others may get what it had."""
+        """Drop the addresses that were read: a storage has moved, and its memory may be reused."""
         self._asked.clear()
 
     def tensor_at(self, address: int) -> Tensor:
-        """Return the bytes from an address on to the end of the storage that it is in.
+        """Return the bytes from an address to the end of its storage.
 
         Raises:
-            BadPointerError: It is in none that lives.
+            BadPointerError: It is in no live storage of a device.
         """
         found = self._find(address)
         if found is None:
@@ -95,10 +95,10 @@ class Addresses(LentMemory):
         return _bytes_of(storage, address - start)
 
     def find(self, address: int, sip_id: int) -> Buffer | None:
-        """Return the memory that holds an address, or None.
+        """Return the memory that holds an address; None if none does.
 
         Raises:
-            UnreachableError: It is that of another device.
+            UnreachableError: It is on another device.
         """
         found = self._find(address)
         if found is None:
@@ -134,14 +134,14 @@ class Addresses(LentMemory):
         return weak
 
     def _find(self, address: int) -> tuple[int, Any] | None:
-        """Return the storage that holds an address, behind its first byte."""
+        """Return the storage that holds an address, after the address of its first byte."""
         if self._starts is None:
             self._starts = sorted(self._storages)
         for position in range(bisect_right(self._starts, address) - 1, -1, -1):
             start = self._starts[position]
             storage = torch.UntypedStorage._new_with_weak_ptr(self._storages[start].cdata)
             residence = None if storage is None else getattr(storage, "_kernbench", None)
-            # What lies here may have been freed, or been given other memory, since it was asked.
+            # The storage may have been freed or moved since its address was read.
             if residence is not None and self._start(storage, residence) == start:
                 size_bytes = storage.nbytes()
                 return (start, storage) if address < start + size_bytes else None
@@ -156,20 +156,20 @@ def _known_buffer(start: int, storage: Any, sip_id: int) -> Buffer:
     buffer = Buffer(max(start, 0), storage.nbytes(), sip_id, label, known is not None)
     if known is not None:
         with unobserved():
-            # What a kernel writes there is known from then on.
+            # The kernel writes into the known bytes.
             buffer.adopt(_bytes_of(known, 0).numpy())
     return buffer
 
 
 def _bytes_of(storage: Any, offset: int) -> Tensor:
-    """Return the bytes of a storage from one of them on."""
+    """Return the bytes of a storage from an offset to its end."""
     with unobserved():
         made = torch.empty(0, dtype=torch.uint8, device=storage.device)
         return made.set_(storage, offset, (storage.nbytes() - offset,), (1,))
 
 
 def install(patches: Patches, addresses: Addresses) -> None:
-    """Let a run take note of the addresses that its program asks for."""
+    """Let a run record the addresses that its program reads."""
 
     def data_ptr(self: Tensor) -> int:
         return addresses.of(self)

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class TorchLauncher(KernelLauncher):
-    """Launches as the runtime does, but on PyTorch's memory and in the program's order.
+    """Launches kernels as the runtime does, but on PyTorch's memory and in program order.
 
-    A kernel's data is computed when it is launched, as that of PyTorch's own operations is; its
-    time is that of an operation on the current stream.
+    A kernel's data is computed at its launch, like that of PyTorch's own operations; it is timed
+    as an operation on the current stream.
     """
 
     def __init__(self, run: Run, engine: KernelEngine) -> None:
@@ -50,13 +50,13 @@ class TorchLauncher(KernelLauncher):
         self._timings: dict[tuple[KernelPlan, int, Tables], OperationTiming] = {}
 
     def launch(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> None:
-        """Compute a kernel and put it on the current stream of the rank's device.
+        """Compute a kernel, and enqueue it on the current stream of the rank's device.
 
         Raises:
-            BadPointerError: A pointer argument is no tensor on the rank's current device.
-            OutOfBoundsError: It would touch memory outside of a tensor's storage.
-            UsageError: It touches what a collective uses that was not waited for.
-            NoDataError: It decides by data, and the run has none.
+            BadPointerError: A pointer argument is not a tensor on the rank's current device.
+            OutOfBoundsError: It accesses memory outside of a tensor's storage.
+            UsageError: It accesses a tensor of a pending collective.
+            NoDataError: Its control flow depends on data, and the run has none.
         """
         process = current()
         state, run = process.state, self.run
@@ -82,7 +82,7 @@ class TorchLauncher(KernelLauncher):
             process.host.launch(entry.name, timing, state.sip_id)
 
     def probe_ps(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> int:
-        """Return the modeled time of a launch that does not happen.
+        """Return the modeled time of a launch, without launching.
 
         Raises:
             KernbenchError: As :meth:`launch`.
@@ -102,7 +102,7 @@ class TorchLauncher(KernelLauncher):
         return timing.template(False).duration_ps
 
     def _timing(self, plan: KernelPlan, sip_id: int, tables: Tables) -> OperationTiming:
-        """Return the schedules of a launch; SIPs without a description of their own share them."""
+        """Return the schedules of a launch; SIPs with the same description share them."""
         key = (plan, id(self.run.machine.sip_at(sip_id)), tables)
         found = self._timings.get(key)
         if found is None:
@@ -118,7 +118,7 @@ class TorchLauncher(KernelLauncher):
         return found
 
     def _run_live(self, plan: LivePlan, params: list[Any], state: RankState) -> OperationTiming:
-        """Compute a kernel that decides by data, and return the schedules of what it did."""
+        """Compute a data-dependent kernel, and return the schedules of what it did."""
         run = self.run
         reach = self._reach(plan, params, state)
         launched = Launched(plan.kernel.name, state.rank)
@@ -128,10 +128,10 @@ class TorchLauncher(KernelLauncher):
         return self._timing_of(plan, executed, state.sip_id)
 
     def _reach(self, plan: LivePlan, params: list[Any], state: RankState) -> Reach:
-        """Return what a kernel that decides by data may go to.
+        """Return the memory that a data-dependent kernel may access.
 
         Raises:
-            NoDataError: Nothing of it is known.
+            NoDataError: None of its contents are known.
         """
         if not self.run.has_data and not any(
             each.buffer.has_data for each in params if isinstance(each, PointerArg)
@@ -140,7 +140,7 @@ class TorchLauncher(KernelLauncher):
         return Reach(self.run, plan, state, params)
 
     def _timing_of(self, plan: LivePlan, executed: Executed, sip_id: int) -> OperationTiming:
-        """Return the schedules of what a kernel that decides by data did."""
+        """Return the schedules of what a data-dependent kernel did."""
         engine = self.engine
 
         def make(queued: bool) -> Template:
@@ -153,7 +153,7 @@ class TorchLauncher(KernelLauncher):
     def _params_of(
         self, plan: KernelPlan | LivePlan, args: tuple[Any, ...], state: RankState
     ) -> list[Any]:
-        """Check the tensors among the arguments, and put their memory in their place."""
+        """Check the tensors among the arguments, and replace them by their memory."""
         params, memory = list(args), HostMemory(state.sip_id)
         known: dict[int, Buffer] = {}
         for index, low, high, writes in plan.pointers:
@@ -177,7 +177,7 @@ class TorchLauncher(KernelLauncher):
             if not self.run.has_data:
                 if isinstance(plan, LivePlan):
                     made = current().session.addresses.known_buffer(tensor, state.sip_id)
-                    # One for all tensors in the same memory.
+                    # One buffer for all tensors in the same memory.
                     params[index] = PointerArg(known.setdefault(made.address, made), start)
                 elif writes:
                     forget([tensor])
@@ -198,13 +198,13 @@ def _name(plan: KernelPlan | LivePlan, index: int) -> str:
 
 
 def _tables(plan: KernelPlan, args: tuple[Any, ...]) -> Tables:
-    """Return the sizes of the storages that a launch goes to by loaded indices."""
+    """Return the sizes of the storages that a launch accesses by loaded indices."""
     found = _with_tensors(plan, args)
     return tuple((index, found[index].untyped_storage().nbytes()) for index in plan.gathered)
 
 
 def _forget_written(executed: Executed) -> None:
-    """Take note of the memory that a launch without data has written with nobody knows what."""
+    """Mark the memory that a launch without data writes as unknown."""
     process = current()
     for pointer in executed.pointers.values():
         if not pointer.buffer.has_data or process.capture is not None:
@@ -212,7 +212,7 @@ def _forget_written(executed: Executed) -> None:
 
 
 def _with_tensors(plan: KernelPlan | LivePlan, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a launch's arguments with the tensor in place of whatever else points into one."""
+    """Return a launch's arguments with every other pointer into a tensor replaced by the tensor."""
     found = list(args)
     for index, *_ in plan.pointers:
         if not isinstance(args[index], Tensor):
@@ -221,15 +221,15 @@ def _with_tensors(plan: KernelPlan | LivePlan, args: tuple[Any, ...]) -> tuple[A
 
 
 def _tensor_at(what: str, given: Any) -> Tensor:
-    """Return a tensor of what an argument points to.
+    """Return a tensor of the memory that an argument points to.
 
-    Triton takes everything for a pointer that has ``data_ptr()`` and ``dtype``.
+    Triton treats everything that has ``data_ptr()`` and ``dtype`` as a pointer.
 
     Raises:
-        BadPointerError: That is no tensor on a simulated device.
+        BadPointerError: It is not in a tensor on a simulated device.
     """
     address = int(given.data_ptr())
-    # As triton.reinterpret wraps a tensor. What errors say of it is better than of its bytes.
+    # A tensor wrapped by triton.reinterpret: errors name the tensor rather than its bytes.
     base = getattr(given, "base", None)
     if isinstance(base, Tensor) and base.data_ptr() == address:
         return base
@@ -240,10 +240,10 @@ def _tensor_at(what: str, given: Any) -> Tensor:
 
 
 def _on_device(what: str, tensor: Tensor, sip_id: int) -> Residence:
-    """Return where a tensor is that is a pointer argument.
+    """Return the residence of a tensor that is a pointer argument.
 
     Raises:
-        BadPointerError: It is not on the device that the kernel is launched on.
+        BadPointerError: It is not on the device on which the kernel is launched.
     """
     residence = residence_of(tensor)
     if residence is None:
@@ -251,7 +251,7 @@ def _on_device(what: str, tensor: Tensor, sip_id: int) -> Residence:
         raise BadPointerError(
             f'{what} lies on {tensor.device}, which a kernel cannot reach; move it with .to("cuda")'
             if kind in ("Tensor", "Parameter")
-            else f"{what} is a {kind}, which has no memory itself; pass the tensor inside, as "
+            else f"{what} is a {kind}, which has no memory of its own; pass the tensor inside, as "
             ".to_local() returns it"
         )
     if residence.sip_id != sip_id:

@@ -1,4 +1,4 @@
-"""Numbers of tensors without data that follow from the program alone (ADR-0098)."""
+"""Values of tensors that are known even in a run without data (ADR-0098)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operations import Operation
 
 MOST_ELEMENTS = 1 << 14
-"""Of a tensor whose numbers are kept: counters, lengths, positions, masks of a batch."""
+"""The largest tensor whose values are kept: counters, lengths, positions, masks of a batch."""
 
 _dispatch_mode = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -32,9 +32,9 @@ _AND = frozenset({"aten.bitwise_and", "aten.bitwise_and_", "aten.logical_and", "
 
 
 def values_of(tensor: Tensor) -> Tensor | None:
-    """Return a tensor of the host that shows a tensor's numbers, if they are known.
+    """Return a host tensor with a tensor's values; None if they are not known.
 
-    It shares what is kept for the storage: what is written to one view is seen in the others.
+    It is a view of the values kept for the storage: writes to one view show in the others.
     """
     if not is_meta(tensor):
         return tensor
@@ -43,7 +43,7 @@ def values_of(tensor: Tensor) -> Tensor | None:
 
 
 def forget(tensors: Iterable[Tensor]) -> None:
-    """Take note that memory was written with numbers that nobody knows."""
+    """Mark the memory of tensors as unknown."""
     for tensor in tensors:
         if type(tensor) in PLAIN and tensor.layout is torch.strided:
             storage = storage_of(tensor)
@@ -52,7 +52,7 @@ def forget(tensors: Iterable[Tensor]) -> None:
 
 
 def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-    """Find out which numbers ``result = func(*args, **kwargs)`` has, and what it has written."""
+    """Compute the values of ``result = func(*args, **kwargs)``, and of what it writes, if known."""
     overwrites = operation.name in _OVERWRITING
     given = args[1:] if overwrites else args
     if _are_known(given) and (not kwargs or _are_known(kwargs.values())) and _is_plain(operation):
@@ -69,7 +69,7 @@ def follow(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any], r
 
 
 def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return the results of an operation whose shapes its numbers decide; None: nobody knows."""
+    """Return the results of an operation with data-dependent shapes; None if they are not known."""
     if not _is_plain(operation):
         return None
     if not (_are_known(args) and _are_known(kwargs.values())):
@@ -83,7 +83,7 @@ def results_of(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any
 
 
 def read(func: Any, args: Any) -> Any:
-    """Return what the host reads of tensors of a device; None: nobody knows."""
+    """Return what the host reads from device tensors; None if it is not known."""
     if not _are_known(args) or _dispatch_mode(_FAKE) is not None:
         return None
     with _disable_current_modes():
@@ -95,7 +95,7 @@ def follow_collective(
     inputs: Sequence[Sequence[Tensor]],
     outputs: Sequence[Sequence[Tensor]],
 ) -> None:
-    """Do what a collective does to the inputs and outputs of its ranks, where that is known."""
+    """Apply a collective to the known values of its ranks; outputs of others become unknown."""
     if _are_known(inputs):
         given = _each(values_of, inputs)
         targets = _each(_to_be_known, outputs)
@@ -107,7 +107,7 @@ def follow_collective(
 
 
 def _kept(tensor: Tensor) -> Any:
-    """Return the host's storage that holds what a tensor's memory is known to hold, or None."""
+    """Return the host storage with the known contents of a tensor's memory, or None."""
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided:
         return None
     storage = storage_of(tensor)
@@ -118,18 +118,18 @@ def _kept(tensor: Tensor) -> Any:
 
 
 def _is_lazy(tensor: Tensor) -> bool:
-    """Return whether C++ notes of a view that its numbers are to be conjugated or negated."""
+    """Return whether a view is lazily conjugated or negated."""
     return bool(tensor.is_conj() or tensor.is_neg())
 
 
 def _view(storage: Any, tensor: Tensor) -> Tensor:
-    """Return a tensor of the host that shows a storage as a tensor of a device shows its own."""
+    """Return a host tensor that views a storage as a device tensor views its own."""
     made = torch.empty(0, dtype=tensor.dtype, device=CPU)
     return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _are_known(values: Iterable[Any]) -> bool:
-    """Return whether the numbers of all tensors among nested values are; there may be none."""
+    """Return whether the values of all tensors among nested arguments are known."""
     for value in values:
         kind = type(value)
         if kind is list or kind is tuple:
@@ -145,7 +145,7 @@ def _are_known(values: Iterable[Any]) -> bool:
 
 
 def _is_plain(operation: Operation) -> bool:
-    """Return whether an operation is done when it is called, and gives the same each time."""
+    """Return whether an operation runs when it is called, and is deterministic."""
     return not (
         operation.is_random
         or operation.makes_empty
@@ -166,13 +166,13 @@ def _follow_known(
                 _keep(result, _on_host(func, args, kwargs))
                 return
             except NotImplementedError:
-                # The host has no such operation.
+                # The host does not have this operation.
                 pass
     forget(written)
 
 
 def _selected(func: Any, args: Any) -> Tensor:
-    """Return what known masks select of numbers that nobody knows."""
+    """Return a tensor of the shape that known masks select from unknown values."""
     given, indices = args
     places: list[Tensor | None] = []
     with _disable_current_modes():
@@ -189,7 +189,7 @@ def _selected(func: Any, args: Any) -> Tensor:
 
 
 def _decided(operation: Operation, args: Any) -> bool | None:
-    """Return what all elements of a result are whatever the unknown operand holds, or None."""
+    """Return the value of all elements of a result if the known operand determines it, or None."""
     name = operation.name
     if (name not in _OR and name not in _AND) or not _is_plain(operation):
         return None
@@ -206,7 +206,7 @@ def _decided(operation: Operation, args: Any) -> bool | None:
 
 
 def _to_be_known(tensor: Tensor) -> Tensor | None:
-    """Return what shows a tensor's numbers, zeros if they are not known but may be from now on."""
+    """Return a tensor's known values, zeros to write to if there were none; None if too large."""
     found = values_of(tensor)
     if found is None and tensor.numel() <= MOST_ELEMENTS and not _is_lazy(tensor):
         storage = storage_of(tensor)
@@ -224,7 +224,7 @@ def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _keep(results: Any, found: Any) -> None:
-    """Keep the numbers of what an operation has made."""
+    """Keep the values of an operation's results."""
     for result, numbers in zip(leaves(results), leaves(found), strict=True):
         if is_meta(result) and _kept(result) is None:
             storage = storage_of(result)
@@ -233,7 +233,7 @@ def _keep(results: Any, found: Any) -> None:
 
 
 def _each(do: Callable[..., Any], value: Any, **named: Any) -> Any:
-    """Return nested values with all tensors replaced."""
+    """Return nested values with each tensor replaced."""
     if isinstance(value, Tensor):
         return do(value, **named)
     if type(value) is list or type(value) is tuple:

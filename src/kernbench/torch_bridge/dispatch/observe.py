@@ -1,4 +1,4 @@
-"""Every operation that PyTorch executes for a simulated process: where it runs, what it costs."""
+"""Observes every operation of a simulated process: where it runs, what it costs."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from kernbench.torch_bridge.processes.registrations import KEYSET
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _is_seen = torch._C._is_torch_function_mode_enabled
-"""Returns whether a mode of the program would see the functions that are called here."""
+"""Returns whether a mode of the program would see functions that are called here."""
 _without_functions = torch._C.DisableTorchFunction
 _dispatch_mode = torch._C._get_dispatch_mode
 _graph_task = torch._C._current_graph_task_id
 _ZERO_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 _ZEROS = torch.ops.aten.zeros.default
 _NUMBER = torch.ops.aten.scalar_tensor.default
-"""What C++ makes of a number that a program assigns to elements of a tensor."""
+"""What C++ calls for a number that a program assigns to elements of a tensor."""
 _NO_BACKWARD = -1
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
-"""By the identity of the overload, which the entry keeps alive: its own hash is Python."""
+"""By the identity of the overload, which the entry keeps alive: its own hash is slow Python."""
 
 
 class Observer(Mode):
-    """Sees every operation of one thread.
+    """Sees every operation of one thread, and executes and times it.
 
     Wrappers (DTensor and the like) are left to their own handlers, whose operations on the
     tensors inside come here.
@@ -59,7 +59,7 @@ class Observer(Mode):
         self._registrations = process.registrations
         self._registered = process.registrations.of_devices
         self._quick = process.registrations.quick
-        """Views and plain operations that were met, as in ``_OPERATIONS``."""
+        """Views and plain operations seen so far; keys as in ``_OPERATIONS``."""
         self._place = process.session.place
         self._devices = process.session.devices
         run = process.session.run
@@ -67,7 +67,7 @@ class Observer(Mode):
         self.price(process.precision or Float32())
 
     def price(self, precision: Float32) -> None:
-        """Let operations cost what they do where this is asked of products of float32."""
+        """Set the costs of operations by the requested precision of float32 products."""
         pricing: Pricing = self._process.session.pricing(precision)
         self._costs, self._known = pricing.costs, pricing.known_calls
         self._shapes = pricing.shapes
@@ -75,7 +75,7 @@ class Observer(Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Show a view, or do a plain operation like one before; others take more care."""
+        """Execute a view, or a known call of a plain operation; others take the general path."""
         operation = self._quick.get(id(func))
         if operation is None or types or _is_seen():
             return self._decide(func, types, args, kwargs or {})
@@ -103,7 +103,7 @@ class Observer(Mode):
         return result
 
     def _decide(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Do an operation in the way that its kind asks for."""
+        """Execute an operation in the way that its kind requires."""
         if _is_seen():
             with _without_functions():
                 return self.__torch_dispatch__(func, types, args, kwargs)
@@ -118,7 +118,7 @@ class Observer(Mode):
         if kernel is None and operation.is_custom:
             kernel = self._registrations.fallback_for(func)
         if kernel is not None and self._is_for(func, operation, args, kwargs):
-            # Its operations and kernels are the program's, below autograd.
+            # The kernel runs below autograd; its own operations are observed.
             with self:
                 return kernel.call(KEYSET, args, kwargs)
         if kernel is None and (operation.is_view or (operation.is_plain and self._shapes is None)):
@@ -133,7 +133,7 @@ class Observer(Mode):
         return self._observe(func, operation, args, kwargs)
 
     def _is_for(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Return whether a call is for what the program has registered for devices."""
+        """Return whether a kernel that the program registered for devices takes a call."""
         if func in self._registrations.once:
             self._registrations.once.discard(func)
             return False
@@ -149,7 +149,7 @@ class Observer(Mode):
         kwargs: dict[str, Any],
         key: tuple[Any, ...],
     ) -> Any:
-        """Do a plain operation, and keep what there is to know of a call like it."""
+        """Execute the first call of a plain operation with this key, and keep its time."""
         call, name, sip_id = operation.call, operation.name, key[1]
         try:
             result, call = execute_first(func, operation, args, kwargs)
@@ -164,7 +164,7 @@ class Observer(Mode):
         return result
 
     def _observe(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Do an operation on tensors that are no wrappers."""
+        """Execute an operation on tensors that are not wrappers."""
         capture = self._process.capture
         if capture is not None and not capture.is_busy:
             return capture.observe(self._observe, func, operation, args, kwargs)
@@ -192,7 +192,7 @@ class Observer(Mode):
         return result
 
     def _make(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Do an operation that is told where its result goes."""
+        """Execute an operation that makes tensors, on the device that is asked for."""
         if func is _ZERO_WITHOUT_MEMORY:
             # Below a dispatch mode PyTorch's kernels read the memory that such a tensor lacks.
             func = _ZEROS
@@ -210,7 +210,7 @@ class Observer(Mode):
         elif MOVE.under_way:
             target = MOVE.target
         elif asked is None or asked == self._place:
-            # C++ says so of tensors that are to be where the operand is.
+            # C++ passes this for tensors that belong on the operand's device.
             if source is not None:
                 target = source.device
             elif _graph_task() != _NO_BACKWARD:
@@ -220,7 +220,7 @@ class Observer(Mode):
     def _make_in_backward(
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Do an operation that C++ may mean for a device: it names the place of its tensors."""
+        """Execute an operation of a backward pass that names no device but may be meant for one."""
         if self._shapes is not None:
             device = torch.device(DEVICE_TYPE, self._process.state.sip_id)
             return self._move(func, operation, args, kwargs, None, device)
@@ -237,7 +237,7 @@ class Observer(Mode):
         source: Residence | None,
         target: torch.device | None,
     ) -> Any:
-        """Do an operation whose result may be elsewhere than its operands."""
+        """Execute an operation whose result may be on another device than its operands."""
         if operation.full_name == "aten.copy_.default":
             source, target = ends_of_copy(args)
         if target is None and source is not None and operation.is_copy:
@@ -265,7 +265,7 @@ class Observer(Mode):
             result = copy_to_host(operation, args, kwargs)
         wait = not kwargs.get("non_blocking", False)
         if not wait and result is not args[0]:
-            # CUDA makes memory pinned that it is to copy to meanwhile.
+            # CUDA pins the memory that an asynchronous copy writes.
             pinned(result)
         self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
         return result
@@ -273,7 +273,7 @@ class Observer(Mode):
     def _execute(
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Known | None]:
-        """Let PyTorch execute it, or compute only the shapes of its results."""
+        """Let PyTorch execute an operation, or only compute the shapes of its results."""
         EXECUTING.depth += 1
         try:
             if self._shapes is not None:
@@ -299,7 +299,7 @@ class Observer(Mode):
         known: Known | None,
         sip_id: int,
     ) -> None:
-        """Put it on the current stream, at its cost."""
+        """Enqueue an operation on the current stream, with its time."""
         if operation.is_free:
             if self._is_checked and operation.makes_empty:
                 begin_unwritten(result)
@@ -350,10 +350,10 @@ def _first_numel(args: Any) -> int:
 
 @run_dtensor_rng_op.py_impl(Observer)
 def _dtensor_random(mode: Observer, start: int, end: int, op: Any, *args: Any, **kw: Any) -> Any:
-    """Fill one shard of a DTensor: equal offsets give equal numbers."""
+    """Fill one shard of a DTensor with random numbers: equal offsets give equal numbers."""
     refuse_in_capture("random numbers of a DTensor")
     state = current().random_state
-    # Ranks come to an offset in different ways.
+    # Ranks reach an offset by different draws.
     offset, state.position = state.offset, None
     state.go_to(offset + start)
     try:

@@ -1,4 +1,4 @@
-"""On which device the operands of an operation are."""
+"""Which device the operands of an operation are on."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kernbench.torch_bridge.placement.residence import Residence, residence_of, 
 _HERE = str(Path(__file__).parents[1])
 _OVERLOADS = torch._ops.__file__
 _REFERENCES_OF_CPP = 3
-"""References to an argument that only C++ knows: its own, that of the arguments, the count's."""
+"""References to an argument that only C++ holds: its own, the argument tuple's, the count's."""
 
 
 def residence_among(operation: Operation, args: Any) -> Residence | None:
-    """Return where the first tensor among arguments is that is on a device.
+    """Return the residence of the first argument that is a device tensor.
 
     Raises:
         UsageError: A tensor is in use by a collective that was not waited for.
@@ -61,13 +61,13 @@ def residence_among(operation: Operation, args: Any) -> Residence | None:
         elif found.device is not residence.device and found.device != residence.device:
             _refuse_mix(operation, found.device, residence.device)
     if found is not None and has_host:
-        arg = None  # It would count as a reference to a tensor.
+        arg = None  # A loop variable would count as a reference to a tensor.
         _check_host(operation, found.device, args)
     return found
 
 
 def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether a call is a device's, as PyTorch's dispatcher finds out on CUDA.
+    """Return whether a call is for a device, as CUDA's dispatch would decide.
 
     Raises:
         UsageError: A tensor is in use by a collective that was not waited for.
@@ -82,10 +82,10 @@ def is_for_device(operation: Operation, args: Any, kwargs: dict[str, Any]) -> bo
 
 
 def _check_host(operation: Operation, device: Any, args: Any) -> None:
-    """Refuse tensors of the host beside those of a device, unless they are numbers.
+    """Refuse host tensors among device tensors, unless they have no dims.
 
-    One that no Python code refers to is none of the program's: C++ has made it on its way through a
-    composite operation, to go with the device's tensors, and that is where it goes.
+    One that no Python code refers to is not the program's: C++ made it inside a composite
+    operation, for use with the device tensors, and it is placed on their device.
     """
     for position in range(len(args) if operation.is_on_one_device else 0):
         if type(args[position]) not in PLAIN or not args[position].dim():
@@ -97,7 +97,7 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
         if not is_host or is_meta(args[position]):
             continue
         if getrefcount(args[position]) > _REFERENCES_OF_CPP:
-            # Looking at them refers to it too.
+            # Modes refer to it too.
             of_modes = _references_of_modes(args, position)
             if getrefcount(args[position]) > _REFERENCES_OF_CPP + of_modes:
                 _refuse_mix(operation, device, CPU)
@@ -105,7 +105,7 @@ def _check_host(operation: Operation, device: Any, args: Any) -> None:
 
 
 def _references_of_modes(args: Any, position: int) -> int:
-    """Return how often dispatch modes of the program refer to an argument that they pass on."""
+    """Return how many references the program's dispatch modes hold to an argument they pass on."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
@@ -113,7 +113,7 @@ def _references_of_modes(args: Any, position: int) -> int:
     while frame is not None:
         for value in frame.f_locals.values():
             if value is args[position]:
-                # The variable, and the dict that shows it here.
+                # One reference of the variable, and one of f_locals.
                 passed += 2
             elif type(value) in (tuple, list):
                 passed += sum(each is args[position] for each in value)
@@ -128,7 +128,7 @@ def _references_of_modes(args: Any, position: int) -> int:
 
 @cache
 def _passed_by_overloads() -> int:
-    """Return how many tuples of its own C++ makes of the arguments of an overload."""
+    """Return how many more references C++ holds to an argument of a call by overload."""
 
     class Count(TorchDispatchMode):
         def __torch_dispatch__(
@@ -143,7 +143,7 @@ def _passed_by_overloads() -> int:
         torch.neg(given)
         torch.ops.aten.neg.default(given)
     directly, by_overload = found
-    # One is that of the overload's Python.
+    # One reference is that of the overload's Python code.
     return by_overload - directly - 1
 
 
@@ -157,7 +157,7 @@ def _refuse_mix(operation: Operation, first: Any, second: Any) -> None:
 
 
 def ends_of_copy(args: Any) -> tuple[Residence | None, torch.device | None]:
-    """Return where ``copy_`` reads, and where it writes."""
+    """Return the source and the target device of a ``copy_``."""
     target, given = args[:2]
     target = residence_of(target)
     # It may be a number.

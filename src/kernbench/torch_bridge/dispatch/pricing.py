@@ -1,4 +1,4 @@
-"""What is known of operations: their times and shapes."""
+"""Times and shapes of operations, by the precision of float32 products."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kernbench.torch_bridge.dispatch.shapes import Shapes
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """What is known of operations where this is asked of products of float32."""
+    """Times and shapes of operations for one setting of the precision of float32 products."""
 
     costs: OperationCosts
     known_calls: dict[Any, KnownCall]
-    """Calls of plain operations, by what decides their time."""
+    """Calls of plain operations, by what determines their time."""
     shapes: Shapes | None
-    """Their shapes, with the times of calls; None in a run with data."""
+    """Shapes of results, with the times of calls; None in a run with data."""

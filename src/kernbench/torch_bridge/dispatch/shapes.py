@@ -22,7 +22,7 @@ _POST = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 class Known:
-    """What an operation does to operands of some layouts."""
+    """What an operation returns for operands of certain layouts."""
 
     __slots__ = ("made", "timings")
 
@@ -34,10 +34,10 @@ class Known:
 
 
 class Shapes:
-    """Executes operations on tensors that have none but a shape.
+    """Executes operations on tensors without data.
 
-    Most of PyTorch's shape functions are Python and take 100 us, so what they gave is kept by the
-    layouts of the operands; numbers with a fraction (learning rates) change few shapes.
+    Most of PyTorch's shape functions are Python and take 100 us, so their results are cached by
+    the operands' layouts. Floats (such as learning rates) are left out of the key.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Shapes:
     def execute(
         self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, Known | None]:
-        """Return the result, and what is known of such calls if that is kept.
+        """Return the result, and the cached entry for such calls, if there is one.
 
         Raises:
             NoDataError: Its shape depends on data.
@@ -89,7 +89,7 @@ class Shapes:
         except NoDataError:
             if not drops_empty_ranks(func):
                 raise
-            # None is supposed to be empty; other masks say nothing.
+            # Assume that no rank's batch is empty.
             return torch.empty_like(args[0]), None
         made = _layout(result, args)
         if made is _UNKEPT or operation.name in _SIZED_BY_FRACTIONS:
@@ -100,7 +100,7 @@ class Shapes:
 
 _UNKEPT = object()
 _SIZED_BY_FRACTIONS = frozenset({"aten.arange", "aten.range"})
-"""Operations that numbers with a fraction tell the size of what they make."""
+"""Operations whose result's size depends on floats."""
 
 
 def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -110,13 +110,14 @@ def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) 
         if not isinstance(error, NotImplementedError) and "meta tensor" not in str(error):
             raise
         raise NoDataError(
-            f"{operation.full_name}: what comes out depends on data, and a run with --no-data has "
-            f"none on devices; run it with data, or keep this part on the host ({error})"
+            f"{operation.full_name}: the shape of its result depends on data, and a run with "
+            f"--no-data has none on devices; run it with data, or keep this part on the host "
+            f"({error})"
         ) from None
 
 
 def stand_in(func: Any, args: Any) -> Any:
-    """Return what the host reads of a device where nobody knows it: every element is 0."""
+    """Return what the host reads from a device if it is not known: zeros."""
     if func is torch.ops.aten.equal.default:
         return tuple(args[0].shape) == tuple(args[1].shape)
     if func is torch.ops.aten.is_nonzero.default:
@@ -130,7 +131,7 @@ def stand_in(func: Any, args: Any) -> Any:
 
 
 def copy_to_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """Do a copy from a device to the host: of what is known, and else of zeros."""
+    """Copy from a device to the host: known values, otherwise zeros."""
     is_into = operation.full_name == "aten.copy_.default"
     values = values_of(args[1] if is_into else args[0])
     if is_into:
@@ -141,9 +142,9 @@ def copy_to_host(operation: Operation, args: Any, kwargs: dict[str, Any]) -> Ten
 
 
 def comes_back(operation: Operation, args: Any) -> bool:
-    """Return whether a copy brings the host its own numbers back.
+    """Return whether a copy returns values to the host that it sent to the device.
 
-    DDP, in C++, sends what ranks know of their buckets by way of tensors that no program sees.
+    DDP, in C++, exchanges facts about its buckets through tensors that no program sees.
     """
     if operation.full_name != "aten.copy_.default" or not isinstance(args[1], Tensor):
         return False
@@ -151,7 +152,7 @@ def comes_back(operation: Operation, args: Any) -> bool:
 
 
 def _layout(result: Any, args: Any) -> Any:
-    """Return how to make a result again."""
+    """Return the layout from which a result is made again."""
     if result is None:
         return None
     if isinstance(result, (list, tuple)):

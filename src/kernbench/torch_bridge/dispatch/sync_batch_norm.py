@@ -1,6 +1,6 @@
-"""The operations that SyncBatchNorm is made of, which PyTorch has for GPUs only.
+"""The operations of SyncBatchNorm, which PyTorch implements for GPUs only.
 
-Statistics are of float32, or of what the input has if that is wider, as on CUDA.
+Statistics are in float32, or in the input's dtype if that is wider, as on CUDA.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Stats = tuple[Tensor, Tensor]
 
 
 def install(patches: Patches) -> None:
-    """Let the CPU do them, and tell their shapes without data."""
+    """Implement them on the CPU, with shape functions for runs without data."""
     library = library_of_all("aten")
     patches.on_close(library._destroy)
     for name, function in {
@@ -38,7 +38,7 @@ _FORWARD: Any = SyncBatchNorm.forward
 
 
 def drops_empty_ranks(func: Any) -> bool:
-    """Return whether a call selects, for SyncBatchNorm, the ranks whose batch has rows."""
+    """Return whether SyncBatchNorm calls it to select the ranks with rows in their batch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _FORWARD.__code__:
         frame = frame.f_back
@@ -76,7 +76,7 @@ def _gather(
     eps: float,
     counts: Tensor,
 ) -> _Stats:
-    """Return mean and inverse deviation over all ranks, of theirs: ``(ranks, channels)`` each."""
+    """Return mean and inverse deviation over all ranks from each rank's: ``(ranks, channels)``."""
     weights = _wide(counts)[:, None]
     total = weights.sum()
     mean, squares = _wide(mean), _wide(invstd).square().reciprocal() - eps
@@ -116,7 +116,7 @@ def _backward_reduce(
     weight_g: bool,
     bias_g: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return sums of the gradient and of its product with the centred input; both for weights."""
+    """Return sums of the gradient and of its product with the centred input; weight gradients."""
     dims = _dims(input)
     sum_dy = _wide(grad_out).sum(dims)
     sum_dy_xmu = (_wide(grad_out) * _centred(input, mean)).sum(dims)

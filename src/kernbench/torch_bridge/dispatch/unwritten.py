@@ -1,4 +1,4 @@
-"""Under the sanitizer: which memory of PyTorch's tensors nobody has written yet (ADR-0087)."""
+"""Under the sanitizer: which memory of PyTorch's tensors is uninitialized (ADR-0087)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernbench.torch_bridge.placement.residence import Residence, residence_of
 
 
 def begin_unwritten(result: Any) -> None:
-    """Let a fresh tensor's memory hold :data:`POISON`, and keep count of what kernels write."""
+    """Fill a fresh tensor's memory with :data:`POISON`, and track what kernels write."""
     residence = residence_of(result) if isinstance(result, Tensor) else None
     if residence is None:
         return
@@ -24,10 +24,10 @@ def begin_unwritten(result: Any) -> None:
 
 
 def count_writes(tensor: Tensor, residence: Residence, buffer: Buffer) -> None:
-    """Let a kernel's launch see what is unwritten, and count what it writes.
+    """Let a kernel's launch see which bytes are uninitialized, and track what it writes.
 
-    Operations of PyTorch are not followed: what one has written in place counts as written whole,
-    which the version tells, or bytes that are no :data:`POISON` where no kernel wrote.
+    Operations of PyTorch are not tracked. A tensor that one has written in place counts as wholly
+    written: its version, or bytes other than :data:`POISON` where no kernel wrote, show that.
     """
     count = residence.written
     if count is None:

@@ -1,4 +1,4 @@
-"""Operations in types of numbers that PyTorch's CPU kernels lack and those for GPUs have."""
+"""Operations in dtypes that PyTorch's CPU kernels lack and its GPU kernels have."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _HALVES = (torch.float16, torch.bfloat16)
 def in_wider_numbers(
     operation: Operation, args: Any, kwargs: dict[str, Any], error: NotImplementedError
 ) -> Any:
-    """Do an operation in float32 or float64 if it was refused for its type, and round the result.
+    """Redo an operation that lacks its dtype in float32 or float64, and round the result.
 
     Raises:
-        NotImplementedError: It was refused for another reason, or writes into its operands.
+        NotImplementedError: It failed for another reason, or it writes into its operands.
     """
     found = _LACKING.match(str(error))
     narrow = _TYPES.get(found[1]) if found else None
