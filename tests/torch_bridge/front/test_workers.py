@@ -31,7 +31,7 @@ def test_workers_of_a_rank_do_what_real_ones_do(
         check=True,
         timeout=60,
     )
-    with pytest.warns(UserWarning, match="runs as a thread of it"):
+    with pytest.warns(UserWarning, match="runs as a thread of that rank"):
         simulated(path, f"{tmp_path}/simulated", nprocs=2)
     printed = capfd.readouterr().err
     for rank in range(2):

@@ -93,7 +93,7 @@ x = torch.randn(64, 64)
 torch.backends.cuda.matmul.allow_tf32 = {}
 assert torch.equal((x.cuda() @ x.cuda()).cpu(), x @ x)
 """
-    said = "their numbers are those of float32"
+    said = "their values are those of float32"
     for asks in (True, False):
         remarks = [
             each for make in run(tmp_path, source.format(asks)).run.remarks for each in make()

@@ -1,4 +1,4 @@
-"""Starting a program's processes, and what surrounds each of them."""
+"""Starting a program's processes, and the context that each runs in."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Programs:
         self.session = session
         self._context = context
         self._package = package
-        """Of a program that is run as a module; None for a file."""
+        """The package of a program that is run as a module; None for a file."""
         self._path = path
         self._code = code
         self.output = (shown, with_rank)
-        """Which ranks' lines are shown, and whether with their numbers."""
+        """The ranks whose output is shown, and whether lines are prefixed with ranks."""
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
         self.states = LibraryStates(self._base)
@@ -74,12 +74,12 @@ class Programs:
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Replace what has to be replaced in PyTorch and Python, and put it back in the end."""
+        """Replace parts of PyTorch and Python for the program, and restore them at the end."""
         patches = Patches()
         try:
             self._globals.start(self._base)
             patches.on_close(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
-            # For this thread, and for those that somebody else starts.
+            # For this thread, and for threads that libraries start.
             patches.set(HERE, "process", self._base)
             patches.set(_Here, "process", self._base)
             patches.set(HERE, "is_foreign", False)
@@ -122,7 +122,7 @@ class Programs:
     def start(
         self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
     ) -> SpawnContext:
-        """Return the ranks of ``work(rank)``; ``{rank}`` in a variable's value is its number."""
+        """Start ranks that run ``work(rank)``; ``{rank}`` in a variable becomes its number."""
         run = self.session.run
         run.world_size = max(run.world_size, nprocs)
         processes: dict[int, Process] = {}
@@ -139,10 +139,10 @@ class Programs:
             return self._context.multiprocessing.start(body, (), nprocs, carrier_of)
 
     def start_one(self, work: Callable[[Process], object]) -> StartedRank:
-        """Return the rank that runs ``work(process)``, beside those that were started so before.
+        """Start one more rank, which runs ``work(process)``, and return it.
 
         Raises:
-            UsageError: There is no SIP for it.
+            UsageError: No SIP is left for it.
         """
         run = self.session.run
         rank = self._context.multiprocessing.add()
@@ -169,7 +169,7 @@ class Programs:
         )
 
     def _run_in(self, process: Process, work: Callable[[Process], object]) -> None:
-        """Do the work of a process on its own main thread."""
+        """Run a process's work on its own main thread."""
         process.begin()
         HERE.process = process
         HERE.is_foreign = False
@@ -179,12 +179,12 @@ class Programs:
         process.host.catch_up()
 
     def end(self) -> None:
-        """End the process that has started all ranks: libraries may have started threads in it."""
+        """End the process that started all ranks: libraries may have started threads in it."""
         with inside(self._base):
             leave(self._base)
 
     def _enter(self, process: Process) -> None:
-        """Show what is a process's own before it resumes."""
+        """Load a process's own state before it resumes."""
         process.show(process.main_thread)
         self._globals.load(process)
         self.states.load(process)
@@ -194,7 +194,7 @@ class Programs:
 
 @contextmanager
 def inside(process: Process) -> Iterator[None]:
-    """Surround the code of a thread of a process."""
+    """Run the code of a thread of a process, observed."""
     c10d.know_groups(process)
     observer = Observer(process)
     process.observers.append(observer)
@@ -207,7 +207,7 @@ def inside(process: Process) -> Iterator[None]:
 
 @contextmanager
 def _one_thread_backward() -> Iterator[None]:
-    """Let backward passes stay on this thread, with all that belongs to its process."""
+    """Keep backward passes on this thread, which has the state of its process."""
     before = torch.autograd.is_multithreading_enabled()
     torch.autograd.set_multithreading_enabled(False)
     try:

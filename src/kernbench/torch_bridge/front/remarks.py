@@ -1,4 +1,4 @@
-"""What the report of a PyTorch program ends with."""
+"""The remarks at the end of a PyTorch program's report."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def remarks_of(session: Session) -> list[str]:
-    """Return lines about the memory of ranks, and operations whose time is not well known.
+    """Return lines about the memory of ranks, and about operations whose time is approximate.
 
-    Ranks whose needs look the same share a line. Without data a call counts once for each of its
+    Ranks with equal needs share a line. Without data a call is counted once for each of its
     shapes.
     """
     rows: list[tuple[str, str, int]] = []
@@ -39,13 +39,13 @@ def remarks_of(session: Session) -> list[str]:
     pricings = session.pricings.values()
     if session.run.has_data and any(each.costs.is_rounded for each in pricings):
         lines.append(
-            "products of float32 that PyTorch does as tf32 took the time of tf32; their numbers "
+            "products of float32 that PyTorch computes in tf32 are timed as tf32; their values "
             "are those of float32"
         )
     unknown = sum((each.costs.unknown for each in pricings), Counter[str]())
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
-        lines.append(f"timed by their bytes alone, for their arithmetic is not known: {named}")
+        lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
     devices, machine = len(session.devices), session.run.machine
     if devices < machine.num_sips:
         lines.append(

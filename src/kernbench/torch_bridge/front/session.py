@@ -28,35 +28,35 @@ class Session:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.stores: dict[str, Any] = {}
-        """Keys and values of each store, by where its processes meet."""
+        """Keys and values of each store, by its address or file."""
         self.groups: dict[tuple[int, str], ProcessGroup] = {}
-        """By spawn and name."""
+        """Groups by spawn and name."""
         self.pairs: dict[Any, list[Collective]] = {}
-        """Sends and receives that have not met, by group, ends and tag."""
+        """Unmatched sends and receives, by group, ranks and tag."""
         self.pair_calls: dict[Any, int] = {}
         self._orders: dict[ProcessGroup, CallOrder] = {}
         self.pids = count(1)
-        """Of processes that were started by themselves."""
+        """Process ids of those started by ``multiprocessing``."""
         self.said: set[str] = set()
-        """Warnings that one of the processes has given for all."""
+        """Warnings that were already given, once for all processes."""
         self.pricings: dict[Float32, Pricing] = {}
-        """By what is asked of products of float32."""
+        """By the requested precision of float32 products."""
         self.costs = self.pricing(Float32()).costs
         self.shapes = self.pricing(Float32()).shapes
         self.random_positions: dict[tuple[int, int], Any] = {}
-        """States of the CPU's generator that a process was told of, by seed and offset."""
+        """States of the CPU's generator that a process has read, by seed and offset."""
         self.memories: Memories[Process] = Memories(run.machine)
         self.addresses = run.lent = Addresses(run.has_data)
         self.devices = [
             torch.device(DEVICE_TYPE, each)
             for each in range(min(run.machine.num_sips, MOST_DEVICES))
         ]
-        """Those that programs see."""
+        """The devices that programs see."""
         self.place = CPU if run.has_data else META
-        """Where C++ has the tensors of simulated devices."""
+        """The device on which C++ has the tensors of simulated devices."""
 
     def pricing(self, precision: Float32) -> Pricing:
-        """Return what is known of operations where this is asked of products of float32."""
+        """Return the times and shapes of operations for a precision of float32 products."""
         found = self.pricings.get(precision)
         if found is None:
             costs = OperationCosts(self.run.machine, precision)
@@ -65,7 +65,7 @@ class Session:
         return found
 
     def order_of(self, members: ProcessGroup) -> CallOrder:
-        """Return the latest calls of a group, to look for swapped ones."""
+        """Return the latest calls of a group, in which swapped ones are detected."""
         found = self._orders.get(members)
         if found is None:
             found = self._orders[members] = CallOrder()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches, programs: Programs) -> None:
-    """Let programs that start processes themselves start ranks."""
+    """Let programs that spawn processes start ranks."""
 
     def spawn(
         fn: Callable[..., Any],
@@ -48,8 +48,8 @@ def install(patches: Patches, programs: Programs) -> None:
 def _in_new_main(
     fn: Callable[..., Any], args: tuple[Any, ...], programs: Programs
 ) -> Callable[[int], None]:
-    """Return what a rank does: run the program's file as ``__mp_main__``, then its own ``fn``."""
-    # Tensors, queues and locks are shared, all else is each rank's own, as between real processes.
+    """Return the work of a rank: run the program's file as ``__mp_main__``, then its own ``fn``."""
+    # As between real processes, tensors, queues and locks are shared; all else is copied.
     own = tuple(args)
 
     def work(rank: int) -> None:
@@ -61,9 +61,9 @@ def _in_new_main(
 
 
 def own_code(found: Any, programs: Programs) -> Any:
-    """Return what the calling process has in the place of a function or class of its parent.
+    """Return the calling process's own version of a function or class of its parent.
 
-    It looks for it by its name, in modules of its own, as a real process does that was spawned.
+    It is looked up by name in the process's own modules, as in a spawned real process.
     """
     if isinstance(found, MethodType) and isinstance(found.__self__, type):
         return getattr(own_code(found.__self__, programs), found.__name__)
@@ -82,7 +82,7 @@ def own_code(found: Any, programs: Programs) -> Any:
 
 
 def take_values(parent: Mapping[str, Any]) -> None:
-    """Take over what the parent's ``__main__`` holds but code, as a process that was forked has."""
+    """Copy all values but code from the parent's ``__main__``, as a forked process has them."""
     main = sys.modules.get("__mp_main__")
     if main is None or vars(main) is parent:
         return
@@ -92,12 +92,12 @@ def take_values(parent: Mapping[str, Any]) -> None:
             try:
                 vars(main)[name] = own_copy(value)
             except TypeError:
-                # Not all that a fork has can be copied.
+                # Not every value can be copied.
                 vars(main)[name] = value
 
 
 def own_copy(value: Any) -> Any:
-    """Return what another process gets that is given a value: a copy, but for what ranks share."""
+    """Return what another process receives for a value: a copy, except of what ranks share."""
     return copy.deepcopy(value, {id(each): each for each in found_in(value, _is_shared)})
 
 

@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
 
 _SHARES = (
-    "a multiprocessing.Process that a rank starts runs as a thread of it: what it changes, the "
-    "rank sees"
+    "a multiprocessing.Process that a rank starts runs as a thread of that rank and "
+    "shares its memory"
 )
 _FIRST_PID = 2**22
-"""Linux numbers processes below."""
+"""Above the largest process id of Linux."""
 _KEPT = ("_config", "_popen", "_Popen")
-"""Attributes of a process that are none of the program's; its key must not be copied."""
+"""Attributes of a process that are not the program's; its key must not be copied."""
 _start: Any = BaseProcess.start
 _make_pool = ProcessPoolExecutor.__init__
 _children: set[BaseProcess] = vars(processes)["_children"]
 
 
 def install(patches: Patches, programs: Programs) -> None:
-    """Let ranks have workers, and who belongs to no group start ranks."""
+    """Let ranks start workers, and processes without a group start ranks."""
     patches.set(BaseProcess, "start", lambda self: _start_process(self, programs))
-    # A program may set it once.
+    # The start method, which a program may set once.
     context: Any = multiprocessing.context._default_context
     patches.set(context, "_actual_context", context._actual_context)
     patches.set(processes, "_children", _ChildrenOfEach())
@@ -52,7 +52,7 @@ def install(patches: Patches, programs: Programs) -> None:
 
 
 class _ChildrenOfEach:
-    """Stands for the set in which ``multiprocessing`` keeps what was started and has not ended."""
+    """Replaces the set of running children that ``multiprocessing`` keeps, per process."""
 
     @property
     def _own(self) -> set[BaseProcess]:
@@ -70,12 +70,12 @@ class _ChildrenOfEach:
 
 
 def _refuse_pool(self: Any, *args: Any, **kwargs: Any) -> None:
-    """``ProcessPoolExecutor``, which waits for its workers at pipes."""
+    """``ProcessPoolExecutor``, refused: it would wait for its workers on pipes."""
     if HERE.process is None or HERE.is_foreign:
         _make_pool(self, *args, **kwargs)
         return
     raise UnsupportedTorchError(
-        "concurrent.futures.ProcessPoolExecutor in a simulated process: it would wait outside of "
+        "concurrent.futures.ProcessPoolExecutor in a simulated process: it would block outside of "
         "the simulation; use ThreadPoolExecutor"
     )
 
@@ -101,7 +101,7 @@ def _start_process(self: Any, programs: Programs) -> None:
 
 
 class _Started:
-    """Stands for what ``multiprocessing`` keeps of a process that it has started."""
+    """A started process, with the interface of ``multiprocessing.popen_fork.Popen``."""
 
     sentinel = -1
 
@@ -109,7 +109,7 @@ class _Started:
         self.returncode: int | None = None
 
     def run(self, child: BaseProcess, work: Callable[[], object]) -> None:
-        """Work, and make a status of how that ends."""
+        """Run ``work``, and set the exit status by how it ends."""
         code = 1
         try:
             work()
@@ -128,7 +128,7 @@ class _Started:
             self.end(code)
 
     def end(self, code: int) -> None:
-        """Take note of the status, unless there is one."""
+        """Set the exit status, unless it is set."""
         if self.returncode is None:
             self.returncode = code
 
@@ -139,11 +139,11 @@ class _Started:
         return self.returncode
 
     def terminate(self) -> None:
-        """End it where it waits."""
+        """Abort it where it waits."""
         self._kill(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it where it waits."""
+        """Abort it where it waits."""
         self._kill(signal.SIGKILL)
 
     def _kill(self, number: signal.Signals) -> None:
@@ -152,19 +152,19 @@ class _Started:
             self.cut_off()
 
     def cut_off(self) -> None:
-        """End it where it waits, whatever its status."""
+        """Abort it where it waits, whatever its status."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Accept it: it holds nothing."""
+        """Accept it: there is nothing to release."""
 
 
 class Worker(_Started):
-    """A process that a rank has started: a thread of it."""
+    """A worker process of a rank: a thread of it."""
 
     def __init__(self, started: BaseProcess) -> None:
         super().__init__()
-        # Whoever starts a process forgets what it is to do.
+        # ``start`` deletes the target and arguments of the process that was started.
         child = object.__new__(type(started))
         child.__dict__.update(started.__dict__)
         self.pid = os.getpid()
@@ -183,12 +183,12 @@ class Worker(_Started):
 
 
 class RankProcess(_Started):
-    """A process that belongs to no other's group: a rank of the run (ADR-0101)."""
+    """A process started by one without a group: a rank of the run (ADR-0101)."""
 
     def __init__(self, programs: Programs, started: BaseProcess) -> None:
         super().__init__()
         session = current().session
-        # The system has no such number, so nobody sends a signal to a stranger.
+        # No real process has this id, so that a signal cannot reach one.
         self.pid = _FIRST_PID + next(session.pids)
         kept = {name: started.__dict__[name] for name in started.__dict__ if name in _KEPT}
         given = own_copy({n: v for n, v in started.__dict__.items() if n not in _KEPT}) | kept
@@ -220,7 +220,7 @@ class RankProcess(_Started):
     def poll(self) -> int | None:
         found = super().poll()
         if found is not None:
-            # What is left of it takes no time of the program's: another may need its device.
+            # The remaining work of it costs no time: another process may need its device.
             self._rank.wait()
         return found
 
