@@ -1,4 +1,4 @@
-"""A capture under way: what it captures, and what it refuses."""
+"""A capture under way: what it records, and what it refuses."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd
 _CLONING = frozenset(
     f"_c10d_functional::{name}" for name in ("all_reduce", "all_reduce_coalesced", "broadcast")
 )
-"""They do what they do in a copy of what they are given."""
+"""They work in place on a copy of their operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Random numbers of an operation: anew at each replay, from what their state is then."""
+    """Random numbers that an operation draws at each replay, from the state at that time."""
 
     state: RandomState
     generator: Any
-    """That the operation is given; None for the device's own."""
+    """The generator passed to the operation; None for the device's default one."""
     count: int
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Let an operation draw them."""
+        """Let an operation draw them from the state."""
         owner: Any = known_generator(self.generator) or current()
-        # The program may have put another state there since.
+        # The program may have set another state since.
         before, owner.random_state = owner.random_state, self.state
         try:
             with device_generator(self.count, self.generator):
@@ -61,19 +61,19 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class DataStep:
-    """An operation on data."""
+    """A captured operation on data."""
 
     call: Callable[..., Any]
     args: Any
     kwargs: Any
     made: tuple[tuple[int, Ref], ...] = ()
-    """The results, by number, that the program has in the memory of a reference."""
+    """Results by position, with references to the memory in which the program has them."""
     draws: Draws | None = None
     """The random numbers that it draws, if any."""
 
 
 class Capture:
-    """Takes down the operations of a process on a stream, and those that join it."""
+    """Captures the operations of a process on a stream, and on streams that join it."""
 
     def __init__(self, process: Process, stream: DeviceStream) -> None:
         self._process = process
@@ -83,15 +83,15 @@ class Capture:
         self.steps: list[DataStep | Calling | Awaiting] = []
         self._has_data = process.session.run.has_data
         self._offsets: dict[RandomState, tuple[int, Any]] = {}
-        """Where the states were that it has drawn from."""
+        """The offsets and positions, before the capture, of the states that it draws from."""
         self._open: dict[Calling, None] = {}
-        """Collectives that nobody has waited for, in order."""
+        """Collectives that no stream has waited for, in order."""
         self.is_busy = False
-        """Whether an operation is under way that is captured as a whole."""
+        """Whether an operation is under way, whose inner calls are not captured separately."""
         self._passed: tuple[Any, Any] | None = None
-        """An operation that does nothing but call collectives, and its arguments."""
+        """The operation under way and its arguments, if it only calls a collective."""
         self.refused = ""
-        """What was refused, which makes the capture void."""
+        """What was refused, which invalidates the capture; empty if nothing was."""
         process.capture = self
         process.host.launches_as = "capture"
         UNDER_WAY.add(self)
@@ -104,7 +104,7 @@ class Capture:
         args: Any,
         kwargs: dict[str, Any],
     ) -> Any:
-        """Do an operation of the program by ``go_on``, and take it down.
+        """Execute an operation of the program by ``go_on``, and capture it.
 
         Raises:
             CaptureError: The host would wait for the device.
@@ -126,7 +126,7 @@ class Capture:
             self.is_busy, self._passed = False, None
 
     def is_on_stream(self) -> bool:
-        """Return whether what is launched now belongs to the capture."""
+        """Return whether the current stream is captured."""
         queue = self._process.session.run.current_stream().queue
         return isinstance(queue, CaptureQueue)
 
@@ -171,7 +171,7 @@ class Capture:
         with unobserved():
             if any(map(_is_of_device, leaves((args, list(kwargs.values()))))):
                 given = self.memory.refs((args, kwargs), step, bake)
-                # What is free runs no kernel.
+                # Operations that take no time run no kernel.
                 if not operation.is_free:
                     changed = written_tensors(func, operation, args, kwargs)
                 self.memory.keep_bytes(changed, step)
@@ -185,7 +185,7 @@ class Capture:
         return result
 
     def take_kernel(self, launch: Callable[..., Any], given: Any, written: list[Tensor]) -> None:
-        """Take down the launch of a Triton kernel, before it writes anything."""
+        """Capture the launch of a Triton kernel, before it writes anything."""
         if self._has_data and self.is_on_stream() and not self.is_busy:
             with unobserved():
                 args = self.memory.refs(given, len(self.steps), _nothing)
@@ -193,9 +193,9 @@ class Capture:
             self.steps.append(DataStep(launch, args, {}))
 
     def take_whole(self, call: Callable[..., Any], args: Sequence[Tensor], results: Any) -> None:
-        """Take down what the bridge has done in a way of its own, as one operation.
+        """Capture what the bridge implements itself as one operation.
 
-        ``call`` does it again, from such arguments to such results.
+        ``call`` computes it again, from arguments and results like the given ones.
         """
         if self._has_data and self.is_on_stream() and not self.is_busy:
             step = len(self.steps)
@@ -205,9 +205,9 @@ class Capture:
             self.steps.append(DataStep(call, given, {}, made))
 
     def meet(self, post: Post, call: Call, is_of_program: bool) -> CollectiveWork:
-        """Take down the call of a collective, which ``post`` makes.
+        """Capture the call of a collective, which ``post`` makes in replays.
 
-        Tensors that C++ calls it with have no place yet.
+        Tensors that C++ passes to it have no device yet.
         """
         tensors = (*call.inputs, *call.outputs)
         if not is_of_program:
@@ -234,7 +234,7 @@ class Capture:
         return CapturedWork(self, calling, call.outputs)
 
     def _take_made(self, call: Call) -> None:
-        """Take down what C++ has made for a collective, and what it was made of."""
+        """Capture how C++ has made the outputs of a collective."""
         made = self.memory.made(call.outputs, len(self.steps)) if self._passed is not None else ()
         if made and self._passed is not None and self._passed[0]._schema.name in _CLONING:
             given = leaves(self._passed[1])
@@ -244,7 +244,7 @@ class Capture:
 
     @contextmanager
     def resizing(self, storage: Any) -> Iterator[None]:
-        """Take down that a storage is given other memory inside, as FSDP does.
+        """Capture that a storage gets other memory within the block, as FSDP does.
 
         Raises:
             CaptureError: The program had that memory before the capture.
@@ -263,7 +263,7 @@ class Capture:
         return self.memory.refs(list(tensors), len(self.steps), _nothing)
 
     def wait_for(self, calling: Calling) -> None:
-        """Take down that the current stream waits for a collective of the capture."""
+        """Capture that the current stream waits for a collective of the capture."""
         if self._process.capture is not self:
             return
         if self._has_data:
@@ -279,14 +279,14 @@ class Capture:
         return queue.number
 
     def waits(self, stream: DeviceStream, marker: Marker) -> bool:
-        """Take down that a stream waits for an event, if that belongs to the capture."""
+        """Capture a stream's wait for an event; return False if the event is not captured."""
         return self.branches.wait(stream, marker)
 
     def _check(self, func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> None:
         if operation.is_read:
             self.refuse(f"a value that the host reads, as Tensor.item() does ({operation.name})")
         if _makes_what_data_says(func, args):
-            self.refuse(f"{operation.name}, whose result has a shape that data decides,")
+            self.refuse(f"{operation.name}, whose result has a data-dependent shape,")
         tensors = leaves((args, list(kwargs.values())))
         if operation.is_copy:
             places = {_is_of_device(each) for each in tensors}
@@ -302,28 +302,28 @@ class Capture:
         elif (
             operation.name.startswith("aten.index")
             and any(each.dim() and not _is_of_device(each) for each in tensors)
-            # There C++ makes indices itself.
+            # In a backward pass C++ makes indices itself.
             and torch._C._current_graph_task_id() == _NO_BACKWARD
         ):
-            self.refuse(f"{operation.name} with a tensor of the host", "move it before the capture")
+            self.refuse(f"{operation.name} with a host tensor", "move it before the capture")
 
     def refuse(self, what: str, instead: str = "do it before or after the capture") -> NoReturn:
-        """Refuse what a stream that is capturing does not permit.
+        """Refuse what is not permitted on a capturing stream.
 
         Raises:
             CaptureError: Always.
         """
         self.refused = what
         raise CaptureError(
-            f"{what}: operation not permitted when stream is capturing (a CUDA graph takes the "
-            f"device's work down, and nothing has run that the host could wait for); {instead}"
+            f"{what}: operation not permitted when stream is capturing (the work is recorded for a "
+            f"CUDA graph, and does not run yet, so that the host cannot wait for it); {instead}"
         )
 
     def end(self) -> None:
         """Let the process continue as before the capture.
 
         Raises:
-            CaptureError: A stream that has joined did not come back, or something was refused.
+            CaptureError: A stream that joined was not waited for, or something was refused.
         """
         process = self._process
         process.capture = process.private_pool = None
@@ -351,7 +351,7 @@ class Capture:
 
 
 def end_all() -> None:
-    """Forget captures that are under way."""
+    """Drop captures that are under way."""
     UNDER_WAY.difference_update([each for each in UNDER_WAY if isinstance(each, Capture)])
 
 
@@ -359,7 +359,7 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def _makes_what_data_says(func: Any, args: Any) -> bool:
-    """Return whether the shape of a result is known only when the operands are."""
+    """Return whether the shape of a result depends on the values of operands."""
     if func is torch.ops.aten.index.Tensor:
         return any(each.dtype in (torch.bool, torch.uint8) for each in leaves(args[1]))
     return not _NEEDS_DATA.isdisjoint(func.tags)
@@ -374,7 +374,7 @@ def _is_of_device(tensor: Tensor) -> bool:
 
 
 def _compute_nothing() -> None:
-    """Stand for an operation of a run without data."""
+    """Replace an operation in a run without data."""
 
 
 def _device_tensor(tensor: Tensor) -> Tensor | None:
@@ -382,16 +382,16 @@ def _device_tensor(tensor: Tensor) -> Tensor | None:
 
 
 def _nothing(tensor: Tensor) -> None:
-    """Let every tensor stay what it is."""
+    """Bake in no tensor: each becomes a reference."""
 
 
 def _host_number(tensor: Tensor) -> Tensor | None:
-    """Return a number of the host as it is now; other tensors stay what they are."""
+    """Return a copy of a host number, whose value is baked in; None for other tensors."""
     return None if tensor.dim() or _is_of_device(tensor) else tensor.clone()
 
 
 def _on_host(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return keywords as C++ may have them, where devices are on the host."""
+    """Return keyword arguments for C++, which has devices' tensors on the host."""
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": CPU}
     return {**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs

@@ -1,4 +1,4 @@
-"""Collectives of a capture: every rank calls them when its graph is replayed."""
+"""Captured collectives: every rank calls them when its graph is replayed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Calling:
     branch: int
     post: Post
     call: Call
-    """Its tensors are references, or without data stand-ins."""
+    """Its tensors are references, or in a run without data stand-ins."""
 
     def with_tensors(self, change: Callable[[Any], Any]) -> Calling:
         """Return the call with other tensors."""
         call = self.call
         inputs = change(call.inputs)
-        # Whether they are the same says what is used.
+        # If they are one object, they must remain one: the call is in place.
         outputs = inputs if call.outputs is call.inputs else change(call.outputs)
         return replace(self, call=replace(call, inputs=inputs, outputs=outputs))
 
     def keep(self, step: int) -> None:
-        """Let its memory be for nothing else up to a step: other ranks may come so late."""
+        """Reserve its memory up to a step, as other ranks may call only then."""
         for ref in (*self.call.inputs, *self.call.outputs):
             slot = cast("Ref", ref).slot
             slot.last = max(slot.last, step)
@@ -54,7 +54,7 @@ class Awaiting:
 
 
 class CapturedWork(CollectiveWork):
-    """What a program waits on for a collective that is called only in replays."""
+    """The ``Work`` of a collective that is called only in replays."""
 
     def __init__(self, capture: Capture, calling: Calling, outputs: Sequence[Tensor]) -> None:
         torch._C._distributed_c10d.Work.__init__(self)
@@ -65,7 +65,7 @@ class CapturedWork(CollectiveWork):
         self._process.kept.add(self)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Take down that what is launched later comes after the collective."""
+        """Capture that later launches come after the collective."""
         self._capture.wait_for(self._calling)
         self._process.kept.discard(self)
         return True
@@ -84,7 +84,7 @@ class CapturedWork(CollectiveWork):
 
 
 def stand_in(tensor: Tensor) -> Tensor:
-    """Return a tensor without data like another, which has no memory of the device."""
+    """Return a tensor without data like another, which takes no device memory."""
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     found: Residence = storage_of(tensor)._kernbench
     storage_of(made)._kernbench = Residence(found.device, found.sip_id)

@@ -1,4 +1,4 @@
-"""``torch.cuda.CUDAGraph`` and what belongs to it."""
+"""``torch.cuda.CUDAGraph``, ``torch.cuda.graph`` and their functions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CUDAGraph:
     ) -> None:
         """Take down from now on what is launched on the current stream.
 
-        Memory that the graph reads stays as long as the graph, so that its liveness is no question.
+        The graph keeps the memory that it reads, so that nothing in it can dangle.
 
         Raises:
             CaptureError: The stream is the default one, or a capture is under way.
@@ -77,7 +77,7 @@ class CUDAGraph:
         """End the capture; from now on the graph can be replayed.
 
         Raises:
-            CaptureError: There is none, or it took down what cannot be replayed.
+            CaptureError: There is no capture, or it holds what cannot be replayed.
         """
         capture, self._capture = self._capture, None
         if capture is None:
@@ -96,7 +96,7 @@ class CUDAGraph:
             )
 
     def abandon(self) -> None:
-        """End a capture in which the program has failed."""
+        """End a capture in which the program has raised an error."""
         if self._capture is not None:
             self._capture.refused = self._capture.refused or "the program's error"
             try:
@@ -109,16 +109,16 @@ class CUDAGraph:
         self._captured("instantiate")
 
     def replay(self) -> None:
-        """Do all captured operations again, in the memory that they had, on the current stream."""
+        """Execute all captured operations again, in the same memory, on the current stream."""
         streams.refuse_in_capture("CUDAGraph.replay")
         self._captured("replay").replay()
 
     def reset(self) -> None:
-        """Forget the graph, and give its memory back."""
+        """Drop the captured operations, and release their memory."""
         self._release()
 
     def pool(self) -> Any:
-        """Return what names the memory pool of the graph's results."""
+        """Return the handle of the graph's memory pool."""
         if self._pool is None:
             self._captured("pool")
         assert self._pool is not None
@@ -128,14 +128,14 @@ class CUDAGraph:
         """Accept it: what :meth:`debug_dump` writes is always there."""
 
     def debug_dump(self, debug_path: str) -> None:
-        """Write the operations to a file, in the language of graphviz."""
+        """Write the operations to a file, in Graphviz's DOT language."""
         names = self._captured("debug_dump").names()
         nodes = [f'  {number} [label="{name}"];' for number, name in enumerate(names)]
         edges = [f"  {number} -> {number + 1};" for number in range(len(names) - 1)]
         write_text(debug_path, "\n".join(["digraph operations {", *nodes, *edges, "}", ""]))
 
     def register_generator_state(self, generator: Any) -> None:
-        """Accept it: every generator draws anew when its operation is replayed."""
+        """Accept it: every generator draws new numbers when its operation is replayed."""
 
     def _captured(self, called: str) -> Graph:
         if self._graph is None:
@@ -153,7 +153,7 @@ class CUDAGraph:
 
 
 class AcceleratorGraph(CUDAGraph):
-    """``torch.accelerator.Graph``: captures what is launched inside of it."""
+    """``torch.accelerator.Graph``: captures what is launched within its block."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class AcceleratorGraph(CUDAGraph):
 
 
 class CaptureContext:
-    """``torch.cuda.graph``: captures what is inside, on a stream beside the others."""
+    """``torch.cuda.graph``: captures what is launched within its block, on a side stream."""
 
     def __init__(
         self,
@@ -251,19 +251,19 @@ def _pool_of(process: Process, handle: Any) -> PrivatePool:
     found = process.graph_pools.get(handle)
     if found is None:
         raise CaptureError(
-            f"pool={handle!r} is no pool of graphs; take torch.cuda.graph_pool_handle(), or pool() "
-            "of another CUDAGraph"
+            f"pool={handle!r} is not a pool of graphs; pass torch.cuda.graph_pool_handle(), or "
+            "pool() of another CUDAGraph"
         )
     return found
 
 
 def is_current_stream_capturing() -> bool:
-    """Return whether what is launched now is captured for a graph."""
+    """Return whether the current stream is captured for a graph."""
     return isinstance(current().session.run.current_stream().queue, CaptureQueue)
 
 
 def install(patches: Patches) -> None:
-    """Let programs capture graphs; captures that a program has not ended end with it."""
+    """Let programs capture graphs; captures that a program leaves open end with it."""
     patches.on_close(end_all)
     parts = {
         "CUDAGraph": CUDAGraph,

@@ -1,4 +1,4 @@
-"""A captured graph: computes its operations anew, and puts them on the timeline at one launch."""
+"""A captured graph: recomputes its operations, and enqueues them with one launch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """What was captured."""
+    """Captured operations, their memory, and their branches."""
 
     def __init__(self, process: Process, capture: Capture) -> None:
         self._process = process
@@ -36,7 +36,7 @@ class Graph:
         self._sip_id = capture.sip_id
         self._commands = capture.branches.commands
         memory = capture.memory
-        # What the steps write is written in replays, inside of an inference mode or outside.
+        # Replays write, inside or outside of an inference mode.
         with torch.inference_mode(False), torch.no_grad(), unobserved():
             self._steps = [_with_tensors(step, memory) for step in capture.steps]
         count = capture.branches.num_branches() - 1
@@ -47,7 +47,7 @@ class Graph:
         graphs[self._label] = tuple(self.names())
 
     def names(self) -> list[str]:
-        """Return what is launched, in the order in which it was captured."""
+        """Return the names of the captured commands, in order."""
         found: list[str] = []
         for command in self._commands:
             if isinstance(command, Operations):
@@ -59,7 +59,7 @@ class Graph:
         return found
 
     def replay(self) -> None:
-        """Compute everything again, and put it on the current stream at the cost of one launch."""
+        """Recompute everything, and enqueue it on the current stream at the cost of one launch."""
         process = self._process
         earliest_ps = process.host.spend(self._label)
         queues = [self._run.queue_for(self._sip_id), *(each.queue for each in self._others)]
@@ -69,7 +69,7 @@ class Graph:
         process.is_replaying = True
         try:
             with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), unobserved():
-                # Up to one collective after the other: ranks yield to each other there.
+                # From one collective to the next: ranks yield to each other there.
                 while (met := self._put(commands, queues, markers, earliest_ps)) is not None:
                     self._meet(met, _compute(steps), works)
                 _compute(steps)
@@ -83,7 +83,7 @@ class Graph:
         markers: dict[Marker, Marker],
         earliest_ps: int,
     ) -> Calling | Awaiting | None:
-        """Put commands on their streams, up to where ranks meet; None at the end."""
+        """Enqueue commands on their streams up to a collective; return that, None at the end."""
         run = self._run
         for command in commands:
             if isinstance(command, (Calling, Awaiting)):
@@ -127,7 +127,7 @@ class Graph:
         if not (type(tail) is Burst and tail.join(earliest_ps, first)):
             tail = Burst(self._run, queue, self._sip_id)
             tail.join(earliest_ps, first)
-            # It must have all that it may begin with.
+            # A burst must hold all that it may begin with.
             for timing in timings:
                 tail.join(earliest_ps, timing)
             queue.submit(tail)
@@ -142,7 +142,7 @@ def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> A
 
 
 def _compute(steps: Iterator[Any]) -> Calling | Awaiting | None:
-    """Compute steps up to where ranks meet, which is returned; None at the end."""
+    """Compute steps up to a collective; return that, None at the end."""
     for entry in steps:
         if not isinstance(entry, tuple):
             met: Calling | Awaiting = entry

@@ -1,7 +1,7 @@
-"""The memory of a captured graph: what the program holds, and what lives only while it is replayed.
+"""The memory of a captured graph: the program's tensors, and temporaries of replays.
 
-A graph refers to memory, not to tensors: results that the program drops during the capture give
-their simulated memory back to the graph's pool, as on a device.
+A graph refers to memory, not to tensors: results that the program drops during the capture release
+their simulated memory to the graph's pool, as on a device.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ class Slot:
     """One allocation that captured operations use."""
 
     weak: StorageWeakRef | None
-    """Keeps the address from being given to another one, and the memory from nothing.
+    """Keeps the storage's address from being reused, but does not keep its memory.
 
-    None if the storage has been given other memory since.
+    None if the storage has got other memory since.
     """
     place: torch.device | None
     """The simulated device; None for memory of the host."""
     size_bytes: int
     made_as: torch.dtype | None = None
-    """Of the result that it was allocated for in the capture; None if it was there before."""
+    """The dtype of the result that the capture allocated it for; None if it is older."""
     storage: Any = None
-    """Held where the graph reads or writes it beside its program."""
+    """Keeps the memory alive: older memory from its first use, other from the capture's end."""
     before: Any = None
-    """The bytes that it had before the capture wrote it."""
+    """Its bytes before the capture wrote it."""
     first: int = 0
     last: int = 0
-    """Positions of the steps that use it first and last."""
+    """Positions of the first and the last step that use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A tensor in the memory of a slot."""
+    """A tensor's layout in the memory of a slot."""
 
     slot: Slot
     dtype: torch.dtype
@@ -60,12 +60,12 @@ class GraphMemory:
 
     def __init__(self) -> None:
         self._slots: dict[int, Slot] = {}
-        """By the address of the storage that has the memory now."""
+        """Slots by the address of the storage that holds the memory now."""
         self._all: list[Slot] = []
         self._tensors: dict[Ref, Tensor] = {}
 
     def ref(self, tensor: Tensor, step: int, *, is_result: bool = False) -> Ref:
-        """Return what a tensor shows. Memory that a result has for the first time is made."""
+        """Return a reference to a tensor's memory: the capture's, if first seen in a result."""
         storage = _storage_of(tensor)
         slot = self._slots.get(storage._cdata)
         if slot is None:
@@ -94,7 +94,7 @@ class GraphMemory:
         self._all.append(slot)
 
     def give_up(self, storage: Any) -> bool:
-        """Take down that a storage gives up its memory; return whether it is the capture's."""
+        """Record that a storage releases its memory; return whether the capture allocated it."""
         slot = self._slots.get(storage._cdata)
         if slot is None:
             return not storage.nbytes()
@@ -104,7 +104,7 @@ class GraphMemory:
         return slot.made_as is not None
 
     def get_new(self, storage: Any, step: int) -> None:
-        """Take down that a storage has memory again, if it has any."""
+        """Record that a storage has memory again, if it has any."""
         if storage.nbytes():
             place = storage._kernbench.device
             slot = Slot(StorageWeakRef(storage), place, storage.nbytes(), torch.uint8)
@@ -112,7 +112,7 @@ class GraphMemory:
             self._keep(storage, slot)
 
     def made(self, results: Iterable[Tensor | None], step: int) -> tuple[tuple[int, Ref], ...]:
-        """Return the results of a step, by number, that have memory of their own."""
+        """Return the results of a step that have memory of their own, by position."""
         known = set(self._slots)
         return tuple(
             (number, self.ref(tensor, step, is_result=True))
@@ -123,7 +123,7 @@ class GraphMemory:
     def refs(self, values: Any, step: int, bake: Callable[[Tensor], Any]) -> Any:
         """Return nested arguments with references in place of tensors.
 
-        ``bake`` may give what stands for a tensor instead, or None.
+        ``bake`` may return a value to use for a tensor instead; None: no.
         """
 
         def replaced(value: Any) -> Any:
@@ -135,14 +135,14 @@ class GraphMemory:
         return tree_map(replaced, values)
 
     def keep_bytes(self, tensors: Iterable[Tensor], step: int) -> None:
-        """Note what the memory of tensors holds that a capture is about to write."""
+        """Save the bytes of tensors that a captured operation is about to write."""
         for tensor in tensors:
             slot = self.ref(tensor, step).slot
             if slot.made_as is None and slot.before is None:
                 slot.before = slot.storage.clone()
 
     def end_capture(self, num_steps: int) -> None:
-        """Give back the bytes that the program had; let what was made hold nothing yet."""
+        """Restore the program's bytes, and clear what the capture made: nothing has run yet."""
         for slot in self._all:
             if slot.before is not None:
                 slot.storage.copy_(slot.before)
@@ -154,7 +154,7 @@ class GraphMemory:
         self._allocate(num_steps)
 
     def restore(self) -> None:
-        """Give back the bytes that the program had, after a capture that has failed."""
+        """Restore the program's bytes after a failed capture."""
         for slot in self._all:
             if slot.before is not None:
                 slot.storage.copy_(slot.before)
@@ -162,7 +162,7 @@ class GraphMemory:
         self._all.clear()
 
     def _allocate(self, num_steps: int) -> None:
-        """Allocate on the host what lives only in a replay; steps share it one after another."""
+        """Allocate host memory for temporaries of a replay; steps reuse it one after another."""
         begins: list[list[Slot]] = [[] for _ in range(num_steps)]
         ends: list[list[Slot]] = [[] for _ in range(num_steps)]
         for slot in self._all:
@@ -186,7 +186,7 @@ class GraphMemory:
         return tree_map(replaced, values)
 
     def tensor(self, ref: Ref) -> Tensor:
-        """Return the tensor of a reference, which is no other tensor's object."""
+        """Return the graph's own tensor of a reference, never the program's object."""
         made = self._tensors.get(ref)
         if made is None:
             made = torch.empty(0, dtype=ref.dtype)
@@ -198,7 +198,7 @@ class GraphMemory:
 
 
 def _forget(storage: Any, dtype: torch.dtype) -> None:
-    """Let memory hold what nobody takes for a result: NaN, or 0 where there is none."""
+    """Fill memory with NaN, which no program takes for a result, or 0 for integers."""
     whole = storage.nbytes() // dtype.itemsize * dtype.itemsize
     shown = torch.empty(0, dtype=dtype).set_(storage, 0, (whole // dtype.itemsize,), (1,))
     shown.fill_(torch.nan if dtype.is_floating_point or dtype.is_complex else 0)
@@ -209,7 +209,7 @@ def _storage_of(tensor: Tensor) -> Any:
         return storage_of(tensor)
     except (NotImplementedError, RuntimeError):
         raise CaptureError(
-            f"a {tensor.layout} tensor in the capture of a CUDA graph: only strided ones can be "
+            f"a {tensor.layout} tensor in the capture of a CUDA graph: only strided tensors can be "
             "captured; keep this part out of the graph"
         ) from None
 
@@ -217,6 +217,6 @@ def _storage_of(tensor: Tensor) -> Any:
 def _storage(slot: Slot) -> Any:
     storage = torch.zeros(slot.size_bytes, dtype=torch.uint8).untyped_storage()
     if slot.place is not None:
-        # Kernels look where their memory is.
+        # Launches look up their memory's device there.
         storage._kernbench = Residence(slot.place, slot.place.index)
     return storage

@@ -1,4 +1,4 @@
-"""Streams under capture: what is enqueued on them is captured and does not run."""
+"""Streams under capture: what is enqueued on them is captured, and does not run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations in a row on a branch of the graph."""
+    """Consecutive operations on a branch of the graph."""
 
     branch: int
     timings: list[OperationTiming]
@@ -29,7 +29,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """A copy from or to the host."""
+    """A copy from or to the host on a branch."""
 
     branch: int
     template: Template
@@ -37,7 +37,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """An event on a branch."""
+    """An event recorded on a branch."""
 
     branch: int
     marker: Marker
@@ -56,17 +56,17 @@ Command = Operations | Copying | Marking | Waiting | Calling | Awaiting
 
 @dataclass(slots=True)
 class Branch:
-    """A stream of the capture. The first is the one that the graph will be replayed on."""
+    """A stream of the capture. The first one stands for the stream of replays."""
 
     stream: DeviceStream
     queue: Stream
-    """What it had before the capture."""
+    """The stream's queue outside of the capture."""
     seen: dict[int, int] = field(default_factory=dict)
-    """How many commands of each branch, by number, are behind what comes next on this one."""
+    """By branch number: how many of its commands the next command on this branch comes after."""
 
 
 class CaptureQueue(Stream):
-    """Stands for a stream's queue. It never has a tail: there is nothing to wait for."""
+    """Replaces a stream's queue. It never has a tail, as nothing is pending."""
 
     def __init__(self, run: Run, branches: Branches, number: int, stands_for: Stream) -> None:
         super().__init__(run.simulation, stands_for.name)
@@ -75,7 +75,7 @@ class CaptureQueue(Stream):
         self.stands_for = stands_for
 
     def submit(self, command: StreamCommand) -> None:
-        """Take a command down."""
+        """Capture a command."""
         self._branches.take(self._number, command)
 
     @property
@@ -84,14 +84,14 @@ class CaptureQueue(Stream):
 
 
 class Branches:
-    """All streams of a capture, and what was captured, in the program's order."""
+    """All streams of a capture, and the captured commands in program order."""
 
     def __init__(self, run: Run, stream: DeviceStream) -> None:
         self._run = run
         self.commands: list[Command] = []
         self._all: list[Branch] = []
         self._markers: dict[Marker, dict[int, int]] = {}
-        """What was seen of each branch where an event was recorded."""
+        """By event: what its branch came after when it was recorded."""
         self._join(stream)
 
     def _join(self, stream: DeviceStream) -> Branch:
@@ -101,7 +101,7 @@ class Branches:
         return branch
 
     def take(self, number: int, command: StreamCommand) -> None:
-        """Take down what comes to a branch."""
+        """Capture a command of a branch."""
         branch = self._all[number]
         if isinstance(command, Marker):
             self.commands.append(Marking(number, command))
@@ -122,16 +122,16 @@ class Branches:
             )
 
     def meet(self, command: Calling | Awaiting) -> None:
-        """Take down the call of a collective, or a wait for it."""
+        """Capture the call of a collective, or a wait for it."""
         seen = self._all[command.branch].seen
         seen[command.branch] = seen.get(command.branch, 0) + 1
         self.commands.append(command)
 
     def wait(self, stream: DeviceStream, marker: Marker) -> bool:
-        """Let a stream wait for an event of the capture, which it joins; False: there is none.
+        """Let a stream wait for an event of the capture, and join it; False if it is another event.
 
         Raises:
-            CaptureError: A stream of the capture would wait for what is outside of it.
+            CaptureError: A stream of the capture would wait for an event outside of it.
         """
         seen = self._markers.get(marker)
         queue = stream.queue
@@ -152,7 +152,7 @@ class Branches:
         """Let the streams run again.
 
         Raises:
-            CaptureError: One of them has work that the first one does not wait for.
+            CaptureError: The first one does not wait for the work of another.
         """
         for branch in self._all:
             branch.stream.queue = branch.queue
