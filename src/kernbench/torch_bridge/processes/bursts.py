@@ -1,9 +1,9 @@
-"""Operations that follow each other on a stream, as one command of it.
+"""Consecutive operations on a stream, as one command of the simulation.
 
-A program launches thousands of small operations between two moments at which it waits. One event
-of the simulation for each would cost more than the operations; while a stream has its device for
-itself, their times follow from each other by additions. A burst does just that, and yields in
-the middle where another stream wants the device: the times are those of one event per operation.
+A program launches thousands of small operations between two waits. One simulation event for each
+would cost more than the operations; while a stream has its device to itself, their times follow by
+additions. A burst does these additions, and yields in the middle when another stream wants the
+device. The times are those of one event per operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Burst(StreamCommand):
-    """Operations of one rank on one stream, in order; more may join while nobody waits for it."""
+    """Operations of one rank on one stream, in order; more may join while nothing waits for it."""
 
     def __init__(self, run: Run, queue: Stream, sip_id: int) -> None:
         super().__init__(run.simulation.env, "operations")
@@ -33,19 +33,19 @@ class Burst(StreamCommand):
         self._pes: DeviceEngine = run.devices.sip(sip_id).pes
         self._waiting: deque[tuple[int, OperationTiming]] = deque()
         self._planned: list[tuple[int, OperationTiming]] = []
-        """What was waiting, with schedule, start and end by position."""
+        """Planned operations; their templates, starts and ends are at the same positions."""
         self._templates: list[Template] = []
         self._starts_ps: list[int] = []
         self._ends_ps: list[int] = []
         self._timer: Timer | None = None
         self._is_over = False
         self._is_ahead = False
-        """Whether more than what runs now may be planned."""
+        """Whether operations after the running one may be planned."""
 
     def join(self, earliest_ps: int, timing: OperationTiming) -> bool:
-        """Put an operation at the end, unless it would be part of what others wait for."""
+        """Append an operation; return False, without, if something waits for the burst's end."""
         callbacks = self.callbacks
-        # The stream's own is one.
+        # The stream's own callback is one.
         if callbacks is None or len(callbacks) > 1 or self._is_over:
             return False
         self._waiting.append((earliest_ps, timing))
@@ -53,18 +53,18 @@ class Burst(StreamCommand):
 
     @property
     def timings(self) -> list[OperationTiming]:
-        """What was put into it and has not begun."""
+        """The operations that have not begun."""
         return [timing for _, timing in self._waiting]
 
     def begin(self) -> None:
         self._go_on()
 
     def enter(self, _: StreamCommand) -> None:
-        """Take the device, which has become free (called by it as by a stream)."""
+        """Take the device, which has become free; the device calls this."""
         self._take()
 
     def cut(self) -> None:
-        """Yield after the operation that runs now; what is left is planned anew."""
+        """Yield after the running operation; the rest is planned anew."""
         if not self._is_ahead:
             return
         kept = max(bisect_right(self._starts_ps, self._run.simulation.now_ps), 1)
@@ -102,7 +102,7 @@ class Burst(StreamCommand):
             self._take()
 
     def _take(self) -> None:
-        """Plan what can be planned: all of it, or one operation if others use the device too."""
+        """Plan all operations, or only one if others use the device too."""
         run, waiting = self._run, self._waiting
         self._pes.is_busy = True
         self._is_ahead = len(waiting) > 1 and self._is_alone()
@@ -138,14 +138,14 @@ class Burst(StreamCommand):
         )
 
     def _await(self) -> None:
-        """Wait until the last operation that is planned would end if it stayed alone."""
+        """Schedule the end of the last planned operation, if no other slows it down."""
         simulation = self._run.simulation
         delay_ps = max(self._ends_ps[-1] - simulation.now_ps, 0)
         self._timer = simulation.timer(delay_ps, self.label)
         self._timer.when_done(lambda _: self._planned_is_done())
 
     def _share(self) -> None:
-        """Let the operation that runs, the last one that is planned, share HBM with others."""
+        """Let the running operation, the last one planned, share HBM with others."""
         self._is_ahead = False
         run, template = self._run, self._templates[-1]
         start_ps, end_ps = self._starts_ps[-1], self._ends_ps[-1]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HostCopy(StreamCommand):
-    """One such copy; the device's kernels run beside it. Lands in the op log when it ends."""
+    """A copy that runs concurrently with kernels; it is logged when it ends."""
 
     def __init__(self, run: Run, template: Template, queue: Stream, sip_id: int) -> None:
         super().__init__(run.simulation.env, template.name)

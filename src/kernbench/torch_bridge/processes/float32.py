@@ -1,4 +1,4 @@
-"""In what precision a process asks for products of float32 (ADR-0117): it decides their time."""
+"""The precision of float32 products that a process requests (ADR-0117); it affects their time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Float32:
-    """The ``input_precision`` of products of float32 by what they are of."""
+    """The ``input_precision`` of float32 products, by kind of operation."""
 
     matmul: str = "ieee"
     convolution: str = "tf32"
@@ -38,7 +38,7 @@ class Float32:
 
 
 def asked() -> Float32:
-    """Return what PyTorch has been told."""
+    """Return the precision set in PyTorch."""
     return Float32(*("tf32" if _get("cuda", each) == "tf32" else "ieee" for each in _OPERATIONS))
 
 
@@ -46,17 +46,17 @@ _OPERATIONS = ("matmul", "conv", "rnn")
 
 
 def install(patches: Patches) -> None:
-    """Notice what a process asks for, and put back what there was."""
+    """Track the precision that each process requests, and restore PyTorch's settings at the end."""
     before = []
     for each in _KEPT:
-        # Not all releases have all of them.
+        # Not every release has all of these functions.
         with suppress(RuntimeError):
             before.append((each, _get(*each)))
     patches.on_close(_restore, before)
     patches.on_close(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
     for name in _SETTERS:
         patches.set(torch._C, name, _noticed(getattr(torch._C, name)))
-    # It has kept C++'s own.
+    # The module holds a reference to C++'s own function.
     of_cudnn = vars(type(torch.backends.cudnn))["allow_tf32"]
     patches.set(of_cudnn, "setter", _noticed(of_cudnn.setter))
 

@@ -18,13 +18,13 @@ from kernbench.torch_bridge.processes.process import Process
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """One such piece of state."""
+    """One piece of state, with how to read, write and inherit it."""
 
     name: str
     get: Callable[[], Any]
     put: Callable[[Any], None]
     copy: Callable[[Any], Any] = lambda value: value
-    """Makes a new process's own value from its parent's."""
+    """Makes a new process's value from its parent's."""
 
 
 def _put_dtype(value: torch.dtype) -> None:
@@ -33,10 +33,10 @@ def _put_dtype(value: torch.dtype) -> None:
 
 
 class _Shown:
-    """Things that Python and DTensor keep in one place for all: modules, and attributes."""
+    """Module-level state of Python and DTensor: modules, and attributes."""
 
     def __init__(self) -> None:
-        # loss_parallel() edits its table.
+        # loss_parallel() edits its table in place.
         self._dispatcher: Any = DTensor._op_dispatcher
 
     def get(self) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ class _Shown:
 
 
 def known_globals() -> tuple[Global, ...]:
-    """Return everything that is exchanged."""
+    """Return all state that is exchanged."""
     torch_random, python_random, numpy_random = TorchRandom(), PythonRandom(), NumpyRandom()
     shown = _Shown()
     return (
@@ -80,18 +80,18 @@ def known_globals() -> tuple[Global, ...]:
 
 
 class Globals:
-    """Whose values the real process shows now."""
+    """Exchanges state: the real process holds the values of one simulated process at a time."""
 
     def __init__(self, base: Process) -> None:
         self._known = known_globals()
         self._loaded = base
 
     def start(self, process: Process) -> None:
-        """Give a new process the values that show now."""
+        """Give a new process values made from the current ones."""
         process.saved = {each.name: each.copy(each.get()) for each in self._known}
 
     def load(self, process: Process) -> None:
-        """Show a process's values."""
+        """Make a process's values current, and save those of the previous one."""
         before = self._loaded
         if before is process:
             return

@@ -1,4 +1,4 @@
-"""A rank's host: its clock, and the commands that it launches."""
+"""The host of a rank: its clock, and the commands that it launches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 READING_PS = 100_000
-"""What looking at a clock takes, with the little Python around it: time never stands still."""
+"""The time of reading a clock, with the Python code around it: time never stands still."""
 _LOOKING_PS = 10**9
-"""A host that has done nothing for so long but look at clocks is taken to wait for a time."""
+"""A host that has only read clocks for this long is assumed to wait for a point in time."""
 _TURNS_SHIFT = 10
-"""It yields after each 1/1024 of the time that it has waited."""
+"""It then yields after each 1/1024 of the time that it has waited."""
 _LOOKS_SHIFT = 19
-"""A look takes 1/524288 of that time, once that is more than looks take: after half a million."""
+"""After half a million reads, a read takes 1/524288 of that time, which exceeds the usual time."""
 
 
 def to_ps(time: timedelta) -> int:
@@ -31,11 +31,11 @@ def to_ps(time: timedelta) -> int:
 
 
 class Host:
-    """The host clock of a rank. It runs ahead of the simulation's until the rank must wait.
+    """The host clock of a rank, which runs ahead of the simulation's until the rank must wait.
 
-    Launching costs host time, and nothing else of the run can change that time; so it is only
-    added up here, and commands carry the earliest time at which they may start. The rank yields
-    to others when it waits, not when it launches.
+    Launching costs host time, which nothing else in the run affects; so it is only added up here,
+    and commands carry the earliest time at which they may start. The rank yields to others when
+    it waits, not when it launches.
     """
 
     def __init__(self, run: Run, rank: int) -> None:
@@ -47,26 +47,26 @@ class Host:
         self._launch_times_ps: dict[int, int] = {}
         """By SIP."""
         self._streams: dict[int, Stream] = {}
-        """The default ones, by SIP."""
+        """Queues of the default streams, by SIP."""
         self._ahead_ps = 0
         self._looked_ps = -1
         self._looks_since_ps = 0
-        """When it began to do nothing but to look at a clock."""
+        """When it began to do nothing but read a clock."""
         self._slept_ps = 0
-        """How long some thread has slept."""
+        """For how long threads have slept."""
         self._slept_until_ps = 0
         self._worked_ps = 0
         self.launches_as: Literal["launch", "capture"] = "launch"
-        """What its log calls the time of launches."""
+        """The name of launches in the op log."""
 
     @property
     def now_ps(self) -> int:
         return max(self._ahead_ps, self._run.simulation.now_ps)
 
     def look_at_clock(self) -> int:
-        """Return the host's time, after the time that reading it takes.
+        """Return the host's time, plus the time that reading it takes.
 
-        A host that does nothing but read yields, and sees ever later times: it waits for one.
+        A host that only reads clocks waits for a time: it yields, and sees ever later times.
         """
         now_ps = self.now_ps
         if now_ps != self._looked_ps:
@@ -77,7 +77,7 @@ class Host:
             simulation = self._run.simulation
             lead_ps = self._ahead_ps - simulation.now_ps
             if lead_ps > waited_ps >> _TURNS_SHIFT:
-                simulation.idle(lead_ps, "a look at the clock")
+                simulation.idle(lead_ps, "reading the clock")
         return self._ahead_ps
 
     def look_at_work(self) -> int:
@@ -85,12 +85,12 @@ class Host:
 
         To wait for a device or for another rank is work: the driver and NCCL spin meanwhile.
         """
-        # Sleep is counted at its end, when other threads may have seen a later time.
+        # Sleep is counted at its end; other threads may have read a later time by then.
         self._worked_ps = max(self._worked_ps, self.look_at_clock() - self._slept_ps)
         return self._worked_ps
 
     def spend(self, label: str) -> int:
-        """Let the host time of one launch pass, and return when it is over."""
+        """Spend the host time of one launch, and return its end."""
         start_ps = self._ahead_ps
         now_ps = self._env.now_ps
         if start_ps < now_ps:
@@ -101,7 +101,7 @@ class Host:
         return end_ps
 
     def launch(self, name: str, timing: OperationTiming, sip_id: int) -> None:
-        """Put an operation on the current stream of a device, at the cost of a launch."""
+        """Enqueue an operation on the current stream of a device, at the cost of a launch."""
         earliest_ps = self.spend(name)
         chosen = self.state.stream
         if chosen is not None and chosen.sip_id == sip_id:
@@ -116,7 +116,7 @@ class Host:
         queue.submit(burst)
 
     def copy(self, template: Template, sip_id: int) -> StreamCommand:
-        """Put a copy from or to the host on the current stream of a device."""
+        """Enqueue a copy from or to the host on the current stream of a device."""
         queue = self._run.queue_for(sip_id)
         command = HostCopy(self._run, template, queue, sip_id)
         command.earliest_ps = self.spend(template.name)
@@ -124,7 +124,7 @@ class Host:
         return command
 
     def enqueue(self, command: StreamCommand, stream: Stream) -> None:
-        """Put a command on a stream that costs the host nothing worth counting."""
+        """Enqueue a command whose cost to the host is negligible."""
         command.earliest_ps = self.now_ps
         stream.submit(command)
 
@@ -133,22 +133,22 @@ class Host:
         simulation = self._run.simulation
         return simulation.timer(self.now_ps - simulation.now_ps, "the host's launch")
 
-    def poll(self, label: str = "a look at the device") -> None:
-        """Come to this host's time to look at the device, which costs it as much as a launch."""
+    def poll(self, label: str = "a query of the device") -> None:
+        """Let the simulation reach this host's time for a query, at the cost of a launch."""
         simulation = self._run.simulation
         self._ahead_ps = self.now_ps + self._launch_ps()
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
 
     def glance(self, label: str) -> None:
-        """Yield to others, as a program may look again and again for what they do."""
+        """Yield to other ranks: a program may poll for what they do."""
         simulation = self._run.simulation
         self._ahead_ps = self.now_ps + READING_PS
         simulation.idle(self._ahead_ps - simulation.now_ps, label)
 
     def sleep(self, delay_ps: int) -> None:
-        """Let time pass for the calling thread, and the simulation come to it.
+        """Let time pass for the calling thread, until the simulation reaches it.
 
-        The host has not spent it: other threads of the process launch meanwhile.
+        The host does not spend it: other threads of the process may launch meanwhile.
         """
         simulation = self._run.simulation
         since_ps = self.now_ps
@@ -158,7 +158,7 @@ class Host:
         self._slept_until_ps = max(end_ps, self._slept_until_ps)
 
     def catch_up(self) -> None:
-        """Let the simulation come to this host's time; other ranks run meanwhile."""
+        """Let the simulation reach this host's time; other ranks run meanwhile."""
         simulation = self._run.simulation
         lead_ps = self._ahead_ps - simulation.now_ps
         if lead_ps > 0:

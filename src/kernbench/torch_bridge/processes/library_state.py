@@ -1,7 +1,7 @@
-"""What libraries that all ranks share keep for a process: each rank has its own.
+"""State that shared libraries keep per process: each rank has its own.
 
-Some libraries are imported once for all ranks (``packages``), so what they say of "this" process
-must be exchanged when another rank resumes.
+Some libraries are imported once for all ranks (``packages``), so what they keep about "this"
+process must be exchanged when another rank resumes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import Process
 
 Fresh = Callable[[Process], Any]
-"""Makes what a process finds there at first."""
+"""Makes a process's initial value."""
 
 
 def _made_by(make: Callable[[], Any]) -> Fresh:
@@ -45,27 +45,27 @@ STATES: Mapping[str, Mapping[str, Fresh]] = {
     },
     "torch.nn.utils.parametrize": {"_cache": _made_by(dict), "_cache_enabled": _made_by(int)},
 }
-"""Attributes, by the module in which they are."""
+"""Attributes, by their module."""
 
 
 class LibraryStates:
-    """Whose values the shared libraries show now."""
+    """Exchanges the state: libraries hold the values of one simulated process at a time."""
 
     def __init__(self, base: Process) -> None:
         self._loaded = base
         self._known: list[tuple[Any, str, Fresh]] = []
-        """Owners and names of attributes."""
+        """Owners and names of the exchanged attributes."""
         self._patches = Patches()
 
     def install(self, patches: Patches) -> None:
-        """Exchange what there is from now on, and put back what there was in the end."""
+        """Exchange state from now on, and restore the original values at the end."""
         self._patches = patches
         for name in STATES:
             if name in sys.modules:
                 self.meet(sys.modules[name])
 
     def meet(self, module: ModuleType) -> None:
-        """Take note of a library's module that has been imported."""
+        """Add the state of a library's module that was imported."""
         for path, fresh in STATES.get(module.__name__, {}).items():
             place, _, name = path.rpartition(".")
             owner = attrgetter(place)(module) if place else module
@@ -85,6 +85,6 @@ class LibraryStates:
             for (owner, name, _), value in zip(known, wanted, strict=True):
                 setattr(owner, name, value)
         else:
-            # Mostly nobody keeps anything; one who has nothing may take another's.
+            # Most processes keep nothing, and a process without values may take another's list.
             before.library_state = wanted
         self._loaded = process

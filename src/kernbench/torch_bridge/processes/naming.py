@@ -1,4 +1,4 @@
-"""Ranges that programs name, with NVTX or ``record_function``, in the host time of their rank."""
+"""Ranges that programs name, with NVTX or ``record_function``, in their rank's host time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _here() -> tuple[Process, int]:
 
 
 class _Nvtx:
-    """Stands for ``torch._C._nvtx``. On a device, ranges begin and end as they do on its host."""
+    """Replaces ``torch._C._nvtx``; ranges on a device begin and end when they do on its host."""
 
     @staticmethod
     def rangePushA(name: str) -> int:  # noqa: N802 - PyTorch calls these by NVTX's names
@@ -68,7 +68,7 @@ def _exit(self: Any, *error: object) -> None:
 
 
 def _enter_emitting(self: Any) -> Any:
-    # Whose tool would look at the operations' own ranges?
+    # No tool would show the operations' own ranges.
     return self if self.enabled else None
 
 
@@ -77,7 +77,7 @@ def _exit_emitting(self: Any, *error: object) -> bool:
 
 
 def install(patches: Patches) -> None:
-    """Let programs mark their ranges."""
+    """Record the ranges that programs name."""
     patches.set(torch.cuda.nvtx, "_nvtx", _Nvtx)
     patches.set_all(autograd_profiler.record_function, {"__enter__": _enter, "__exit__": _exit})
     for emit in (autograd_profiler.emit_nvtx, autograd_profiler.emit_itt):

@@ -1,4 +1,4 @@
-"""Libraries whose kernels are those of all processes, as the bridge's own are."""
+"""``torch.library`` libraries whose kernels are for all processes, such as the bridge's own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kernbench.torch_bridge.processes.process import HERE
 
 
 def library_of_all(namespace: str, kind: str = "IMPL") -> torch.library.Library:
-    """Return one."""
+    """Return a library whose kernels are for all processes."""
     before, HERE.is_importing = HERE.is_importing, True
     try:
         made = torch.library.Library(namespace, kind)
-        # Whoever registers something through it.
+        # Registrations through it belong to no process.
         made.m = getattr(made.m, "real", made.m)
         made.is_of_all = True
         return made

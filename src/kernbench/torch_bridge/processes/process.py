@@ -1,4 +1,4 @@
-"""A simulated process: what each rank has of its own although all share one real process."""
+"""A simulated process: the state of one rank, although all ranks share one real process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class ThreadState:
-    """What CUDA keeps for each thread, while another thread of the process runs."""
+    """State that CUDA keeps per thread: the current device and streams."""
 
     sip_id: int
     stream: Any = None
@@ -37,11 +37,11 @@ class ThreadState:
 
 @dataclass(slots=True, eq=False)
 class RandomState:
-    """What the random numbers of devices come from; generators may share one."""
+    """The state of a device's random generator; generators may share one."""
 
     seed: int = 0
     offset: int = 0
-    """How many numbers were drawn, as a GPU counts them."""
+    """How many numbers were drawn, rounded as on a GPU."""
     position: Any = None
     """The state of the CPU's generator there; None if it follows from seed and offset."""
 
@@ -67,19 +67,19 @@ class RankThread:
         self.rank: Rank | None = None
 
     def ended(self, _: Rank) -> None:
-        """Wake whoever waits for the thread."""
+        """Resume whoever waits for the thread."""
         self.end.end_after(0)
 
 
 class Priced(Protocol):
-    """What takes the times of operations from what a process asks for."""
+    """An observer whose costs depend on the precision that a process requests."""
 
     def price(self, precision: Float32) -> None:
-        """Let operations cost what they do where this is asked of products of float32."""
+        """Set the costs of operations by the requested precision of float32 products."""
 
 
 class Process:
-    """One rank's process, or the one that runs the program before it spawns ranks."""
+    """The process of one rank, or the one that runs the program before it spawns ranks."""
 
     def __init__(self, session: Session, rank: int, environ: dict[Any, Any]) -> None:
         self.session = session
@@ -87,80 +87,80 @@ class Process:
         self.environ = environ
         """Its environment variables, encoded as ``os.environ`` keeps them."""
         self.state: RankState = session.run.rank_state
-        """What the runtime keeps about the rank."""
+        """The runtime's state of the rank."""
         self.host = Host(session.run, rank)
         self.saved: dict[str, Any] = {}
-        """Its values of state that the real process has once, while another rank runs."""
+        """Its values of exchanged state (``globals``), while another rank runs."""
         self.ranges = Ranges(rank, session.run.op_log)
-        """What it calls parts of its own time."""
+        """The named ranges of its host time."""
         self.world: Any = None
-        """Its ``torch.distributed`` world, once it was asked for."""
+        """Its ``torch.distributed`` world, once it was used."""
         self.context_parallel: Any = None
-        """What it has set of context parallel attention, once it has."""
+        """Its settings of context parallel attention, once it has any."""
         self.random_state = RandomState()
-        """Of the generator of its devices."""
+        """The state of its devices' default generator."""
         self.random_positions: dict[tuple[int, int], Any] = {}
-        """States of the CPU's generator that it has been told of, by seed and offset."""
+        """States of the CPU's generator that it has read, by seed and offset."""
         self.streams: dict[int, Any] = {}
-        """The current ones of devices that it has left for another, by SIP."""
+        """Current streams of devices other than the current one, by SIP."""
         self.allocators: dict[int, CachingAllocator] = {}
-        """Of the devices that it has used, by SIP."""
+        """Allocators of the devices that it has used, by SIP."""
         self.modules: list[ModuleType] = []
         """Its own modules, while another rank runs."""
         self.library_state: list[Any] = []
-        """Its own values of what shared libraries keep, while another rank runs."""
+        """Its values of shared libraries' state, while another rank runs."""
         self.loggers: dict[Logger, tuple[Any, ...]] = {}
-        """Its loggers, where some rank has changed one, while another rank runs."""
+        """Its settings of loggers that some rank has changed, while another rank runs."""
         self.logging_disable: int | None = None
-        """The level that it has disabled logging to, likewise; None as all have it."""
+        """Its level of ``logging.disable``, likewise; None if it is that of all."""
         self.registrations = Registrations(SHARED)
-        """What its devices run in place of PyTorch's kernels."""
+        """Kernels that its devices run in place of PyTorch's."""
         self.observers: list[Priced] = []
-        """Of its threads."""
+        """The observers of its threads."""
         self.precision: Float32 | None = None
-        """What it asks of products of float32, once that is other than PyTorch's defaults."""
+        """The requested precision of float32 products; None until it differs from the default."""
         self.thread = self.main_thread = ThreadState(self.state.sip_id)
-        """Of the thread that runs, and of its first one."""
+        """The state of the running thread, and of the first one."""
         self.first_sip_id = self.state.sip_id
-        """The device that each thread begins with."""
+        """The current device of new threads."""
         self.threads: list[RankThread] = []
         """Threads that it has started."""
         self.workers: set[BaseProcess] = set()
-        """What it has started by ``multiprocessing``."""
+        """Processes that it has started by ``multiprocessing``."""
         self.takes_number = False
-        """Whether it was started by itself, and is numbered by the group that it joins."""
+        """Whether it was started singly, and gets its rank from the group that it joins."""
         self.rank_of_run: Rank | None = None
-        """What runs its main thread; None for the one on main."""
+        """The simulation's rank of its main thread; None for the process on main."""
         self.capture: Capture | None = None
-        """What takes operations down for a CUDA graph, while that is under way."""
+        """The CUDA graph capture under way."""
         self.capture_stream: Any = None
-        """What ``torch.cuda.graph`` captures on unless it is told."""
+        """The default stream of ``torch.cuda.graph``."""
         self.private_pool: PrivatePool | None = None
-        """Where memory comes from meanwhile."""
+        """The memory pool of the capture."""
         self.graph_pools: dict[Any, PrivatePool] = {}
-        """By the handles that the program has."""
+        """Pools by their handles."""
         self.is_replaying = False
-        """Whether what it launches only computes, for its time is that of a graph."""
+        """Whether launches only compute, as a graph's replay has their time."""
         self.exit_handlers: list[tuple[Callable[..., Any], Any, Any]] = []
-        """Functions with their arguments that are called at its end, the latest first."""
+        """Functions with arguments to call at its end, the latest first."""
         self.thread_handlers: list[tuple[Callable[..., Any], Any, Any]] = []
-        """Likewise, before its threads are waited for."""
+        """Likewise, but called before its threads are joined."""
         self.ends_at_once = False
-        """Whether it has asked for an end without all that."""
+        """Whether it has asked to end without all that, as by ``os._exit``."""
         self.kept: set[Any] = set()
-        """Objects that only C++ holds, which would let their Python half die."""
+        """Objects that only C++ refers to, whose Python halves must stay alive."""
 
     def __repr__(self) -> str:
         return f"Process(rank {self.rank})"
 
     def price(self, precision: Float32) -> None:
-        """Let operations cost what they do where this is asked of products of float32."""
+        """Set the costs of operations by the requested precision of float32 products."""
         self.precision = precision
         for observer in self.observers:
             observer.price(precision)
 
     def join_as(self, rank: int) -> None:
-        """Be numbered by the first group that it joins, if nobody has numbered it before."""
+        """Take its rank from the first group that it joins, if it has none yet."""
         if self.takes_number:
             self.takes_number = False
             self.rank = self.state.rank = self.host.rank = self.ranges.rank = rank
@@ -168,7 +168,7 @@ class Process:
                 self.rank_of_run.rank_id = rank
 
     def show(self, thread: ThreadState) -> None:
-        """Show a thread's current device and streams."""
+        """Make a thread's device and streams current."""
         before = self.thread
         if before is thread:
             return
@@ -178,7 +178,7 @@ class Process:
         self.thread = thread
 
     def begin(self) -> None:
-        """Take note of the rank of the run that the calling thread is."""
+        """Record which rank of the simulation the calling thread is."""
         run = self.session.run
         self.rank_of_run = run.simulation.running
         self.state = self.host.state = run.rank_state
@@ -188,14 +188,14 @@ class Process:
 class _Here(threading.local):
     process: Process | None = None
     is_foreign = True
-    """Whether the thread is none of the simulation's, or not for a moment: it waits as threads do,
-    and must not touch the simulation."""
+    """Whether the thread is outside of the simulation, perhaps for a moment: it waits as usual
+    threads do, and must not touch the simulation."""
     is_importing = False
-    """Whether it executes a library's module, for all ranks."""
+    """Whether it executes a shared library's module, for all ranks."""
 
 
 HERE = _Here()
-"""Which process the calling thread belongs to."""
+"""The process that the calling thread belongs to."""
 
 
 def current() -> Process:
@@ -207,7 +207,7 @@ def current() -> Process:
 
 
 def warn_once(subject: str, text: str) -> None:
-    """Warn whoever called the caller, unless a process of the run has said so for all."""
+    """Warn at the caller's caller, once per run for all processes."""
     process = HERE.process
     if process is not None and subject not in process.session.said:
         process.session.said.add(subject)

@@ -1,4 +1,4 @@
-"""Ranges of a rank's host time that its program has named."""
+"""Named ranges of a rank's host time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kernbench.op_log import HostRange, OpLog
 
 
 class Ranges:
-    """The ranges of one process: those that have ended, and those that it is inside."""
+    """The ranges of one process: the ended ones, and the open ones."""
 
     def __init__(self, rank: int, log: OpLog) -> None:
         self.ended: list[HostRange] = []
@@ -17,31 +17,31 @@ class Ranges:
         self._next_handle = 1
 
     def push(self, name: str, now_ps: int) -> int:
-        """Begin a range inside the last one that has not ended, and return how deep it is."""
+        """Begin a range inside the innermost open one, and return its depth."""
         self._nested.append((name, now_ps))
         return len(self._nested) - 1
 
     def pop(self, now_ps: int) -> int:
-        """End the last range that was pushed and return how deep it was; -1 if there is none."""
+        """End the innermost open range, and return its depth; -1 if there is none."""
         if not self._nested:
             return -1
         self._end(*self._nested.pop(), now_ps)
         return len(self._nested)
 
     def start(self, name: str, now_ps: int) -> int:
-        """Begin a range that may overlap others, and return what ends it."""
+        """Begin a range that may overlap others, and return its handle."""
         handle, self._next_handle = self._next_handle, self._next_handle + 1
         self._by_handle[handle] = (name, now_ps)
         return handle
 
     def end(self, handle: int, now_ps: int) -> None:
-        """End such a range; a handle that is not known is ignored, as NVTX does."""
+        """End a range by its handle; an unknown handle is ignored, as by NVTX."""
         begun = self._by_handle.pop(handle, None)
         if begun is not None:
             self._end(*begun, now_ps)
 
     def mark(self, name: str, now_ps: int) -> None:
-        """Name a moment."""
+        """Record a named moment."""
         self._end(name, now_ps, now_ps)
 
     def _end(self, name: str, start_ps: int, now_ps: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BACKEND = "CUDA"
 COMPOSITES = ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd")
 KEYSET = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-"""What kernels of a device are told to be called for."""
+"""The key set passed to kernels of a device."""
 _has_kernel_here = torch._C._dispatch_has_kernel_for_dispatch_key
 _fallthrough = torch.library.fallthrough_kernel
 
@@ -26,7 +26,7 @@ def has_kernel(name: str, key: str) -> bool:
     try:
         return bool(_has_kernel_here(name, key))
     except RuntimeError:
-        # Nobody has defined it (yet).
+        # It is not defined (yet).
         return False
 
 
@@ -35,12 +35,12 @@ class Kernel:
     """A function that was registered for an operator and a dispatch key."""
 
     owner: object
-    """What it was registered through."""
+    """The library through which it was registered."""
     function: Callable[..., Any]
     with_keyset: bool
 
     def call(self, keyset: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call it as the dispatcher does."""
+        """Call it as PyTorch's dispatcher does."""
         if self.with_keyset:
             return self.function(keyset, *args, **kwargs)
         return self.function(*args, **kwargs)
@@ -51,39 +51,39 @@ class Kernel:
 
 
 class Registrations:
-    """What a process has registered, beside what libraries have for all."""
+    """The kernels that a process has registered, with those of shared libraries."""
 
     def __init__(self, shared: Registrations | None = None) -> None:
         self._shared = shared
         self._kernels: dict[tuple[str, str], list[Kernel]] = {}
-        """By operator and key, the latest last."""
+        """Kernels by operator and key, the latest last."""
         self._in_use: WeakSet[Registrations] = WeakSet()
-        """Of the processes that share these."""
+        """The registrations of processes that inherit these."""
         self.of_devices: dict[str, Kernel] = {}
-        """What devices run in place of PyTorch's own kernels, by operator."""
+        """Kernels that devices run in place of PyTorch's own, by operator."""
         self.fallback: Kernel | None = None
-        """What devices run of operators that have no kernel at all."""
+        """The kernel that devices run for operators that have no kernel at all."""
         self.quick: dict[int, Operation] = {}
-        """Operations that were met and have no such kernel, by the identity of the overload."""
+        """Operations seen so far that have no such kernel, by the identity of the overload."""
         self.once: set[Any] = set()
-        """Overloads whose next call is for PyTorch's own kernel."""
+        """Overloads whose next call goes to PyTorch's own kernel."""
         self.names: set[str] = set()
-        """What PyTorch keeps of what is registered: operators with their keys."""
+        """Names of registered kernels as PyTorch keeps them: operators with their keys."""
         self.custom: dict[str, MutableMapping[str, Any]] = {}
-        """What it keeps of custom operators, by what that is."""
+        """PyTorch's tables of custom operators, by table."""
         self.entries: Any = None
-        """What it keeps of shape functions and the like."""
+        """PyTorch's entries for shape functions and the like."""
         if shared is not None:
             shared._in_use.add(self)
             self.of_devices.update(shared.of_devices)
 
     def add(self, name: str, key: str, kernel: Kernel) -> None:
-        """Take a kernel, which comes before those that are there."""
+        """Add a kernel, which takes precedence over those before it."""
         self._kernels.setdefault((name, key), []).append(kernel)
         self._changed(name)
 
     def remove(self, owner: object) -> None:
-        """Forget what was registered through something."""
+        """Remove what was registered through a library."""
         for (name, key), kernels in list(self._kernels.items()):
             kept = [each for each in kernels if each.owner is not owner]
             if len(kept) != len(kernels):
@@ -93,12 +93,12 @@ class Registrations:
             self.fallback = None
 
     def remove_for_all(self, owner: object) -> None:
-        """Do so for all processes that share these, too."""
+        """Remove it from all processes that inherit these, too."""
         for each in (self, *self._in_use):
             each.remove(owner)
 
     def find(self, name: str, *keys: str) -> Kernel | None:
-        """Return the latest kernel of the first key that has one."""
+        """Return the latest kernel of the first of some keys that has one."""
         for key in keys:
             kernels = self._kernels.get((name, key))
             if kernels:
@@ -109,7 +109,7 @@ class Registrations:
         return None
 
     def fallback_for(self, func: Any) -> Kernel | None:
-        """Return what is registered for operators without a kernel, if that is one."""
+        """Return the fallback kernel if an operator has no kernel of its own."""
         fallback = self.fallback
         if fallback is None or any(
             func.has_kernel_for_dispatch_key(getattr(torch._C.DispatchKey, key))
@@ -123,10 +123,10 @@ class Registrations:
             each._decide(name)
 
     def _decide(self, name: str) -> None:
-        """Find out what devices run for an operator."""
+        """Update which kernel devices run for an operator."""
         found = self.find(name, BACKEND)
         if found is None and not (name.startswith("aten::") and has_kernel(name, "CPU")):
-            # What PyTorch has for CPUs it has for CUDA, and that comes first.
+            # An operator with a CPU kernel in PyTorch has a CUDA kernel too, and that comes first.
             found = self.find(name, *COMPOSITES)
         if found is None or found.falls_through:
             self.of_devices.pop(name, None)
@@ -141,4 +141,4 @@ def _call_fallback(fallback: Kernel, func: Any, keyset: Any, /, *args: Any, **kw
 
 
 SHARED = Registrations()
-"""Of libraries' modules, which are imported once for all ranks and stay for further runs."""
+"""Registrations of shared libraries, which are imported once and stay for further runs."""
