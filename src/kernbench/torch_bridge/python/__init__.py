@@ -1,1 +1,1 @@
-"""Parts of Python that each process has once: locks, modules, clocks, output."""
+"""Parts of Python that each real process has once: locks, modules, clocks, output."""

@@ -1,8 +1,8 @@
-"""``torch.utils.benchmark`` in simulated time: blocks that take equal times are not repeated.
+"""``torch.utils.benchmark`` in simulated time: equal measurements are not repeated.
 
-It repeats a statement until a fifth of a second has passed, to average noise away. Simulated time
-has none, a fifth of a second of it holds 100,000 small operations, and of a statement that the host
-does alone it would hold any number.
+PyTorch repeats a statement for a fifth of a second, to average noise out. Simulated time has no
+noise, a fifth of a second of it is 100,000 small operations, and a statement that takes no
+simulated time would be repeated without end.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.processes.process import HERE
 
 MODULE = "torch.utils.benchmark.utils.timer"
-"""Programs import it late, and it takes long to import."""
+"""Programs import it late, and importing it is slow."""
 _MOST_BY_THE_HOST = 10
-"""Repetitions that show that a statement takes no simulated time."""
+"""The repetitions after which a statement is taken to need no simulated time."""
 
 
 def install(patches: Patches) -> None:
-    """Replace what is there already."""
+    """Replace it if it is imported already."""
     if MODULE in sys.modules:
         patch(sys.modules[MODULE], patches)
 
 
 def patch(module: ModuleType, patches: Patches) -> None:
-    """Let its ``Timer`` repeat a statement no more often than tells something."""
+    """Let its ``Timer`` repeat a statement only as often as that adds information."""
     timer: Any = module.__dict__["Timer"]
     common: Any = module.__dict__["common"]
     measure, estimate = timer._threaded_measurement_loop, timer._estimate_block_size

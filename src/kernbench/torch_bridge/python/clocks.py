@@ -1,4 +1,4 @@
-"""The clocks of a host: what a program finds when it times itself is modeled time (ADR-0119)."""
+"""The clocks of a host: programs that time themselves see modeled time (ADR-0119)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _sleep = time.sleep
 
 
 class SimulatedClock:
-    """A clock that goes as the hosts of a run do, from ``start_ns`` on.
+    """A clock that shows the calling rank's host time, starting from ``start_ns``.
 
     Threads that belong to no simulated process see the real one.
     """
@@ -48,30 +48,30 @@ class SimulatedClock:
         self._look = look
 
     def nanoseconds(self) -> int:
-        """Return what ``time.time_ns`` does for the real one."""
+        """Return its time in ns, as ``time.time_ns`` does for the real clock."""
         process = HERE.process
         if process is None or HERE.is_foreign:
             return self._real_ns()
         return self._start_ns + self._look(process.host) // _PS_PER_NS
 
     def seconds(self) -> float:
-        """Return what ``time.time`` does for the real one."""
+        """Return its time in seconds, as ``time.time`` does for the real clock."""
         return self.nanoseconds() / _NS_PER_S
 
 
 class Clocks:
-    """Those of one run: dates begin at the present second, all others where every run begins."""
+    """The clocks of a run: dates start at the present second, the others at a fixed time."""
 
     def __init__(self) -> None:
         self.wall = SimulatedClock(time.time_ns, time.time_ns() // _NS_PER_S * _NS_PER_S)
-        # A machine has been up for a while: nothing that a program keeps for an hour is due.
+        # As on a machine that has been up for a while, so that no hourly timer of a program is due.
         self.monotonic = SimulatedClock(time.monotonic_ns, _DAY_NS)
         self.counter = SimulatedClock(time.perf_counter_ns, _DAY_NS)
         self.process = SimulatedClock(time.process_time_ns, 0, Host.look_at_work)
         self.thread = SimulatedClock(time.thread_time_ns, 0, Host.look_at_work)
 
     def by_number(self) -> dict[int, SimulatedClock]:
-        """Return the clocks of ``time.clock_gettime`` by their numbers, as far as there are any."""
+        """Return the clocks of ``time.clock_gettime`` that the system has, by their numbers."""
         named = {
             "REALTIME": self.wall,
             "TAI": self.wall,
@@ -87,7 +87,7 @@ class Clocks:
 
 
 def simulated_sleep(seconds: float) -> None:
-    """``time.sleep``: simulated time passes."""
+    """``time.sleep`` in simulated time."""
     process = HERE.process
     if process is None or HERE.is_foreign:
         _sleep(seconds)
@@ -98,7 +98,7 @@ def simulated_sleep(seconds: float) -> None:
 
 
 def install(patches: Patches) -> None:
-    """Let the clocks that programs time themselves by be simulated."""
+    """Replace the clocks by which programs time themselves."""
     clocks = Clocks()
     for name, clock in (
         ("time", clocks.wall),
@@ -116,7 +116,7 @@ def install(patches: Patches) -> None:
     patches.set(timeit, "default_timer", time.perf_counter)
     _install_by_number(patches, clocks)
     _install_dates(patches, clocks.wall)
-    # Python's own modules whose waits are simulated.
+    # Python's own modules, whose waits are simulated.
     waits = clocks.monotonic.seconds
     patches.set(threading, "_time", waits)
     patches.set(queue, "time", waits)
@@ -126,14 +126,14 @@ def install(patches: Patches) -> None:
 
 
 def _replace(patches: Patches, owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Replace a function by one that is found under its name, as some libraries look for it."""
+    """Replace a function by one of the same name, which some libraries check."""
     real = getattr(owner, name)
 
     def replaced(*args: Any) -> Any:
         try:
             return function(*args)
         except (TypeError, ValueError, OverflowError):
-            # What Python's own function refuses, it refuses at once and in words of its own.
+            # Invalid arguments raise Python's own errors.
             try:
                 real(*args)
             except (TypeError, ValueError, OverflowError) as refusal:
@@ -146,7 +146,7 @@ def _replace(patches: Patches, owner: Any, name: str, function: Callable[..., An
 
 
 def _keep_for_pythons_library(patches: Patches, name: str) -> None:
-    """Let Python's own modules see the real clock: by it they wait for what is outside of the run.
+    """Let Python's own modules see the real clock, as they wait for events outside of the run.
 
     So do event loops, and pipes between real processes.
     """
@@ -156,7 +156,7 @@ def _keep_for_pythons_library(patches: Patches, name: str) -> None:
     def chosen(*args: Any) -> Any:
         caller = sys._getframe(1)
         package = caller.f_globals.get("__name__", "").partition(".")[0]
-        # Not where it was given the function to call, as a thread is, and timeit.
+        # Only if the caller's code names it: threads and timeit are passed the function to call.
         is_meant = package in sys.stdlib_module_names and name in caller.f_code.co_names
         return real(*args) if is_meant else simulated(*args)
 
@@ -186,7 +186,7 @@ def _install_by_number(patches: Patches, clocks: Clocks) -> None:
 
 
 def _install_dates(patches: Patches, wall: SimulatedClock) -> None:
-    """Let what says the present date without being told a time say the simulated one."""
+    """Let functions whose default time is the present use the simulated date."""
 
     def of_seconds(name: str) -> None:
         real = getattr(time, name)
@@ -219,12 +219,12 @@ def _install_dates(patches: Patches, wall: SimulatedClock) -> None:
     def utcnow(cls: Any) -> Any:
         return cls.fromtimestamp(wall.seconds(), datetime.UTC).replace(tzinfo=None)
 
-    # ``today`` asks ``time.time``. These two ask C, and everybody has this class already.
+    # ``today`` calls ``time.time``. These two call C, and the class may be imported by name.
     _set_in_c(patches, datetime.datetime, {"now": classmethod(now), "utcnow": classmethod(utcnow)})
 
 
 def _set_in_c(patches: Patches, owner: type, values: dict[str, Any]) -> None:
-    """Replace attributes of a class that is written in C, which refuses that in Python."""
+    """Replace attributes of a class written in C, which Python does not permit directly."""
     (attributes,) = gc.get_referents(vars(owner))
     before = {name: attributes[name] for name in values}
 

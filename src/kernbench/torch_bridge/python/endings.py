@@ -1,4 +1,4 @@
-"""What Python does at the end of a process, done at the end of each simulated one (ADR-0114)."""
+"""What Python does at the end of a process, done for each simulated process (ADR-0114)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _next_index = _finalize._index_iter.__next__
 
 
 class _IndexOf(int):
-    """The number of a ``weakref.finalize``, which says whose it is."""
+    """The index of a ``weakref.finalize``, which also records its process."""
 
     process: Process
 
 
 class _Indices:
-    """Numbers them, in place of what ``weakref.finalize`` does it by."""
+    """The counter from which ``weakref.finalize`` takes its indices."""
 
     def __next__(self) -> int:
         process = _registering()
@@ -41,7 +41,7 @@ class _Indices:
 
 
 def install(patches: Patches) -> None:
-    """Let handlers of simulated processes be called at the ends of those."""
+    """Call handlers of simulated processes at the end of their process."""
     patches.set_all(
         atexit,
         {
@@ -54,17 +54,17 @@ def install(patches: Patches) -> None:
     )
     patches.set(threading, "_register_atexit", _register_before_threads_end)
     if not _finalize._registered_with_atexit:
-        # The first to be made would do it, as whoever makes it.
+        # Otherwise the first finalizer would register this with the process that makes it.
         _REGISTER(_finalize._exitfunc)
         _finalize._registered_with_atexit = True
     patches.set(_finalize, "_index_iter", _Indices())
 
 
 def live(process: Process, work: Callable[[], object]) -> None:
-    """Let a process do its work, and then what it has left to do at its end.
+    """Run the work of a process, and then its handlers.
 
-    One that fails waits for none of its threads: they may wait for what it has not done. One that
-    is ended by the others does nothing more, as one that was killed.
+    A process that fails does not join its threads: they may wait for what it has not done. A
+    process that others abort calls nothing more, as if it was killed.
     """
     failure: Exception | SystemExit | None = None
     try:
@@ -73,7 +73,7 @@ def live(process: Process, work: Callable[[], object]) -> None:
         if process.ends_at_once or _is_aborted(process):
             raise
         failure = error
-    # Not where an error is being handled: what handlers raise does not come of it.
+    # Outside of the except clause, so that errors of handlers are not chained to this one.
     if failure is None or isinstance(failure, SystemExit):
         leave(process)
     else:
@@ -83,7 +83,7 @@ def live(process: Process, work: Callable[[], object]) -> None:
 
 
 def leave(process: Process) -> None:
-    """Wait for the threads of a process, call its handlers, and end what is left of it."""
+    """Join the threads of a process, call its handlers, and end what is left of it."""
     _end_children(process)
     _call_all(process, process.thread_handlers, "in thread exit callback")
     join_all(process)
@@ -92,7 +92,7 @@ def leave(process: Process) -> None:
 
 
 def _end_children(process: Process) -> None:
-    """Wait for the processes that it has started; those that are daemons end with it."""
+    """Join the processes that it has started; daemons are terminated."""
     for child in [each for each in process.workers if each.daemon]:
         child.terminate()
     for child in list(process.workers):
@@ -105,8 +105,8 @@ def _is_aborted(process: Process) -> bool:
 
 
 def _registering() -> Process | None:
-    """Return the process that registers something; None if it is the real one."""
-    # Libraries that all ranks share are there after the run.
+    """Return the simulated process that registers a handler; None for the real process."""
+    # Shared libraries outlive the run.
     return None if HERE.is_foreign or HERE.is_importing else HERE.process
 
 
@@ -146,7 +146,7 @@ def _run_handlers() -> None:
     process = _registering()
     if process is not None:
         _call_all(process, process.exit_handlers, "in atexit callback")
-        # Last, for they were registered first: PyTorch makes finalizers as it is imported.
+        # Finalizers come last, as they were registered first: PyTorch makes some when imported.
         _finalize_all(process)
 
 
@@ -165,7 +165,7 @@ def _call_all(
     """Call handlers, the latest first, and print their errors as Python does."""
     for each in reversed(handlers[:]):
         if not any(each is other for other in handlers):
-            # Another has unregistered it.
+            # Another handler has unregistered it.
             continue
         function, args, kwargs = each
         try:
@@ -181,14 +181,14 @@ def _call_all(
 
 
 def _finalize_all(process: Process) -> None:
-    """What ``weakref.finalize`` has left to do at the end of a process, the latest first."""
+    """Call the pending finalizers of a process, the latest first."""
     while True:
         mine = [
             (info.index, each)
             for each, info in list(_finalize._registry.items())
             if info.atexit
             and getattr(info.index, "process", None) is process
-            # What a rank has registered with PyTorch's dispatcher may serve the others.
+            # A rank's registrations with PyTorch's dispatcher may serve other ranks.
             and info.func is not torch.library._del_library
         ]
         if not mine:

@@ -13,7 +13,7 @@ _base: Any = type(os.environ)
 
 
 class _ProcessEnviron(_base):
-    """Takes the place of the class of ``os.environ``; the object stays the same."""
+    """Replaces the class of ``os.environ``, whose object stays the same."""
 
     @property
     def _data(self) -> dict[Any, Any]:
@@ -21,7 +21,7 @@ class _ProcessEnviron(_base):
         return self.__dict__["_data"] if process is None else process.environ
 
     def __setitem__(self, key: str, value: str) -> None:
-        # Without putenv: the real process has one environment, and C code sees that.
+        # Without putenv: C code sees the environment of the real process.
         self._data[self.encodekey(key)] = self.encodevalue(value)
 
     def __delitem__(self, key: str) -> None:
@@ -37,13 +37,13 @@ def variables() -> dict[Any, Any]:
 
 
 def encoded(values: Mapping[str, str]) -> dict[Any, Any]:
-    """Return variables as ``os.environ`` keeps them."""
+    """Return variables encoded as ``os.environ`` keeps them."""
     environ: Any = os.environ
     return {environ.encodekey(k): environ.encodevalue(v) for k, v in values.items()}
 
 
 def install(patches: Patches) -> None:
-    """Give every process its own variables."""
+    """Give every process its own environment variables."""
     environ: Any = os.environ
     before = environ.__class__
     environ.__class__ = _ProcessEnviron

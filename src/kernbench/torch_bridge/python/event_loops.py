@@ -1,4 +1,4 @@
-"""Event loops of ``asyncio`` in simulated processes: their timers are due in simulated time."""
+"""Event loops of ``asyncio`` in simulated processes, with timers in simulated time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _init: Any = _Loop.__init__
 _write_to_self: Any = _Loop._write_to_self  # type: ignore[attr-defined]
 _real_clock = time.monotonic
 _LOOK_S = 0.005
-"""How long a loop waits in the operating system before others of the run have their turns."""
+"""How long a loop waits in the operating system before other ranks get their turns."""
 
 
 class _Sleep(WaitingLock):
@@ -28,10 +28,10 @@ class _Sleep(WaitingLock):
 
 
 class _Selector:
-    """What a loop waits by: for a time, for other threads, and for what is outside of the run.
+    """The selector of a loop: waits for a time, for other threads, and for the outside.
 
-    Where nothing outside can come, its waits take no real time. Else simulated time goes as the
-    real clock does, so that who waits for a real process by a deadline waits for long enough.
+    If nothing from outside of the run can happen, its waits take no real time. Otherwise simulated
+    time follows the real clock, so that a wait for a real process with a deadline is long enough.
     """
 
     def __init__(self, real: Any) -> None:
@@ -39,13 +39,13 @@ class _Selector:
         self._woken = _Sleep()
         self._woken.acquire()
         self.num_processes = 0
-        """So many real processes are waited for by threads of nobody's."""
+        """How many real processes are waited for by threads outside of the simulation."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def wake(self) -> None:
-        """Let the loop look at what another thread has given it to do."""
+        """Let the loop see the callbacks that another thread has scheduled."""
         if self._woken.locked():
             self._woken.release()
 
@@ -56,7 +56,7 @@ class _Selector:
         found = self._real.select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
-        # The loop's own pipe is one.
+        # The loop's own pipe is one of them.
         if len(self._real.get_map()) > 1 or self.num_processes:
             return self._wait_outside(timeout)
         self._woken.acquire(timeout=-1 if timeout is None else timeout)
@@ -76,7 +76,7 @@ class _Selector:
 
 
 def install(patches: Patches, clock: Callable[[], float]) -> None:
-    """Let loops that programs make wait in simulated time, which ``clock`` says in seconds."""
+    """Let programs' loops wait in simulated time; ``clock`` returns it in seconds."""
 
     def init(loop: Any, selector: Any = None) -> None:
         if HERE.process is not None and not HERE.is_foreign:
@@ -96,9 +96,9 @@ def install(patches: Patches, clock: Callable[[], float]) -> None:
 
 
 def _install_watcher(patches: Patches, watcher: Any) -> None:
-    """Let the thread that waits for a real process of a loop be none of the simulation's.
+    """Keep the thread that waits for a loop's real process outside of the simulation.
 
-    It would hold up the whole run until that process ends.
+    Inside it would block the whole run until that process ends.
     """
     add = watcher.add_child_handler
 

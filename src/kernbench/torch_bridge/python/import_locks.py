@@ -1,7 +1,7 @@
-"""Locks of imports: each process has its own, and who must wait for one yields to others.
+"""Import locks: each process has its own, and waiting for one yields to other ranks.
 
-Python locks a module by its name while it is imported. What a rank imports for itself may wait for
-the other ranks, which then import the same name.
+Python locks a module's name while it is imported. A module that a rank imports for itself may wait
+for other ranks, which then import the same name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def install(patches: Patches, is_shared: Callable[[str], bool]) -> None:
 
 
 def lock_for_all(name: str) -> Any:
-    """Return the one lock of a name, with the methods that ``importlib`` asks for."""
+    """Return the lock of a name for all processes, with the methods that ``importlib`` needs."""
     lock = _lock_of_name(name)
     if not isinstance(lock.wakeup, WaitingLock):
         lock.wakeup = WaitingLock()

@@ -1,8 +1,8 @@
-"""Locks of simulated processes: who must wait for one yields to the other ranks.
+"""Locks of simulated processes: waiting for one yields to the other ranks.
 
-Exactly one thread runs at a time. A thread that blocked in the operating system for a lock that a
-parked one holds would never wake; so the locks that programs make during a run wait in simulated
-time, and so does everything in ``threading`` and ``queue`` that is built of them.
+Exactly one thread runs at a time. A thread that blocked in the operating system for a lock held by
+a parked thread would never wake; so locks that programs make during a run wait in simulated time,
+and so does everything in ``threading`` and ``queue`` that is built of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PS_PER_S = 10**12
 
 
 class _LockWait(Handle):
-    """Ends when the lock may be free, or the time is up."""
+    """Ends when the lock may be free, or at the timeout."""
 
     def __init__(self, simulation: Simulation, timeout_s: float, label: str) -> None:
         super().__init__(simulation.env, label)
@@ -39,22 +39,22 @@ class _LockWait(Handle):
         self.is_over = False
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """Resume whoever waits, to try again."""
         if not self.is_over:
             self.is_over = True
             self.end_after(0)
 
     def forget(self) -> None:
-        """Let the clock not go to the timeout any more."""
+        """Cancel the timeout, so that the clock need not advance to it."""
         if self._timer is not None and not self._timer.done:
             self._simulation.idling.cancel(self._timer)
 
 
 class WaitingLock:
-    """``threading.Lock`` for threads of simulated processes; for others, the usual one."""
+    """``threading.Lock`` for threads of simulated processes; for other threads, a real lock."""
 
     label = "a lock of another thread"
-    """What errors call a wait for it."""
+    """How errors name a wait for it."""
 
     def __init__(self) -> None:
         self._lock = _allocate()
@@ -63,7 +63,7 @@ class WaitingLock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if self._lock.acquire(False):
             return True
-        # Nobody else runs meanwhile, so a look that takes no time is over.
+        # No other thread runs meanwhile, so that a try without a timeout has failed.
         if not blocking or timeout == 0:
             return False
         process = HERE.process
@@ -105,9 +105,9 @@ class WaitingLock:
 
 
 class _LockOfEach:
-    """A lock that a library has made as it was imported for all ranks: each process has its own.
+    """A lock that a shared library made when it was imported: each process has its own.
 
-    A rank that holds one may wait for another, which a real process would let have its own, too.
+    A rank that holds it may wait for another rank, which as a real process would have its own.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -142,7 +142,7 @@ class _LockOfEach:
 
 
 class _ReentrantLockOfEach(_LockOfEach):
-    """One that its holder may take again, with what ``threading.Condition`` asks of such a lock."""
+    """A reentrant one, with the methods that ``threading.Condition`` needs."""
 
     def _is_owned(self) -> bool:
         return bool(self._own._is_owned())
@@ -167,7 +167,7 @@ def _reentrant_lock() -> Any:
 
 
 def _is_set(event: threading.Event) -> bool:
-    """``threading.Event.is_set``: whoever looks too early lets others run."""
+    """``threading.Event.is_set``: yields if it is not set."""
     if not event._flag:  # type: ignore[attr-defined]
         process = HERE.process
         if process is not None and not HERE.is_foreign:
@@ -176,7 +176,7 @@ def _is_set(event: threading.Event) -> bool:
 
 
 def install(patches: Patches) -> None:
-    """Let what programs build of locks yield to the other ranks."""
+    """Let everything that programs build from locks yield to the other ranks."""
     patches.set_all(
         threading,
         {

@@ -1,4 +1,4 @@
-"""Loggers that a rank has changed: their levels and handlers are its own (ADR-0095)."""
+"""Loggers that a rank changes: their levels and handlers become its own (ADR-0095)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _disable = logging.disable
 
 
 class ProcessLoggers:
-    """Whose loggers the real process shows now."""
+    """Exchanges loggers: the real process holds the settings of one process at a time."""
 
     def __init__(self, base: Process) -> None:
         self._base = base
         self._loaded = base
         self._common: dict[Logger, tuple[Any, ...]] = {}
-        """Loggers that some rank has changed, as the others find them."""
+        """Loggers that some rank has changed, with their settings for the others."""
         self._common_disable = logging.root.manager.disable
 
     def install(self, patches: Patches) -> None:
-        """Keep what ranks change apart, until the run ends."""
+        """Keep the changes of each rank separate, until the run ends."""
         patches.on_close(self._forget)
-        # Functions, which are bound to a logger; methods of this object would not be.
+        # Functions bind to the logger; methods of this object would not.
         patches.set_all(
             Logger,
             {
@@ -43,7 +43,7 @@ class ProcessLoggers:
         patches.set(logging, "disable", self._disable)
 
     def load(self, process: Process) -> None:
-        """Show a process's loggers."""
+        """Make a process's loggers current."""
         before = self._loaded
         if before is process:
             return
@@ -63,7 +63,7 @@ class ProcessLoggers:
         _set_attribute(logger, name, value)
 
     def _meet(self, logger: Logger) -> None:
-        """Take note of a logger that the rank is about to change; not of what a library sets up."""
+        """Record a logger that the rank is about to change, unless a library is being set up."""
         process = HERE.process
         if process is not None and process is not self._base and logger not in self._common:
             self._common[logger] = _state_of(logger)
@@ -79,7 +79,7 @@ class ProcessLoggers:
     def _is_enabled_for(self, logger: Logger, level: int) -> bool:
         if not self._common:
             return _is_enabled(logger, level)
-        # What it has kept may be of another rank.
+        # Its cache may hold another rank's levels.
         if logger.disabled or logger.manager.disable >= level:
             return False
         return level >= logger.getEffectiveLevel()

@@ -1,4 +1,4 @@
-"""Modules: some are shared by all simulated processes, most are each one's own (``packages``)."""
+"""Modules: some are shared by all simulated processes, most are per process (``packages``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernbench.torch_bridge.python.packages import Packages
 
 
 class _Absent:
-    """In place of a module that one process has, and another has not."""
+    """Marks a module that one process has imported, and another has not."""
 
     def __bool__(self) -> bool:
         return False
@@ -29,17 +29,17 @@ _ABSENT: Any = _Absent()
 
 
 class _Finders(list[Any]):
-    """``sys.meta_path``, on which a program that wants to be first comes second."""
+    """``sys.meta_path``: finders that a program inserts at the front come second."""
 
     def insert(self, index: SupportsIndex, finder: Any) -> None:
         super().insert(index.__index__() or 1, finder)
 
 
 class ProcessModules(importlib.abc.MetaPathFinder):
-    """Notes who imports what, and lets shared libraries be imported by no rank in particular.
+    """Exchanges ranks' own modules, and imports shared libraries on behalf of no rank.
 
-    A library that is first imported inside a rank may keep something of that rank, such as the
-    default group as a default argument; the process that started all ranks has nothing to keep.
+    A library that is first imported inside a rank could keep that rank's state, such as the
+    default group as a default argument; the process that started all ranks has no such state.
     """
 
     def __init__(self, base: Process, states: LibraryStates, packages: Packages) -> None:
@@ -48,13 +48,13 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         self._packages = packages
         self._loaded = base
         self._names: list[str] = []
-        """Of modules that are a process's own; each keeps its own in this order."""
+        """Names of per-process modules; each process keeps its modules in this order."""
         self._own: set[str] = set()
         self._shared: set[str] = set()
         self._is_looking = False
 
     def install(self, patches: Patches) -> None:
-        """Take part in imports."""
+        """Install the finder, and the exchange of modules."""
         patches.set(sys, "meta_path", _Finders([self, *sys.meta_path]))
         patches.on_close(self._forget)
         benchmarks.install(patches)
@@ -62,7 +62,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         self._patches = patches
 
     def load(self, process: Process) -> None:
-        """Show a process's own modules."""
+        """Make a process's own modules current."""
         before = self._loaded
         if before is process:
             return
@@ -70,7 +70,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         names, shown, wanted = self._names, sys.modules, process.modules
         if not names:
             return
-        # Every turn of a rank comes by here: no loop of Python's as long as all have all modules.
+        # Every switch of ranks comes by here: no Python loop as long as all have all modules.
         before.modules = list(map(shown.get, names, repeat(_ABSENT)))
         wanted += repeat(_ABSENT, len(names) - len(wanted))
         shown.update(zip(names, wanted, strict=True))
@@ -81,7 +81,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
 
     @contextmanager
     def of_nobody(self) -> Iterator[None]:
-        """Be the process that started all ranks, for what they share."""
+        """Act as the process that started all ranks, for what they share."""
         before = HERE.process, HERE.is_importing
         loaded = self._loaded
         HERE.process, HERE.is_importing = self._base, True
@@ -114,7 +114,7 @@ class ProcessModules(importlib.abc.MetaPathFinder):
         return spec
 
     def executed(self, module: ModuleType) -> None:
-        """Take note of a library's module that all ranks share."""
+        """Record a shared library's module."""
         self._states.meet(module)
         if module.__name__ == benchmarks.MODULE:
             benchmarks.patch(module, self._patches)
@@ -142,7 +142,7 @@ class _BaseLoader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        # Another rank that finds it in sys.modules waits until it is complete.
+        # Another rank that finds it in sys.modules waits until its import ends.
         lock = import_locks.lock_for_all(module.__name__)
         lock.acquire()
         try:

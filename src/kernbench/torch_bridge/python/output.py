@@ -1,4 +1,4 @@
-"""What ranks print: whose is shown, and whose it is."""
+"""What ranks print: which ranks' output is shown, and with which prefix."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kernbench.torch_bridge.processes.process import HERE, Process
 
 
 class RankOutput:
-    """Stands for ``sys.stdout`` or ``sys.stderr``; each rank's lines stay whole.
+    """Replaces ``sys.stdout`` or ``sys.stderr``; each rank's lines stay whole.
 
-    ``shown`` are the ranks that are shown, None for all. What a rank prints under its debugger is
-    shown in any case, and so is what no rank prints.
+    ``shown`` are the ranks that are shown, None for all. Output under a debugger, or from outside
+    of ranks, is always shown.
     """
 
     def __init__(self, stream: Any, shown: Collection[int] | None, with_rank: bool) -> None:
@@ -22,9 +22,9 @@ class RankOutput:
         self._shown = shown
         self._with_rank = with_rank
         self._kept: dict[int, str] = {}
-        """By rank, the beginning of a line that is not at its end."""
+        """Incomplete lines, by rank."""
         self._open: int | None = None
-        """The rank whose line is on the screen without its end."""
+        """The rank whose incomplete line is on the screen."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -60,7 +60,7 @@ class RankOutput:
         self._stream.flush()
 
     def end(self) -> None:
-        """Show the beginnings of lines that never came to their end."""
+        """Show the lines that are still incomplete."""
         for rank, text in sorted(self._kept.items()):
             self._begin(rank)
             self._stream.write(text + "\n")
@@ -78,7 +78,7 @@ class RankOutput:
 
 
 def install(patches: Patches, shown: Collection[int] | None, with_rank: bool) -> None:
-    """Show what is to be shown of ``sys.stdout`` and ``sys.stderr``."""
+    """Replace ``sys.stdout`` and ``sys.stderr`` during a run."""
     if shown is None and not with_rank:
         return
     for name in ("stdout", "stderr"):

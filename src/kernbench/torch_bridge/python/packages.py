@@ -19,18 +19,18 @@ from pathlib import Path
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
 SHARED_ROOTS = ("accelerate", "datasets", "kernbench", "torch", "transformers", "triton")
-"""Distributions that all ranks share, with all that they require.
+"""Distributions that all ranks share, with all their requirements.
 
-PyTorch can be imported only once, transformers is too large to be imported by each rank, and what
-these exchange with a program must be of one class for both. ``library_state`` exchanges what they
-keep for a process.
+PyTorch can be imported only once, transformers is too large to be imported by each rank, and
+objects that they exchange with a program must have one class on both sides. ``library_state``
+exchanges the state that they keep per process.
 """
 PRIVATE_PACKAGES = ("deepspeed", "fairscale", "megatron")
-"""Packages whose modules are a rank's own although they may be installed with extension modules:
-those know nothing of the modules around them."""
+"""Packages that each rank imports for itself although they may have extension modules, as these do
+not refer to the modules around them."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of libraries, whichever environment's they are: one may build on another."""
+"""Folders of libraries, of this environment or of one that it builds on."""
 _OF_PYTHON = tuple(
     f"{Path(path).resolve()}/"
     for path in {
@@ -42,15 +42,15 @@ _DISTRIBUTION = re.compile(r"[\w.-]+")
 
 
 class Packages:
-    """Says of each module whether it is one rank's own."""
+    """Decides which modules each rank imports for itself."""
 
     def __init__(self, asked: Collection[str]) -> None:
         self._asked = frozenset(asked)
-        # Other modules of this process hold what they have of these.
+        # Modules of this process refer to them already.
         self._decided = {name.partition(".")[0]: False for name in sys.modules}
 
     def is_private(self, fullname: str, spec: ModuleSpec) -> bool:
-        """Return whether each rank gets a module of its own by this specification."""
+        """Return whether each rank gets its own module for this specification."""
         where = _place_of(spec)
         if where is None:
             return False
@@ -68,7 +68,7 @@ class Packages:
         return found
 
     def _is_own(self, top: str, path: Path) -> bool:
-        """Decide about an installed package by any file of it, or by its folder."""
+        """Decide for an installed package by any file of it, or by its folder."""
         if top in PRIVATE_PACKAGES:
             return True
         if top in self._shared:
@@ -82,7 +82,7 @@ class Packages:
 
 
 def check_private(names: Collection[str], folder: Path) -> None:
-    """Refuse what cannot be imported by each rank, of a program that is run from ``folder``.
+    """Refuse packages that ranks cannot import separately; the program runs from ``folder``.
 
     Raises:
         UnknownNameError: There is no such package.
@@ -94,14 +94,14 @@ def check_private(names: Collection[str], folder: Path) -> None:
         if top != name:
             raise UsageError(
                 f"--private takes a whole package, but got {name}; a part of one cannot be "
-                f"imported apart: give {top}"
+                f"imported separately: give {top}"
             )
         if name in sys.stdlib_module_names:
             raise UsageError(f"--private {name}: a part of Python itself, which all ranks share")
         if name in sys.modules:
             raise UsageError(
                 f"--private {name}: kernbench or PyTorch uses it, so all ranks share it; only "
-                "what nobody has imported before the program can be each rank's own"
+                "packages that are not imported before the program starts can be private"
             )
         if PathFinder.find_spec(name, path) is None:
             known = {each.name for each in pkgutil.iter_modules(path)}
@@ -115,7 +115,7 @@ def _place_of(spec: ModuleSpec) -> str | None:
 
 
 def _has_extensions(folder: Path) -> bool:
-    """Return whether a folder has extension modules, which hold on to the modules around them."""
+    """Return whether a folder has extension modules, which refer to the modules around them."""
     return any(
         name.endswith(tuple(EXTENSION_SUFFIXES)) and not name.startswith("lib")
         for _, _, names in os.walk(folder)
@@ -124,7 +124,7 @@ def _has_extensions(folder: Path) -> bool:
 
 
 def _packages_required_by(roots: Collection[str]) -> Iterator[str]:
-    """Yield the packages of installed distributions, and of those that they cannot do without."""
+    """Yield the packages of installed distributions, and of all that they require."""
     pending, met = list(roots), set[str]()
     while pending:
         name = re.sub(r"[-_.]+", "-", pending.pop()).lower()

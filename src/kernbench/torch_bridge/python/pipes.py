@@ -17,7 +17,7 @@ _wait = multiprocessing.connection.wait
 
 
 class _Direction:
-    """What is under way from one end of a pipe to the other."""
+    """The objects under way in one direction of a pipe."""
 
     def __init__(self) -> None:
         self.objects: deque[Any] = deque()
@@ -30,16 +30,16 @@ class _Direction:
         return bool(self.objects) or not self.num_writers
 
     def wake(self) -> None:
-        """Let those look again who wait for something to read."""
+        """Resume whoever waits for something to read."""
         for watcher in self.watchers:
             watcher.set()
 
 
 class PipeEnd:
-    """Stands for ``multiprocessing.connection.Connection``.
+    """Replaces ``multiprocessing.connection.Connection``.
 
-    Objects are handed over as they are, as queues do. A process that is given an end has a handle
-    of its own, so each can close its.
+    Objects are passed without pickling, as in queues. A process that receives an end gets its own
+    handle of it, so that each can close its handle.
     """
 
     def __init__(self, reads: _Direction | None, writes: _Direction | None) -> None:
@@ -117,16 +117,16 @@ class PipeEnd:
         return bool(wait_for_ends([self], timeout))
 
     def is_ready(self) -> bool:
-        """Return whether reading need not wait."""
+        """Return whether a read would not block."""
         return self._reads is not None and self._reads.is_ready
 
     def watch(self, watcher: threading.Event) -> None:
-        """Let an event be set whenever there may be something to read."""
+        """Set an event whenever there may be something to read."""
         if self._reads is not None:
             self._reads.watchers.append(watcher)
 
     def forget(self, watcher: threading.Event) -> None:
-        """Let it not be set any more."""
+        """No longer set the event."""
         if self._reads is not None:
             self._reads.watchers.remove(watcher)
 
@@ -145,7 +145,7 @@ def pipe(duplex: bool = True) -> tuple[PipeEnd, PipeEnd]:
 
 
 def wait_for_ends(ends: Sequence[PipeEnd], timeout: float | None = None) -> list[PipeEnd]:
-    """Block the calling rank until some of the ends can be read, or the time is over; those."""
+    """Block the calling rank until some ends can be read, or until the timeout; return those."""
     watcher = threading.Event()
     for end in ends:
         end.watch(watcher)

@@ -19,7 +19,7 @@ from kernbench.torch_bridge.python import pipes
 from kernbench.torch_bridge.python.locks import SimulatedLock
 from kernbench.torch_bridge.python.shared_objects import SHARED_OBJECTS, SharedObjects
 
-# The module's functions are those of a context that was made when it was imported.
+# The module's functions belong to a context that is made at import.
 _OWNERS = (multiprocessing, torch.multiprocessing)
 _SHARED = (
     *SHARED_OBJECTS,
@@ -37,26 +37,26 @@ _SHARED = (
 
 
 class RankQueue(queue.Queue[Any]):
-    """A queue between ranks, or between them and what has spawned them.
+    """A queue between ranks, or between them and the process that spawned them.
 
-    Objects are handed over as they are: tensors of a device stay where they are.
+    Objects are passed without pickling: device tensors stay on their devices.
     """
 
     def close(self) -> None:
-        """Accept it: no thread feeds a pipe."""
+        """Accept it: there is no feeder thread to end."""
 
     join_thread = cancel_join_thread = close
 
 
 def is_shared(value: object) -> bool:
-    """Return whether ranks that are given a value get the value itself, not a copy."""
+    """Return whether ranks that receive a value get the value itself, not a copy."""
     return isinstance(value, _SHARED)
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedTorchError(
-            f"multiprocessing.{name} in a simulated process: it would wait outside of the "
+            f"multiprocessing.{name} in a simulated process: it would block outside of the "
             "simulation; use multiprocessing.Queue, or torch.distributed"
         )
 
@@ -64,7 +64,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 
 
 def install(patches: Patches) -> None:
-    """Let what ranks share wait in simulated time."""
+    """Let queues and locks between ranks wait in simulated time."""
     made: dict[str, Callable[..., Any]] = {
         "Queue": lambda maxsize=0: RankQueue(maxsize),
         "JoinableQueue": lambda maxsize=0: RankQueue(maxsize),

@@ -1,4 +1,4 @@
-"""Threads that simulated processes start: each runs beside its rank's main thread."""
+"""Threads of simulated processes: each takes turns with its rank's main thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _is_alive = threading.Thread.is_alive
 
 
 Inside = Callable[[Process], AbstractContextManager[Any]]
-"""What surrounds the code of every thread of a process."""
+"""The context in which all threads of a process run their code."""
 
 
 class RankThreads:
@@ -64,7 +64,7 @@ class RankThreads:
             thread.run = target  # type: ignore[method-assign]
             return thread
 
-        # CUDA's current device and streams are a thread's own.
+        # CUDA's current device and streams are per thread.
         own = ThreadState(process.first_sip_id)
 
         def before() -> None:
@@ -84,18 +84,18 @@ class RankThreads:
 
 
 def show_daemon(thread: threading.Thread, is_daemon: bool) -> None:
-    """Let a thread say whether it is a daemon, and with it those that it makes.
+    """Set whether a thread reports to be a daemon, which threads that it starts inherit.
 
-    Really each is one, lest Python waits for it at its end; what the simulated process waits for at
-    its own is for the program to say.
+    Really all are daemons, lest Python waits for them at its end; which ones the simulated process
+    waits for is up to the program.
     """
     thread._daemonic = is_daemon  # type: ignore[attr-defined]
 
 
 def join_all(process: Process) -> None:
-    """Wait for the threads that a process still has, as Python does at its end."""
+    """Join the remaining threads of a process, as Python does at its end."""
     simulation = process.session.run.simulation
-    # What executors do when Python ends; of other processes they must not know it.
+    # What executors check when Python ends; only those of this process may see it.
     executors._shutdown = True
     for started in list(process.threads):
         work = executors._threads_queues.get(started.thread)
@@ -107,7 +107,7 @@ def join_all(process: Process) -> None:
 
 
 def end_daemons(process: Process) -> None:
-    """End the threads that a process does not wait for."""
+    """Abort the daemon threads of a process."""
     simulation = process.session.run.simulation
     for started in list(process.threads):
         if started.rank is not None and started.rank.alive:
@@ -117,7 +117,7 @@ def end_daemons(process: Process) -> None:
 
 
 def end_thread(thread: threading.Thread) -> None:
-    """End a thread of a simulated process where it waits."""
+    """Abort a thread of a simulated process where it waits."""
     started = _rank_thread_of(thread)
     if started is not None and started.rank is not None and started.rank.alive:
         started.rank.abort()
@@ -127,10 +127,10 @@ def _run_as_thread(run: Callable[[], None], thread: threading.Thread) -> None:
     try:
         run()
     except (SystemExit, CtrlC):
-        # Of Ctrl-C main is told.
+        # Ctrl-C is passed on to main.
         return
     except BaseException:
-        # One thread's end is not the process's: Python prints the error and continues.
+        # An error ends only its thread: Python prints it and continues.
         kind, error, traceback = sys.exc_info()
         own = None if traceback is None else traceback.tb_next
         arguments = threading.ExceptHookArgs([kind, error, own, thread])
@@ -177,7 +177,7 @@ def _rank_thread_is_alive(thread: threading.Thread) -> bool:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Wait for a new thread's sign of life as usual: it gives it before it waits for its turn."""
+    """Wait as usual for a new thread to start: it reports that before it waits for its turn."""
     before, HERE.is_foreign = HERE.is_foreign, True
     try:
         yield

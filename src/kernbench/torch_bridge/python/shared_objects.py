@@ -1,4 +1,4 @@
-"""``multiprocessing.Manager()`` among ranks: it serves objects where they are, from no process."""
+"""``multiprocessing.Manager()`` among ranks, which share its objects without a server process."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _Value: Any = vars(managers)["Value"]
 
 
 class SharedDict(dict[Any, Any]):
-    """What ``Manager().dict()`` gives."""
+    """The result of ``Manager().dict()``."""
 
 
 class SharedList(list[Any]):
-    """What ``Manager().list()`` gives."""
+    """The result of ``Manager().list()``."""
 
 
 class SharedArray(array.array):  # type: ignore[type-arg]
-    """What ``Manager().Array()`` gives."""
+    """The result of ``Manager().Array()``."""
 
     def __new__(cls, typecode: str, values: Iterable[Any], lock: bool = True) -> Self:
         return super().__new__(cls, typecode, values)
 
 
 class SharedObjects(managers.SyncManager):
-    """A manager whose objects are handed over as they are, as what goes through a queue is."""
+    """A manager whose objects are passed without copies or proxies, as through queues."""
 
     def __init__(self, made: dict[str, Callable[..., Any]]) -> None:
-        # Nothing of the base: it would prepare to start a server.
+        # The base class's constructor would prepare to start a server.
         self.__dict__.update(
             made,
             dict=SharedDict,
@@ -65,4 +65,4 @@ SHARED_OBJECTS = (
     managers.Namespace,
     _Value,
 )
-"""Types of what ranks share, not copy."""
+"""Types of objects that ranks share instead of copying."""
