@@ -1,4 +1,4 @@
-"""``torch.library`` in simulated processes: each has operators and kernels of its own."""
+"""``torch.library`` in simulated processes: each has its own operators and kernels."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _redispatch = OpOverload.redispatch
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _OF_DEVICES = (BACKEND, *COMPOSITES)
 _OWN_KERNELS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.Undefined)
-"""The keys to which kernels of devices redispatch for PyTorch's: a composite key is no other."""
+"""The keys to which device kernels redispatch for PyTorch's own kernel."""
 
 
 def install(patches: Patches) -> None:
-    """Let processes register what their devices run."""
+    """Let processes register operators and kernels for their devices."""
     trampolines = Trampolines(_plain_library)
     patches.on_close(trampolines.close)
     _share_custom_operators()
@@ -49,7 +49,7 @@ def install(patches: Patches) -> None:
     own.install(patches)
     patches.set(torch.library, "get_kernel", lambda op, key: _kernel_of(trampolines, op, key))
     patches.set(OpOverload, "redispatch", _redispatch_below)
-    # Nobody traces: a wrapped kernel is the kernel.
+    # Nothing is traced, so that a wrapped kernel is the kernel itself.
     patches.set(library_triton, "wrap_triton_enabled_default", False)
 
 
@@ -59,15 +59,15 @@ def _plain_library(namespace: str) -> torch.library.Library:
 
 
 def _make_proxy(trampolines: Trampolines, kind: str, namespace: str, *args: Any) -> Any:
-    """Return what a library of PyTorch's registers through."""
+    """Return the object through which a library of PyTorch's registers."""
     process = registering()
-    # Every rank makes the namespace its own, and they share one dispatcher.
+    # Every rank may define the same namespace, but they share one dispatcher.
     kind = "FRAGMENT" if kind == "DEF" and process is not None else kind
     return _Library(trampolines, process, _make_library(kind, namespace, *args), namespace)
 
 
 def _looked_at(trampolines: Trampolines, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of libraries, of which some are older than the run."""
+    """Return a method that also works for libraries older than the run."""
 
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ def _looked_at(trampolines: Trampolines, original: Callable[..., Any]) -> Callab
 
 
 class _Library:
-    """What a ``torch.library.Library`` has in place of C++'s."""
+    """Replaces the C++ object inside a ``torch.library.Library``."""
 
     def __init__(
         self, trampolines: Trampolines, maker: Process | None, real: Any, namespace: str
@@ -114,13 +114,13 @@ class _Library:
         if key not in torch._C.DispatchKey.__members__ or not full_name.startswith(
             f"{self._namespace}::"
         ):
-            # For PyTorch's own error.
+            # To raise PyTorch's own error.
             self.real.impl(name, key, function, with_keyset)
         process.registrations.add(full_name, key, kernel)
         self._trampolines.place(full_name, key)
 
     def register_ad_inplace_or_view_fallback(self, name: str) -> None:
-        """Let PyTorch follow what an operator writes, if no other rank's has."""
+        """Let PyTorch track an operator's writes, unless another rank's registration does so."""
         if not has_kernel(f"{self._namespace}::{name}", "ADInplaceOrView"):
             self.real.register_ad_inplace_or_view_fallback(name)
 
@@ -137,12 +137,12 @@ class _Library:
             process.registrations.fallback = Kernel(self, function, with_keyset)
         else:
             raise UnsupportedTorchError(
-                f"Library.fallback for {key} in a simulated process: it would be that of all "
+                f"Library.fallback for {key} in a simulated process: it would apply to all "
                 f"ranks; register kernels of single operators, or a fallback for {BACKEND}"
             )
 
     def reset(self) -> None:
-        """Take back what was defined and registered through this."""
+        """Remove what was defined and registered through this."""
         if self._maker is None:
             SHARED.remove_for_all(self)
         else:
@@ -152,19 +152,19 @@ class _Library:
 
 
 def _share_custom_operators() -> None:
-    """Take those that were made before any run."""
+    """Adopt custom operators that were made before any run."""
     for name, made in list(custom_ops.OPDEFS.items()):
         functions: dict[str | None, Callable[..., Any]] = made._backend_fns
         function = functions.get("cuda") or functions.get(None)
         known = SHARED.find(name, *_OF_DEVICES)
-        # One that was made anew is another.
+        # One that was redefined is a different one.
         is_new = known is None or (type(known.owner) is type(made) and known.owner is not made)
         if function is not None and is_new:
             SHARED.add(name, BACKEND, Kernel(made, function, False))
 
 
 def _kernel_of(trampolines: Trampolines, op: Any, key: Any) -> Any:
-    """``torch.library.get_kernel``: what the calling process has at that time."""
+    """``torch.library.get_kernel``: the calling process's kernel at the time of the call."""
     process = HERE.process
     if process is None or not isinstance(op, (str, OpOverload)):
         return _get_kernel(op, key)
@@ -197,7 +197,7 @@ class _Boxed:
 
 
 def _call_original(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call an operator for PyTorch's own kernel of a device."""
+    """Call an operator with PyTorch's own kernel for a device."""
     process = HERE.process
     assert process is not None
     once = process.registrations.once
@@ -210,7 +210,7 @@ def _call_original(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _redispatch_below(self: Any, /, keyset: Any, *args: Any, **kwargs: Any) -> Any:
-    """``OpOverload.redispatch``: to the kernel of a device, which C++ has not."""
+    """``OpOverload.redispatch``, also to kernels of devices, which C++ does not have."""
     key = keyset.highestPriorityTypeId()
     if HERE.process is None or key not in _OWN_KERNELS:
         return _redispatch(self, keyset, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What ``torch.library`` keeps beside the dispatcher: of each process its own."""
+"""What ``torch.library`` keeps in Python besides the dispatcher, per process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernbench.torch_bridge.processes.process import HERE, Process
 
 
 def install(patches: Patches) -> None:
-    """Let each process have its own."""
+    """Give each process its own tables."""
     patches.set(torch.library, "_impls", _Names(torch.library._impls))
     for name in ("OPDEF_TO_LIB", "OPDEFS"):
         patches.set(custom_ops, name, _Own(name, getattr(custom_ops, name)))
@@ -22,12 +22,12 @@ def install(patches: Patches) -> None:
 
 
 def registering() -> Process | None:
-    """Return the process that registers something; None if it is for all."""
+    """Return the process that registers something; None if it is for all processes."""
     return None if HERE.is_importing else HERE.process
 
 
 class _Names:
-    """What PyTorch remembers of kernels: with ``allow_override=False`` there is one of each."""
+    """PyTorch's set of registered names: with ``allow_override=False`` each occurs once."""
 
     def __init__(self, shared: set[str]) -> None:
         self._shared = shared
@@ -48,7 +48,7 @@ class _Names:
 
 
 class _Own(MutableMapping[str, Any]):
-    """What PyTorch keeps of custom operators: each process's own, beside those of all."""
+    """A table of custom operators: the process's own entries, then those of all processes."""
 
     def __init__(self, name: str, shared: MutableMapping[str, Any]) -> None:
         self._name = name
@@ -60,7 +60,7 @@ class _Own(MutableMapping[str, Any]):
             return self._shared
         kept = process.registrations.custom
         if self._name not in kept:
-            # Custom operators live as long as their programs hold them.
+            # Custom operators live as long as their programs refer to them.
             kept[self._name] = type(self._shared)()
         return kept[self._name]
 
@@ -88,7 +88,7 @@ class _Entries:
         self._shared = shared
 
     def find(self, name: str) -> Any:
-        """Return what there is of an operator; registering adds to it."""
+        """Return the entry of an operator, which is made if missing."""
         process = registering()
         if process is None or name in self._shared._data:
             return self._shared.find(name)
@@ -98,7 +98,7 @@ class _Entries:
         return kept.entries.find(name)
 
     def get(self, name: str) -> Any:
-        """Return the same, or None."""
+        """Return the entry of an operator, or None."""
         process = registering()
         found = self._shared._data.get(name)
         if found is None and process is not None and process.registrations.entries is not None:

@@ -1,7 +1,7 @@
-"""What PyTorch's dispatcher has of processes' operators and kernels: one of each for all ranks.
+"""PyTorch's dispatcher, shared by all ranks: it calls the kernels of the calling process.
 
-Ranks share one dispatcher. It gets one kernel for each operator and key, which calls that of the
-process that it is called in.
+It gets one kernel for each operator and key, a trampoline, which calls the kernel of the process in
+which it is called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernbench.torch_bridge.processes.registrations import (
 _computed_kernel = torch._C._dispatch_get_computed_kernel_for_dispatch_key
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _AUTOGRAD_OF_TENSORS = ("AutogradCPU", "AutogradMeta")
-"""The keys that tensors of devices have in C++, with data and without."""
+"""The keys that device tensors have in C++, with data and without."""
 _COMPOSITE = "CompositeImplicitAutograd"
 _IN_PLACE_OF = {
     "Autograd": _AUTOGRAD_OF_TENSORS,
@@ -37,17 +37,17 @@ _IN_PLACE_OF = {
     "CompositeExplicitAutograd": ("CPU", "Meta"),
     "CompositeExplicitAutogradNonFunctional": ("CPU", "Meta"),
 }
-"""Where the dispatcher comes to instead, of an operator that has kernels already."""
+"""The key that the dispatcher reaches instead, for an operator that has kernels already."""
 _AFTER = {
     "Autograd": torch._C._after_autograd_keyset,
     "ADInplaceOrView": torch._C._after_ADInplaceOrView_keyset,
 }
-"""What is left to do where a process has nothing to do for a key."""
+"""What to do if a process has no kernel for a key."""
 
 
 @dataclass(slots=True)
 class _Operator:
-    """One that ranks have defined."""
+    """An operator that ranks have defined."""
 
     library: torch.library.Library
     schema: str
@@ -55,7 +55,7 @@ class _Operator:
 
 
 class Trampolines:
-    """The dispatcher's half of a run's operators and kernels."""
+    """A run's operators and trampolines in the dispatcher."""
 
     def __init__(self, library: Callable[[str], torch.library.Library]) -> None:
         self._library_of = library
@@ -63,16 +63,16 @@ class Trampolines:
         """By namespace."""
         self._operators: dict[str, _Operator] = {}
         self._placed: dict[tuple[str, str], Any] = {}
-        """The kernels that were there before, by operator and key."""
+        """The dispatcher's kernels before the run, by operator and key."""
 
     def define(
         self, namespace: str, owner: object, process: Process, schema: str, *more: Any
     ) -> str:
-        """Define an operator, or note that another rank's is this one too; return its name.
+        """Define an operator, or check it against another rank's definition; return its name.
 
         Raises:
-            UsageError: The other rank's has another schema.
-            RuntimeError: There is one already, or the schema is none.
+            UsageError: The other rank's definition has a different schema.
+            RuntimeError: It exists already, or the schema is invalid.
         """
         name = schema.split("(")[0].strip()
         qualname = f"{namespace}::{name}"
@@ -80,7 +80,7 @@ class Trampolines:
         if known is None or process in known.owners.values():
             library = self._library_of(namespace)
             assert library.m is not None
-            # PyTorch's own error if there is one already.
+            # Raises PyTorch's own error if the operator exists already.
             library.m.define(schema, *more)
             library._op_defs.add(qualname)
             known = self._operators[qualname] = _Operator(library, schema)
@@ -95,7 +95,7 @@ class Trampolines:
         return name
 
     def release(self, owner: object) -> None:
-        """Let go of the operators that were defined through something."""
+        """Release the operators that were defined through a library."""
         for name, operator in list(self._operators.items()):
             operator.owners.pop(owner, None)
             if not operator.owners:
@@ -104,16 +104,16 @@ class Trampolines:
                 self._placed = {each: old for each, old in self._placed.items() if each[0] != name}
 
     def close(self) -> None:
-        """Take everything out of the dispatcher."""
+        """Remove everything from the dispatcher."""
         for operator in self._operators.values():
             operator.library._destroy()
         for library in self._libraries.values():
             library._destroy()
 
     def place(self, name: str, key: str) -> None:
-        """Let the dispatcher call what processes have registered for a key."""
+        """Let the dispatcher call the kernels that processes have registered for a key."""
         if key == BACKEND:
-            # The observer asks; a composite would be taken apart before it comes there.
+            # The observer looks it up, but a composite would be decomposed before it.
             keys: tuple[str, ...] = _AUTOGRAD_OF_TENSORS if has_kernel(name, _COMPOSITE) else ()
         elif key == f"Autograd{BACKEND}":
             keys = _AUTOGRAD_OF_TENSORS
@@ -129,10 +129,10 @@ class Trampolines:
                 self._place(name, each)
 
     def original(self, name: str, key: str) -> Any:
-        """Return the kernel that was there before any rank's.
+        """Return the kernel that the dispatcher had before any rank's.
 
         Raises:
-            KeyError: None of them has one.
+            KeyError: It had none.
         """
         return self._placed[name, key]
 
@@ -144,13 +144,13 @@ class Trampolines:
             library = self._libraries[namespace] = self._library_of(namespace)
         assert library.m is not None
         with warnings.catch_warnings():
-            # PyTorch says of the first one that it replaces another.
+            # PyTorch warns that the first one replaces another.
             warnings.simplefilter("ignore")
             library.m.impl(name, key, partial(_call_own, name, key, before), True)
 
 
 def _computed(name: str, key: str) -> Any:
-    """Return what the dispatcher calls for a key, None if it has nothing."""
+    """Return the function that the dispatcher calls for a key, None if it has none."""
     try:
         return _computed_kernel(name, getattr(torch._C.DispatchKey, key))
     except RuntimeError:
@@ -158,7 +158,7 @@ def _computed(name: str, key: str) -> Any:
 
 
 def _call_own(name: str, key: str, before: Any, keyset: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call the kernel of the process that this is; without one, the kernel that was there."""
+    """Call the calling process's kernel; if it has none, the dispatcher's kernel before the run."""
     process = HERE.process
     own = None if process is None else process.registrations
     if own is not None:
@@ -184,7 +184,7 @@ def _call_own(name: str, key: str, before: Any, keyset: Any, /, *args: Any, **kw
 
 
 def _skips_autograd(own: Registrations, name: str) -> bool:
-    """Return whether a composite operator has a kernel for devices, as which it has no gradient."""
+    """Return whether a composite operator has a device kernel, and therefore no gradient."""
     return (
         own.find(name, BACKEND) is not None
         and own.find(name, f"Autograd{BACKEND}", "Autograd") is None
@@ -193,12 +193,12 @@ def _skips_autograd(own: Registrations, name: str) -> bool:
 
 
 def _keys_of(key: str, is_on_device: bool) -> tuple[str, ...]:
-    """Return the keys that programs may have registered a kernel for, in the order of CUDA's."""
+    """Return the keys for which programs may have registered a kernel, in CUDA's order."""
     if key in _AUTOGRAD_OF_TENSORS:
         own = f"Autograd{BACKEND}" if is_on_device else key
         return own, "Autograd", _COMPOSITE
     if key in ("CPU", "Meta"):
-        # A device's tensor is here because C++ takes it for the CPU's.
+        # A device tensor arrives under this key because C++ has it on the CPU.
         own_keys = () if is_on_device and key == "CPU" else (key,)
         return *own_keys, *COMPOSITES, _COMPOSITE
     return (key,)

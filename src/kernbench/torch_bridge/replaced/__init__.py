@@ -1,1 +1,1 @@
-"""Parts of PyTorch that suppose a GPU or a compiler, replaced."""
+"""Replacements for parts of PyTorch that assume a GPU or a compiler."""

@@ -1,7 +1,7 @@
-"""Which kind of attention a program asks for: each of CUDA's fast ones is flash attention here.
+"""The kinds of attention that a program allows: all of CUDA's fast ones are flash attention.
 
-PyTorch's choice for the CPU, which is asked here, knows of flash attention and of plain operations
-only: a program that allows memory-efficient or cuDNN's attention alone would find none.
+PyTorch's choice for the CPU, which is used here, knows only flash attention and plain operations: a
+program that allows only memory-efficient or cuDNN attention would have no choice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KINDS = (_FLASH, "mem_efficient", "cudnn")
 
 
 def install(patches: Patches) -> None:
-    """Let C++ allow flash attention while the program allows any of them."""
+    """Let C++ allow flash attention while the program allows any fast kind."""
     allowed = {kind: getattr(_C, f"_get_{kind}_sdp_enabled")() for kind in _KINDS}
     set_flash = _C._set_sdp_use_flash
     patches.on_close(set_flash, allowed[_FLASH])

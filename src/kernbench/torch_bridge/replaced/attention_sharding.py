@@ -1,7 +1,7 @@
-"""How attention of DTensors is sharded: PyTorch says it of a device's attention, not of its host's.
+"""Sharding of DTensors' attention: PyTorch has rules for a device's attention, not the host's.
 
-The simulation's tensors hold their data on the host, so DTensor is asked for its rule of the
-operation that PyTorch picks there. It is that of a device: by batch, by heads, or not at all.
+C++ has simulated tensors on the host, so DTensor looks up a rule for the operation that PyTorch
+chooses there. It gets the rule of a device: by batch, by heads, or not at all.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _OPERATIONS = {
     _aten._scaled_dot_product_flash_attention_for_cpu.default: 2,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 3,
 }
-"""And how many results they have; all of these and all arguments have batch and heads first."""
+"""And how many results they have; batch and heads are the first dims of results and arguments."""
 _BATCH, _HEADS = 0, 1
 _FILTERS = ("full_mesh_strategy_filter", "is_valid_strategy_cb")
-"""What releases of PyTorch call that which says whether a way of sharding is possible."""
+"""Names, in different releases, of the function that checks whether a sharding is possible."""
 _FILTER = next(
     each for each in _FILTERS if each in signature(expand_to_full_mesh_op_strategy).parameters
 )
 
 
 def install(patches: Patches) -> None:
-    """Let DTensor know it, where PyTorch has no rule of its own."""
+    """Give DTensor the rule, if PyTorch has none of its own."""
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
     for operation, outputs in _OPERATIONS.items():
         if operation in propagator.op_strategy_funcs:
@@ -45,7 +45,7 @@ def install(patches: Patches) -> None:
 
 
 def _strategy(outputs: int, schema: Any) -> Any:
-    """Return all ways to shard a call."""
+    """Return all shardings of a call."""
     mask = schema.kwargs_schema.get("attn_mask")
     found = []
     for placement in (Replicate(), Shard(_BATCH), Shard(_HEADS)):
@@ -55,7 +55,7 @@ def _strategy(outputs: int, schema: Any) -> Any:
         found.append(way)
 
     def is_possible(inputs: Sequence[Any], _: Any) -> bool:
-        # DTensor moves no keyword argument: a mask must be sharded already as it is needed.
+        # DTensor does not redistribute keyword arguments: a mask must have the right sharding.
         return mask is None or inputs[-1].placements == mask.strategies[0].output_spec.placements
 
     return expand_to_full_mesh_op_strategy(
@@ -68,7 +68,7 @@ def _strategy(outputs: int, schema: Any) -> Any:
 
 
 def _of_mask(shape: Sequence[int], placement: Any) -> Any:
-    """Return how a mask is sharded, which may have fewer dims, or dims of length 1."""
+    """Return the sharding of a mask, which may have fewer dims, or dims of length 1."""
     if isinstance(placement, Shard):
         dim = placement.dim + len(shape) - 4
         if dim >= 0 and shape[dim] > 1:

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` returns: nothing is compiled, and modules look as if they were."""
+"""``torch.compile`` without compiling; modules look as if they were compiled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING_COMPILED = (
 
 
 def compile_nothing(model: Any = None, **options: Any) -> Any:
-    """``torch.compile``, which leaves everything as it is; one rank says so for all."""
+    """``torch.compile``, which compiles nothing, and warns of that once per run."""
     if model is None:
         return lambda given: compile_nothing(given, **options)
     warn_once("compile", NOTHING_COMPILED)
@@ -26,9 +26,9 @@ def compile_nothing(model: Any = None, **options: Any) -> Any:
 
 
 class OptimizedModule(torch.nn.Module):
-    """Stands for PyTorch's own: a module around the one that was given.
+    """Replaces PyTorch's class: a module around the original one.
 
-    Programs unwrap it by ``_orig_mod``, and its states have that in their names.
+    Programs unwrap it by ``_orig_mod``, which is also in the names of its state dict.
     """
 
     _orig_mod: torch.nn.Module
@@ -77,7 +77,7 @@ class OptimizedModule(torch.nn.Module):
         return len(self._orig_mod)
 
     def __bool__(self) -> bool:
-        # It need not have a length.
+        # The original may have no length.
         return True
 
     def __dir__(self) -> Iterable[str]:
@@ -85,5 +85,5 @@ class OptimizedModule(torch.nn.Module):
 
 
 def _inner(made: OptimizedModule) -> torch.nn.Module | None:
-    """Return the module that one is around; None while it is made, or copied."""
+    """Return the original module; None during construction or copying."""
     return made.__dict__.get("_modules", {}).get("_orig_mod")

@@ -1,6 +1,6 @@
-"""Context parallel attention: PyTorch keeps in its modules what each rank must have of its own.
+"""Context parallel attention, whose module-level state in PyTorch becomes per rank.
 
-Its ring attention is that of CUDA's flash operation, which is done here by the CPU's.
+Its ring attention uses CUDA's flash operation, which is computed by the CPU's here.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _Options: Any = ring._ContextParallelOptions
 
 
 class ContextParallel:
-    """What one process has set."""
+    """The settings of one process."""
 
     def __init__(self) -> None:
         self.options = dict(vars(ring._cp_options))
         self.wrap: Callable[..., Any] | None = None
-        """Gives attention its sharded operands, inside ``context_parallel``."""
+        """The patch that shards attention's operands, inside ``context_parallel``."""
         self.handlers: Any = None
-        """The DTensor handlers to come back to; None outside of context parallel attention."""
+        """The DTensor handlers to restore; None outside of context parallel attention."""
 
 
 def _own() -> ContextParallel:
@@ -53,7 +53,7 @@ def _option(name: str) -> property:
 
 
 class _ProcessOptions(_Options):
-    """Takes the place of the class of PyTorch's options; the object stays the same."""
+    """Replaces the class of PyTorch's options, whose object stays the same."""
 
     convert_to_f32 = _option("convert_to_f32")
     enable_load_balance = _option("enable_load_balance")
@@ -61,7 +61,7 @@ class _ProcessOptions(_Options):
 
 
 def install(patches: Patches) -> None:
-    """Let every process be inside its own context, and flash attention run on the CPU."""
+    """Give every process its own context, and compute flash attention on the CPU."""
     options: Any = ring._cp_options
     before = options.__class__
     options.__class__ = _ProcessOptions
@@ -108,13 +108,13 @@ class _SharedRules:
             _rules().unregister_cp_sharding_rules()
 
     def close(self) -> None:
-        """Forget the rules of processes that ended inside."""
+        """Remove the rules of processes that ended inside a context."""
         if self._inside:
             _rules().unregister_cp_sharding_rules()
 
 
 def _rules() -> Any:
-    """Return PyTorch's module of the rules, which imports its whole compiler."""
+    """Return PyTorch's module of the rules; importing it imports the whole compiler."""
     name = "torch.distributed.tensor.experimental._context_parallel._sharding_rules"
     return importlib.import_module(name)
 
@@ -124,7 +124,7 @@ def _dispatcher() -> Any:
 
 
 def _distribute(fn: Any, fn_module: Any, device_mesh: Any, input_fn: Any, output_fn: Any) -> None:
-    """Let the calling process's attention be that of shards on a mesh."""
+    """Make the calling process's attention operate on shards over a mesh."""
 
     def wrap(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = input_fn(None, args, kwargs, device_mesh)
@@ -141,7 +141,7 @@ def _attention_like(original: Any) -> Any:
     def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
         tensors = (*args[:4], kwargs.get("attn_mask"))
         if has_torch_function(tensors):
-            # A class of tensors of its own may look for this function, not for the original.
+            # A tensor subclass may compare with this function, not with the original.
             return handle_torch_function(scaled_dot_product_attention, tensors, *args, **kwargs)
         process = HERE.process
         own = None if process is None else process.context_parallel
@@ -166,7 +166,7 @@ def _ring_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Ask for the operation that the ring is made of; C++ would choose the CPU's."""
+    """Call the operation on which the ring is built; C++ would choose the CPU's."""
     if attn_mask is not None:
         raise UnsupportedTorchError("context parallel attention takes no attn_mask")
     if torch.is_autocast_enabled(DEVICE_TYPE):
@@ -190,7 +190,7 @@ def _flash(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """CUDA's flash operation, done by the CPU's."""
+    """CUDA's flash operation, computed by the CPU's."""
     out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, scale=scale
     )

@@ -1,7 +1,7 @@
-"""PyTorch's control flow as operations (``torch.cond``, ``while_loop``, ``scan``): as in Python.
+"""PyTorch's control-flow operations (``torch.cond``, ``while_loop``, ``scan``), run as Python.
 
-PyTorch would compile its branches and bodies. Here nothing is compiled: what the program gave is
-called, autograd sees the operations in it, and a condition on a device is read by the host.
+PyTorch would compile branches and bodies. Here they are called: autograd sees the operations in
+them, and a condition on a device is read by the host.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
 
 
 def install(patches: Patches) -> None:
-    """Let the functions of PyTorch, which check what they are given, call these."""
+    """Let PyTorch's functions, which check their arguments, call these."""
     for module, replaced in _OPERATIONS.items():
-        # A function of the package has the name of its module.
+        # A function in the package shadows the module of the same name.
         patches.set_all(sys.modules[f"{_PLACE}.{module}"], replaced)

@@ -1,6 +1,6 @@
-"""flex_attention as one operation: PyTorch's own definition of it, at the time of flash attention.
+"""flex_attention as one operation: computed by its definition, timed as flash attention.
 
-On a GPU it is compiled into a kernel; its definition would take the memory and time of all scores.
+On a GPU it is compiled into a kernel; run eagerly, it would take memory and time for all scores.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _DIFFERENTIATING = (
     torch._C._dispatch_tls_local_include_set(),
     torch._C._dispatch_tls_local_exclude_set(),
 )
-"""What C++ does of itself in a thread that has not told it otherwise; a replay of a graph has."""
+"""The default dispatch keys of C++ in a thread, which a replay of a graph changes."""
 
 
 def install(patches: Patches) -> None:
-    """Let devices do it."""
+    """Install flex_attention for devices."""
     patches.set(flex, "flex_attention_hop", _attention)
-    # It would warn of, and then ask for, a compiler.
+    # It would warn that it is not compiled, and then call the compiler.
     patches.set(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
 
 
@@ -50,7 +50,7 @@ def _attention(
     scale: float,
     kernel_options: dict[str, Any],
 ) -> Any:
-    """Return the output, and the logarithm of the sum and the largest of scores, in base 2."""
+    """Return the output, and the log-sum-exp and the maximum of scores, in base 2."""
     if residence_of(query) is None:
         return math_attention(query, key, value, score_mod, block_mask, scale, kernel_options)
     learned = _learned(score_mod, query) if torch.is_grad_enabled() else ()
@@ -121,7 +121,7 @@ def _shapes(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Learned(TorchFunctionMode):
-    """Keeps the tensors with gradients that functions are called with, but none that they made."""
+    """Collects the tensors with gradients that functions use, except those that they made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _Learned(TorchFunctionMode):
 
 
 def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors with gradients that a score depends on beside query and key."""
+    """Return the tensors with gradients on which a score depends, other than query and key."""
     with unobserved(), torch._C._EnableTorchFunction(), torch.no_grad():
         score = torch.zeros((), device=cpp_device(query))
         place = torch.zeros((), dtype=torch.int, device=score.device)
@@ -167,7 +167,7 @@ def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward
 
 
 def _num_keys(key: Tensor, block_mask: tuple[Any, ...]) -> int:
-    """Return how many keys the mask leaves a query on average; blocks are whole."""
+    """Return the average number of keys per query that the mask leaves, in whole blocks."""
     partial, indices, full = block_mask[2], block_mask[3], block_mask[4]
     with unobserved():
         counts = [values_of(each) for each in (partial, full) if each is not None]

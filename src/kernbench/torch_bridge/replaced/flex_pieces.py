@@ -1,6 +1,6 @@
-"""The definition of flex_attention for some queries at a time, and the keys that they may see.
+"""The definition of flex_attention, computed for some queries and their keys at a time.
 
-PyTorch writes it with all scores at once: of 16,384 queries a gigabyte for each head.
+PyTorch's own computes all scores at once: a gigabyte per head for 16,384 queries.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch import Tensor
 from torch._higher_order_ops.flex_attention import math_attention
 
 MOST_SCORES = 1 << 24
-"""How many are computed at once, unless those of one block of queries are more."""
+"""How many scores are computed at once, unless one block of queries has more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A call of it, but for the tensors that it is of."""
+    """A call of flex_attention, without its tensors."""
 
     score_mod: Callable[..., Tensor]
     block_mask: tuple[Any, ...]
     scale: float
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output, and the logarithm of the sum and the largest of scores, in base 2.
+        """Return the output, and the log-sum-exp and the maximum of scores, in base 2.
 
         Operands are ``(batch, heads, length, size)``.
         """
@@ -45,7 +45,7 @@ class Definition:
     ) -> list[Tensor | None]:
         """Return the gradients of query, key, value and ``learned``.
 
-        ``outer`` are those of the results, None where nothing depends on one.
+        ``outer`` are those of the results, None for results without one.
         """
         wide = torch.promote_types(operands[0].dtype, torch.float32)
         sums = [torch.zeros_like(each, dtype=wide) for each in operands]
@@ -81,7 +81,7 @@ class Definition:
     def _of(
         self, rows: slice, keys: slice, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend with operands of which the pieces have been cut."""
+        """Return the attention of one piece's operands."""
         *blocks, mask_mod = self.block_mask
 
         def score(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class Definition:
         return made
 
     def _pieces(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
-        """Return which queries to take at a time, and between which keys theirs are."""
+        """Yield ranges of queries to compute at a time, each with the range of its keys."""
         batch, heads, length = query.shape[:3]
         count = max(MOST_SCORES // max(batch * heads * key.size(2), 1), 1)
         if count >= length:
@@ -110,7 +110,7 @@ class Definition:
             yield rows, self._keys_of(rows, key.size(2))
 
     def _keys_of(self, rows: slice, length: int) -> slice:
-        """Return the smallest range of whole blocks of keys that holds all that queries may see."""
+        """Return the smallest range of whole key blocks that holds all keys of some queries."""
         partial, partial_at, full, full_at = self.block_mask[2:6]
         row_block, key_block = self.block_mask[-3:-1]
         first, last = length, 0

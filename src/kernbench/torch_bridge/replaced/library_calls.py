@@ -1,4 +1,4 @@
-"""Parts of PyTorch and Python that suppose real processes or devices."""
+"""Replacements for parts of PyTorch and Python that assume real processes or devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernbench.torch_bridge.processes.process import HERE, current, warn_once
 from kernbench.torch_bridge.replaced.compiled import NOTHING_COMPILED, compile_nothing
 
 _BEFORE_CPU = 5
-"""PyTorch asks its own tagger of CPU storages at 10."""
+"""PyTorch's own tagger of CPU storages has priority 10."""
 _init_loader = torch.utils.data.DataLoader.__init__
 _get_fsdp_device = fsdp_init._get_compute_device
 _get_fsdp_device_asked = fsdp_init._get_device_from_device_id
@@ -36,7 +36,7 @@ _os_exit = os._exit
 
 
 def install(patches: Patches) -> None:
-    """Replace them."""
+    """Install the replacements."""
     patches.set(torch.utils.data.DataLoader, "__init__", _loader_without_workers)
     patches.set(signal, "signal", _signal_on_main)
     patches.set(torch, "compile", compile_nothing)
@@ -47,7 +47,7 @@ def install(patches: Patches) -> None:
     patches.set(fsdp_init, "_get_compute_device", _fsdp_device)
     patches.set(fsdp_init, "_get_device_from_device_id", _fsdp_device_asked)
     patches.set(fsdp_api, "_init_device_handle", _init_fsdp_handle)
-    # The fused encoder layer of the CPU is one operation, of which no kernel is known.
+    # The CPU's fused encoder layer is one operation, for which there is no kernel model.
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     patches.on_close(torch.backends.mha.set_fastpath_enabled, before)
@@ -55,10 +55,10 @@ def install(patches: Patches) -> None:
     _let_storages_be_copied(patches)
 
 
-# Lightning makes loaders anew of their attributes, by the names in the signature.
+# Lightning recreates loaders from their attributes, by the names in the signature.
 @wraps(_init_loader)
 def _loader_without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
-    """``DataLoader.__init__``: batches are made in the rank itself.
+    """``DataLoader.__init__`` without workers: batches are made in the rank itself.
 
     Workers would be forks of a process with all ranks in it.
     """
@@ -74,14 +74,14 @@ def _loader_without_workers(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _signal_on_main(number: int, handler: Any) -> Any:
-    """``signal.signal``, which Python allows on its main thread only, where no rank is."""
+    """``signal.signal``, which Python allows on its main thread only, where no rank runs."""
     if threading.current_thread() is threading.main_thread():
         return _set_signal(number, handler)
     return signal.getsignal(number)
 
 
 def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """``Module.to``; a number is a device that C++ does not know."""
+    """``Module.to``, also with a device number, which C++ does not know."""
     if args and type(args[0]) is int:
         args = (with_index(args[0]), *args[1:])
     if type(kwargs.get("device")) is int:
@@ -90,7 +90,7 @@ def _move_module(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _FSDP_HANDLE = SimpleNamespace(current_device=lambda: str(with_index(DEVICE_TYPE)))
-"""Names the current device by its name, not by a number, of which FSDP would make a device."""
+"""Returns the current device by name, as FSDP would make a C++ device of a number."""
 
 
 def _named(asked: Any) -> Any:
@@ -98,22 +98,22 @@ def _named(asked: Any) -> Any:
 
 
 def _fsdp_device(module: Any, ignored: Any, asked: Any, rank: int, handle: Any) -> Any:
-    """The device that one unit of FSDP computes on."""
+    """Return the device on which one unit of FSDP computes."""
     return _get_fsdp_device(module, ignored, asked, rank, _FSDP_HANDLE)
 
 
 def _fsdp_device_asked(asked: Any, rank: int, handle: Any) -> Any:
-    """The device that ``device_id`` of FSDP means."""
+    """Return the device that FSDP's ``device_id`` refers to."""
     return _get_fsdp_device_asked(_named(asked), rank, _FSDP_HANDLE)
 
 
 def _init_fsdp_handle(state: Any, module: Any, ignored: Any, asked: Any) -> Any:
-    """Let FSDP find the functions of the device that ``device_id`` means."""
+    """Let FSDP find the functions of the device that ``device_id`` refers to."""
     return _init_handle(state, module, ignored, _named(asked))
 
 
 def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
-    """What PyTorch's compiled autograd asks C++ for, which would trace the backward pass."""
+    """Disable compiled autograd, for which C++ would trace the backward pass."""
     if compiler is not None:
         warn_once("compile", NOTHING_COMPILED)
     return None, False
@@ -121,20 +121,20 @@ def _compile_no_gradients(compiler: Any, dynamic: bool) -> tuple[None, bool]:
 
 def _refuse_fork() -> NoReturn:
     raise UnsupportedTorchError(
-        "os.fork in a simulated process: a worker process would be outside of the simulation, and "
-        "have no devices; start ranks with torch.multiprocessing.spawn, or work in threads"
+        "os.fork in a simulated process: a worker process would be outside of the simulation, "
+        "without devices; start ranks with torch.multiprocessing.spawn, or work in threads"
     )
 
 
 def _fork() -> int:
-    """``os.fork``, which would copy all ranks and run one of them."""
+    """``os.fork``, refused: it would copy all ranks and run one of them."""
     if HERE.process is not None and not HERE.is_foreign:
         _refuse_fork()
     return _os_fork()
 
 
 def _exit_at_once(status: int) -> None:
-    """``os._exit``, which would end all ranks; this one ends, ``finally`` blocks and all."""
+    """``os._exit``: ends the calling rank only, and runs its ``finally`` blocks."""
     if HERE.process is None or HERE.is_foreign:
         _os_exit(status)
     HERE.process.ends_at_once = True
@@ -142,7 +142,7 @@ def _exit_at_once(status: int) -> None:
 
 
 def _let_storages_be_saved(patches: Patches) -> None:
-    """Save storages with the device that they are on, and load them there."""
+    """Let storages be saved with their simulated device, and loaded to it."""
     registry: Any = torch.serialization._package_registry
     entry = (_BEFORE_CPU, _location_of, _restored)
     registry.append(entry)
@@ -157,9 +157,9 @@ def _let_storages_be_saved(patches: Patches) -> None:
 
 
 class _Writer:
-    """Writes a file for ``torch.save``, and copies to the host what it writes of a device.
+    """The file writer of ``torch.save``, which first copies device storages to the host.
 
-    PyTorch copies storages that C++ says are not the CPU's, which are those without data.
+    PyTorch would copy only storages that C++ has elsewhere, which are those without data.
     """
 
     def __init__(self, writer: Any) -> None:
@@ -169,7 +169,7 @@ class _Writer:
         return getattr(self._writer, name)
 
     def write_record(self, name: str, data: Any, *size: int) -> None:
-        """Write what a name is to give."""
+        """Write a named record."""
         if isinstance(data, torch.UntypedStorage) and _location_of(data) is not None:
             data = data.cpu()
         self._writer.write_record(name, data, *size)
@@ -192,9 +192,9 @@ def _restored(storage: Any, location: str) -> Any:
 
 
 def _let_storages_be_copied(patches: Patches) -> None:
-    """Let a clone of a storage (which ``copy.deepcopy`` makes) be where the storage is.
+    """Place a storage's clone, as ``copy.deepcopy`` makes it, on the storage's device.
 
-    One may be moved, which functions do that say where ``torch.load`` puts what it finds.
+    A storage may also be moved, as ``map_location`` functions of ``torch.load`` do.
     """
     clone, move = torch.UntypedStorage.clone, torch.UntypedStorage.to
 

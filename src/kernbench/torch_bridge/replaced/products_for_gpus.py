@@ -1,6 +1,6 @@
-"""Matrix products that PyTorch has for GPUs only: of halves into float32, and grouped ones of FP8.
+"""Matrix products that PyTorch has for GPUs only: half precision to float32, and grouped FP8.
 
-A GPU multiplies halves exactly and sums in float32; so does the CPU with operands cast to float32.
+A GPU multiplies them exactly and sums in float32, as the CPU does with operands cast to float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROW_WISE = 1
 
 
 def install(patches: Patches) -> None:
-    """Let the CPU do them, and tell their shapes without data."""
+    """Implement them on the CPU, with shape functions for runs without data."""
     library = library_of_all("aten")
     patches.on_close(library._destroy)
     for key in ("CPU", "Meta"):
@@ -92,11 +92,11 @@ def _scaled_grouped(
     out_dtype: Any = None,
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """Multiply groups of rows or columns of FP8, each row and column with a scale of its own.
+    """Multiply groups of FP8 rows or columns, with a scale for each row and each column.
 
-    Shapes: two or three dimensions each, as of ``torch._grouped_mm``. Scales are ``(M)`` and
-    ``(N)`` of a matrix, ``(G, M)`` and ``(G, N)`` of several; where K is what is grouped, those of
-    all groups one after another.
+    Operands have two or three dims, as in ``torch._grouped_mm``. Scales are ``(M)`` and ``(N)``
+    for one matrix, ``(G, M)`` and ``(G, N)`` for several; if K is grouped, those of all groups
+    are concatenated.
     """
     if scale_a.dtype != torch.float32 or scale_b.dtype != torch.float32:
         raise UnsupportedTorchError(
@@ -118,7 +118,7 @@ def _scaled_grouped(
 
 
 def _grouped(a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
-    """Return the products of groups in float32; ``offs`` are their ends in what is grouped."""
+    """Return the products of groups in float32; ``offs`` are their ends along the grouped dim."""
     if offs is None:
         return torch.bmm(a, b)
     if offs.is_meta:

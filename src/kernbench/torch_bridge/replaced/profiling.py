@@ -1,4 +1,4 @@
-"""``torch.profiler`` in simulated time: what the op log says of the calling rank."""
+"""``torch.profiler`` in simulated time, from the calling rank's entries in the op log."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PS_PER_US = 1e6
 
 
 class SimulatedProfile:
-    """Stands for ``torch.autograd.profiler.profile``, which ``torch.profiler`` builds on.
+    """Replaces ``torch.autograd.profiler.profile``, on which ``torch.profiler`` is built.
 
-    Every launch is an event of the host with the command that it launched, every command one of
-    the device. Stacks, shapes and memory are not recorded.
+    Every launch is a host event with the command that it launched, and every command a device
+    event. Stacks, shapes and memory are not recorded.
     """
 
     kineto_results = None
@@ -141,11 +141,11 @@ class SimulatedProfile:
             self.function_events.export_stacks(name_of(file), metric)
 
     def toggle_collection_dynamic(self, enabled: bool, activities: Any) -> None:
-        """Accept it: what was recorded is there in any case."""
+        """Accept it: everything is recorded in any case."""
 
 
 def _launched(process: Process) -> list[tuple[int, list[Instance]]]:
-    """Return positions of a rank's launches among the host's spans, and what each launched.
+    """Return positions of a rank's launches among the host's spans, with the launched commands.
 
     The k-th launch of a name by a rank is the k-th of its commands of that name.
     """
@@ -164,7 +164,7 @@ def _launched(process: Process) -> list[tuple[int, list[Instance]]]:
 
 
 def _prepare(self: Any) -> None:
-    """``torch.profiler``'s own preparation, without what it tells and asks of kineto."""
+    """``torch.profiler``'s own preparation, without Kineto."""
     if self.profiler is None or not self.acc_events:
         self.profiler = SimulatedProfile(
             use_cpu=ProfilerActivity.CPU in self.activities,

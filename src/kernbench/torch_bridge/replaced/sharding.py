@@ -1,8 +1,8 @@
-"""DTensor's rules, computed once and not by every rank (ADR-0066, ADR-0083).
+"""DTensor's sharding rules, computed once for all ranks (ADR-0066, ADR-0083).
 
-A real rank computes how an operation is sharded once in its life, in milliseconds. Here all ranks
-would do that one after another; and for lists of all parameters PyTorch's way takes time that grows
-with the square of their number.
+A real rank computes how an operation is sharded once, in milliseconds. Here all ranks would do that
+one after another; and for lists of all parameters PyTorch takes time that grows with the square of
+their number.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from kernbench.torch_bridge.base.patches import Patches
 
-# Others may keep data of the rank that made them.
+# Others may hold data of the rank that made them.
 _STATELESS = frozenset({Shard, Replicate, Partial, _StridedShard, _NormPartial})
 _MOST_KEPT = 4096
 _propagate_flag = sharding._propagate_use_strided_shard_flag
 
 
 def install(patches: Patches) -> None:
-    """Replace what would take long."""
+    """Replace the slow parts."""
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
-    # C++ keeps what it has asked for, and asks for what is not kept.
+    # C++ caches rules, and calls this on a miss.
     name = "propagate_op_sharding_non_cached"
     patches.set(propagator, name, SharedRules(propagator))
     patches.set(sharding, "_propagate_use_strided_shard_flag", _FlagOnce())
 
 
 class _FlagOnce:
-    """Passes a flag of strided shards on, which the original looks up again for each tensor."""
+    """Computes a flag of strided shards once, which the original computes again for each tensor."""
 
     def __init__(self) -> None:
         self._schema: Any = None
@@ -46,7 +46,7 @@ class _FlagOnce:
     def __call__(self, strategy: Any, schema: Any) -> None:
         if self._schema is not schema:
             self._schema = schema
-            # One of each flag decides as much as all do.
+            # One flag of each value decides as much as all.
             found = {
                 spec.use_strided_shard_as_shard_order: spec
                 for spec in schema.args_spec
@@ -62,10 +62,10 @@ class _UnsharedError(Exception):
 
 
 class SharedRules:
-    """Rules of operations by what ranks have in common.
+    """Sharding rules of operations, cached by what ranks have in common.
 
-    Ranks have meshes of their own, which differ in who asks, and may differ in whose they are. A
-    rule that was found for one rank is another's with its own meshes in it.
+    Ranks have their own mesh objects, which may also contain different ranks. A rule computed for
+    one rank becomes another's by inserting that rank's meshes.
     """
 
     def __init__(self, propagator: Any) -> None:
@@ -93,7 +93,7 @@ class SharedRules:
         return rule
 
     def _registered(self, op: Any) -> tuple[Any, ...]:
-        """Return what computes the rule: programs and contexts may replace it."""
+        """Return the functions that compute the rule: programs and contexts may replace them."""
         propagator = self._propagator
         return (
             propagator.op_single_dim_strategy_funcs.get(op),
@@ -110,7 +110,7 @@ class Meshes:
         self._positions: dict[int, int] = {}
 
     def position(self, mesh: Any) -> int:
-        """Return which one it is; a new one is the next."""
+        """Return the position of a mesh, which is appended if it is new."""
         found = self._positions.setdefault(id(mesh), len(self._all))
         if found == len(self._all):
             self._all.append(mesh)
@@ -120,9 +120,9 @@ class Meshes:
         return self._all[position]
 
     def common(self) -> Any:
-        """Return what is the same on all ranks.
+        """Return the part of the meshes that is equal on all ranks.
 
-        Of one mesh its form is; whose it is matters where several have to fit each other.
+        For one mesh that is its shape; with several, it also matters which ranks they contain.
         """
         alone = len(self._all) == 1
         return tuple(
@@ -137,7 +137,7 @@ class Meshes:
 
 
 def _common(value: Any, meshes: Meshes) -> Any:
-    """Return what of an argument is the same on all ranks; collect the meshes."""
+    """Return the part of an argument that is equal on all ranks, and collect its meshes."""
     if isinstance(value, DTensorSpec):
         if any(type(each) not in _STATELESS for each in value.placements):
             raise _UnsharedError
@@ -154,7 +154,7 @@ def _common(value: Any, meshes: Meshes) -> Any:
 
 
 def _is_common(rule: Any) -> bool:
-    """Return whether a rule is the same for all ranks, but for their meshes."""
+    """Return whether a rule is equal on all ranks, except for their meshes."""
     specs = list(_specs_in(rule.output_spec))
     asked = rule.redistribute_schema
     if asked is not None:
@@ -174,7 +174,7 @@ def _specs_in(value: Any) -> Iterator[Any]:
 
 
 def _is_even(spec: Any) -> bool:
-    """Return whether all shards have one shape."""
+    """Return whether all shards have the same shape."""
     parts: dict[int, int] = {}
     for axis, placement in enumerate(spec.placements):
         if isinstance(placement, (Shard, _StridedShard)):
@@ -184,7 +184,7 @@ def _is_even(spec: Any) -> bool:
 
 
 def _rule_on(rule: Any, theirs: Meshes, own: Meshes) -> Any:
-    """Return a rule of others with the caller's meshes in it."""
+    """Return a cached rule with the caller's meshes inserted."""
     made: dict[int, Any] = {}
     asked = rule.redistribute_schema
     if asked is not None:
@@ -205,7 +205,7 @@ def _on_meshes(spec: Any, theirs: Meshes, own: Meshes, made: dict[int, Any]) -> 
     if isinstance(spec, DTensorSpec):
         found = made.get(id(spec))
         if found is None:
-            # What the constructor derives does not depend on the mesh's owner.
+            # Fields that the constructor derives do not depend on whose mesh it is.
             found = made[id(spec)] = object.__new__(DTensorSpec)
             mesh = own[theirs.position(spec.mesh)]
             found.__dict__.update(spec.__dict__, mesh=mesh, _hash=None)

@@ -1,4 +1,4 @@
-"""``torch.cuda._sleep``: a kernel that does nothing for so many cycles."""
+"""``torch.cuda._sleep``: a kernel that spins for a number of cycles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernbench.torch_bridge.processes.process import current
 
 
 def spin(cycles: int) -> None:
-    """Keep the current stream of the caller's device busy for cycles of the device's clock."""
+    """Keep the current stream of the caller's device busy for a number of its clock cycles."""
     process = current()
     if process.capture is not None:
         raise UnsupportedTorchError(
@@ -26,12 +26,12 @@ def spin(cycles: int) -> None:
     template = timing_by_bytes("_sleep", sip, 0, 0).template(True)
     more_ps = sip.cycles_ps(cycles)
     limits_ps = {**template.limits_ps, Limit.LATENCY: sip.hbm_latency_ps + more_ps}
-    # A single program on one PE: kernels of other streams run beside it, as beside a copy.
+    # A single program on one PE: kernels of other streams run concurrently, as with a copy.
     process.host.copy(
         replace(template, duration_ps=template.duration_ps + more_ps, limits_ps=limits_ps), sip_id
     )
 
 
 def install(patches: Patches) -> None:
-    """Let programs, which test with it what overlaps, keep devices busy."""
+    """Let programs keep devices busy, as tests of overlap do."""
     patches.set(torch._C, "_cuda_sleep", spin)

@@ -1,8 +1,8 @@
-"""PyTorch's compiler, which is not imported before a program really asks for something of it.
+"""PyTorch's compiler, which is not imported before a program really needs it.
 
-PyTorch's optimizers, FSDP and reference operations ask it not to compile them (ADR-0083). For that
-they would import it, which takes half as long as ``import torch``, and be wrapped for each call;
-here nothing is compiled.
+PyTorch's optimizers, FSDP and reference operations only call it in order not to be compiled
+(ADR-0083). For that they would import it, which takes half as long as ``import torch``, and wrap
+each call; here nothing is compiled.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kernbench.torch_bridge.replaced.compiled import OptimizedModule
 
 _NAME = "torch._dynamo"
 _MARK = "__dynamo_disable"
-"""Where PyTorch keeps what ``disable`` gave it for a function."""
+"""Where PyTorch caches the result of ``disable`` for a function."""
 
 
 def refuse_to_explain(*args: Any, **kwargs: Any) -> NoReturn:
     raise UnsupportedTorchError(
         "torch._dynamo.explain: nothing is compiled for simulated devices, so there are no graphs "
-        "to tell of; call it outside of the simulation"
+        "to explain; call it outside of the simulation"
     )
 
 
 def _nothing() -> None:
-    """Do what there is to do where nothing was compiled."""
+    """Do nothing, as nothing was compiled."""
 
 
 _REPLACED: dict[str, dict[str, Any]] = {
@@ -48,11 +48,11 @@ _REPLACED: dict[str, dict[str, Any]] = {
     },
     f"{_NAME}.eval_frame": {"OptimizedModule": OptimizedModule},
 }
-"""What is otherwise in the compiler's modules."""
+"""Replacements for functions of the compiler's modules."""
 
 
 def install(patches: Patches) -> None:
-    """Take the compiler's place, if it was not imported yet."""
+    """Install a stand-in for the compiler, if it was not imported yet."""
     patches.set(torch.compiler, "cudagraph_mark_step_begin", _nothing)
     if _NAME in sys.modules:
         for name, values in _REPLACED.items():
@@ -66,10 +66,10 @@ def install(patches: Patches) -> None:
 
 
 class _ThereAlready(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the parts of the compiler that came with it.
+    """Finds parts of the compiler that are imported already.
 
-    Who imports a part asks for the package's path first. With that the package comes, and the part
-    with it, which Python would then import once more.
+    An import of a part first reads the package's path. That imports the package, and the part with
+    it, which Python would then import a second time.
     """
 
     def find_spec(
@@ -88,14 +88,14 @@ class _ThereAlready(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Compiler(ModuleType):
-    """Does the little that is asked of it without a compiler; imports it for all else."""
+    """Answers a few calls without the compiler; imports it for all others."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
         self._patches: Patches | None = None
-        """What is replaced in the real one."""
+        """What is replaced in the real compiler."""
         self._given: weakref.WeakSet[FunctionType] = weakref.WeakSet()
-        # Process groups have its caches cleared.
+        # Process groups clear its caches.
         self.trace_rules = SimpleNamespace(clear_lru_cache=_nothing)
         self.reset = self.reset_code_caches = _nothing
         self.OptimizedModule = OptimizedModule
@@ -109,7 +109,7 @@ class _Compiler(ModuleType):
         reason: str | None = None,
         wrapping: bool = True,
     ) -> Any:
-        """Return a function that is not compiled: itself."""
+        """Return a function that is not compiled: the function itself."""
         if fn is None:
             return lambda given: self.disable(given)
         if type(fn) is FunctionType:
@@ -117,21 +117,21 @@ class _Compiler(ModuleType):
         return fn
 
     def is_dynamo_supported(self) -> bool:
-        """Say what control flow asks before it has itself compiled, which it is not."""
+        """Answer control flow, which asks this before it would be compiled: True."""
         return True
 
     def graph_break(self, msg: str = "") -> None:
         """Do nothing."""
 
     def import_settings(self) -> None:
-        """Import the module of settings, which needs no other and which fake tensors look at."""
+        """Import the module of settings, which fake tensors read, without the other parts."""
         self.__path__ = [str(Path(torch.__file__).parent / "_dynamo")]
         importlib.import_module(f"{_NAME}.config")
         # All other modules need the package.
         del self.__path__
 
     def __getattr__(self, name: str) -> Any:
-        # Whoever looks through all modules asks for such names; a package is asked for its path.
+        # Code that searches all modules reads such names; imports read a package's path.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         return getattr(self._import(), name)
@@ -140,7 +140,7 @@ class _Compiler(ModuleType):
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
         found = importlib.import_module(_NAME)
-        # It is not there while the import is under way.
+        # It is missing while the import is under way.
         if self._patches is None and hasattr(found, "explain"):
             self._patches = Patches()
             for name, values in _REPLACED.items():
@@ -148,7 +148,7 @@ class _Compiler(ModuleType):
         return found
 
     def leave(self) -> None:
-        """Let functions that PyTorch has asked for ask the real one when it is there."""
+        """Uninstall the stand-in; the real compiler then handles the functions that it disabled."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
         if self._patches is not None:
@@ -159,7 +159,7 @@ class _Compiler(ModuleType):
 
 
 class _Part(SimpleNamespace):
-    """A module of the compiler of which programs ask for something that is here."""
+    """A module of the compiler, of which programs use a function that is replaced here."""
 
     def __init__(self, compiler: _Compiler, name: str, **known: Any) -> None:
         super().__init__(**known)

@@ -1,4 +1,4 @@
-"""What PyTorch does otherwise where tensors of devices have no data (ADR-0066)."""
+"""What must work differently in PyTorch when device tensors have no data (ADR-0066)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 def install(patches: Patches) -> None:
-    """Replace it."""
+    """Install the replacements."""
     patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
     for module in (torch.distributed.utils, torch.nn.parallel.distributed):
         patches.set(module, "_verify_param_shape_across_processes", _verify_parameters)
     patches.set(Tensor, "__repr__", _described)
     patches.set(Tensor, "data", property(_data.__get__, _set_data))
-    # Pickled objects travel as tensors, and a device would lose them.
+    # Pickled objects are sent as tensors, and would be lost on a device without data.
     patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu")
 
 
@@ -41,7 +41,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Do as on CUDA: one operation. For tensors without data C++ takes it apart."""
+    """Attention as one operation, as on CUDA: C++ decomposes it for tensors without data."""
     if device_of(query).type != "cuda" or query.dim() != 4 or query.size(-1) != value.size(-1):
         found: Tensor = _attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -66,7 +66,7 @@ def scaled_dot_product_attention(
 
 
 def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) -> None:
-    """What DDP sends to compare models, of which C++ would read the numbers."""
+    """DDP's comparison of models across ranks, for which C++ would read data."""
     device = device_of(tensors[0])
     count = torch.tensor([len(tensors)]).to(device)
     counts = [torch.empty_like(count) for _ in range(c10d.get_world_size(group))]
@@ -79,7 +79,7 @@ def _verify_parameters(group: Any, tensors: list[Tensor], logger: Any = None) ->
 
 
 def _set_data(self: Tensor, value: Tensor) -> None:
-    """``Tensor.data = value``, which C++ refuses between the host and what has no data."""
+    """``Tensor.data = value``, which C++ refuses between host tensors and those without data."""
     if cpp_device(self) == cpp_device(value):
         _data.__set__(self, value)
         return
@@ -88,7 +88,7 @@ def _set_data(self: Tensor, value: Tensor) -> None:
 
 
 def _described(self: Tensor, *, tensor_contents: Any = None) -> str:
-    """``repr`` of a tensor: one on a device has no elements to show."""
+    """``repr`` of a tensor, without elements if it is on a device."""
     device = device_of(self)
     if tensor_contents is not None or device.type != "cuda":
         return _repr(self, tensor_contents=tensor_contents)
