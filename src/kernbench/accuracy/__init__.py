@@ -1,1 +1,1 @@
-"""How far off the model is, the constants fitted to measurements, and measuring itself."""
+"""How accurate the model is: scores, constants fitted to measurements, and measuring itself."""

@@ -1,4 +1,4 @@
-"""Fit the named constants of a machine to measured rows, and score it on rows kept apart."""
+"""Fit named constants of a machine to measured rows, and score it on held-out rows."""
 
 from kernbench.accuracy.calibration.calibrate import Calibration, Fitted, calibrate
 from kernbench.accuracy.calibration.constants import Constant, constants_of

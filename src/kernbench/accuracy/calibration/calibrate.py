@@ -1,4 +1,4 @@
-"""From measured rows to a machine file with other constants, and how much better it answers."""
+"""Fits the constants of a machine file to measured rows, and scores the result."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import machine_text, parse_machine
 
 _SCALE = 0.05
-"""Residuals, as logarithms of time, from which on a row counts as one that nothing explains."""
+"""The residual, as a logarithm of time, from which a row is treated as an outlier."""
 _ROUNDS_OF_TILES = 3
 _ROUNDS_OF_STEPS = 4
 _LEAST_ROWS_PER_CONSTANT = 3
 _FARTHEST = 6.0
-"""How many times a constant may be larger or smaller than it was."""
+"""The factor by which a constant may grow or shrink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """What was fitted to the rows of one category."""
+    """Constants fitted to the rows of one category."""
 
     category: Category
     constants: tuple[tuple[str, float, float], ...]
-    """Key, value before, value after."""
+    """Key, value before, and value after, per constant."""
     fitted_before: Errors
     fitted_after: Errors
     """Errors on the rows that the constants were fitted to."""
     apart_before: Errors
     apart_after: Errors
-    """Errors on rows kept apart."""
+    """Errors on held-out rows."""
     sources: tuple[str, ...]
 
 
@@ -62,16 +62,16 @@ def calibrate(
 ) -> Calibration:
     """Return ``machine`` with its constants fitted to rows of its devices.
 
-    One of ``parts`` parts of the rows, by whole shapes, is kept apart and only scored; at most
-    ``most_rows`` are fitted to, and as many scored, picked the same way every time. ``only`` names
-    the constants that may change. ``say`` hears what is going on, a line at a time.
+    One of ``parts`` parts of the rows, by whole shapes, is held out and only scored; at most
+    ``most_rows`` are fitted to, and as many scored, chosen deterministically. ``only`` names the
+    constants that may change. ``say`` is called with lines that report progress.
 
     Raises:
-        UsageError: No row is of a device of the machine, or too few for the constants.
+        UsageError: No row is of a device of the machine, or there are too few for the constants.
         UnknownNameError: ``only`` names no constant.
     """
     if parts < 2:
-        raise UsageError(f"parts must be at least 2, one of them kept apart, but got {parts}")
+        raise UsageError(f"parts must be at least 2, one of them held out, but got {parts}")
     text, origin = machine_text(machine)
     spec = parse_machine(text, origin).spec
     own = [row for row in rows if row.device in spec.devices]
@@ -94,7 +94,7 @@ def calibrate(
         fits.append(fitted)
     if not fits:
         raise UsageError(
-            f"nothing to fit: no row is of a category that decides a constant of {spec.name}"
+            f"nothing to fit: no row is of a category that determines a constant of {spec.name}"
             + (f" named {', '.join(only)}" if only else "")
         )
     return Calibration(text=text, fits=tuple(fits))
@@ -112,7 +112,7 @@ def _chosen(constants: Sequence[Constant], only: Sequence[str]) -> tuple[Constan
 
 
 class _Fit:
-    """The constants that one category decides."""
+    """A fit of the constants that one category determines."""
 
     def __init__(
         self, text: str, origin: str, category: Category, constants: Sequence[Constant]
@@ -125,7 +125,7 @@ class _Fit:
         self.start = np.array([number_at(data, each.key) for each in constants], dtype=np.float64)
 
     def with_values(self, values: Sequence[float], source: str | None = None) -> str:
-        """Return the machine's text with other constants."""
+        """Return the machine's text with the given constants."""
         numbers = {}
         for constant, value in zip(self.constants, values, strict=True):
             for key in (constant.key, *constant.tied):
@@ -145,7 +145,7 @@ class _Fit:
             [row for row in shuffled if (part_of(row, parts) == 0) is held][:most_rows]
             for held in (False, True)
         )
-        say(f"{self.category}: {len(kept)} rows to fit to, {len(apart)} kept apart")
+        say(f"{self.category}: {len(kept)} rows to fit to, {len(apart)} held out")
         self._check_count(len(kept))
         fitted_to = modeled(self.category, kept, self.text)
         scored = modeled(self.category, apart, self.text) if apart else None

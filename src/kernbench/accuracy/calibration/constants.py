@@ -1,8 +1,8 @@
-"""Which numbers of a machine file may be fitted, and to which rows: one experiment each.
+"""Which numbers of a machine file may be fitted, and to rows of which category.
 
-What a vendor states is never fitted. GEMMs fix what kernels cost and how far their engines and
-caches are from peak; elementwise rows fix how much of HBM a stream reaches; collectives fix what
-each protocol of the library costs.
+What a vendor states is never fitted. GEMMs determine the overhead of kernels and how far engines
+and caches are from peak; elementwise rows how much of HBM's bandwidth a stream reaches; collectives
+what each protocol of the library costs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kernbench.accuracy.validation import Category
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """One number of a machine file that measurements decide."""
+    """One number of a machine file that is fitted to measurements."""
 
     key: str
     """Its path in the file, e.g. ``sip.front_end_us``."""
     tied: tuple[str, ...] = ()
-    """Numbers that measurements do not tell apart from it: they get the same value."""
+    """Numbers that measurements cannot distinguish from it: they get the same value."""
     is_share: bool = False
-    """Whether it cannot be above 1."""
+    """Whether it is at most 1."""
 
 
 _GEMM = (
@@ -43,10 +43,10 @@ _PROTOCOL = ("launch_us", "launch_per_rank_us", "step_us", "round_us", "bandwidt
 
 
 def constants_of(category: Category, data: Mapping[str, Any]) -> tuple[Constant, ...]:
-    """Return the constants that rows of a category fix, of those that a machine file gives.
+    """Return the constants of a machine file that rows of a category determine.
 
-    ``data`` is the file as mappings. A constant that the file leaves out (a device without a cache,
-    say) is not made up.
+    ``data`` is the file as mappings. Constants that the file leaves out (a device without a cache,
+    for example) are not added.
     """
     offered: tuple[Constant, ...] = ()
     if category is Category.GEMM:

@@ -19,10 +19,10 @@ _DAMPINGS = (0.0, 0.1, 1.0, 10.0)
 def solve(
     residuals: Residuals, start: Array, lower: Array, upper: Array, *, scale: float, rounds: int
 ) -> Array:
-    """Return the constants, between bounds, with the least sum of ``rho(residual)``.
+    """Return the constants, within bounds, that minimize the sum of ``rho(residual)``.
 
     ``rho(r) = 2 scale^2 (sqrt(1 + (r / scale)^2) - 1)``: quadratic for small residuals, linear for
-    large ones, so that a few rows that no model explains do not decide. Steps are taken in the
+    large ones, so that a few outliers do not determine the result. Steps are taken in the
     logarithm of the constants, by Gauss-Newton with damping where a whole step does not help. A
     round costs one evaluation per constant and one per damping tried.
     """
@@ -30,7 +30,7 @@ def solve(
     at = np.clip(np.log(start), low, high)
     found = residuals(np.exp(at))
     for _ in range(rounds):
-        # Steps away from the nearer bound, so that the difference is taken inside.
+        # Away from the nearer bound, so that the difference is taken inside the bounds.
         signs = np.where(at + _DIFFERENCE <= high, 1.0, -1.0)
         columns = []
         for index, sign in enumerate(signs):
@@ -61,7 +61,7 @@ def _loss(found: Array, scale: float) -> float:
 def _step(
     jacobian: Array, found: Array, damping: float, at: Array, low: Array, high: Array
 ) -> Array:
-    """Return a damped step; what would leave its bounds stays, and the others are solved again."""
+    """Return a damped step; constants that would leave their bounds are fixed at them."""
     free = np.ones(len(at), dtype=np.bool_)
     step = np.zeros(len(at))
     for _ in range(len(at)):

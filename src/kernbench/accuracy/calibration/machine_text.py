@@ -1,4 +1,4 @@
-"""Change numbers in the text of a machine file and leave all else as it was written."""
+"""Change numbers in the text of a machine file, and leave everything else as it was written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.]+")
 
 
 def edited(text: str, numbers: Mapping[str, float], sources: Mapping[str, str], origin: str) -> str:
-    """Return the text with other numbers, by key path, and other (or more) ``sources``.
+    """Return the text with new numbers, by key path, and new or changed ``sources``.
 
     Comments, order and layout stay.
 
@@ -26,14 +26,14 @@ def edited(text: str, numbers: Mapping[str, float], sources: Mapping[str, str], 
         node = _node(root, path)
         if not isinstance(node, yaml.ScalarNode):
             raise MachineError(
-                f"{origin}: has no number at {path}; write one there that calibration may change"
+                f"{origin}: has no number at {path}; add one that calibration may change"
             )
         changes.append((node.start_mark.index, node.end_mark.index, _text(number)))
     listed = _node(root, "sources")
     added = []
     for path, said in sources.items():
         quoted = '"' + said.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        # The path has dots, so it is looked up as one key.
+        # The path of a source has dots and is one key.
         node = _child(listed, path)
         if isinstance(node, yaml.ScalarNode):
             changes.append((node.start_mark.index, node.end_mark.index, quoted))
@@ -47,7 +47,7 @@ def edited(text: str, numbers: Mapping[str, float], sources: Mapping[str, str], 
         text += "\n"
     if listed is None:
         return text + "sources:\n" + "".join(added)
-    # Marks before the changes are still right; the key itself is where it was or further on.
+    # Marks before the changes are still valid; the key itself is at its old line or later.
     found = re.search(r"^sources:[ \t]*\n", text, flags=re.MULTILINE)
     if found is None:
         raise MachineError(f"{origin}: sources must be a block of lines, one key each")

@@ -30,7 +30,7 @@ _KEPT_TILES = 3
 
 
 class Modeled(Protocol):
-    """Rows that a model answers for any machine file of one device."""
+    """Rows that a model predicts for any machine file of one device."""
 
     rows: list[Row]
 
@@ -39,14 +39,14 @@ class Modeled(Protocol):
         ...
 
     def narrow(self, text: str) -> bool:
-        """Look again for the best ways to do each row on a machine like this; say if others are."""
+        """Search again for the best choices on this machine; return whether any changed."""
         ...
 
 
 class GemmRows:
-    """GEMM rows; which tiles may be the fastest is looked up again with every :meth:`narrow`.
+    """GEMM rows; the candidates for the fastest tile are updated by :meth:`narrow`.
 
-    A tile that is far from the fastest does not become it when a constant moves a little, and
+    A tile that is far from the fastest does not become it when a constant changes a little, and
     traces do not depend on constants, so timing the rows again is cheap.
     """
 
@@ -93,7 +93,7 @@ class GemmRows:
 
 
 class PredictedRows:
-    """Rows of any category, by its predictor."""
+    """Rows of any category, timed by its predictor."""
 
     def __init__(self, rows: Sequence[Row], text: str) -> None:
         self.rows = list(rows)
@@ -101,7 +101,7 @@ class PredictedRows:
         self.rows = [row for row, time in zip(rows, times, strict=True) if time is not None]
 
     def narrow(self, text: str) -> bool:
-        """Do nothing: the predictor looks at every way each time."""
+        """Do nothing: the predictor considers all choices every time."""
         return False
 
     def times_us(self, text: str) -> Array:
@@ -113,7 +113,7 @@ class PredictedRows:
 
 
 def modeled(category: Category, rows: Sequence[Row], text: str) -> Modeled:
-    """Return those of the rows that the model can answer on the machine of a text."""
+    """Return the rows that the model can predict on the machine that a text describes."""
     return GemmRows(rows, text) if category is Category.GEMM else PredictedRows(rows, text)
 
 

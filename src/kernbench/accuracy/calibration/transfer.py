@@ -1,4 +1,4 @@
-"""What one device's fitted constants are worth on another one of its family."""
+"""Applies one device's fitted constants to another device of its family."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kernbench.hardware import machine_text
 def transferred(donor: str, target: str, category: Category = Category.GEMM) -> str:
     """Return the text of ``target`` with the fitted constants of ``donor``.
 
-    Both are names or files. Everything that vendors state stays the target's own, so the result
-    says how the target would be modeled if none of its rows had been measured.
+    Both are names or files. Everything that vendors state remains the target's own, so the result
+    is the model of the target if none of its rows had been measured.
 
     Raises:
         UsageError: One of them has a constant that the other lacks.
@@ -26,7 +26,7 @@ def transferred(donor: str, target: str, category: Category = Category.GEMM) -> 
     if theirs != mine:
         names = {each.key for each in theirs} ^ {each.key for each in mine}
         raise UsageError(
-            f"constants of {donor} cannot be those of {target}: only one of them has "
+            f"constants of {donor} cannot be applied to {target}: only one of them has "
             f"{', '.join(sorted(names))}"
         )
     numbers, sources = {}, {}

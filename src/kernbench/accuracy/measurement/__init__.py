@@ -1,4 +1,4 @@
-"""Time the kernels of kernbench.ops and the vendor's GEMM on a real device, as rows to score."""
+"""Times the kernels of kernbench.ops and the vendor's GEMM on a real device, for scoring."""
 
 from kernbench.accuracy.measurement.campaign import Measured, measure
 from kernbench.accuracy.measurement.cuda import CudaDevice

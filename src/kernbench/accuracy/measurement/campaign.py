@@ -1,4 +1,4 @@
-"""Time every shape: the vendor's product, and the Triton kernels that the model times as well."""
+"""Times every shape with the vendor's product, and with the Triton kernels that the model times."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kernbench.ops import (
 )
 
 WARM_UPS = 5
-"""Runs that are not counted: compilation, clocks, page tables."""
+"""Warm-up runs, not counted: compilation, clocks, page tables."""
 LEAST_RUNS = 10
 MOST_RUNS = 200
 _TARGET_US = 50_000.0
-"""What all counted runs of a kernel take together, if that is within the numbers of runs."""
+"""The total time of a kernel's counted runs, within the limits of their number."""
 _TRIAL_RUNS = 3
 
 
@@ -40,16 +40,16 @@ class Measured:
     time_us: float
     num_runs: int
     spread_pct: float
-    """From the first to the ninth decile, in percent of the median."""
+    """The distance from the first to the ninth decile, in percent of the median."""
     clock_mhz: int | None
-    """Right after the runs."""
+    """The clock right after the runs."""
 
 
 def measure(device: TimedDevice, shapes: Sequence[Shape], dtype: DType) -> Iterator[Measured]:
     """Yield the measurements of every shape, as they are made.
 
-    A GEMM gives two: the vendor's, and the fastest tile of the Triton kernel that the model
-    answers GEMMs with. Tiles that do not fit on the device are left out.
+    A GEMM gives two: the vendor's, and the fastest tile of the Triton kernel by which the model
+    predicts GEMMs. Tiles that do not fit on the device are left out.
 
     Raises:
         UsageError: No tile of a GEMM fits.
@@ -90,7 +90,7 @@ def _product(
     tile: GemmTile,
     tensors: tuple[object, object, object],
 ) -> Callable[[], None]:
-    """Return a launch of the Triton product, with split-K two."""
+    """Return a launch of the Triton product; with split-K, two launches."""
     a, b, out = tensors
     size = shape.m * shape.n
     sizes = (shape.m, shape.n, shape.k)

@@ -1,4 +1,4 @@
-"""The GPU that PyTorch sees; torch is imported when one is asked for."""
+"""The GPU that PyTorch sees; torch is imported only when a device is made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernbench.dtypes import DType
 from kernbench.ops import KernelCall
 
 _FLUSHED_BYTES = 512 << 20
-"""Written before every run: more than any cache on the way holds."""
+"""Bytes written before every run, more than any cache holds."""
 
 
 class CudaDevice:
@@ -25,8 +25,7 @@ class CudaDevice:
             import torch
         except ImportError:
             raise NoDeviceError(
-                "measuring needs a GPU and PyTorch with CUDA beside kernbench, but torch is not "
-                "installed"
+                "measuring needs a GPU and PyTorch with CUDA, but torch is not installed"
             ) from None
         if not torch.cuda.is_available():
             raise NoDeviceError(
@@ -44,7 +43,7 @@ class CudaDevice:
         try:
             return int(self._torch.cuda.clock_rate())
         except (ImportError, RuntimeError):
-            # The library that tells is not installed, or this machine does not let it.
+            # NVML's Python package is not installed, or this machine does not permit the query.
             return None
 
     def tensor(self, rows: int, cols: int, dtype: DType) -> Any:
@@ -64,7 +63,7 @@ class CudaDevice:
             (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(runs)
         ]
         for start, end in pairs:
-            # The host queues the launch while this runs, so its overhead is not in the time.
+            # The host queues the launch while this runs, so the time excludes its overhead.
             self._flushed.zero_()
             start.record()
             work()

@@ -1,4 +1,4 @@
-"""What a campaign asks of a device: the seam behind which a real one is, or a modeled one."""
+"""The interface of a device under measurement, implemented by real and modeled ones."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kernbench.ops import KernelCall
 
 
 class NoDeviceError(KernbenchError, RuntimeError):
-    """There is no device to measure on; says what is missing."""
+    """There is no device to measure on; the text names what is missing."""
 
 
 class TimedDevice(Protocol):
-    """A device that can be timed. Tensors are whatever its kernels take as pointers."""
+    """A device that can be timed. Its tensors are whatever its kernels take as pointers."""
 
     @property
     def name(self) -> str:
-        """The name that rows of it have in the ``device`` column."""
+        """The name of the device in the ``device`` column of rows."""
         ...
 
     def clock_mhz(self) -> int | None:
-        """Return the clock that it runs at now, None if it does not say."""
+        """Return its current clock, None if it is not reported."""
         ...
 
     def tensor(self, rows: int, cols: int, dtype: DType) -> Any:
@@ -43,5 +43,5 @@ class TimedDevice(Protocol):
         ...
 
     def times_us(self, work: Callable[[], None], runs: int) -> list[float]:
-        """Return how long ``work`` took each of ``runs`` times, caches being cold before each."""
+        """Return the times of ``runs`` runs of ``work``, each starting with cold caches."""
         ...

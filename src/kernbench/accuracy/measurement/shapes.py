@@ -1,4 +1,4 @@
-"""What is measured: lists of shapes, by default, from options, or from a file."""
+"""The shapes to measure: the default list, from options, or from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.ops import ELEMENTWISE_OPS, ROW_OPS
 
 MEMBOUND_OPS = tuple(sorted(ELEMENTWISE_OPS | ROW_OPS))
 
-# Of the default list: a decode step, a small batch, and prefills; weights of 2 to 400 MB.
+# The default list: a decode step, a small batch, and prefills; weights of 2 to 400 MB.
 _GEMM_M = (1, 16, 64, 256, 1024, 4096)
 _GEMM_NK = (
     (1024, 1024), (4096, 1024), (1024, 4096), (4096, 4096), (8192, 8192), (12288, 4096),
@@ -43,7 +43,7 @@ Shape = GemmShape | RowShape
 
 
 def default_shapes() -> list[Shape]:
-    """Return the list that is measured if none is given: 72 GEMMs and 5 sizes of every other op."""
+    """Return the default list: 72 GEMMs and 5 sizes of every other op."""
     gemms = [GemmShape(m, n, k) for n, k in _GEMM_NK for m in _GEMM_M]
     return [*gemms, *(RowShape(op, *size) for op in MEMBOUND_OPS for size in _ROW_SHAPES)]
 
@@ -58,13 +58,13 @@ def parse_gemm(text: str) -> GemmShape:
 
 
 def read_shapes(path: str | Path) -> list[Shape]:
-    """Return the shapes of a CSV file with the columns m, n, k or op, rows, cols, each once.
+    """Return the distinct shapes of a CSV file with the columns m, n, k or op, rows, cols.
 
     A file of measured rows is such a file, so that another device can be measured at its shapes.
 
     Raises:
-        UsageError: The file cannot be read or has neither columns; a size is no whole number above
-            0; an op is unknown. Names the line.
+        UsageError: The file cannot be read, or has neither set of columns; a size is not a whole
+        number above 0; an op is unknown. The text names the line.
     """
     path = Path(path)
     try:

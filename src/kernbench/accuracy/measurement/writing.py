@@ -1,4 +1,4 @@
-"""Measurements as CSV rows in the columns that ``kernbench validate`` reads."""
+"""Measurements as CSV rows with the columns that ``kernbench validate`` reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAIL = ("n_ranks", "bytes", "time_us", "tflops", "gbps", "impl", "n_runs", "spr
          "clock_mhz", "source")  # fmt: skip
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _STREAMS = {"add": 3, "mul": 3, "silu_mul": 3, "add_rmsnorm": 4}
-"""Tensors that an operation reads and writes; two where nothing is said."""
+"""The number of tensors that an operation reads and writes; 2 for those not listed."""
 
 
 def write_rows(
@@ -28,8 +28,8 @@ def write_rows(
 ) -> list[Path]:
     """Write ``gemm.csv`` and ``membound.csv`` and return those that have rows.
 
-    A campaign that is interrupted, or fails, keeps what it has in ``gemm.partial.csv`` and
-    ``membound.partial.csv``; a note of its error names them. ``inputs`` are files that it reads.
+    A campaign that fails or is interrupted leaves its measurements in ``gemm.partial.csv`` and
+    ``membound.partial.csv``; a note on its error names them. ``inputs`` are files that it reads.
 
     Raises:
         OutputError: A file cannot be written, or is an input.
@@ -86,7 +86,7 @@ def _cells(device: str, each: Measured) -> list[object]:
 
 
 def bytes_of(measured: Measured) -> int:
-    """Return the least that a shape moves: every operand and result once."""
+    """Return the least bytes that a shape moves: every operand and result once."""
     size = measured.dtype.itemsize
     shape = measured.shape
     if isinstance(shape, RowShape):

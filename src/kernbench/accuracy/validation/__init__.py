@@ -1,4 +1,4 @@
-"""How far off the model is: measured rows, predictors, and the error table."""
+"""How accurate the model is: measured rows, predictors, and the error table."""
 
 from kernbench.accuracy.validation.predictors.gemm import DTYPES as GEMM_DTYPES
 from kernbench.accuracy.validation.predictors.gemm import GemmTuner, Timed

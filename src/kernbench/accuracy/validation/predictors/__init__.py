@@ -1,1 +1,1 @@
-"""What answers a row: one model per category."""
+"""Predictors of measured rows: one per category."""

@@ -1,4 +1,4 @@
-"""Collective rows: the schedule that the machine's library chooses, on the machine's links."""
+"""Predicts collective rows: the schedule that the machine's library chooses, on its links."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kernbench.hardware import changed_machine
 from kernbench.links import Asked, Network
 
 OPS = {"alltoall": "all_to_all", "all_reduce_custom": "all_reduce"}
-"""By the sources' names, where ours differ."""
+"""Our names of operations, where sources use different ones."""
 
 ITEM_BYTES = {"fp32": 4, "float": 4, "fp16": 2, "bf16": 2, "half": 2, "int8": 1, "fp8": 1}
 
 _PEER_LIMIT_BYTES = 8 * 2**20
-"""Serving stacks hand larger messages to the vendor's library."""
+"""Serving stacks pass larger messages to the vendor's library."""
 _PEER = ("one_shot", "two_shot")
 _PS_PER_US = 1e6
 
 
 class CollectivePredictor:
-    """Answers collective rows of one node; every rank enters at the same time."""
+    """Predicts collective rows of one node; every rank enters at the same time."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
@@ -65,10 +65,10 @@ class CollectivePredictor:
 
 
 def _time(network: Network, asked: Asked, algorithm: str) -> tuple[int, str]:
-    """Return the time of a collective on idle links, and what was chosen."""
+    """Return the time of a collective on idle links, and the chosen algorithm."""
     sips = tuple(range(asked.num_ranks))
     choice = network.selector.choose(asked, sips, algorithm)
-    # A network of its own: what was timed before must not be in the way.
+    # A separate network: earlier transfers must not occupy its links.
     idle = Network(network.machine)
     placed = idle.run(choice.build(asked), sips, (0,) * asked.num_ranks, choice.protocol)
     return placed.template.duration_ps, placed.template.algorithm

@@ -1,4 +1,4 @@
-"""GEMM rows: kernbench's own Triton GEMM on the row's machine, with the fastest tile of a list."""
+"""Predicts GEMM rows: kernbench's own Triton GEMM, with the fastest tile of a list."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kernbench.triton_backend import activate
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
 
 _MOST_TRACES = 32
-"""All tiles of one problem, so that rows of the same shape on several devices share them."""
+"""Enough for all tiles of a problem, which rows of one shape on several devices share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Timed:
 
 
 class GemmPredictor:
-    """Answers GEMM rows."""
+    """Predicts GEMM rows."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
@@ -76,7 +76,7 @@ def _met(machine: Machine, harness: Harness, repeated: float) -> Machine:
 
 
 class GemmTuner:
-    """Finds the fastest tile by timing the kernel with each that may be the fastest."""
+    """Finds the fastest tile by timing the kernel with each candidate."""
 
     def __init__(self, most_traces: int | None = _MOST_TRACES) -> None:
         self._probe = KernelProbe()
@@ -96,10 +96,10 @@ class GemmTuner:
         most: int = 1,
         among: Sequence[GemmTile] | None = None,
     ) -> list[Timed]:
-        """Return the ``most`` fastest tiles, the fastest first, of those that the library has.
+        """Return the ``most`` fastest tiles that the library has, the fastest first.
 
-        Tiles that cannot be among them, by their :class:`GemmBounds`, are not timed. ``among``
-        names tiles to look at instead.
+        Tiles that :class:`GemmBounds` excludes are not timed. ``among`` names the candidates
+        instead of the library's tiles.
 
         Raises:
             MachineError: No tile fits, or the machine gives no rate for the dtype.
@@ -110,7 +110,7 @@ class GemmTuner:
         known = tiles(problem, sip, harness) if among is None else among
         bounds = sorted((least.least_ps(tile), index, tile) for index, tile in enumerate(known))
         found: list[tuple[int, int, GemmTile]] = []
-        # Entered once, not at every trace.
+        # Entered once here, not for every trace.
         with activate(self._probe):
             for bound, index, tile in bounds:
                 if len(found) == most and bound >= found[-1][0]:
@@ -126,7 +126,7 @@ class GemmTuner:
     def time_ps(
         self, problem: Problem, tile: GemmTile, machine: Machine, cached: Cached = ()
     ) -> int:
-        """Return the time of a product with one tile, split-K's second kernel included.
+        """Return the time of a product with one tile, including split-K's second kernel.
 
         ``cached`` is how much of the input (parameter 0) and the weights (1) the cache holds.
         """
@@ -155,7 +155,7 @@ class GemmTuner:
 
 
 def tiles(problem: Problem, sip: SipSpec, harness: Harness) -> Iterator[GemmTile]:
-    """Yield the tiles that a source's library for the machine has, in as many stages as fit."""
+    """Yield the tiles of a source's library for the machine, with as many stages as fit."""
     from_shared = takes_shared_operands(sip)
     wide = from_shared and not harness.only_powers_of_two
     vector = problem.m == 1 and not from_shared

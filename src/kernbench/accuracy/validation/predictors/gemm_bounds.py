@@ -1,10 +1,10 @@
-"""Times that no schedule of a GEMM tile can beat, so that most tiles need not be timed.
+"""Lower bounds of a GEMM's time by tile, so that most tiles need not be timed.
 
-They follow from what the engine does with the kernel's programs, told by their sizes alone:
-the queues of a PE take one command after another, a program's loads come before its dots and those
-before its store, and shared resources serve all programs of a wave. Where no PE has two programs at
-a time and no edge is left, a bound is within a few per cent of the time. A rule of the engine that
-makes programs shorter must be told here as well: a property holds every bound to the engine.
+They follow from how the engine runs the kernel's programs, given only their sizes: the queues of a
+PE execute one command after another, a program's loads come before its dots and those before its
+store, and shared resources serve all programs of a wave. If no PE runs two programs at a time and
+no tile is partial, a bound is within a few per cent of the time. A rule of the engine that makes
+programs shorter must be added here as well: a property test holds every bound to the engine.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from kernbench.kernel_time import dot_ps, math_ps, resident_programs
 from kernbench.ops import GemmTile, held_share, sum_parts_launch
 
 _PART_BYTES = 4
-"""Of an element of a part of C, with split-K."""
+"""The bytes of an element of a partial C, with split-K."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LeastProgram:
-    """The least that one program takes, on its PE and of what all share."""
+    """The least times of one program, on its PE and on shared resources."""
 
     loop_ps: float
     """From its start to the end of its last dot."""
     left_ps: float
-    """To when its PE is done with it: its results are on their way."""
+    """From its start until its PE is free of it, with its results under way."""
     end_ps: float
-    """To when they are there, and all that it moves is moved."""
+    """From its start until its results have arrived, and all its transfers ended."""
     busy_ps: float
-    """On the busiest queue of its PE, or on its share of the cache or of HBM."""
+    """On the busiest queue of its PE, or its share of the cache or of HBM."""
 
 
 class GemmBounds:
@@ -58,7 +58,7 @@ class GemmBounds:
             self._near_ps = min(self._far_ps, float(sip.cache.latency_ns) * 1000)
 
     def least_ps(self, tile: GemmTile) -> int:
-        """Return a lower bound of the time of the product with a tile, split-K's sum included."""
+        """Return a lower bound of the time of the product with a tile, including split-K's sum."""
         sip, problem = self.sip, self.problem
         programs = _programs(problem, tile)
         size = problem.m * problem.n
@@ -79,13 +79,13 @@ class GemmBounds:
         return int(total)
 
     def _in_waves_ps(self, tile: GemmTile, programs: int) -> float:
-        """Return when the last wave ends if all waves take what their least programs do."""
+        """Return the end of the last wave if each wave takes as long as its shortest program."""
         problem, num_pes = self.problem, self.sip.num_pes
-        # In the order of programs: full waves, and one more of as many programs or fewer.
+        # In program order: full waves, and a last one of as many programs or fewer.
         before, active = divmod(programs - 1, num_pes)
         rows, columns = -(-problem.m // tile.block_m), -(-problem.n // tile.columns)
         if not before:
-            # Each tile of an operand comes from HBM once, and is there for who shares it.
+            # Each tile of an operand comes from HBM once, for all programs that share it.
             missed = self._cold[0] / columns, self._cold[1] / rows
             return self._program(tile, _most(problem, tile), programs, missed).end_ps
         least = (
@@ -101,16 +101,16 @@ class GemmBounds:
         return before * max(interval_ps, each.busy_ps) + ending.end_ps
 
     def _missed(self, tile: GemmTile) -> tuple[float, float]:
-        """Return the least shares of A and B that HBM moves for each of many waves.
+        """Return the least shares of A and B that HBM moves in each of many waves.
 
         A tile that no other program reads comes from HBM, and so does one per wave of an operand
-        that the cache has no room for. What it has may all have been there before.
+        that does not fit in the cache. All that fits may have been cached before.
         """
         problem, sip = self.problem, self.sip
         if sip.cache is None:
             return 1.0, 1.0
         rows, columns = -(-problem.m // tile.block_m), -(-problem.n // tile.columns)
-        # A tile of two pieces has two operands in B's place.
+        # A tile in two pieces has two operands in place of B.
         part = min(tile.block_n, tile.block_n2 or tile.block_n)
         b_bytes = problem.n // tile.columns * part * problem.k * problem.dtype.itemsize
         room = sip.cache.held_bytes
@@ -120,7 +120,7 @@ class GemmBounds:
         )
 
     def _slowdowns(self, tile: GemmTile) -> tuple[float, float, float]:
-        """Return how much longer than a stream HBM takes for tiles of A, B and C, at least."""
+        """Return the least slowdowns of HBM for tiles of A, B and C, relative to a stream."""
         problem, short = self.problem, float(self.sip.short_run_slowdown)
         size = problem.dtype.itemsize
         out = _PART_BYTES if tile.split_k > 1 else problem.out.itemsize
@@ -142,10 +142,10 @@ class GemmBounds:
         active: int,
         missed: tuple[float, float],
     ) -> _LeastProgram:
-        """Return what a program takes of which ``sizes`` are in C and along K.
+        """Return the least times of a program with ``sizes`` in C and along K.
 
-        ``missed`` is the share of its rows of A and columns of B that HBM moves; ``active``
-        programs share what there is.
+        ``missed`` are the shares of its rows of A and columns of B that HBM moves; ``active``
+        programs share the resources.
         """
         problem, sip = self.problem, self.sip
         height, width, depth = sizes
@@ -157,7 +157,7 @@ class GemmBounds:
         a_rate = self._load_rate(missed[0], active, a_slow)
         b_rate = self._load_rate(missed[1], active, b_slow)
         apart = a_rate * a_bytes + b_rate * b_bytes
-        # Per element of K: what the busiest resource takes for the loads of both.
+        # Per element of K: the time of the busiest resource for both loads.
         moved_ps = max(
             self._port * (a_bytes + b_bytes),
             self._cache * active * (a_bytes * (1 + missed[0]) + b_bytes * (1 + missed[1])),
@@ -166,7 +166,7 @@ class GemmBounds:
         steps, whole = tile.steps(problem.k), depth // tile.block_k
         first = min(tile.block_k, depth)
         pieces = [tile.block_n, tile.block_n2] if tile.block_n2 else [tile.block_n]
-        # What a vector's math takes is left out.
+        # The time of vector math is left out.
         dots = [
             0 if tile.is_vector else dot_ps((1, tile.block_m, n, tile.block_k), self._rate, sip)
             for n in pieces
@@ -174,7 +174,7 @@ class GemmBounds:
         num_loads = 1 + len(pieces)
         loads_ps = steps * num_loads * self._issue_ps + depth * moved_ps
         if whole and depth % tile.block_k:
-            # A last step with less to move takes part in how much all of them overlap.
+            # A shorter last step also affects how far the steps overlap.
             moved_ps *= whole / (whole + 1)
         step_ps = tile.block_k * moved_ps + num_loads * self._issue_ps
         wait_ps = self._latency_ps(missed[1])
@@ -184,7 +184,7 @@ class GemmBounds:
         loop_ps = max(
             begin_ps + wait_ps + steps * sum(dots),
             loads_ps + wait_ps + dots[-1],
-            # An iteration has its TCM from its first load to its last dot.
+            # An iteration holds its TCM from its first load to its last dot.
             -(-whole // tile.num_stages) * (step_ps + wait_ps + dots[-1]),
         )
         store_rate = max(self._port, self._cache * active)
@@ -215,13 +215,13 @@ class GemmBounds:
         return self._far_ps if missed else self._near_ps
 
     def _resident(self, tile: GemmTile) -> int:
-        """Return how many programs a PE has at the same time, at most."""
+        """Return the most programs that a PE runs at the same time."""
         staged = tile.num_stages * (tile.block_m + tile.columns) * tile.block_k
         staged *= self.problem.dtype.itemsize
         return resident_programs(staged + tile.sum_bytes, staged, self.sip)
 
     def _served_ps(self, tile: GemmTile, programs: int, stored: int) -> float:
-        """Return the time of what the ports or the cache move for all waves but a partial one."""
+        """Return the time of the ports' or the cache's transfers in all waves but a partial one."""
         problem, sip = self.problem, self.sip
         size = problem.dtype.itemsize
         columns, rows = -(-problem.n // tile.columns), -(-problem.m // tile.block_m)
@@ -236,7 +236,7 @@ class GemmBounds:
         return max(max(loaded, 0) * self._port / sip.num_pes, max(loaded + stored, 0) * self._cache)
 
     def _hot_ps(self, tile: GemmTile, programs: int, busy_ps: float) -> float:
-        """Return how long a kernel takes that would take ``busy_ps`` at full clock."""
+        """Return the time of a kernel that would take ``busy_ps`` at full clock."""
         sustained = self.sip.sustained
         if sustained is None or tile.is_vector:
             return busy_ps
@@ -247,7 +247,7 @@ class GemmBounds:
         return busy_ps * (1 + float(sustained.clock_loss) * load * busy_ps / (busy_ps + half_ps))
 
     def _sum_ps(self, split_k: int) -> float:
-        """Return what split-K's second kernel takes at least behind its front end."""
+        """Return the least time of split-K's second kernel, without its front end."""
         sip, size = self.sip, self.problem.m * self.problem.n
         (programs,), constants = sum_parts_launch(size, split_k)
         block = constants["BLOCK"]
@@ -262,7 +262,7 @@ class GemmBounds:
         return max(before * each.busy_ps + ending.end_ps, streamed * self._hbm)
 
     def _sum_program(self, split_k: int, elements: int, active: int, cold: float) -> _LeastProgram:
-        """Return what a program takes that sums parts of so many elements."""
+        """Return the least times of a program that sums parts of this many elements."""
         part_bytes, out_bytes = elements * _PART_BYTES, elements * self.problem.out.itemsize
         loads_ps = split_k * (self._issue_ps + part_bytes * self._load_rate(cold, active))
         store_ps = self._issue_ps + out_bytes * max(self._port, self._cache * active)
@@ -285,6 +285,6 @@ def _programs(problem: Problem, tile: GemmTile) -> int:
 
 
 def _most(problem: Problem, tile: GemmTile) -> tuple[int, int, int]:
-    """Return the height, width and depth of a program that no other exceeds."""
+    """Return the largest height, width and depth of any program."""
     depth = min(tile.block_k * tile.steps(problem.k), problem.k)
     return min(tile.block_m, problem.m), min(tile.columns, problem.n), depth

@@ -1,4 +1,4 @@
-"""Rows of whole requests: a prompt and the tokens after it, or one pass of an encoder."""
+"""Predicts whole requests: a prompt and the generated tokens, or one pass of an encoder."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kernbench.tp import TransformerConfig
 DTYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32"}
 
 _VOCABULARY = 51200
-"""Of GPT-2 and what follows it, padded; an encoder has no output layer here."""
+"""The vocabulary of GPT-2 and its successors, padded; encoders have no output layer here."""
 _WHOLE_MODEL = "ops generate and encode are of a model with hidden, layers and heads"
 
 
 class InferencePredictor:
-    """Answers requests (``generate``) and passes of an encoder (``encode``)."""
+    """Predicts requests (``generate``) and passes of an encoder (``encode``)."""
 
     def __init__(self, machine_of: MachineOf) -> None:
         self._machine_of = machine_of
@@ -51,7 +51,7 @@ class InferencePredictor:
             asked = Pass(batch=batch // parts, tokens=tokens, past=past, head=past > 0)
             return self._pipelined_us(row, passes.time(model, asked), parts, asked)
 
-        # The prompt gives the first token; its logits cost what those of any other do.
+        # The prompt gives the first token, whose logits cost as much as any other's.
         step = Pass(batch=batch, tokens=1, past=prompt + new // 2, head=True)
         head_us = passes.time(model, step).rest_us
         decode_us = through(1, prompt + new // 2) if new > 1 else 0.0

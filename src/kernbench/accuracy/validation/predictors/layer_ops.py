@@ -1,4 +1,4 @@
-"""Rows of the operators of one transformer layer: each is a row of the category it belongs to."""
+"""Predicts operators of one transformer layer, each as a row of its own category."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NEEDED = ("hidden", "heads", "batch", "input_len", "tp")
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """A rank's part of the layer: new tokens of all sequences, and what a query looks at."""
+    """A rank's part of the layer: new tokens of all sequences, and the keys per query."""
 
     tokens: int
     hidden: int
@@ -58,7 +58,7 @@ def _rows(rows: int, cols: int) -> Mapping[str, int]:
     return {"rows": rows, "cols": cols}
 
 
-# Category, op and shape of an operator. Products that are batched over heads are not among them.
+# Category, op and shape of an operator, without products that are batched over heads.
 _OPERATORS: dict[str, tuple[Category, str, Callable[[_Sizes], Mapping[str, int]]]] = {
     "Q_K_V": (Category.GEMM, "gemm", lambda s: _product(s.tokens, 3 * s.own, s.hidden)),
     "Wo_proj": (Category.GEMM, "gemm", lambda s: _product(s.tokens, s.hidden, s.own)),
@@ -78,7 +78,7 @@ _TOTAL = "total"
 
 
 class LayerPredictor:
-    """Answers operators of a layer (``layer_prefill:NAME``), and the sum of all of them."""
+    """Predicts operators of a layer (``layer_prefill:NAME``), and their sum."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
@@ -123,7 +123,7 @@ class LayerPredictor:
         return Answer(sum(times), how="the sum of a layer's operators")
 
     def _batched_us(self, row: Row, name: str) -> float:
-        """Return the time of the product with keys or values, a matrix per sequence and head."""
+        """Return the time of the product with keys or values: a matrix per sequence and head."""
         sizes = _Sizes.of(row)
         machine = self._machines.machine_of(row.device)
         width = row.integer("hidden") // row.integer("heads")

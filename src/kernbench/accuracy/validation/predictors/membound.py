@@ -1,4 +1,4 @@
-"""Memory-bound rows: the Triton kernels of kernbench.ops on the row's machine."""
+"""Predicts memory-bound rows: the Triton kernels of kernbench.ops on the row's machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPS_IN_PASSES = ("softmax", "layernorm")
 
 
 class MemboundPredictor:
-    """Answers rows of elementwise operations, softmax and norms."""
+    """Predicts rows of elementwise operations, softmax and norms."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
@@ -49,7 +49,7 @@ class MemboundPredictor:
         conditions = Conditions()
         in_passes = bool(harness.row_kib) and row.op in _OPS_IN_PASSES
         if in_passes:
-            # Every pass but the first finds what the caches still have of the row.
+            # Every pass but the first hits the part of the row that is still cached.
             warm = harness.warm_row(cols * dtype.itemsize)
             passes = ((2, warm), (3, warm)) if row.op == "softmax" else ((2, warm),)
             conditions = Conditions(cached=passes)

@@ -1,8 +1,8 @@
-"""How long a rank's pass through a transformer takes: a few layers, run on the simulated machine.
+"""The time of a rank's pass through a transformer, from a few layers run on the machine.
 
-Layers repeat, so a pass of many is what a few take and the time from one to the next as often as
-there are more. What is run is a program like a user's: ranks, launches, products with tuned tiles,
-collectives; only its tensors hold no data.
+Layers repeat, so a pass through many is the time of a few plus the time per layer for each further
+one. The layers are run by a program like a user's, with ranks, launches, products with tuned tiles
+and collectives; only its tensors have no data.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from kernbench.runtime_api import KernelEngine, RuntimeContext
 from kernbench.tp import TransformerConfig
 
 LAYERS = 3
-"""Layers that are run: the first one meets an idle device, the last two show the steady pace."""
+"""How many layers are run: the first finds an idle device, the last two show the steady pace."""
 
 _KERNEL_TIME = Harness()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What a transformer is, beside the sizes of its :class:`TransformerConfig`."""
+    """A transformer: a :class:`TransformerConfig` with what it does not say."""
 
     config: TransformerConfig
     norm: tp.NormName = "layer"
@@ -42,7 +42,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What goes through the layers at once.
+    """The tokens of one pass through the layers.
 
     Attributes:
         batch: Sequences.
@@ -61,18 +61,18 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """The time of a pass: what a layer adds, and the rest."""
+    """The time of a pass: per layer, and the rest."""
 
     layer_us: float
     rest_us: float
 
     def total_us(self, layers: int) -> float:
-        """Return the time of a pass through so many layers."""
+        """Return the time of a pass through this many layers."""
         return self.rest_us + layers * self.layer_us
 
 
 class TunedTiles:
-    """The tile with which each product is fastest, as measured GEMM rows are answered."""
+    """The fastest tile of each product, as for measured GEMM rows."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -80,7 +80,7 @@ class TunedTiles:
         self._tile = lru_cache(maxsize=4096)(self._tuned)
 
     def __call__(self, m: int, n: int, k: int, dtype: DType, sip: SipSpec) -> GemmTile:
-        """Return the tile for a product; all SIPs are alike."""
+        """Return the tile for a product; all SIPs are equal."""
         return self._tile(m, n, k, dtype)
 
     def _tuned(self, m: int, n: int, k: int, dtype: DType) -> GemmTile:
@@ -120,7 +120,7 @@ class Passes(ModelRuns):
         self.time = lru_cache(maxsize=4096)(self._time)
 
     def _time(self, model: Model, asked: Pass) -> PassTime:
-        """Return what a pass takes from an idle device to its end on all ranks."""
+        """Return the time of a pass from an idle device to its end on all ranks."""
         marks: list[float] = []
         program = partial(self._rank, model=model, asked=asked, marks=marks)
         self.run(model.config.tp_size, program)
@@ -131,7 +131,7 @@ class Passes(ModelRuns):
         self, rank: int, torch: RuntimeContext, model: Model, asked: Pass, marks: list[float]
     ) -> None:
         config = model.config
-        # Each has weights and a cache of its own, which the device meets as it would in a model.
+        # Each has its own weights and KV cache, so that the device's cache is used as in a model.
         layers = [
             tp.TransformerLayer(
                 config,

@@ -1,7 +1,7 @@
-"""The schedules of pipeline parallelism: when the last stage is done with the last microbatch.
+"""Schedules of pipeline parallelism: when the last stage ends the last microbatch.
 
-Stages are alike. A stage works on one microbatch at a time; what it hands on takes time on the wire
-in which it may already work on the next.
+All stages take equally long. A stage works on one microbatch at a time; while its output is on the
+wire it may already work on the next.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def one_forward_one_backward_us(
 ) -> float:
     """Return the time of a training step under the 1F1B schedule.
 
-    A stage holds ``chunks`` pieces of the model that are not next to each other (the interleaved
-    schedule); ``forward_us`` and ``backward_us`` are of all of a stage's pieces. ``ends_us`` is
-    what the last piece takes besides, forward and backward: the logits and the loss. A stage that
-    waits for its sends begins nothing else before what it handed on has arrived.
+    A stage holds ``chunks`` pieces of the model that are not adjacent (the interleaved schedule);
+    ``forward_us`` and ``backward_us`` are for all of a stage's pieces. ``ends_us`` is the extra
+    time of the last piece, forward and backward: the logits and the loss. A stage that waits for
+    its sends begins nothing else before its output has arrived.
 
     Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters", 2021.
 
@@ -69,7 +69,7 @@ def one_forward_one_backward_us(
                 took = (forward_us if is_forward else backward_us) / chunks
                 took += ends_us[not is_forward] if piece == last else 0.0
                 now[stage] = start + took
-                # The loss is where the last piece is.
+                # The stage with the last piece computes the loss.
                 stays = piece == (last if is_forward else 0)
                 arrived = now[stage] + (0.0 if stays else send_us)
                 ready[(is_forward, piece, microbatch)] = arrived
@@ -85,7 +85,7 @@ def one_forward_one_backward_us(
 def _needed(
     is_forward: bool, piece: int, microbatch: int, last: int
 ) -> tuple[bool, int, int] | None:
-    """Return what a step of a piece of the model waits for."""
+    """Return the steps that a step of a piece of the model waits for."""
     if is_forward:
         return (True, piece - 1, microbatch) if piece else None
     return (True, piece, microbatch) if piece == last else (False, piece + 1, microbatch)
@@ -108,7 +108,7 @@ def _order(stages: int, microbatches: int, stage: int, chunks: int) -> list[tupl
 
 
 def _through(stages: int, microbatches: int, chunks: int, order: range) -> list[tuple[int, int]]:
-    """Return (piece, microbatch) as a stage goes through them in one direction."""
+    """Return (piece, microbatch) in the order in which a stage runs them in one direction."""
     if chunks == 1:
         return [(0, each) for each in range(microbatches)]
     bounds = [*range(0, microbatches, stages), microbatches]

@@ -1,7 +1,7 @@
-"""How the software that a source measured runs a transformer: what belongs to it, not to a machine.
+"""The software stacks that sources measured: how each runs a transformer.
 
-A number that was fitted is named here, with the rows that it was fitted to; the others are what
-the stack's documentation or source says. ``STACKS`` is the whole list.
+Fitted numbers are marked, with the rows that they were fitted to; the others come from the stack's
+documentation or source. ``STACKS`` is the whole list.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class TrainingRun:
     heads: int | None = None
     """Attention heads; the row's when None."""
     microbatch: int | None = None
-    """Sequences that go through a stage together; all of a copy's when None."""
+    """Sequences of a microbatch; all of a replica's when None."""
     piece: int | None = None
-    """Layers of a piece of the interleaved schedule; a whole stage when None."""
+    """Layers per piece of the interleaved schedule; a whole stage when None."""
     vocabulary: int = 51200
 
 
@@ -32,52 +32,52 @@ class Stack:
     """A serving or training stack."""
 
     machine: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the machine that it changes (dotted), with their values."""
+    """Machine keys that it changes (dotted), with their values."""
     launch_us: float | None = None
     """Host time of a launch; the machine's when None."""
     collective_us: float = 0.0
-    """Added to every collective: the skew of the ranks and what a library's own bench hides."""
+    """Added to every collective: the skew of ranks, and costs that library benchmarks hide."""
     collective_us_per_doubling: float = 0.0
-    """The same for every doubling of the ranks."""
+    """Added to every collective for each doubling of the ranks."""
     step_us: float = 0.0
-    """Host time of a generated token, with the sampling."""
+    """Host time per generated token, including sampling."""
     request_us: float = 0.0
-    """Host time of a request."""
+    """Host time per request."""
     keep_scores: bool = False
-    """Attention over many tokens stores the matrix of scores."""
+    """Whether attention over many tokens stores the matrix of scores."""
     decode_splits: int | None = None
-    """Programs that share the keys of a decoded token; by size when None."""
+    """Programs that share the keys of a decoded token; chosen by size when None."""
     microbatch_tokens: int | None = None
-    """In a pipeline a batch is halved until it has no more tokens than this."""
+    """In a pipeline, batches are halved until they have at most this many tokens."""
     always_in_microbatches: bool = False
-    """The same without a pipeline."""
+    """The same limit without a pipeline."""
 
     recompute: bool = False
-    """Training keeps no activations inside a layer: its forward is done again before backward."""
+    """Whether layers recompute their activations before backward."""
     sequence_parallel: bool = False
-    """Between the parallel regions the tokens are split over the ranks."""
+    """Whether tokens are split over the ranks between parallel regions (sequence parallelism)."""
     waits_for_sends: bool = False
-    """A stage of a pipeline does nothing while what it computed goes to the next."""
+    """Whether a pipeline stage waits until its output has reached the next stage."""
     overlapped_gradients: bool = False
-    """Copies of a model sum gradients beside the last backward, and spread them in a forward."""
+    """Whether sums over replicas overlap the last backward, and gathers the next forward."""
     sharded_optimizer: bool = False
-    """Each copy of a model updates its part of the parameters."""
+    """Whether each replica updates only its part of the parameters."""
     runs: Mapping[int, TrainingRun] = field(default_factory=dict)
-    """How models were trained, by hidden size, where a source's rows do not say it."""
+    """How models were trained, by hidden size, if a source's rows do not say it."""
     run: TrainingRun | None = None
-    """The same for all other models."""
+    """How all other models were trained."""
 
     def run_of(self, hidden: int) -> TrainingRun | None:
-        """Return how a model of a hidden size was trained, None if nothing says it."""
+        """Return how a model of a hidden size was trained, None if it is not known."""
         return self.runs.get(hidden, self.run)
 
     def adapted(self, machine: Machine, ranks: int) -> Machine:
-        """Return the machine, with room for ``ranks``, as groups of so many meet it."""
+        """Return the machine as a group of ``ranks`` ranks under this stack sees it."""
         changes = dict(self.machine)
         if self.launch_us is not None:
             changes["sip.host_launch_us"] = self.launch_us
         library = machine.spec.collectives
-        # Ranks of a node are what a rank's host thread is out of step with.
+        # A rank's host thread is out of step with the other ranks of its node.
         links = machine.spec.links
         node = 0 if links is None or links.scale_out is None else links.scale_out.sips_per_node
         together = min(ranks, node) if node else ranks
@@ -93,7 +93,7 @@ class Stack:
         return changed_machine(machine, changes) if changes else machine
 
     def microbatches(self, batch: int, tokens: int, stages: int) -> int:
-        """Return into how many parts a batch of sequences is cut, each so many tokens long."""
+        """Return into how many parts a batch is cut, given its sequences and the tokens of each."""
         if self.microbatch_tokens is None or (stages == 1 and not self.always_in_microbatches):
             return 1
         part = batch if batch % stages else batch // stages
@@ -103,7 +103,7 @@ class Stack:
 
 
 PLAIN = Stack()
-"""For sources of which nothing is known: the machine's own numbers."""
+"""The stack of unknown sources: the machine's own numbers."""
 
 # FasterTransformer. Source: NVIDIA/FasterTransformer, docs/gpt_guide.md and docs/bert_guide.md,
 # src/fastertransformer/utils/nccl_utils.cc (getLocalBatchSize, of the releases of the two tables).
@@ -144,7 +144,7 @@ STACKS: dict[str, Stack] = {
     "megatron-readme-2021": Stack(
         keep_scores=True, recompute=True, waits_for_sends=True, runs=_MEGATRON_2021
     ),
-    # Processes of an eager framework are not in step. Fitted: one number.
+    # Ranks of an eager framework are not in step. Fitted: one number.
     "mleng-net": Stack(collective_us=24.0),
     # One microbatch of all sequences ("pp4_1"): sitar-lab/NeuSight, scripts/asplos/label.
     "neusight-dist": Stack(keep_scores=True, run=TrainingRun()),
@@ -159,5 +159,5 @@ STACKS: dict[str, Stack] = {
 
 
 def stack_of(source: str) -> Stack:
-    """Return the stack that a source measured; a plain one for a source that is not known."""
+    """Return the stack that a source measured; a plain one for an unknown source."""
     return STACKS.get(source, PLAIN)

@@ -1,7 +1,7 @@
-"""How long a rank's training step takes: layers forward and backward, run on the machine.
+"""The time of a rank's training step, from layers run forward and backward on the machine.
 
-As in :mod:`kernbench.accuracy.validation.predictors.passes` a few layers are run as a user's
-program would run them, without data, and the pace of the last ones is that of all others.
+As in :mod:`kernbench.accuracy.validation.predictors.passes`, a few layers are run as a user's
+program would run them, without data, and all others are assumed to take as long as the last ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernbench.runtime_api import RuntimeContext
 
 @dataclass(frozen=True, kw_only=True)
 class Microbatch:
-    """Sequences that go forward and backward together, each so many tokens long."""
+    """Sequences that go forward and backward together, and the tokens of each."""
 
     sequences: int
     tokens: int
@@ -28,7 +28,7 @@ class Microbatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """What a microbatch and an update take on one rank, in microseconds.
+    """The times of a microbatch and an update on one rank, in microseconds.
 
     Attributes:
         forward_us: Of a layer.
@@ -57,7 +57,7 @@ class Steps(ModelRuns):
         self.time = lru_cache(maxsize=1024)(self._time)
 
     def _time(self, model: Model, asked: Microbatch) -> StepTime:
-        """Return what the parts of a step take on the slowest path of all ranks."""
+        """Return the times of a step's parts, on the slowest path over all ranks."""
         found: list[StepTime] = []
 
         def program(rank: int, torch: RuntimeContext) -> None:
@@ -72,7 +72,7 @@ class Steps(ModelRuns):
 
 
 class _RankLayers:
-    """One rank's layers, and the events between them."""
+    """One rank's layers, and the marks between them."""
 
     def __init__(
         self, torch: RuntimeContext, model: Model, asked: Microbatch, stack: Stack
@@ -108,7 +108,7 @@ class _RankLayers:
         self._marks: list[Any] = []
 
     def step(self) -> None:
-        """Queue a microbatch, forward and backward, and the update of one layer."""
+        """Enqueue a microbatch, forward and backward, and the update of one layer."""
         torch, config = self._torch, self._config
         moments = [torch.empty((self._elements,), dtype="f32") for _ in range(2)]
         weights = torch.empty((self._elements,), dtype="f32")

@@ -1,4 +1,4 @@
-"""Rows of whole layers, iterations and requests on several devices."""
+"""Predicts whole layers, iterations and requests on several devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernbench.accuracy.validation.rows.reference import Row
 
 
 class TpPredictor:
-    """Answers a row by layers of the model, run on the row's machine with the source's stack."""
+    """Predicts a row from layers of the model, run on the row's machine with the source's stack."""
 
     def __init__(self, machines: Machines) -> None:
         inference = InferencePredictor(machines.machine_of)

@@ -1,4 +1,4 @@
-"""Rows of training: the time of an iteration, or the rate at which a device does its work."""
+"""Predicts training: the time of an iteration, or the throughput per device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Layout:
 
 
 class TrainingPredictor:
-    """Answers iterations (``train_iteration``) and rates of training (``train_throughput``)."""
+    """Predicts iterations (``train_iteration``) and throughput (``train_throughput``)."""
 
     def __init__(self, machine_of: MachineOf) -> None:
         self._machine_of = machine_of
@@ -40,7 +40,7 @@ class TrainingPredictor:
         self._wires = StageWires(machine_of)
 
     def predict(self, row: Row) -> Answer:
-        """Return the time of the row's iteration, or of what its rate counts."""
+        """Return the time of the row's iteration, or of the unit that its rate counts."""
         if row.dtype not in DTYPES:
             return Answer(None, f"no dtype of a model for {row.dtype}")
         missing = [each for each in _NEEDED if row.optional(each) is None]
@@ -83,7 +83,7 @@ class TrainingPredictor:
             row.device, row.integer("tp"), plan.copies, elements, itemsize
         )
         if stack.overlapped_gradients:
-            # Parts of the sum go with the last backward; they come back with the next forward.
+            # Parts of the sum overlap the last backward, and gathers the next forward.
             summed_us = sum(
                 max(summed_us / 2 - each * layers / plan.stages, 0.0)
                 for each in (step.backward_us, step.forward_us)
@@ -94,16 +94,16 @@ class TrainingPredictor:
         return through_us + summed_us + update_us
 
     def _tflop_per_device(self, row: Row, run: TrainingRun) -> float:
-        """Return the work of an iteration as such sources count it, 1e12 operations a device.
+        """Return the work of an iteration as such sources count it, in 1e12 operations per device.
 
         Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters",
-        2021, equation 3: four passes where activations are computed again, three elsewhere.
+        2021, equation 3: four passes where activations are recomputed, three elsewhere.
         """
         hidden, layers = row.integer("hidden"), row.integer("layers")
         batch, seq = row.integer("batch"), row.integer("seq")
         passes = 4 if stack_of(row.source).recompute else 3
         blocks = 24 * passes * batch * seq * layers * hidden**2 * (1 + seq / (6 * hidden))
-        # Logits are not computed again.
+        # Logits are not recomputed.
         logits = 6 * batch * seq * hidden * run.vocabulary
         plan = _plan(row, run)
         return (blocks + logits) / (row.integer("tp") * plan.stages * plan.copies) / 1e12
@@ -141,5 +141,5 @@ def _plan(row: Row, run: TrainingRun) -> _Layout:
 
 
 def _elements(step: StepTime, layers: int, stages: int) -> int:
-    """Return the parameters of a rank: of the fullest stage, where the embedding is."""
+    """Return the parameters of a rank of the fullest stage, which has the embedding."""
     return round(step.layer_elements * layers / stages) + step.ends_elements

@@ -1,4 +1,4 @@
-"""What goes between the groups of ranks that hold a model: stages, and copies of it."""
+"""Transfers between the groups of ranks that hold a model: stages, and replicas."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kernbench.links import Asked, Network
 
 
 class MachineOf(Protocol):
-    """Finds the machine of a device."""
+    """Returns the machine of a device."""
 
     def __call__(self, device: str, num_sips: int = 1) -> Machine: ...
 
 
 class StageWires:
-    """Times messages between stages and sums over copies, on links that are idle otherwise."""
+    """Times messages between stages and sums over replicas, on otherwise idle links."""
 
     def __init__(self, machine_of: MachineOf) -> None:
         self._machine_of = machine_of
@@ -24,9 +24,9 @@ class StageWires:
         self.summed_us = lru_cache(maxsize=1024)(self._summed)
 
     def _handed_on(self, device: str, tp_size: int, elements: int, itemsize: int) -> float:
-        """Return the time of what a stage hands to the next: a part per rank, gathered there.
+        """Return the time of a stage's output to the next stage: a part per rank, gathered there.
 
-        Stages are next to each other: in a node where they fit, else in nodes of their own.
+        Stages are adjacent: within a node if they fit, otherwise in separate nodes.
         """
         machine = self._spread(device, 2 * tp_size)
         part = -(-elements // tp_size)
@@ -39,17 +39,17 @@ class StageWires:
     def _summed(
         self, device: str, tp_size: int, copies: int, elements: int, itemsize: int
     ) -> float:
-        """Return the time of the sum of gradients over the copies of a model.
+        """Return the time of the sum of gradients over the replicas of a model.
 
-        The ranks of a copy are next to each other, so each rank sums with every ``tp_size``-th one;
-        all of them do so at once, each over its own link to the network.
+        The ranks of a replica are adjacent, so each rank sums with every ``tp_size``-th one; all do
+        so at once, each over its own link to the network.
         """
         if copies == 1:
             return 0.0
         asked = Asked("all_reduce", copies, elements, itemsize)
         node = _node(self._machine_of(device))
         if node and tp_size % node == 0:
-            # One rank of every node is in a group; the others of its node have links of their own.
+            # One rank of every node is in a group; the others of its node have their own links.
             machine = changed_machine(
                 self._machine_of(device), {"links.scale_out.sips_per_node": 1}, num_sips=copies
             )
@@ -58,7 +58,7 @@ class StageWires:
         return _alone_us(machine, asked, tuple(range(0, copies * tp_size, tp_size)))
 
     def _spread(self, device: str, num_sips: int) -> Machine:
-        """Return the device's machine with room for so many SIPs: whole nodes where it has any."""
+        """Return the device's machine with at least ``num_sips`` SIPs, in whole nodes."""
         one = self._machine_of(device)
         node = _node(one)
         room = -(-num_sips // node) * node if node else num_sips

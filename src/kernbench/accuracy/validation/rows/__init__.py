@@ -1,1 +1,1 @@
-"""Measured rows: where they come from, of which device, how they were measured."""
+"""Measured rows: their sources, their devices, and how they were measured."""

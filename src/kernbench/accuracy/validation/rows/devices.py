@@ -1,4 +1,4 @@
-"""Which machine stands for the device that a row was measured on."""
+"""Which machine models the device that a row was measured on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kernbench.hardware import Machine, known_machines, load_machine, parse_mach
 
 
 class Machines:
-    """The machines of all devices: those that ship with kernbench, and others by their text.
+    """The machines of all devices: those that ship with kernbench, and others given as text.
 
-    ``added`` are (YAML text, name for errors) of machine files; a device that one of them lists
-    is theirs, whatever the presets say. Made of text, so that other processes can be sent it.
+    ``added`` are (YAML text, name for errors) of machine files, which take precedence over the
+    presets for the devices that they list. They are text so that they can be sent to processes.
 
     Raises:
         MachineError: A text does not describe a machine, or lists no device.
@@ -30,7 +30,7 @@ class Machines:
             if not devices:
                 raise MachineError(
                     f"{origin}: the machine lists no device under devices, so no row is of it; "
-                    f"add devices: [NAME] with the name that the rows have"
+                    f"add devices: [NAME] with the name that rows use"
                 )
             self._known.update(dict.fromkeys(devices, (text, origin)))
 
@@ -38,7 +38,7 @@ class Machines:
         return device in self._known
 
     def machine_of(self, device: str, num_sips: int = 1) -> Machine:
-        """Return the machine of a device, with room for ``num_sips`` of them.
+        """Return the machine of a device, with at least ``num_sips`` of them.
 
         Raises:
             UnknownNameError: No machine lists the device.

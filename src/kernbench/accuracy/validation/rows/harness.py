@@ -1,7 +1,7 @@
-"""How each source measured: what belongs to the measurement, not to the machine.
+"""How each source measured: what its measurements add to a kernel's own time.
 
-A time under graph replay is the kernel's. An eager framework adds the host: it prepares the next
-launch while the device works, so a row takes the longer of the two.
+A time under graph replay is the kernel's. An eager framework adds the host, which prepares the next
+launch while the device works: a row takes the longer of the two.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ class Harness:
     """What a source's way of measuring adds to a kernel, in microseconds."""
 
     host_us: float = 0.0
-    """Least time of a row: one launch's way through the framework."""
+    """The least time of a row: one launch through the framework."""
     fixed_us: float = 0.0
-    """Added to every kernel: what the host's work does not hide."""
+    """Added to every kernel: what does not overlap the host's work."""
     weight_buffers: int = 0
-    """Weights in rotation; where the cache holds them all, they are warm. 0: always cold."""
+    """How many weights are used in turn; warm if the cache holds them all. 0: always cold."""
 
     row_kib: float = 0.0
-    """For kernels that read rows once per pass: the row that later passes still find in a cache."""
+    """For kernels that read rows once per pass: the longest row that later passes find cached."""
 
     rate_share: float = 1.0
-    """How fast the measured kernel is beside ours: below 1 where it does not use wide accesses."""
+    """The speed of the measured kernel relative to ours: below 1 if its accesses are not wide."""
     block_waste: float = 0.0
-    """For softmax by blocks of threads: what an incomplete last round over a row costs."""
+    """For softmax by blocks of threads: the cost of an incomplete last round over a row."""
 
     only_powers_of_two: bool = False
-    """For GEMMs: whether the library has no tiles of other widths, whatever the machine has."""
+    """For GEMMs: whether the library has only tiles of these widths, whatever the machine has."""
 
     keeps_clock: bool = False
-    """Whether so little runs in a row that the clock does not fall under load."""
+    """Whether the source runs so little at a time that the clock does not throttle."""
 
     def met(self, machine: Machine, repeated: float = 1.0) -> Machine:
-        """Return the machine as the source's kernels meet it.
+        """Return the machine as the source's kernels see it.
 
-        ``repeated`` says how many times longer than the kernel that is what the source repeats.
+        ``repeated`` is the length of what the source repeats, as a multiple of the kernel's.
         """
         sustained = machine.sip.sustained
         if sustained is None or (repeated == 1 and not self.keeps_clock):
@@ -55,7 +55,7 @@ class Harness:
         return changed_machine(machine, {"sip.sustained.half_time_us": half_us})
 
     def time_us(self, kernel_us: float, row_elements: int = 0) -> float:
-        """Return what the source reports for a kernel, of rows of so many elements."""
+        """Return the time that the source reports for a kernel on rows of this many elements."""
         kernel_us /= self.rate_share
         if self.block_waste and row_elements > _ONE_PASS_ELEMENTS:
             threads = min(1024, 1 << ((row_elements // 4).bit_length() - 1))
@@ -66,23 +66,23 @@ class Harness:
     def cached(
         self, input_bytes: int, weight_bytes: int, sip: SipSpec
     ) -> tuple[tuple[int, Fraction], ...]:
-        """Return the shares of a GEMM's input (0) and weights (1) that the cache still has.
+        """Return the shares of a GEMM's input (0) and weights (1) that are still cached.
 
-        Weights find what is left of them when their turn comes again; the input, which every launch
-        reads, is there if all buffers in rotation fit beside it.
+        Of weights it is what is left at their next turn; the input, which every launch reads, is
+        cached if it fits together with all weights in rotation.
         """
         if not self.weight_buffers or sip.cache is None:
             return ()
         held = sip.cache.held_bytes
         rotated = self.weight_buffers * weight_bytes
         share = 2 - Fraction(rotated) / held
-        # In sixteenths, so that schedules are met again.
+        # In sixteenths, so that schedules are reused.
         warm = Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
         shares = ((0, Fraction(input_bytes + rotated <= held)), (1, warm))
         return tuple((param, found) for param, found in shares if found)
 
     def warm_row(self, row_bytes: int) -> Fraction:
-        """Return the share of a row that later passes find: all of a short one, none of a long."""
+        """Return the share of a row that later passes find cached: 1 if short, 0 if long."""
         share = 2 - Fraction(row_bytes / (self.row_kib * 1024)).limit_denominator(4096)
         return Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
 
@@ -183,17 +183,17 @@ PEERS: dict[tuple[str, str], dict[str, float]] = {
 
 
 def peer_changes(impl: str, machine: str) -> dict[str, float]:
-    """Return the keys of a machine that a stack's own all-reduce changes, with their values."""
+    """Return the machine keys that a stack's own all-reduce changes, with their values."""
     found = PEERS.get((impl.partition(" ")[0], machine), {})
     return {f"collectives.peer.{name}": value for name, value in found.items()}
 
 
 def membound_harness(source: str, machine: str, op: str) -> Harness:
-    """Return how a source measured an operation; kernel time for one that is not known."""
+    """Return how a source measured an operation; kernel time for an unknown source."""
     ops = MEMBOUND.get((source, machine), {})
     return ops.get(op) or ops.get("") or _KERNEL
 
 
 def gemm_harness(source: str, machine: str) -> Harness:
-    """Return how a source measured GEMMs; kernel time for one that is not known."""
+    """Return how a source measured GEMMs; kernel time for an unknown source."""
     return GEMM.get((source, machine)) or GEMM.get((source, "")) or _KERNEL

@@ -1,4 +1,4 @@
-"""Parts of the rows: those that a fit may see, and those that it is scored on."""
+"""Parts of the rows: those that a fit may use, and those that it is scored on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hashlib import md5
 from kernbench.accuracy.validation.rows.reference import Row
 
 PARTS = 4
-"""Into how many parts rows are cut unless a calibration is told otherwise."""
+"""The default number of parts that a calibration cuts rows into."""
 
 
 def part_of(row: Row, parts: int) -> int:
-    """Return which of ``parts`` a row is in, by a hash that keeps whole shapes together.
+    """Return which of ``parts`` parts a row is in, by a hash that keeps whole shapes together.
 
     GEMMs go by their weights (n x k), elementwise rows by rows x cols, collectives by operation
     and ranks, whole models by model and split, programs by name and model (``Form.together``): rows
@@ -22,5 +22,5 @@ def part_of(row: Row, parts: int) -> int:
 
 
 def is_apart(row: Row) -> bool:
-    """Say whether a row is in the part that calibration scores and never fits to."""
+    """Return whether a row is held out: calibration scores it, and never fits to it."""
     return part_of(row, PARTS) == 0

@@ -1,4 +1,4 @@
-"""What answers a row: the contract between the scoring and the models of each category."""
+"""The interface between scoring and the predictors of each category."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kernbench.errors import KernbenchError
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The modeled time of a row, or why there is none."""
+    """The modeled time of a row, or the reason why there is none."""
 
     time_us: float | None
     why_not: str = ""
-    """For a row without an answer: what the model does not know, the same text for like rows."""
+    """For a row without an answer: what the model lacks, in equal words for similar rows."""
     how: str = ""
     """The configuration or algorithm that the time is of."""
 
 
 class Predictor(Protocol):
-    """Answers the rows of one category.
+    """Predicts the rows of one category.
 
-    A process makes its own and keeps it, so it may cache; rows arrive grouped by device. What it
-    cannot answer (an op, a dtype, a machine without links) is an :class:`Answer` with a reason, so
-    that the row is counted; an exception means that the row itself is wrong.
+    Each process makes and keeps its own, which may therefore cache; rows arrive grouped by device.
+    For what it cannot predict (an op, a dtype, a machine without links) it returns an
+    :class:`Answer` with a reason; an exception means that the row itself is invalid.
     """
 
     def predict(self, row: Row) -> Answer:
@@ -35,13 +35,13 @@ class Predictor(Protocol):
 
 
 def answered(time_us: Callable[[], float], how: str) -> Answer:
-    """Return an answer by running a program, or what the program failed with as the reason."""
+    """Return the answer of a run, or one whose reason is the error of the run."""
     try:
         return Answer(time_us(), how=how)
     except KernbenchError as error:
         return Answer(None, _short(error))
     except ExceptionGroup as errors:
-        # Ranks fail alike: the first one's reason is that of all.
+        # All ranks fail for the same reason: the first one's is given.
         cause = errors.exceptions[0]
         if not isinstance(cause, KernbenchError):
             raise

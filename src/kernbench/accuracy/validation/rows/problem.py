@@ -1,4 +1,4 @@
-"""The product that a GEMM row measured, and what the cache has of its operands."""
+"""The product that a GEMM row measured, and which of its operands are cached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.dtypes import DType, bfloat16
 
 Cached = tuple[tuple[int, Fraction], ...]
-"""Shares of a launch's parameters that the cache holds, by their index."""
+"""Cached shares of a launch's parameters, by their index."""
 
 
 @dataclass(frozen=True, slots=True)

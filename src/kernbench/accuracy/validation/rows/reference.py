@@ -1,4 +1,4 @@
-"""Measured rows: CSV files whose columns say which category a row is of."""
+"""Measured rows: CSV files whose columns determine the category of their rows."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Row:
     dtype: str
     source: str
     time_us: float
-    """Of what was measured: :attr:`per` says of how much of it. 0 where the source gives none."""
+    """The time of what was measured, or of one unit of it (:attr:`per`). 0 where the source gives none."""
     fields: Mapping[str, str]
-    """Every column of the file; empty where the source gives nothing."""
+    """All columns of the file; empty where the source gives nothing."""
     file: str
     line: int
     form: Form = FORMS[-1]
     """Of the file that it is in."""
     per: str = ""
-    """Empty for a time as the source gives it. ``token`` or ``TFLOP`` where it gives a rate per
-    device and second: then the time is what a device takes for one of them."""
+    """Empty for a time as the source gives it. ``token`` or ``TFLOP`` if it gives a rate per device
+    and second: the time is then a device's time for one of them."""
     why_no_time: str = ""
     """For a row without a time: what the source gives instead."""
 
@@ -50,7 +50,7 @@ class Row:
         """Return a column as an integer above 0.
 
         Raises:
-            UsageError: It is none; names the file, line and column.
+            UsageError: It is not one; the text names the file, line and column.
         """
         found = self.optional(column)
         if found is None:
@@ -83,7 +83,7 @@ def read_rows(paths: Iterable[str | Path]) -> list[Row]:
     """Return the rows of CSV files, in order.
 
     Raises:
-        UsageError: A file cannot be read, has columns of no category, or a row has no time.
+        UsageError: A file cannot be read, its columns match no category, or a row has no time.
     """
     found: list[Row] = []
     for each in paths:
@@ -102,7 +102,7 @@ def read_rows(paths: Iterable[str | Path]) -> list[Row]:
 
 
 def sampled(rows: list[Row], every: Mapping[Category, int]) -> list[Row]:
-    """Return one row in so many of each category, picked by a hash: the same ones every time.
+    """Return one in ``every`` rows of each category, chosen by a hash: the same rows every time.
 
     Categories that ``every`` does not name are kept whole.
 
@@ -120,10 +120,10 @@ def _hash(row: Row) -> int:
 
 
 def category_of(file: str, columns: Iterable[str]) -> Category:
-    """Return what the rows of a file with these columns are.
+    """Return the category of the rows of a file with these columns.
 
     Raises:
-        UsageError: A column that every file needs is missing, or those of all categories are.
+        UsageError: A column that every file needs is missing, or the columns match no category.
     """
     return form_of(file, set(columns)).category
 

@@ -1,4 +1,4 @@
-"""Which predictor answers which category."""
+"""The predictor of each category."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.predictor import Predictor
 
-# Module and class: a predictor is loaded by the processes that need it.
+# Module and class by name: only processes that need a predictor import it.
 PREDICTORS: dict[Category, tuple[str, str]] = {
     Category.GEMM: ("kernbench.accuracy.validation.predictors.gemm", "GemmPredictor"),
     Category.MEMBOUND: ("kernbench.accuracy.validation.predictors.membound", "MemboundPredictor"),
@@ -26,7 +26,7 @@ PREDICTORS: dict[Category, tuple[str, str]] = {
 
 
 def make_predictor(category: Category, machines: Machines | None = None) -> Predictor:
-    """Return a new predictor of a category, for the presets or other machines."""
+    """Return a new predictor of a category, for the given machines or the presets."""
     module, name = PREDICTORS[category]
     maker: Callable[[Machines], Predictor] = getattr(import_module(module), name)
     return maker(machines or presets())

@@ -1,7 +1,7 @@
-"""What a source repeats until the clock has settled, where that is more than the row's kernel.
+"""What a source repeats until the clock has settled, if that is more than the row's kernel.
 
-A machine's ``sustained.half_time_us`` is said of a loop over one kernel. A source that repeats a
-layer and tells its kernels apart in a trace meets the clock that the whole layer leaves.
+A machine's ``sustained.half_time_us`` is for a loop over one kernel. A source that repeats a layer,
+and takes kernel times from a trace, sees the clock that the whole layer settles at.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kernbench.accuracy.validation.rows.reference import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """The products of a transformer's layer, by the columns that tensor parallelism splits."""
+    """The products of a transformer layer, by the columns that tensor parallelism splits."""
 
     hidden: int
     heads: int
-    """Columns of queries, keys and values together."""
+    """The columns of queries, keys and values together."""
     inner: int
-    """Columns between the two products of the MLP."""
+    """The columns between the two products of the MLP."""
     gated: bool = True
 
     def products(self, ranks: int) -> dict[str, tuple[int, int]]:
-        """Return N and K of each product on one of so many ranks, by the names of vidur."""
+        """Return N and K of each product on one of ``ranks`` ranks, by Vidur's names."""
         up = self.inner * (2 if self.gated else 1)
         return {
             "attn_pre_proj": (self.heads // ranks, self.hidden),
@@ -54,10 +54,10 @@ _PART = re.compile(r"\((\w+), tp(\d+)\)")
 
 
 def repeated_kernels(row: Row) -> float:
-    """Return how many kernels like the row's take as long as what its source repeated.
+    """Return the length of what a source repeated, as a multiple of the row's kernel.
 
-    It is in proportion to the weights, and the mean over models that have such a product; 1 where
-    nothing is known of the source or the product.
+    It is proportional to the weights, and the mean over models that have such a product; 1 if the
+    source or the product is not known.
     """
     found = _PART.search(row.fields.get("impl", ""))
     if found is None:

@@ -1,9 +1,9 @@
-"""Two closed formulas that the model has to beat on the same rows.
+"""Two closed-form baselines that the model has to beat on the same rows.
 
 The *roofline* is the longer of the compute and the memory time at the vendor's peaks. The *fitted*
-one is ``t0 + max(a * compute, b * memory)``, its three parameters set on the very rows that it is
-then scored on; for what moves bytes only (elementwise operations, collectives) that is a line
-``alpha + beta * bytes``.
+baseline is ``t0 + max(a * compute, b * memory)``, with its three parameters fitted to the very rows
+that it is then scored on; for rows that only move bytes (elementwise operations, collectives) that
+is a line ``alpha + beta * bytes``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LEAST_PARAMETERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """The errors of the two formulas; None where they have no answer."""
+    """The errors of the two baselines; None where they have no answer."""
 
     roofline: Errors | None
     fitted: Errors | None
 
 
 def baselines(scored: Sequence[Scored], machines: Machines) -> Baselines:
-    """Return the errors of the formulas on the rows of one group that the model answers."""
+    """Return the errors of the baselines on the rows of one group that the model predicts."""
     rows = [each.row for each in scored if each.answer.time_us is not None]
     ideal = [ideal_us(row, machines) for row in rows]
     known = [(row, times) for row, times in zip(rows, ideal, strict=True) if times is not None]
@@ -86,7 +86,7 @@ def _link_us(row: Row, machines: Machines) -> float:
 
 
 def fit(times: Array, measured: Array) -> Array:
-    """Return ``t0 + max(a * compute, b * memory)`` with the parameters that fit best."""
+    """Return the times of ``t0 + max(a * compute, b * memory)`` with the best parameters."""
     if len(measured) < _LEAST_PARAMETERS:
         return np.asarray(times.max(axis=1))
     compute, memory = times[:, 0], times[:, 1]
@@ -105,6 +105,6 @@ def fit(times: Array, measured: Array) -> Array:
                 kept = np.array([a or 1.0, (span**width * centre[1])[where[1]], 1.0])
         centre[:2] = kept[:2]
         width /= 6
-        # Around the best found: both ways.
+        # Around the best so far, in both directions.
         span = np.geomspace(1 / 8.0, 8.0, 25)
     return np.asarray(found)

@@ -1,4 +1,4 @@
-"""The accuracy that the model is held to, and whether rows show it."""
+"""Accuracy goals of the model, and whether rows meet them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kernbench.hardware import source_of
 _LARGE_BYTES = 16e6
 _STREAMS = ("add", "mul", "relu", "gelu", "silu")
 _FITTED_KEY = "sip.pe.gemm.efficiency"
-"""Its source says for a machine to which GEMM rows its constants were fitted."""
+"""The key whose source says to which GEMM rows a machine's constants were fitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One goal: what it is of, how far off the model may be, and what was reached.
+    """One goal: its subject, its limit, and the value reached.
 
-    ``limit`` and ``reached`` are in the same unit: percent or points of error, or percent right.
+    ``limit`` and ``reached`` have the same unit: percent or points of error, or percent right.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Goal:
 
 
 def goals_of(scored: Sequence[Scored], sweeps: Sweeps | None, machines: Machines) -> list[Goal]:
-    """Return the goals that any of the rows speaks of."""
+    """Return the goals to which any of the rows belong."""
     answered = [each for each in scored if each.answer.time_us is not None]
     found = [*_gemm(answered, machines), *_others(answered)]
     if sweeps is not None:
@@ -44,7 +44,7 @@ def goals_of(scored: Sequence[Scored], sweeps: Sweeps | None, machines: Machines
 
 
 def fitted_to(row: Row, machines: Machines) -> str:
-    """Return what a machine's file says of the rows that its GEMM constants were fitted to."""
+    """Return what a machine's file says about the rows that its GEMM constants were fitted to."""
     try:
         spec = machines.machine_of(row.device).spec
     except KernbenchError:

@@ -1,4 +1,4 @@
-"""The error table: as text, as JSON, as the page of the documentation, and as a plot."""
+"""The error table as text, as JSON, as a page of the documentation, and as a plot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_REASONS = 12
 
 
 def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[str, Any]:
-    """Return the errors per category and per group, in percent; goals, and sweeps of splits."""
+    """Return errors per category and per group in percent, goals, and sweeps of splits."""
     machines = machines or presets()
     categories = {}
     for category in Category:
@@ -128,7 +128,7 @@ def render_text(scored: Sequence[Scored], worst: int, machines: Machines | None 
 
 
 def _columns(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
-    """Return lines of cells under each other, the first ``num_left`` columns to the left."""
+    """Return lines with aligned cells, the first ``num_left`` columns to the left."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return [
         "  ".join(
@@ -140,7 +140,7 @@ def _columns(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
 
 
 def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[list[str]]]]:
-    """Return the tables beside the one of errors, each with what it is of."""
+    """Return the tables after the one of errors, each with its title."""
     tables: list[tuple[str, list[list[str]]]] = []
     sweeps = sweeps_of(scored)
     goals = goals_of(scored, sweeps, machines)
@@ -186,7 +186,7 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
 
 def _worst(scored: Iterable[Scored], count: int) -> list[str]:
     answered = [each for each in scored if each.answer.time_us is not None]
-    # By ratio: half as long is as wrong as twice as long.
+    # By ratio: half as long counts as much as twice as long.
     answered.sort(key=lambda each: -max(1 + each.error, 1 / max(1 + each.error, 1e-12)))
     return [
         f"{each.error * 100:>+8.1f} %  {each.answer.time_us or 0:>10.2f} for "
@@ -197,7 +197,7 @@ def _worst(scored: Iterable[Scored], count: int) -> list[str]:
 
 
 def render_page(scored: Sequence[Scored], about: str, machines: Machines | None = None) -> str:
-    """Return the table as a page of the documentation; ``about`` is its text."""
+    """Return the table as a page of the documentation, with ``about`` as its text."""
     lines = table(scored, HEADER, machines or presets())
     text = [about.rstrip()]
     for said, cells in _more(scored, machines or presets()):
@@ -217,7 +217,7 @@ def _marked_down(lines: Sequence[Sequence[str]], num_left: int) -> list[str]:
 
 
 def format_of_plot(path: Path) -> str:
-    """Return the format that a plot's name asks for.
+    """Return the image format by a plot's file name.
 
     Raises:
         UsageError: matplotlib is not installed, or does not know the format.
@@ -237,7 +237,7 @@ def format_of_plot(path: Path) -> str:
 
 
 def dump_plot(scored: Sequence[Scored], out: BinaryIO, format: str) -> None:
-    """Write modeled against measured times to an open file, a colour per category and device."""
+    """Plot modeled against measured times into an open file, a colour per category and device."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 7), layout="constrained")

@@ -28,14 +28,14 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A row and what the model says of it."""
+    """A row and the model's answer."""
 
     row: Row
     answer: Answer
 
     @property
     def error(self) -> float:
-        """Modeled over measured time, less one; the row must have an answer."""
+        """Modeled over measured time, minus 1; the row must have an answer."""
         assert self.answer.time_us is not None
         return self.answer.time_us / self.row.time_us - 1
 
@@ -75,14 +75,14 @@ def answer_rows(
     advance: Callable[[int], Any] = lambda count: None,
     machines: Machines | None = None,
 ) -> list[Scored]:
-    """Return every row with the model's answer, in order; ``advance`` hears of rows done.
+    """Return every row with the model's answer, in order; ``advance`` is called with rows done.
 
-    Rows of like shapes go to one process together, whatever their devices: what it has compiled
-    and evaluated for one device serves the others.
+    Rows of equal shapes go to one process together, whatever their devices: its compiled and
+    evaluated kernels serve all devices.
 
     Raises:
-        UsageError: ``jobs`` is below 1, or a row has an impossible number.
-        UnknownNameError: Not one row is of a device that a machine lists.
+        UsageError: ``jobs`` is below 1, or a row has an invalid number.
+        UnknownNameError: No row is of a device that a machine lists.
     """
     if jobs < 1:
         raise UsageError(f"jobs must be at least 1, but got {jobs}")
@@ -127,7 +127,7 @@ def _affinity(row: Row) -> tuple[str, ...]:
 
 
 def _chunks(order: Sequence[int], rows: Sequence[Row]) -> list[list[int]]:
-    """Cut what the processes are given, never between rows of one shape."""
+    """Cut rows into chunks for processes, never between rows of one shape."""
     chunks: list[list[int]] = []
     for _, alike in groupby(order, key=lambda index: _affinity(rows[index])):
         if not chunks or len(chunks[-1]) >= _CHUNK:
@@ -159,13 +159,13 @@ class _Answerer:
             return Answer(None, str(error))
 
 
-# What a process of a pool answers with; its initializer makes it.
+# The predictors of a pool's process, made by its initializer.
 _ANSWERERS: list[_Answerer] = []
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Let SIGINT wait; a process that is started meanwhile lets it wait until :func:`_begin`."""
+    """Block SIGINT; a process started meanwhile blocks it until :func:`_begin`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -174,7 +174,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _begin(added: tuple[tuple[str, str], ...]) -> None:
-    # Ctrl-C goes to all processes of a terminal; one of them says so.
+    # Ctrl-C reaches all processes of a terminal; only one should report it.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -186,7 +186,7 @@ def _answer(rows: list[Row]) -> list[Answer]:
 
 
 def _check_devices(rows: Sequence[Row], machines: Machines) -> None:
-    """Refuse data of which the model knows no device at all: a misspelt name, most likely."""
+    """Refuse rows if none of their devices is known: most likely a name is misspelt."""
     if rows and all(row.device not in machines for row in rows):
         try:
             machines.machine_of(rows[0].device)
@@ -222,7 +222,7 @@ def errors_of(modeled: Array, measured: Array, unanswered: int = 0) -> Errors:
 
 
 def _spearman(a: Array, b: Array) -> float | None:
-    """Return the correlation of ranks, ties sharing the mean; None if one side is constant."""
+    """Return the rank correlation, with mean ranks for ties; None if one side is constant."""
     ranks = [_ranks(values) for values in (a, b)]
     if any(np.ptp(each) == 0 for each in ranks):
         return None
@@ -237,7 +237,7 @@ def _ranks(values: Array) -> Array:
 
 
 def grouped(scored: Iterable[Scored]) -> dict[Group, list[Scored]]:
-    """Return the rows by group, in order of category and name."""
+    """Return the rows by group, sorted by category and name."""
     found: dict[Group, list[Scored]] = {}
     for each in scored:
         found.setdefault(Group.of(each.row), []).append(each)
@@ -252,6 +252,6 @@ def grouped(scored: Iterable[Scored]) -> dict[Group, list[Scored]]:
 
 
 def reasons(scored: Iterable[Scored]) -> list[tuple[int, str]]:
-    """Return why rows have no answer, the commonest first, with how many there are."""
+    """Return the reasons for rows without an answer with their counts, the most common first."""
     found = Counter(each.answer.why_not for each in scored if each.answer.time_us is None)
     return [(count, reason) for reason, count in found.most_common()]

@@ -1,4 +1,4 @@
-"""What was fitted per machine, and how it does on GEMM rows that fits keep apart."""
+"""What was fitted per machine, and the errors on GEMM rows that fits hold out."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Split:
     device: str
     machine: str
     constants: int
-    """Numbers of the machine that were fitted, to rows of any category."""
+    """How many numbers of the machine were fitted, to rows of any category."""
     said: str
-    """What the machine's file says of those that GEMMs decide."""
+    """What the machine's file says about those that GEMMs determine."""
     fit_rows: int
-    """Rows of the sources that are named there, of the parts that a fit may see."""
+    """Rows of the sources named there, in the parts that a fit may use."""
     fit_mape: float | None
     apart_rows: int
-    """The others of those sources."""
+    """The held-out rows of those sources."""
     apart_mape: float | None
 
 
 def splits_of(scored: Sequence[Scored], machines: Machines) -> list[Split]:
-    """Return a line for each device of rows that have an answer."""
+    """Return a :class:`Split` for each device with predicted rows."""
     found: dict[str, list[Scored]] = {}
     for each in scored:
         if each.answer.time_us is not None:

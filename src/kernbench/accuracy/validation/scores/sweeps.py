@@ -1,9 +1,9 @@
-"""Whether the model picks the right split of a model over devices, and how well it sees scaling.
+"""Whether the model chooses the right split of a network over devices, and predicts scaling.
 
-A sweep is what one source measured of one model and batch with several splits (TP x PP x CP x DP).
-Three questions are asked of each: which split is fastest, which costs the least device time, and
-up to how many devices each still does its share of work (at least 60 % of one of the smallest
-split). The naive rule always answers: the most devices, the fewest, the most.
+A sweep is one source's measurements of one model and batch with several splits (TP x PP x CP x DP).
+Three questions are asked of each: which split is fastest, which costs the least device time, and up
+to how many devices each device keeps at least 60 % of the throughput that it has in the smallest
+split. The naive rule always answers: the most devices, the fewest, the most.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.score import Scored
 
 TIE = 1.03
-"""A choice within so much of the best one's measured value is as good."""
+"""A choice within this share of the best one's measured value counts as right."""
 LEAST_SHARE = 0.6
 _AXES = ("tp", "pp", "cp", "dp")
 _SAME = ("model", "hidden", "layers", "batch", "seq", "tokens", "input_len", "output_len")
@@ -26,7 +26,7 @@ _SAME = ("model", "hidden", "layers", "batch", "seq", "tokens", "input_len", "ou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question, asked of every sweep: how often the model and the naive rule are right."""
+    """One question about every sweep: how often the model and the naive rule answer it right."""
 
     name: str
     sweeps: int
@@ -36,12 +36,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeps:
-    """What sweeps say of the model.
+    """The results of all sweeps.
 
     Attributes:
-        questions: How often it chooses right.
-        splits: Splits that are compared with the smallest of their sweep.
-        scaling_points: Their mean error of scaling efficiency, in points of percent.
+        questions: How often the model chooses right.
+        splits: How many splits are compared with the smallest of their sweep.
+        scaling_points: Their mean error of scaling efficiency, in percentage points.
         scaling_worst: The largest one.
     """
 
@@ -53,7 +53,7 @@ class Sweeps:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """One row of a sweep: devices, and how long all of them take, measured and modeled."""
+    """One row of a sweep: its number of devices, and their time, measured and modeled."""
 
     devices: int
     measured_us: float
@@ -61,7 +61,7 @@ class _Split:
 
 
 def sweeps_of(scored: Iterable[Scored]) -> Sweeps | None:
-    """Return what the sweeps among the rows say, None if there are none."""
+    """Return the results of the sweeps among the rows, None if there are none."""
     found = _sweeps(scored)
     if not found:
         return None
@@ -92,7 +92,7 @@ def sweeps_of(scored: Iterable[Scored]) -> Sweeps | None:
 
 
 def _sweeps(scored: Iterable[Scored]) -> list[list[_Split]]:
-    """Return sweeps of two splits or more, each from few devices to many."""
+    """Return sweeps of two or more splits, each in order of devices."""
     alike: dict[tuple[str, ...], dict[tuple[int, ...], _Split]] = {}
     for each in scored:
         row, time_us = each.row, each.answer.time_us
@@ -100,7 +100,7 @@ def _sweeps(scored: Iterable[Scored]) -> list[list[_Split]]:
             continue
         axes = tuple(row.optional(name) or 1 for name in _AXES)
         devices = prod(axes)
-        # A rate per device is device time already.
+        # A rate per device gives device time already.
         shared = devices if row.per else 1
         split = _Split(devices, row.time_us / shared, time_us / shared)
         alike.setdefault(_key(row), {}).setdefault(axes, split)
@@ -121,7 +121,7 @@ def _time(split: _Split, modeled: bool) -> float:
 
 
 def _share(first: _Split, split: _Split, modeled: bool) -> float:
-    """Return the work of a device beside one of the smallest split."""
+    """Return the throughput of a device relative to one of the smallest split."""
     alone, together = _time(first, modeled), _time(split, modeled)
     return alone * first.devices / (together * split.devices)
 
@@ -148,7 +148,7 @@ def _widest(sweep: Sequence[_Split], modeled: bool) -> int:
 
 
 def _is_right(sweep: Sequence[_Split], best: _Choose, choose: _Choose) -> bool:
-    """Say whether what is chosen by modeled times is as good as the best by measured ones."""
+    """Return whether the choice by modeled times is as good as the best by measured ones."""
     chosen, truth = sweep[choose(sweep, True)], sweep[best(sweep, False)]
     if chosen is truth:
         return True
@@ -157,6 +157,6 @@ def _is_right(sweep: Sequence[_Split], best: _Choose, choose: _Choose) -> bool:
     if best is _cheapest:
         spent = chosen.measured_us * chosen.devices
         return spent <= TIE * truth.measured_us * truth.devices
-    # Nobody can tell on which side a split is that does hardly more or less than the share.
+    # Measurements do not decide on which side a split is that hardly differs from the threshold.
     wider = max(chosen, truth, key=lambda split: split.devices)
     return abs(_share(sweep[0], wider, False) / LEAST_SHARE - 1) <= TIE - 1
