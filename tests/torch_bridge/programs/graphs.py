@@ -155,7 +155,7 @@ def what_the_host_would_wait_for_is_refused_in_a_capture() -> None:
         (lambda: x.cpu(), "aten._to_copy between host and device"),
         (lambda: torch.zeros(3).to("cuda"), "aten._to_copy between host and device"),
         (lambda: x.copy_(torch.zeros(8, 16)), "aten.copy_ between host and device"),
-        (lambda: x[torch.tensor([1, 2])], "aten.index with a tensor of the host"),
+        (lambda: x[torch.tensor([1, 2])], "aten.index with a host tensor"),
         (lambda: x.nonzero(), "aten.nonzero"),
         (torch.cuda.synchronize, "torch.cuda.synchronize"),
         (lambda: torch.cuda.current_stream().synchronize(), "torch.cuda.Stream.synchronize"),
@@ -232,7 +232,7 @@ def wrong_use_of_a_graph_is_a_runtime_error_that_says_what_to_do() -> None:
         (torch.cuda.CUDAGraph.capture_begin, "non-default stream"),
         (lambda graph: torch.cuda.graph(None), "takes a torch.cuda.CUDAGraph, but got None"),
         (partial(capture, capture_error_mode="none"), "must be one of global"),
-        (partial(capture, pool=(9, 9)), "no pool of graphs"),
+        (partial(capture, pool=(9, 9)), "not a pool of graphs"),
         (capture_twice, "already owns"),
         (stay_on_another_stream, "call wait_stream first"),
         (wait_for_uncaptured_work, "uncaptured work"),
@@ -283,7 +283,7 @@ def a_wrong_state_of_a_generator_is_refused() -> None:
         (lambda: own.graphsafe_set_state(torch.Generator()), "takes a generator of a device"),
         (lambda: own.set_offset(3), "a multiple of 4"),
         (lambda: own.set_state(torch.zeros(3, dtype=torch.uint8)), "a tensor of 16 bytes"),
-        (lambda: own.manual_seed(1 << 64), "a seed has 64 bits"),
+        (lambda: own.manual_seed(1 << 64), "a seed must fit in 64 bits"),
     ):
         with pytest.raises((RuntimeError, TypeError), match=named):
             call()

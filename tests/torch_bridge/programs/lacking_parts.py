@@ -30,9 +30,9 @@ REFUSED = [
         "torch.cuda.memory._record_memory_history",
     ),
     (lambda: torch.cuda.memory_snapshot(), "torch.cuda.memory.memory_snapshot"),
-    (lambda: torch.cuda.current_blas_handle(), "no library of CUDA is there; leave it out"),
+    (lambda: torch.cuda.current_blas_handle(), "CUDA's libraries are not available; leave it out"),
     (lambda: torch.cuda.memory.MemPool(), "torch.cuda.memory.MemPool"),
-    (lambda: torch.cuda.host_memory_stats(), "memory of the host is not modeled"),
+    (lambda: torch.cuda.host_memory_stats(), "host memory is not modeled"),
     (lambda: torch.cuda.caching_allocator_enable(), "leave it out, or make a tensor"),
     (
         lambda: torch.cuda.set_sync_debug_mode("warn"),
@@ -48,7 +48,7 @@ REFUSED = [
     ),
     (
         lambda: torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())(x),
-        "torch.nn.DataParallel needs threads",
+        "torch.nn.DataParallel needs CUDA's threads",
     ),
     (
         lambda: dist.rpc.init_rpc("worker0", rank=0, world_size=1),

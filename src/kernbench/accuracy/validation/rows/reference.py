@@ -29,7 +29,7 @@ class Row:
     dtype: str
     source: str
     time_us: float
-    """The time of what was measured, or of one unit of it (:attr:`per`). 0 where the source gives none."""
+    """The time of what was measured, or of one unit of it (:attr:`per`); 0 if there is none."""
     fields: Mapping[str, str]
     """All columns of the file; empty where the source gives nothing."""
     file: str
