@@ -57,7 +57,7 @@ def residence_of(tensor: Tensor) -> Residence | None:
 
 
 def known_residence(tensor: Tensor) -> Residence | None:
-    """Return where a tensor's memory is, the host too; None where nobody has said so."""
+    """Return where a tensor's memory is, possibly the host; None if it is not known."""
     try:
         found: Residence | None = getattr(storage_of(tensor), "_kernbench", None)
     except (NotImplementedError, RuntimeError):

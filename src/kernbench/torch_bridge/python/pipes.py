@@ -176,7 +176,7 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     other = next(each for each in asked if not isinstance(each, PipeEnd))
     raise UnsupportedTorchError(
         f"multiprocessing.connection.wait for {type(other).__name__} in a simulated process: it "
-        "would wait outside of the simulation; wait for ends of a Pipe, and join() processes"
+        "would block outside of the simulation; wait for ends of a Pipe, and join() processes"
     )
 
 

@@ -113,7 +113,7 @@ class ModelRuns:
 
 
 class Passes(ModelRuns):
-    """Times passes. What was timed before is remembered."""
+    """Times passes. Results are cached."""
 
     def __init__(self, machine: Machine, stack: Stack) -> None:
         super().__init__(machine, stack)

@@ -50,7 +50,7 @@ class StepTime:
 
 
 class Steps(ModelRuns):
-    """Times training steps. What was timed before is remembered."""
+    """Times training steps. Results are cached."""
 
     def __init__(self, machine: Machine, stack: Stack) -> None:
         super().__init__(machine, stack)
