@@ -117,9 +117,6 @@ class CubeSpec(Spec):
     """The least that DRAM moves: masked or strided tiles move whole bursts."""
 
 
-_NONE, _ALL = Fraction(0), Fraction(1)
-
-
 class CacheSpec(Spec):
     """A cache that all PEs of a SIP share, between their ports and HBM."""
 
@@ -138,24 +135,6 @@ class CacheSpec(Spec):
     def held_bytes(self) -> int:
         """How much data survives until it is used again."""
         return max(int(self.capacity_mib * 2**20 * self.retained_share), 1)
-
-    @cached_property
-    def forgotten_bytes(self) -> int:
-        """After how much other data nothing of it is left."""
-        return 2 * self.held_bytes
-
-    def kept_share(self, reuse_bytes: int) -> Fraction:
-        """Return which share of data is still there after so many bytes, its own included.
-
-        All of it up to ``held_bytes``, none of it from twice that on.
-        """
-        held_bytes = self.held_bytes
-        # Asked several times per launch, and mostly at one of the two ends.
-        if reuse_bytes <= held_bytes:
-            return _ALL
-        if reuse_bytes >= self.forgotten_bytes:
-            return _NONE
-        return 2 - Fraction(reuse_bytes, held_bytes)
 
 
 class SustainedSpec(Spec):

@@ -75,7 +75,6 @@ from kernbench.ops.probe import record_launches as record_launches
 from kernbench.ops.products.gemm import gemm_blocks as gemm_blocks
 from kernbench.ops.products.gemm_library import in_stages as in_stages
 from kernbench.ops.products.gemm_library import takes_shared_operands as takes_shared_operands
-from kernbench.ops.products.gemm_tiles import held_share as held_share
 from kernbench.ops.products.gemm_tiles import sum_parts_launch as sum_parts_launch
 
 __all__ = [

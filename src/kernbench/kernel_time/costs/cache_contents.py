@@ -6,11 +6,8 @@ from bisect import bisect_left
 from fractions import Fraction
 
 from kernbench.hardware import CacheSpec
+from kernbench.kernel_time.costs.shared_cache import SHARES, STEPS, forgotten_bytes, kept_share
 
-_STEPS = 16
-"""Shares are multiples of one over this, so that schedules are met again."""
-SHARES = tuple(Fraction(step, _STEPS) for step in range(_STEPS + 1))
-"""Every share that there is, by its number of steps."""
 _MOST_RANGES = 32
 """How many ranges are remembered: what was used longer ago counts as gone."""
 
@@ -20,7 +17,7 @@ Span = tuple[int, int]
 class CacheContents:
     """Address ranges of one SIP that do not overlap, and in which order they were used.
 
-    A byte is still there if few enough were used since, itself included: ``CacheSpec.kept_share``
+    A byte is still there if few enough were used since, itself included: :func:`kept_share`
     of this reuse distance, in which the bytes of every range count once. A SIP without a cache
     holds nothing.
 
@@ -31,7 +28,7 @@ class CacheContents:
     def __init__(self, cache: CacheSpec | None) -> None:
         self._cache = cache
         self._held_bytes = cache.held_bytes if cache is not None else 0
-        self._forgotten_bytes = cache.forgotten_bytes if cache is not None else 0
+        self._forgotten_bytes = forgotten_bytes(cache) if cache is not None else 0
         self._sizes: dict[Span, int] = {}
         """How many bytes of a range were used together; the latest range last."""
         self._num_bytes = 0
@@ -59,7 +56,7 @@ class CacheContents:
     def share_steps(self, start: int, end: int) -> int:
         """Return the same as a number of steps, which is the place in :data:`SHARES`."""
         if (start, end) in self._sizes and self._num_bytes <= self._held_bytes:
-            return _STEPS
+            return STEPS
         place = bisect_left(self._starts, end)
         if not place or self._ends[place - 1] <= start or start >= end:
             return 0
@@ -69,10 +66,10 @@ class CacheContents:
         for (low, high), size in reversed(self._sizes.items()):
             distance += size
             if low < end and start < high:
-                kept = self._cache.kept_share(distance)
+                kept = kept_share(distance, self._cache)
                 overlap = min(end, high) - max(start, low)
                 held += overlap if kept == 1 else overlap * kept
-        return int(_STEPS * held // (end - start))
+        return int(STEPS * held // (end - start))
 
     def _put(self, span: Span, size: int, before: int | None) -> None:
         """Let a range be the latest, of which ``before`` bytes or none were used until now."""

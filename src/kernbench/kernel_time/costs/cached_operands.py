@@ -10,7 +10,8 @@ import numpy as np
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
 from kernbench.kernel_ir import footprints
-from kernbench.kernel_time.costs.cache_contents import SHARES, CacheContents
+from kernbench.kernel_time.costs.cache_contents import CacheContents
+from kernbench.kernel_time.costs.shared_cache import SHARES
 from kernbench.kernel_time.program.timed_plan import build_program_plan
 
 

@@ -116,7 +116,7 @@ class CostModel:
         self.sip = sip
         self.placements = dict(conditions.placements)
         self.spread = Placement.interleaved(sip)
-        self.cached = dict(conditions.cached) if sip.cache is not None else {}
+        self._held = dict(conditions.cached)
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
         self._cache = SharedCache(sip)
         self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
@@ -192,7 +192,8 @@ class CostModel:
         """Return the share of a program's bytes at a site that HBM moves."""
         missed = Fraction(*sharing.missed[site.index])
         if isinstance(site.command, DmaRead):
-            missed *= 1 - self.cached.get(site.command.source.param, Fraction(0))
+            held = self._held.get(site.command.source.param, Fraction(0))
+            missed = self._cache.missed(missed, held)
         return missed
 
     def _stream_bytes(self, moved: Traffic) -> int | Fraction:

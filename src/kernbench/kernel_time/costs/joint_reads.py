@@ -30,6 +30,7 @@ from kernbench.commands import (
     loop_dim,
     walk,
 )
+from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 
 Array = npt.NDArray[Any]
 Share = tuple[int, int]
@@ -63,17 +64,15 @@ def read_together(trace: KernelTrace, num_pes: int, room: int | None) -> ReadTog
     counted = []
     for reads in families.values():
         boxes = _Boxes.of(reads)
-        if boxes is not None:
+        if boxes is not None and boxes.total_bytes:
             counted.append((boxes.distinct_bytes(by_wave=False), boxes, reads))
     shares: dict[DmaRead, Share] = {}
-    for at_least, boxes, reads in sorted(counted, key=lambda each: each[0]):
-        missed, read = at_least, boxes.total_bytes
-        if not read:
-            continue
-        # The smallest operands stay in the cache for the whole launch, if they fit together.
-        if at_least <= room and at_least < read:
-            room -= at_least
-        else:
+    stay, room = stay_for_launch(
+        room, [once if once < boxes.total_bytes else None for once, boxes, _ in counted]
+    )
+    for (once, boxes, reads), stays in zip(counted, stay, strict=True):
+        missed, read = once, boxes.total_bytes
+        if not stays:
             missed = boxes.distinct_bytes(by_wave=True)
         divisor = math.gcd(missed, read)
         for each in reads:

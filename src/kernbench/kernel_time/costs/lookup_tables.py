@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from kernbench.commands import Atomic, DmaRead, DmaWrite, KernelTrace, access_of
 from kernbench.kernel_time.costs.bursts import TouchedBytes
+from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 from kernbench.kernel_time.program.origins import is_loaded
 from kernbench.kernel_time.program.timed_plan import CommandSite
 
@@ -73,12 +74,13 @@ class Lookups:
 
         ``moved`` are the bytes of all programs of the group by site, which are that part of the
         launch's ``programs``. A table that stays in the cache, of which there is so much ``room``,
-        is read once: the smallest are kept first.
+        is read once.
         """
-        found: dict[int, Fraction] = {}
-        for site, size_bytes in sorted(self.sizes.items(), key=lambda each: (each[1], each[0])):
-            once = size_bytes * programs / self.parts[site]
-            if once < moved[site] and size_bytes <= room:
-                found[site] = once / moved[site]
-                room -= size_bytes // self.parts[site]
-        return found, room
+        once = {site: size * programs / self.parts[site] for site, size in self.sizes.items()}
+        stay, room = stay_for_launch(
+            room,
+            [size if once[site] < moved[site] else None for site, size in self.sizes.items()],
+            [size // self.parts[site] for site, size in self.sizes.items()],
+        )
+        found = zip(self.sizes, stay, strict=True)
+        return {site: once[site] / moved[site] for site, stays in found if stays}, room

@@ -41,6 +41,7 @@ from kernbench.kernel_time.costs.fingerprints import (
 from kernbench.kernel_time.costs.joint_reads import ReadTogether
 from kernbench.kernel_time.costs.listed_addresses import listed
 from kernbench.kernel_time.costs.lookup_tables import Lookups, capped
+from kernbench.kernel_time.costs.shared_cache import stay_for_launch
 from kernbench.kernel_time.program.origins import is_loaded
 from kernbench.kernel_time.program.timed_plan import CommandSite, build_program_plan
 
@@ -69,6 +70,19 @@ class ProgramKind:
 
     program_class: ProgramClass
     sharing: WaveSharing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SharedTiles:
+    """What programs of one path read together at one site."""
+
+    site: int
+    bytes_read: int
+    """Of all distinct tiles."""
+    positions: Array
+    """Of the programs."""
+    tiles: Array
+    """Of each, the number of its tile."""
 
 
 def varies_by_program(group: ProgramGroup) -> bool:
@@ -258,22 +272,18 @@ class GroupTraffic:
         known: Container[object] = ()
         if together is not None:
             room, known = together.room, together.shares
-        left: dict[int, int] = {}
-        for path, bytes_read, site, positions, tiles in sorted(
-            self._shared_tiles(known), key=lambda each: each[:3]
-        ):
-            # The smallest operands stay in the cache for the whole launch, if they fit together.
-            kept = bytes_read <= left.setdefault(path, room)
-            left[path] -= bytes_read if kept else 0
-            cells = self._cell_of[positions]
-            mine = np.unique(cells)
-            if kept:
-                _, first = np.unique(tiles, return_index=True)
-                cells = cells[first]
-            else:
-                distinct = int(tiles.max()) + 1
-                cells = np.unique(cells * distinct + tiles) // distinct
-            missed[mine, site] = np.bincount(cells, minlength=len(self._members))[mine]
+        for reads in self._shared_tiles(known).values():
+            stay, _ = stay_for_launch(room, [each.bytes_read for each in reads])
+            for each, stays in zip(reads, stay, strict=True):
+                cells = self._cell_of[each.positions]
+                mine = np.unique(cells)
+                if stays:
+                    _, first = np.unique(each.tiles, return_index=True)
+                    cells = cells[first]
+                else:
+                    distinct = int(each.tiles.max()) + 1
+                    cells = np.unique(cells * distinct + each.tiles) // distinct
+                missed[mine, each.site] = np.bincount(cells, minlength=len(self._members))[mine]
         return missed
 
     def _moved(self) -> dict[int, int]:
@@ -301,18 +311,15 @@ class GroupTraffic:
         divisor = np.gcd(missed, read)
         return missed // divisor, read // divisor
 
-    def _shared_tiles(self, known: Container[object]) -> list[tuple[int, int, int, Array, Array]]:
-        """Return what programs of a path read together at sites that are not ``known``.
-
-        Path, bytes of all distinct tiles, site, the programs (as positions) and their tiles.
-        """
+    def _shared_tiles(self, known: Container[object]) -> dict[int, list[_SharedTiles]]:
+        """Return by path what its programs read together at sites that are not ``known``."""
         by_path = np.argsort(self._path_of, kind="stable")
         sizes = np.bincount(self._path_of)
         ends = np.cumsum(sizes)
         per_class = np.bincount(self.class_of)
         path_of_class = np.zeros(len(self.classes), dtype=np.int64)
         path_of_class[self.class_of] = self._path_of
-        found = []
+        found: dict[int, list[_SharedTiles]] = {}
         for site in self._dma:
             if not isinstance(site.command, DmaRead) or site.command in known:
                 continue
@@ -329,7 +336,8 @@ class GroupTraffic:
                 positions = by_path[ends[path] - sizes[path] : ends[path]]
                 bytes_read = moved[path] * int(distinct[path]) // int(sizes[path])
                 _, own = np.unique(tiles[positions], return_inverse=True)
-                found.append((path, bytes_read, site.index, positions, own.reshape(-1)))
+                read = _SharedTiles(site.index, bytes_read, positions, own.reshape(-1))
+                found.setdefault(path, []).append(read)
         return found
 
     def _conflicts(self) -> Array:

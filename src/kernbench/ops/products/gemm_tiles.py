@@ -7,7 +7,6 @@ kernels and takes the fastest one; :class:`GemmTile` is one entry of such a list
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import triton
@@ -15,7 +14,7 @@ import triton.language as tl
 
 from kernbench.dtypes import DType, float32
 from kernbench.errors import UsageError
-from kernbench.hardware import SipSpec
+from kernbench.kernel_time import SharedCache
 from kernbench.ops.base.kernel import Memo, kernel, new_result, prepare, require_dims
 from kernbench.ops.base.layout import Ints
 from kernbench.ops.base.promotion import compute_dtype, require_float
@@ -172,14 +171,6 @@ def sum_parts_launch(size: int, split: int) -> tuple[tuple[int], dict[str, Any]]
     return (triton.cdiv(size, _SUM_BLOCK),), {"SPLIT": split, "BLOCK": _SUM_BLOCK}
 
 
-def held_share(size_bytes: int, sip: SipSpec) -> Fraction:
-    """Return how much of a result the cache still has when the next kernel reads it."""
-    if sip.cache is None:
-        return Fraction(0)
-    held = sip.cache.held_bytes
-    return Fraction(round(min(Fraction(held, size_bytes), Fraction(1)) * 64), 64)
-
-
 def matmul_tiled(a: Tensor, b: Tensor, tile: GemmTile) -> Tensor:
     """Return ``a @ b`` of two matrices, computed with the given tile.
 
@@ -244,7 +235,8 @@ def launch_tiles(
     if summing is None:
         product.launch(name, pointers, out.context)
         return
-    held = held_share(4 * m * n * tile.split_k, out.context.machine.sip_at(out.sip_id))
+    sip = out.context.machine.sip_at(out.sip_id)
+    held = SharedCache(sip).result_share(4 * m * n * tile.split_k)
     product.launch(name, pointers, out.context, LaunchAttributes(cached=(("c_ptr", held),)))
     summing.launch(
         f"{name}_sum", (out, parts), out.context,

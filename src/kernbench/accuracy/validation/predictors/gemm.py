@@ -17,12 +17,11 @@ from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec
-from kernbench.kernel_time import Conditions, kernel_duration_ps
+from kernbench.kernel_time import Conditions, SharedCache, kernel_duration_ps
 from kernbench.ops import (
     GemmTile,
     KernelProbe,
     ProbePointer,
-    held_share,
     in_stages,
     library_tiles,
     product_call,
@@ -134,7 +133,7 @@ class GemmTuner:
         if tile.split_k == 1:
             return kernel_duration_ps(product, machine, 0, Conditions(cached=cached))
         summing = self._sums(problem.m * problem.n, problem.out, tile.split_k)
-        held = held_share(4 * problem.m * problem.n * tile.split_k, machine.sip)
+        held = SharedCache(machine.sip).result_share(4 * problem.m * problem.n * tile.split_k)
         out = 3 if tile.is_vector else 2
         first = Conditions(cached=(*cached, (out, held)))
         second = Conditions(cached=((1, held),), queued=True)

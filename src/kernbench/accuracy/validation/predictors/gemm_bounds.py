@@ -15,8 +15,8 @@ from fractions import Fraction
 from kernbench.accuracy.validation.rows.problem import Cached, Problem
 from kernbench.commands import MathClass
 from kernbench.hardware import SipSpec, ps_per_byte
-from kernbench.kernel_time import dot_ps, math_ps, resident_programs
-from kernbench.ops import GemmTile, held_share, sum_parts_launch
+from kernbench.kernel_time import SharedCache, crossings, dot_ps, math_ps, resident_programs
+from kernbench.ops import GemmTile, sum_parts_launch
 
 _PART_BYTES = 4
 """The bytes of an element of a partial C, with split-K."""
@@ -45,8 +45,10 @@ class GemmBounds:
     def __init__(self, problem: Problem, sip: SipSpec, cached: Cached = ()) -> None:
         self.problem = problem
         self.sip = sip
-        warm = dict(cached) if sip.cache is not None else {}
-        self._cold = 1 - float(warm.get(0, 0)), 1 - float(warm.get(1, 0))
+        self._shared = SharedCache(sip)
+        warm = dict(cached)
+        a_cold, b_cold = (self._shared.missed(1.0, float(warm.get(param, 0))) for param in (0, 1))
+        self._cold = a_cold, b_cold
         self._rate = Fraction(sip.gemm_flops_per_clock(problem.dtype.name))
         self._port = float(ps_per_byte(sip.pe.dma_port_gbps))
         self._hbm = float(ps_per_byte(sip.hbm_gbps))
@@ -113,10 +115,10 @@ class GemmBounds:
         # A tile in two pieces has two operands in place of B.
         part = min(tile.block_n, tile.block_n2 or tile.block_n)
         b_bytes = problem.n // tile.columns * part * problem.k * problem.dtype.itemsize
-        room = sip.cache.held_bytes
+        a_stays, b_stays = self._shared.stays(problem.input_bytes), self._shared.stays(b_bytes)
         return (
-            self._cold[0] / columns if columns == 1 or problem.input_bytes > room else 0.0,
-            self._cold[1] / rows if rows == 1 or b_bytes > room else 0.0,
+            0.0 if a_stays and columns > 1 else self._cold[0] / columns,
+            0.0 if b_stays and rows > 1 else self._cold[1] / rows,
         )
 
     def _slowdowns(self, tile: GemmTile) -> tuple[float, float, float]:
@@ -160,7 +162,9 @@ class GemmBounds:
         # Per element of K: the time of the busiest resource for both loads.
         moved_ps = max(
             self._port * (a_bytes + b_bytes),
-            self._cache * active * (a_bytes * (1 + missed[0]) + b_bytes * (1 + missed[1])),
+            self._cache
+            * active
+            * (a_bytes * crossings(missed[0]) + b_bytes * crossings(missed[1])),
             self._hbm * active * (a_bytes * missed[0] * a_slow + b_bytes * missed[1] * b_slow),
         )
         steps, whole = tile.steps(problem.k), depth // tile.block_k
@@ -196,7 +200,7 @@ class GemmBounds:
         if out < _PART_BYTES:
             left_ps += math_ps(MathClass.CONVERT, tile.block_m * tile.block_n, sip)
         moved_a, moved_b, stored = depth * a_bytes, depth * b_bytes, height * width * out
-        through = moved_a * (1 + missed[0]) + moved_b * (1 + missed[1]) + stored
+        through = moved_a * crossings(missed[0]) + moved_b * crossings(missed[1]) + stored
         from_hbm = moved_a * missed[0] * a_slow + moved_b * missed[1] * b_slow + stored * c_slow
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
         return _LeastProgram(
@@ -209,7 +213,7 @@ class GemmBounds:
     def _load_rate(self, missed: float, active: int, slowdown: float = 1.0) -> float:
         """Return the least time per byte of a load."""
         hbm = self._hbm * active * missed * slowdown
-        return max(self._port, self._cache * active * (1 + missed), hbm)
+        return max(self._port, self._cache * active * crossings(missed), hbm)
 
     def _latency_ps(self, missed: float) -> float:
         return self._far_ps if missed else self._near_ps
@@ -251,9 +255,8 @@ class GemmBounds:
         sip, size = self.sip, self.problem.m * self.problem.n
         (programs,), constants = sum_parts_launch(size, split_k)
         block = constants["BLOCK"]
-        cold = 1.0
-        if sip.cache is not None:
-            cold -= float(held_share(_PART_BYTES * size * split_k, sip))
+        held = self._shared.result_share(_PART_BYTES * size * split_k)
+        cold = self._shared.missed(1.0, float(held))
         before, active = divmod(programs - 1, sip.num_pes)
         last = block if active else size - (programs - 1) * block
         each = self._sum_program(split_k, block, sip.num_pes, cold)
@@ -268,7 +271,7 @@ class GemmBounds:
         store_ps = self._issue_ps + out_bytes * max(self._port, self._cache * active)
         loop_ps = loads_ps + self._latency_ps(cold)
         left_ps = loop_ps + store_ps
-        through = split_k * part_bytes * (1 + cold) + out_bytes
+        through = split_k * part_bytes * crossings(cold) + out_bytes
         from_hbm = split_k * part_bytes * cold + out_bytes
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
         return _LeastProgram(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from kernbench.hardware import Machine, SipSpec, changed_machine
+from kernbench.kernel_time import kept_share, nearest_step, still_there
 
 # PyTorch's softmax keeps rows up to this long in registers.
 _ONE_PASS_ELEMENTS = 1024
@@ -73,18 +74,16 @@ class Harness:
         """
         if not self.weight_buffers or sip.cache is None:
             return ()
-        held = sip.cache.held_bytes
         rotated = self.weight_buffers * weight_bytes
-        share = 2 - Fraction(rotated) / held
-        # In sixteenths, so that schedules are reused.
-        warm = Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
-        shares = ((0, Fraction(input_bytes + rotated <= held)), (1, warm))
+        warm = nearest_step(kept_share(rotated, sip.cache))
+        fits = kept_share(input_bytes + rotated, sip.cache) == 1
+        shares = ((0, Fraction(fits)), (1, warm))
         return tuple((param, found) for param, found in shares if found)
 
     def warm_row(self, row_bytes: int) -> Fraction:
         """Return the share of a row that later passes find cached: 1 if short, 0 if long."""
-        share = 2 - Fraction(row_bytes / (self.row_kib * 1024)).limit_denominator(4096)
-        return Fraction(round(max(Fraction(0), min(share, Fraction(1))) * 16), 16)
+        rows_held = Fraction(row_bytes / (self.row_kib * 1024)).limit_denominator(4096)
+        return nearest_step(still_there(rows_held))
 
 
 _KERNEL = Harness()
