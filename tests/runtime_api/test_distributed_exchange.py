@@ -111,7 +111,7 @@ def test_a_part_that_the_other_rank_does_not_expect_names_both_ranks() -> None:
         (
             lambda t, r: t.distributed.all_to_all_single(t.zeros(3), t.zeros(3)),
             UsageError,
-            "input of 3 elements does not divide by the group's 2 ranks",
+            "input of 3 elements cannot be divided evenly among the group's 2 ranks",
         ),
         (
             lambda t, r: t.distributed.all_to_all_single(t.zeros(4), t.zeros(4), [1, 1], [1, 1]),

@@ -393,8 +393,8 @@ def test_main_alone_waiting_for_a_message_is_a_deadlock() -> None:
         (lambda t, d: d.broadcast(t.ones(2), src=7), UsageError, r"rank 7 is not in group world"),
         (lambda t, d: d.send(t.ones(2), dst=0), UsageError, "rank 0 cannot send to itself"),
         (lambda t, d: d.recv(t.ones(2)), UsageError, "pass src="),
-        (lambda t, d: d.new_group([0, 5]), UsageError, "rank 5 was asked, but the world has 1"),
-        (lambda t, d: d.new_group([0, 0]), UsageError, "name one twice"),
+        (lambda t, d: d.new_group([0, 5]), UsageError, "rank 5 was asked for, but the world has 1"),
+        (lambda t, d: d.new_group([0, 0]), UsageError, "name a rank twice"),
         (lambda t, d: d.new_group([]), UsageError, "at least one rank"),
         (lambda t, d: d.all_reduce(t.ones(2), group="tp"), UsageError, "must be a ProcessGroup"),
         (

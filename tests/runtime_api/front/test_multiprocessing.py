@@ -89,7 +89,7 @@ def test_two_ranks_cannot_choose_one_sip() -> None:
 
     with pytest.raises(SpawnException) as caught:
         spawn(worker, 2)
-    assert "rank 1 cannot be bound to SIP 1: rank 0 is" in str(caught.value.exceptions[0])
+    assert "rank 1 cannot be bound to SIP 1: rank 0 already is" in str(caught.value.exceptions[0])
 
 
 @pytest.mark.adr("0027-D1")
@@ -351,7 +351,7 @@ def test_a_rank_cannot_spawn_and_two_spawns_cannot_overlap() -> None:
     with RuntimeContext(ranks=1) as torch:
         torch.multiprocessing.spawn(worker, args=(torch,))
         context = torch.multiprocessing.spawn(worker, args=(torch,), join=False)
-        with pytest.raises(UsageError, match="a spawn is under way"):
+        with pytest.raises(UsageError, match="a spawn is in progress"):
             torch.multiprocessing.spawn(worker, args=(torch,))
         context.join()
 

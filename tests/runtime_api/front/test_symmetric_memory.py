@@ -193,7 +193,9 @@ def test_a_benchmark_of_a_kernel_that_talks_is_refused() -> None:
         x = symmetric.empty(4, dtype=torch.float32)
         shared = symmetric.rendezvous(x)
         if rank == 0:
-            with pytest.raises(UsageError, match=r"kernel sum_of_arguments talks to other SIPs"):
+            with pytest.raises(
+                UsageError, match=r"kernel sum_of_arguments communicates with other SIPs"
+            ):
                 torch.launcher.benchmark_ms(
                     lambda: add_from(torch, shared.get_buffer(1, (4,), torch.float32))
                 )

@@ -246,7 +246,7 @@ def test_a_write_before_a_tensor_is_refused_and_inside_its_buffer_is_not(torch) 
         (
             lambda t: Pretender(),
             BadPointerError,
-            "a Pretender, goes to address 0x1000, which belongs to no live tensor of this run; was",
+            "a Pretender, points to address 0x1000, which belongs to no live tensor of this run",
         ),
         (lambda t: t.ones(64, device="ahbm:1"), BadPointerError, "lies on SIP 1, but rank 0"),
         (

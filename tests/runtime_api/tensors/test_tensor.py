@@ -280,7 +280,7 @@ def test_arithmetic_is_that_of_ops(torch) -> None:
         (lambda t: t.arange(0, 1, 0), UsageError, "step must not be 0"),
         (lambda t: t.randint(3, 3, (1,)), UsageError, "high must be above low"),
         (lambda t: t.cat([]), UsageError, "at least one tensor"),
-        (lambda t: t.cat([t.zeros(2, 2), t.zeros(3, 3)]), UsageError, "do not fit"),
+        (lambda t: t.cat([t.zeros(2, 2), t.zeros(3, 3)]), UsageError, "do not match"),
         (lambda t: t.zeros(2).view(3), UsageError, "holds 3 elements, but the tensor has 2"),
         (lambda t: t.zeros(2, 2).T.view(4), UsageError, r"without a copy; use reshape"),
         (lambda t: t.zeros(2).item(), UsageError, "needs exactly one element"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sip:
-    """A SIP at work; a launch looks it up once, and takes from it what it needs."""
+    """The state of a SIP that a launch needs, found with a single look-up."""
 
     spec: SipSpec
     launch_ps: int
@@ -25,7 +25,7 @@ class Sip:
     tcm_bytes: int
     """Of one PE."""
     shared_memory_bytes: int
-    """Of these: what one program may have for loads that run ahead."""
+    """The part of the TCM that one program may use for loads that run ahead."""
     pes: DeviceEngine
     """What kernels, fills and copies of all its streams share."""
     cache: CacheContents
@@ -34,7 +34,7 @@ class Sip:
 
 
 class Devices:
-    """The SIPs of a machine at work, each made when it is first used."""
+    """The SIPs of a run, each made when it is first used."""
 
     def __init__(self, machine: Machine, simulation: Simulation, has_data: bool) -> None:
         self._machine = machine
@@ -46,7 +46,7 @@ class Devices:
         self._more_queues: defaultdict[int, list[Stream]] = defaultdict(list)
         """By SIP, of its streams other than the default one."""
         self.hbm = HbmSharing(simulation)
-        """What is under way on the SIPs, and slows each other down."""
+        """Commands in progress on the SIPs, which share HBM bandwidth and slow each other down."""
 
     def memory(self, sip_id: int) -> DeviceMemory:
         """Return the HBM of a SIP."""
@@ -59,7 +59,7 @@ class Devices:
         return found
 
     def sip(self, sip_id: int) -> Sip:
-        """Return what there is of a SIP beside its memory."""
+        """Return the PEs, cache and queue of a SIP, made on first use."""
         found = self._sips.get(sip_id)
         if found is None:
             spec = self._machine.sip_at(sip_id)
@@ -89,7 +89,7 @@ class Devices:
         return [self.sip(sip_id).queue, *self._more_queues.get(sip_id, ())]
 
     def raise_unseen(self) -> None:
-        """Raise the first error of a command that nobody waited for."""
+        """Raise the first error of a command that no rank waited for."""
         for sip in self._sips.values():
             sip.queue.raise_unseen()
         for queues in self._more_queues.values():

@@ -1,4 +1,4 @@
-"""What a program knows of a launch beside its arguments, as CUDA's launch attributes."""
+"""What a program states about a launch besides its arguments, like CUDA's launch attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernbench.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAttributes:
-    """How a launch meets the device, for ``torch.launch(..., attributes=...)``.
+    """How a launch uses the device, for ``torch.launch(..., attributes=...)``.
 
     Attributes:
         follows: Its start overlaps the end of the kernel before it on the stream (programmatic
@@ -34,4 +34,4 @@ class LaunchAttributes:
 
 
 PLAIN_LAUNCH = LaunchAttributes()
-"""A launch of which nothing more is known."""
+"""A launch without attributes."""

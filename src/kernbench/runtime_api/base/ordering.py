@@ -1,4 +1,4 @@
-"""What orders the operations of a run, as the sanitizer must know it (ADR-0021).
+"""The happens-before order of a run's operations, for the sanitizer (ADR-0021).
 
 A stream runs its commands one after the other; a command follows what its rank had waited for when
 it was asked for; a stream that waits for an event follows what the event stands for; a collective
@@ -26,7 +26,7 @@ Noted = tuple["Buffer", Touch]
 
 
 class Exchange(Protocol):
-    """One rank's part in a collective, as far as it has a place in the order."""
+    """One rank's part in a collective: what the order needs of it."""
 
     clock: Any
 
@@ -49,18 +49,18 @@ class Exchange(Protocol):
 
 
 class _Timeline:
-    """A sequence of operations: its number, its newest operation, and what the next follows too."""
+    """A sequence of operations: its number, its newest one, and what else the next one follows."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.newest: Clock | None = None
         self.awaited: list[Clock] = []
         self.asked: Clock | None = None
-        """The program's call that the newest operation comes from."""
+        """The call in the program that issued the newest operation."""
 
     @property
     def tail(self) -> list[Clock]:
-        """What somebody comes after who comes after all of this."""
+        """The clocks that an operation follows if it follows this whole timeline."""
         return self.awaited if self.newest is None else [self.newest, *self.awaited]
 
     def next(
@@ -81,14 +81,14 @@ class Ordering:
 
     def __init__(self) -> None:
         self._timelines: dict[Any, _Timeline] = {}
-        """By rank (its program), by stream and rank, by channel and rank."""
+        """Keyed by rank (its program), by stream and rank, or by channel and rank."""
         self._users: dict[Stream, list[RankState]] = {}
-        """Which ranks have put something on a stream: mostly the one that owns it."""
+        """The ranks that have enqueued on a stream: usually only its owner."""
         self._brought: dict[Exchange, tuple[Any, Clock]] = {}
-        """Of a rank's part in a collective that has not started: the channel, what it brings."""
+        """For a part of a collective that has not started: its channel, and the clock it brings."""
 
     def enqueue(self, state: RankState, stream: Stream, command: Handle) -> None:
-        """Give a command that a rank puts on a stream its clock."""
+        """Set the clock of a command that a rank enqueues on a stream."""
         call = self._of(state).next(())
         timeline = self._of((stream, state))
         where = f"rank {state.rank}, stream {stream.name}, at {user_site()}"
@@ -96,32 +96,32 @@ class Ordering:
         timeline.asked = call
 
     def begin(self, command: Handle, stream: str) -> Clock:
-        """Return what a kernel tells others by its signals: all that it follows, as it begins."""
+        """Return the clock that a kernel's signals carry to others: all it follows as it begins."""
         timeline = self._of(("begun", stream))
         index = 0 if timeline.newest is None else timeline.newest.index + 1
         timeline.newest = command.clock.beginning(timeline.number, index)
         return timeline.newest
 
     def goes_on_after(self, state: RankState, handle: Handle) -> None:
-        """Let what a rank's program does from now on follow a handle that has ended."""
+        """Order what a rank's program does from now on after a handle that has ended."""
         if handle.clock is not None:
             self._of(state).awaited.append(handle.clock)
 
     def stream_waits(self, state: RankState, stream: Stream, handle: Handle) -> None:
-        """Let what a rank puts on a stream from now on follow what a handle stands for."""
+        """Order what a rank enqueues on a stream from now on after what a handle stands for."""
         if handle.clock is not None:
             self._of((stream, state)).awaited.append(handle.clock)
 
     def starts(self, state: RankState, parent: RankState) -> None:
-        """Let a rank's program follow that of main so far."""
+        """Order a rank's program after that of main so far."""
         self._of(state).awaited += self._of(parent).tail
 
     def joins(self, state: RankState, child: RankState) -> None:
-        """Let main's program follow that of a rank that has ended."""
+        """Order main's program after that of a rank that has ended."""
         self._of(state).awaited += self._of(child).tail
 
     def arrive(self, work: Exchange, state: RankState, stream: Stream, channel: Any) -> None:
-        """Give a rank's part in a collective its clock: it follows what its stream has by now."""
+        """Set the clock of a rank's part in a collective: it follows what is on its stream now."""
         before = state.channel_tails.get(channel)
         after = [*self._of(state).tail, *self._of((stream, state)).tail]
         if before is not None:
@@ -132,13 +132,13 @@ class Ordering:
         work.clock = self._of((channel, state)).next((brought,), where)
 
     def start(self, works: Sequence[Exchange], op: str, root: int, then: Record) -> Record:
-        """Order the parts of a collective that all ranks have come to behind what they need.
+        """Order the parts of a collective that all ranks have joined after the parts they need.
 
         Returns a record that takes note of what they touch, then does ``then``.
         """
         arrived = [self._brought.pop(work) for work in works]
         brought = [clock for _, clock in arrived]
-        # Somebody who has all that the ranks bring, so that not every part need look at each.
+        # One clock for what all ranks bring, so that each part need not list all the others.
         everything = self._of(("all", arrived[0][0])).next(brought)
         touches: list[Noted] = []
         for position, work in enumerate(works):
@@ -150,7 +150,7 @@ class Ordering:
         return noting(touches, then)
 
     def _others(self, stream: Stream, state: RankState) -> list[tuple[Clock, Clock]]:
-        """Return what other ranks have put on a stream: this one follows what it knows of."""
+        """Return what other ranks have enqueued on a stream: this one follows what it knows of."""
         users = self._users.setdefault(stream, [])
         if state not in users:
             users.append(state)
@@ -169,7 +169,7 @@ class Ordering:
 
 
 def touches_of(name: str, clock: Clock, touched: Iterable[Touched]) -> list[Noted]:
-    """Return what an operation that is no kernel does to the buffers of some tensors."""
+    """Return the touches of an operation other than a kernel on the buffers of tensors."""
     return [
         (view.buffer, Touch(kind, clock, clock.where, (_part(name, view),), _key(view, kind)))
         for view, kind in touched
@@ -177,7 +177,7 @@ def touches_of(name: str, clock: Clock, touched: Iterable[Touched]) -> list[Note
 
 
 def noting(touches: list[Noted], then: Record | None) -> Record:
-    """Return a record that takes note of touches, then does ``then``."""
+    """Return a record that notes touches, then runs ``then``."""
 
     def record() -> None:
         for buffer, touch in touches:
@@ -200,7 +200,7 @@ def _touched(work: Exchange, op: str, position: int, root: int) -> list[Touched]
 
 
 def _from_all(position: int, root: int) -> None:
-    """What the ranks get is made of what all of them bring."""
+    """Every rank's result depends on the inputs of all."""
 
 
 def _from_root(position: int, root: int) -> tuple[int, ...]:
@@ -222,7 +222,7 @@ _SOURCES: dict[str, Callable[[int, int], tuple[int, ...] | None]] = {
     "gather": _to_root,
     "send_recv": _to_receiver,
 }
-"""Whose contribution a rank cannot end without; None for everybody's."""
+"""Positions whose input a rank's result depends on; None for all."""
 
 
 def _part(name: str, view: BufferView) -> TouchPart:

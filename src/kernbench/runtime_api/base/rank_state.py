@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Probe:
-    """A benchmark under way: its rank's launches reach no stream, their modeled time adds up."""
+    """A benchmark in progress: its launches are not enqueued, their modeled time is summed."""
 
     time_ps: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class RankState:
-    """A rank's device and place in the world. Outside of ``spawn`` main has one too, rank 0."""
+    """A rank's device and place in the world; main, outside of ``spawn``, is rank 0."""
 
     rank: int
     world_size: int
@@ -46,10 +46,10 @@ class RankState:
     launch_label: str | None = None
     """The name that ``torch.launch`` gave to the launch in progress."""
     launch_attributes: LaunchAttributes | None = None
-    """What ``torch.launch`` was told of the launch in progress."""
+    """The attributes that ``torch.launch`` gave to the launch in progress."""
     probe: Probe | None = None
-    """While the rank measures launches (``benchmark_ms``), what they add up in."""
+    """Set while the rank measures launches (``benchmark_ms``)."""
     blocking_wait: bool = True
-    """Whether waiting for a collective holds up the host, or the current stream only."""
+    """Whether waiting for a collective blocks the host, or only the current stream."""
     extensions: dict[Any, Any] = field(default_factory=dict)
     """What packages above the runtime keep per rank, each under a key of its own."""

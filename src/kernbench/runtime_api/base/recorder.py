@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Numbers the completed commands of a run and puts them, with the hosts' spans, into its log.
+    """Numbers the completed commands of a run and logs them, with the spans of host time.
 
     It appends to the log's own lists: a method of the log for each would cost each launch a call.
     """
@@ -31,7 +31,7 @@ class Recorder:
         stream: str,
         addresses: tuple[int, ...] = (),
     ) -> None:
-        """Put a completed command into the op log: of one rank numbers, of several tuples."""
+        """Log a completed command; of one rank the arguments are numbers, of several, tuples."""
         number = self._num_logged = self._num_logged + 1
         self._put_command((number, template, ranks, sips, starts_ps, ends_ps, stream, addresses))
 
@@ -44,7 +44,7 @@ class Recorder:
         starts_ps: list[int],
         ends_ps: list[int],
     ) -> None:
-        """Put completed commands of one rank into the op log, which keeps the lists."""
+        """Log consecutive completed commands of one rank; the op log keeps the lists."""
         columns = (templates, starts_ps, ends_ps)
         self._op_log.plain_instances.extend((self._num_logged + 1, ranks, sips, stream, *columns))
         self._num_logged += len(templates)

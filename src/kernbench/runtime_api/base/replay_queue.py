@@ -1,4 +1,4 @@
-"""What has happened in virtual time but not yet to data (ADR-0002 D2)."""
+"""Commands completed in virtual time whose data is still pending (ADR-0002 D2)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kernbench.errors import raisable
 
 
 class Described(Protocol):
-    """A command, as far as the queue knows it."""
+    """What the queue asks of a command."""
 
     def describe(self) -> str:
         """Return how an error names it."""
 
 
 class ReplayQueue:
-    """Records in the order in which their commands completed, executed when somebody reads.
+    """Pending records, in the order in which their commands completed, executed on a read.
 
     A record leaves the queue before it runs, so the buffers that only it holds are freed on the
     way. In a run without data, records are dropped.
@@ -29,20 +29,20 @@ class ReplayQueue:
         self._failed: Exception | None = None
         self._speaks = False
         self.on_push: Callable[[], None] | None = None
-        """Called for every command that is put on record."""
+        """Called for every record that is pushed."""
 
     def __len__(self) -> int:
         return len(self._pending)
 
     @property
     def has_failed(self) -> bool:
-        """Whether a record has raised; somebody was told then."""
+        """Whether a record has raised; the error reached whoever drained the queue."""
         return self._failed is not None
 
     def push(self, command: Described, record: Callable[[], None], *, speaks: bool = False) -> None:
-        """Put a completed command on record.
+        """Append the record of a completed command.
 
-        One that ``speaks`` prints or asserts: it is executed though nobody may read its data.
+        One that ``speaks`` prints or asserts: it is executed even if its data is never read.
         """
         if self.has_data:
             self._pending.append((command, record))
@@ -51,12 +51,12 @@ class ReplayQueue:
                 self.on_push()
 
     def let_speak(self) -> None:
-        """Execute everything on record if something of it speaks."""
+        """Execute all pending records if one of them prints or asserts."""
         if self._speaks:
             self.drain()
 
     def drain(self) -> None:
-        """Execute everything on record. With nothing on record this does nothing.
+        """Execute all pending records, if there are any.
 
         Raises:
             Exception: What a record raised; again at every later call, because what comes after

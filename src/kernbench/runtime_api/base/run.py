@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A machine at work. Everything that a run changes hangs on this object."""
+    """One run of a machine, the owner of all state that the run changes."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class Run:
         checks = checks or Checks.of()
         may_read_outside = Allowed.OUT_OF_BOUNDS_READS in checks.allowed
         self.outside = OutsideReads() if may_read_outside else None
-        """Who hears of loads outside of a tensor; None where they are errors."""
+        """Collects loads outside of a tensor where they are allowed; None where they are errors."""
         self.sanitizer = build_sanitizer(checks, self.outside)
-        """What looks for mistakes during replay, or None."""
+        """Checks replay for mistakes, or None."""
         self.ordering = Ordering() if self.sanitizer is not None and data else None
-        """What the sanitizer knows of who waited for whom."""
+        """The happens-before order, for the sanitizer."""
         self.remarks: list[Callable[[], list[str]]] = [cache_remarks]
-        """Asked for lines to end the report with."""
+        """Functions that return lines for the end of the report."""
         self.simulation = Simulation()
         self.op_log = OpLog()
         self.recorder = Recorder(self.op_log)
@@ -92,7 +92,7 @@ class Run:
 
     @cached_property
     def network(self) -> Network:
-        """The links between the SIPs, from the first collective on."""
+        """The links between the SIPs, made on first use."""
         return Network(self.machine)
 
     @property
@@ -106,11 +106,11 @@ class Run:
         return TimedStrands(self.machine, sip_id, self.network, costs, self.simulation.now_ps)
 
     def new_stream(self, sip_id: int) -> DeviceStream:
-        """Return a new stream of a SIP, beside its default one."""
+        """Return a new stream of a SIP, in addition to its default one."""
         return DeviceStream(self, sip_id, self.devices.add_queue(sip_id))
 
     def default_stream(self, sip_id: int) -> DeviceStream:
-        """Return the stream that a rank uses that names none."""
+        """Return the stream that a rank uses unless it names another."""
         return DeviceStream(self, sip_id, self.devices.sip(sip_id).queue)
 
     def current_stream(self) -> DeviceStream:
@@ -126,7 +126,7 @@ class Run:
         return self.devices.sip(sip_id).queue
 
     def enqueue(self, stream: Stream, command: StreamCommand) -> None:
-        """Put a command on a stream, behind what is there and what the rank has waited for."""
+        """Enqueue a command on a stream, after what is there and what the rank has waited for."""
         if self.ordering is not None:
             self.ordering.enqueue(self.rank_state, stream, command)
         stream.submit(command)
@@ -137,7 +137,7 @@ class Run:
         writes: View | None = None,
         reads: View | None = None,
     ) -> DeviceCommand:
-        """Put a fill or a copy on its SIP's stream; costs the rank the host time of a launch.
+        """Enqueue a fill or a copy on its SIP's stream; costs the host time of a launch.
 
         It ``writes`` and ``reads`` the elements of these tensors.
         """
@@ -164,7 +164,7 @@ class Run:
             self._comes_after(command)
 
     def pass_launch_time(self, state: RankState, label: str) -> None:
-        """Let the host time of one launch pass for the current rank, whose state that is."""
+        """Advance the host clock of the current rank, whose state that is, by one launch."""
         delay_ps = self.devices.sip(state.sip_id).launch_ps
         simulation = self.simulation
         start_ps = simulation.env.now_ps
@@ -174,7 +174,7 @@ class Run:
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
 
-        One that has ended returns at once, without giving way to other ranks.
+        One that has ended returns at once, without yielding to other ranks.
 
         Raises:
             UsageError: ``handle`` is nothing that a launch or a collective returns.
@@ -187,7 +187,7 @@ class Run:
         self._comes_after(handle)
 
     def block_on(self, handle: Handle) -> None:
-        """Block the current rank until ``handle`` has ended, though nothing in the program says so.
+        """Block the current rank until ``handle`` has ended, without ordering its program after it.
 
         What a host read needs anyway does not order the program's own operations.
         """
@@ -202,20 +202,20 @@ class Run:
             self.recorder.span((rank, "wait", handle.label, since_ps, now_ps))
 
     def has_ended(self, handle: Handle) -> bool:
-        """Return whether ``handle`` has ended; a rank that sees so comes after it."""
+        """Return whether ``handle`` has ended; if so, the rank is ordered after it."""
         if handle.done:
             self._comes_after(handle)
         return handle.done
 
     def poll(self, handle: Handle) -> bool:
-        """Return whether ``handle`` has ended; a look too early costs the host a launch's time."""
+        """Return whether ``handle`` has ended; polling too early costs a launch's host time."""
         if not handle.done:
             sip = self.machine.sip_at(self.rank_state.sip_id)
             self.simulation.idle(sip.host_launch_ps, f"a query whether {handle.label} has ended")
         return self.has_ended(handle)
 
     def _comes_after(self, handle: Handle) -> None:
-        """Order what the current rank does from now on behind ``handle``."""
+        """Order what the current rank does from now on after ``handle``."""
         if self.ordering is not None:
             self.ordering.goes_on_after(self.rank_state, handle)
 
@@ -227,7 +227,7 @@ class Run:
         self.replay_queue.let_speak()
 
     def drain(self) -> None:
-        """Let everything that is under way end, then replay it. Main only; twice is once.
+        """Complete everything in flight, then replay it. Main only; idempotent.
 
         Raises:
             DeadlockError: Ranks wait for something that cannot come.
@@ -237,7 +237,7 @@ class Run:
         self.replay_queue.drain()
 
     def next_tensor_name(self) -> str:
-        """Return the name of a tensor that the program gave none."""
+        """Return a name for a tensor that the program did not name."""
         self._num_tensors += 1
         return f"tensor{self._num_tensors}"
 

@@ -1,4 +1,4 @@
-"""Programs of kernels that wait for memory to change, and what wakes them (ADR-0032)."""
+"""What wakes kernel programs that wait for memory to change (ADR-0032)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Wake = Callable[[], None]
 Heard = Mapping[int, "Clock"]
-"""By timeline the newest launch that somebody knows to have begun: what it follows is over."""
+"""By timeline, the newest launch known to have begun: all that it follows has ended."""
 
 
 class Signals:
-    """Who waits for which bytes. Waiting costs nothing: nobody looks until something is written."""
+    """Strands parked until watched bytes change; a write wakes those whose bytes it changed."""
 
     def __init__(self, simulation: Simulation, replay_queue: ReplayQueue) -> None:
         self._simulation = simulation
@@ -32,14 +32,14 @@ class Signals:
         """For the sanitizer: by the bytes that were changed, what was released there so far."""
 
     def release(self, spans: Iterable[Span], heard: Heard) -> None:
-        """Take note of what whoever acquires there knows from now on."""
+        """Publish what an acquire of these bytes learns from now on."""
         for span in spans:
             sent = self._sent.setdefault(span.buffer, {})
             _, before = sent.get((span.low, span.high), (span, {}))
             sent[span.low, span.high] = (span, newest(before, heard))
 
     def acquire(self, spans: Iterable[Span]) -> Heard:
-        """Return what has been released where somebody looks."""
+        """Return what has been released at these bytes."""
         found: Heard = {}
         for span in spans:
             for sent, heard in self._sent.get(span.buffer, {}).values():
@@ -52,11 +52,11 @@ class Signals:
         self._waiting[wake] = watched
 
     def forget(self, wake: Wake) -> None:
-        """Call it no more."""
+        """Cancel a wait."""
         self._waiting.pop(wake, None)
 
     def written(self, spans: Iterable[Span]) -> None:
-        """Wake those who wait for bytes that have been written at this very moment."""
+        """Wake those that wait for bytes written at this moment."""
         spans = [span for span in spans if span.writes]
         for wake, watched in list(self._waiting.items()):
             if any(
@@ -65,7 +65,7 @@ class Signals:
                 self._wake(wake)
 
     def recorded(self) -> None:
-        """Take note that a command has completed whose data waits to be computed."""
+        """Note that a command has completed whose data is pending."""
         if self._waiting and not self._is_due:
             self._is_due = True
             self._simulation.call_at(self._simulation.now_ps, self._look)
@@ -85,16 +85,16 @@ class Signals:
 
 
 class Knowledge:
-    """What the programs of one launch know of others by their signals, for the sanitizer."""
+    """What the programs of one launch learn of others through signals, for the sanitizer."""
 
     def __init__(self, signals: Signals, launch: Handle, begun: Clock) -> None:
         self._signals = signals
         self._launch = launch
         self.heard: Heard = {begun.timeline: begun}
-        """What somebody knows from now on who acquires from the launch."""
+        """What an acquire from the launch learns from now on."""
 
     def look(self, command: DmaRead | Atomic, spans: Iterable[Span]) -> None:
-        """Follow what has been released where the launch has looked."""
+        """Order the launch after what was released at the bytes it has read."""
         if isinstance(command, DmaRead):
             acquires = command.volatile
         else:
@@ -107,13 +107,13 @@ class Knowledge:
             self.heard = heard
 
     def tell(self, command: Transfer, spans: Iterable[Span], heard: Heard) -> None:
-        """Let whoever acquires where the launch has released know what it had heard then."""
+        """Publish what the launch had learned by a release, to those that acquire there."""
         if isinstance(command, Atomic) and command.order in ("release", "acq_rel"):
             self._signals.release(spans, heard)
 
 
 def newest(heard: Heard, more: Heard) -> Heard:
-    """Return all that both know; later launches of a timeline know what earlier ones did."""
+    """Return the union of both; of one timeline the later launch covers the earlier."""
     found = dict(heard)
     for timeline, clock in more.items():
         if timeline not in found or found[timeline].index < clock.index:

@@ -1,4 +1,4 @@
-"""``torch.ahbm.Stream`` and ``Event``: several queues on a SIP, and what one awaits of others."""
+"""``torch.ahbm.Stream`` and ``Event``: several queues on a SIP, and waits between them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PS_PER_MS = 1e9
 
 
 class Marker(StreamCommand):
-    """Takes no time; it ends when everything before it on its stream has."""
+    """A command without duration; ends when everything before it on its stream has."""
 
     def begin(self) -> int:
         return 0
 
 
 class WaitFor(StreamCommand):
-    """Holds its stream up until a handle has ended."""
+    """A command that blocks its stream until a handle has ended."""
 
     def __init__(self, run: Run, awaited: Handle) -> None:
         super().__init__(run.simulation.env, f"a stream's wait for {awaited.label}")
@@ -52,7 +52,7 @@ class DeviceStream:
     """An in-order queue of a SIP, as ``torch.cuda.Stream`` is one.
 
     Kernels of one SIP share its PEs: those of different streams run one after the other, in the
-    order in which they could start, and beside them the copies to the host and collectives.
+    order in which they could start; copies to the host and collectives run concurrently.
     """
 
     def __init__(self, run: Run, sip_id: int, queue: Stream) -> None:
@@ -73,13 +73,13 @@ class DeviceStream:
         return self.queue.tail is None or self._run.poll(self.queue.tail)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Return an event (a new one, or ``event``) that stands for all that is on it by now."""
+        """Record an event (a new one, or ``event``) on the stream and return it."""
         event = Event(self._run) if event is None else event
         event.record(self)
         return event
 
     def wait_event(self, event: Event) -> None:
-        """Let what comes later wait for an event; the host goes on."""
+        """Make later commands of the stream wait for an event; the host continues."""
         run, awaited = self._run, event.handle
         if awaited is None:
             return
@@ -89,7 +89,7 @@ class DeviceStream:
             run.enqueue(self.queue, WaitFor(run, awaited))
 
     def wait_handle(self, handle: Handle) -> Handle:
-        """Let what comes later wait for a handle; the host goes on. Returns the wait's own."""
+        """Make later commands wait for a handle; the host continues. Returns the wait's handle."""
         run, waiting = self._run, WaitFor(self._run, handle)
         if run.ordering is not None:
             run.ordering.stream_waits(run.rank_state, self.queue, handle)
@@ -97,7 +97,7 @@ class DeviceStream:
         return waiting
 
     def wait_stream(self, other: DeviceStream) -> None:
-        """Let what comes later wait for all that is on another stream by now."""
+        """Make later commands wait for all that is on another stream now."""
         self.wait_event(other.record_event())
 
 
@@ -110,13 +110,13 @@ class Event:
         """None before the event was recorded."""
 
     def record(self, stream: DeviceStream | None = None) -> None:
-        """Stand for all that is on a stream by now, by default the current one."""
+        """Capture all that is on a stream now, by default the current one."""
         run = self._run
         self.handle = Marker(run.simulation.env, "an event")
         run.enqueue((run.current_stream() if stream is None else stream).queue, self.handle)
 
     def wait(self, stream: DeviceStream | None = None) -> None:
-        """Let a stream, by default the current one, wait for this."""
+        """Make a stream, by default the current one, wait for the event."""
         (self._run.current_stream() if stream is None else stream).wait_event(self)
 
     def query(self) -> bool:

@@ -21,7 +21,7 @@ class DeviceCommand(StreamCommand):
     """A stream command with a fixed template that lands in the op log when it ends."""
 
     blocks_host = False
-    """Whether PyTorch's call returns when it has ended, so that nothing else need wait for it."""
+    """Whether PyTorch's call returns only when it has ended, so that no other wait is needed."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class DeviceCommand(StreamCommand):
         self._record = record
 
     def note(self, touches: list[Noted]) -> None:
-        """Let the record take note of what the command touches."""
+        """Make the record note what the command touches."""
         self._record = noting(touches, self._record)
 
     def begin(self) -> int:

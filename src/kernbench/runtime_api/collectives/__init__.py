@@ -1,1 +1,1 @@
-"""Calls of collectives: who takes part, what is moved, what is waited for."""
+"""Calls of collectives: which ranks take part, what they move and wait for."""

@@ -1,4 +1,4 @@
-"""One call of a collective by all ranks of a group: who is there, who is missing, what happens."""
+"""One call of a collective by all ranks of a group: who has arrived, and what follows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PS_PER_S = 10**12
 
 
 class Collective:
-    """The meeting point. It starts when every rank has come and every rank's inputs are there.
+    """The meeting of the ranks. It starts once every rank has arrived and its inputs are ready.
 
-    A rank's inputs are there when its stream has reached the call and its previous collective on
+    A rank's inputs are ready when its stream has reached the call and its previous collective on
     the same group has ended.
     """
 
@@ -30,23 +30,23 @@ class Collective:
         self.title = title
         """How errors name it, e.g. ``all_reduce #7 on group world``."""
         self.call = call
-        """Between two ranks: how many of theirs came before, from 1 on."""
+        """For two ranks: the number of the call between them, from 1."""
         self._ranks = ranks
         self._works: list[Part | None] = [None] * len(ranks)
         self._num_absent = len(ranks)
         self._num_not_ready = len(ranks)
         self._counts: tuple[int, ...] = ()
-        """From every rank to every rank, where the parts of an all_to_all are uneven."""
+        """Elements from every rank to every rank, if the parts of an all_to_all are uneven."""
         self._error: KernbenchError | None = None
-        """Why it does not take place, though ranks may still come."""
+        """Why it failed; ranks may still arrive."""
         self._timeout_ps = timeout_ps
         self.deadline_ps = run.simulation.now_ps + timeout_ps
-        """Counted from when the first rank came."""
+        """In simulated time, counted from the arrival of the first rank."""
         if len(ranks) > 1:
             run.simulation.idling.limit(self)
 
     def arrive(self, position: int, work: Part, after: list[Handle]) -> None:
-        """Take a rank's part; its inputs are there once all of ``after`` have ended."""
+        """Take a rank's part; its inputs are ready once all of ``after`` have ended."""
         assert self._works[position] is None
         self._works[position] = work
         work.collective = self
@@ -77,11 +77,11 @@ class Collective:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rank has come."""
+        """Whether every rank has arrived."""
         return self._num_absent == 0
 
     def missing(self) -> tuple[int, ...]:
-        """Return the ranks that have not come yet."""
+        """Return the ranks that have not arrived yet."""
         if not self._num_absent:
             return ()
         return tuple(
@@ -107,11 +107,11 @@ class Collective:
                 self.fail(error)
 
     def parts(self) -> list[Part]:
-        """Return the parts of the ranks that have come, in group order."""
+        """Return the parts of the ranks that have arrived, in group order."""
         return [work for work in self._works if work is not None]
 
     def _check(self) -> None:
-        """Refuse calls that do not go together, as soon as all are known."""
+        """Refuse calls that do not match, as soon as all are known."""
         works = self.parts()
         error = differing(self.title, works)
         try:
@@ -130,7 +130,7 @@ class Collective:
             work.end_with(error)
 
     def give_up(self, reason: str = "", timeout_ps: int = 0) -> None:
-        """End it with an error that says who has not come within a time, the group's timeout."""
+        """End it with a timeout error that names the ranks that have not arrived."""
         if self._error is not None:
             return
         timeout = f"{(timeout_ps or self._timeout_ps) / _PS_PER_S:g} s"
@@ -158,7 +158,7 @@ class Collective:
         starts_ps = tuple(work.ready_ps for work in works)
         placed = run.network.run(schedule, sips, starts_ps, choice.protocol)
         now_ps = run.simulation.now_ps
-        # A sender may have left before the last rank came, but nobody knew it then.
+        # A sender may have left before the last rank arrived, but that was not known then.
         ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.

@@ -42,7 +42,7 @@ def build_record(
 Views = Sequence[tuple[BufferView, ...]]
 """Of every rank."""
 Shown = Callable[[BufferView], Array]
-"""What a collective runs on: the elements, or which of them were written."""
+"""The arrays that a collective moves: the elements, or which of them were written."""
 
 
 def _in_place(schedule: Schedule, reduce_op: str, _: Views, outputs: Views, shown: Shown) -> None:
@@ -87,7 +87,7 @@ def _scatter(
 
 
 def _exchange(schedule: Schedule, _: str, inputs: Views, outputs: Views, shown: Shown) -> None:
-    """Give every rank its parts: what any all_to_all does, without the buffers in between."""
+    """Give every rank its parts: the result of any all_to_all, without intermediate buffers."""
     n = schedule.num_ranks
     sizes = np.diff(schedule.chunk_bounds).reshape(n, n)
     given = [_joined(views, shown, copy=True) for views in inputs]

@@ -1,4 +1,4 @@
-"""What is wrong with the calls that the ranks of a group have made, and with whose."""
+"""How the calls of a group's ranks disagree, and which rank's call is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_PAIRS = 8
 
 
 def differing(title: str, works: Sequence[Part]) -> CollectiveMismatchError | None:
-    """Return the error for calls that are not the same on all ranks, None where they are."""
+    """Return the error for calls that differ between ranks, or None."""
     first = works[0].signature
     # Equal ones are mostly one object.
     if all(work.signature is first or work.signature == first for work in works):
@@ -32,7 +32,7 @@ def differing(title: str, works: Sequence[Part]) -> CollectiveMismatchError | No
 
 
 def not_fitting(title: str, works: Sequence[Part], reason: str) -> CollectiveMismatchError:
-    """Return the error for tensors that do not fit each other, with what was found."""
+    """Return the error for tensors that do not match, with what was found."""
     head = f"{title}: the tensors of the ranks do not fit each other ({reason}):"
     return CollectiveMismatchError("\n".join([head, *calls(works)]))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ElementType(Protocol):
-    """As much of an element type as a collective asks for."""
+    """What a collective asks of an element type."""
 
     @property
     def name(self) -> str: ...
@@ -36,21 +36,21 @@ class Signature:
 
     op: str
     shapes: tuple[tuple[int, ...], ...]
-    """Of the tensors that go in, or for a broadcast and a receive, out."""
+    """Of the input tensors; of the outputs for a broadcast and a receive."""
     dtype: ElementType | None
     reduce_op: str
     root: int
-    """Position in the group of who sends; 0 where there is no such rank."""
+    """Position of the root in the group; 0 where there is none."""
     algorithm: str
     num_elements: int
-    """Length of the message; 0 for an all_to_all, where it is what each rank sends."""
+    """Length of the message; 0 for an all_to_all, where each rank has its own."""
     protocol: str = "auto"
     called: str = ""
-    """What the program calls it, where that is not ``op``: a barrier of another kind."""
+    """The program's name for it, if that is not ``op``: a barrier of another kind."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """How errors name it."""
         return self.called or self.op
 
     def __str__(self) -> str:
@@ -89,22 +89,22 @@ class Part(Handle):
         self.signature = signature
         self.site = site
         self.sent = sent
-        """Elements for every rank of the group, in an all_to_all; else empty."""
+        """Elements sent to every rank of the group in an all_to_all; else empty."""
         self.taken = taken
-        """The same from every rank."""
+        """Elements received from every rank; else empty."""
         self.collective: Collective | None = None
         """Set on arrival."""
         self.called = ""
         """The rank's own name for it, where that is not the collective's title."""
         self.ready_ps = 0
-        """When the rank's own stream had produced the inputs."""
+        """When the rank's stream had computed the inputs."""
 
     def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
-        """Return what computes the data of the collective in its place in the replay, if any."""
+        """Return what computes the collective's data during replay, or None."""
         return None
 
     def end_with(self, error: KernbenchError) -> None:
-        """End it with an error; one object each, as an exception belongs to who raises it."""
+        """End the part with a copy of an error: each rank raises an exception of its own."""
         self.error = type(error)(*error.args)
         self.waited_for()
         self.end_after(0)
@@ -129,7 +129,7 @@ class Part(Handle):
 
 
 class Work(Part):
-    """What an asynchronous collective returns. Until somebody waits, its tensors are in use."""
+    """The handle of an asynchronous collective, whose tensors are in use until it is waited for."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Work(Part):
     def wait(self) -> bool:
         """Block the calling rank until its part of the collective is done.
 
-        After ``init_process_group(blocking_wait=False)`` only the current stream is held up.
+        After ``init_process_group(blocking_wait=False)`` only the current stream waits.
         """
         run = self._run
         if run.rank_state.blocking_wait:
@@ -173,10 +173,10 @@ class Work(Part):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether the rank's part is done; a look too early takes the host's time.
+        """Return whether the rank's part is done; polling too early costs host time.
 
         Raises:
-            CollectiveTimeoutError: Some rank did not come to it within the group's timeout.
+            CollectiveTimeoutError: A rank did not arrive within the group's timeout.
         """
         if self._run.poll(self):
             self.waited_for()
@@ -208,7 +208,7 @@ class Work(Part):
         return record
 
     def _touch_cache(self) -> None:
-        """Take note of what the collective reads and writes on the rank's SIP."""
+        """Note what the collective reads and writes in the cache of the rank's SIP."""
         cache = self._run.devices.sip(self.sip_id).cache
         for buffer, (start, end), _ in reversed(self._spans):
             cache.touch(buffer.address + start, buffer.address + end)
@@ -222,7 +222,7 @@ class Work(Part):
 
     @property
     def use(self) -> str:
-        """What the error says that meets a tensor which it still uses."""
+        """What an error says about a tensor that the collective still uses."""
         assert self.collective is not None
         return (
             f"in use by {self.name} at {self.site}, {self.collective.progress()}; call wait() on "

@@ -1,1 +1,1 @@
-"""What a bench sees as ``torch``: the context, ranks, groups, factories."""
+"""What a bench uses as ``torch``: the context, ranks, groups, factories."""

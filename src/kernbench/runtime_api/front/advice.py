@@ -1,4 +1,4 @@
-"""What to do about errors that Python, numpy and PyTorch raise in a run, as notes on them."""
+"""Notes on errors that Python, numpy and PyTorch raise in a run: what to do about them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.launches.kernel_engine import KernelEngine
 
 NEAR = 0.75
-"""So alike are a name and what may have been meant."""
+"""The least similarity of a misspelt name and a suggestion."""
 TORCHRUN = "programs that need PyTorch's own run with kernbench torchrun FILE"
 
 
 def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:
-    """Say what to do about an error that leaves a run, and about each of a group."""
+    """Add notes on what to do to an error that leaves a run, or to each of a group."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             advise(each, engine, has_data)
@@ -38,14 +38,14 @@ def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:
 
 
 def near(name: str, owner: Any) -> str:
-    """Return the end of a message that asks for the names of an object that are alike, if any."""
+    """Return ": did you mean ...?" with the similar names of an object, or "" if there are none."""
     names = [each for each in dir(owner) if not each.startswith("_")]
     close = difflib.get_close_matches(name, names, cutoff=NEAR)
     return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def _explain_difference(error: AssertionError, engine: KernelEngine) -> None:
-    """Tell a check that failed about products that were not computed in float32."""
+    """Note on a failed check which products were not computed in float32."""
     if not engine.rounded:
         return
     where = ", ".join(f"{name} at {line}" for name, line in sorted(engine.rounded.items()))
@@ -57,7 +57,7 @@ def _explain_difference(error: AssertionError, engine: KernelEngine) -> None:
 
 
 def _name_instead(error: AttributeError) -> None:
-    """Say what a name may have been meant for, and where there is more, if the owner is ours."""
+    """Note which name may have been meant, if the object without it is kernbench's own."""
     owner, name = error.obj, error.name
     kind = owner if isinstance(owner, type | ModuleType) else type(owner)
     module = kind.__name__ if isinstance(kind, ModuleType) else kind.__module__

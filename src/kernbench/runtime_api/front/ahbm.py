@@ -44,8 +44,8 @@ class Ahbm:
             other = rank.local
             if other is not state and other.bound and other.sip_id == sip_id:
                 raise UsageError(
-                    f"rank {state.rank} cannot be bound to SIP {sip_id}: rank {other.rank} is; "
-                    "one rank per SIP"
+                    f"rank {state.rank} cannot be bound to SIP {sip_id}: rank {other.rank} "
+                    "already is, and a SIP has one rank"
                 )
         state.sip_id = sip_id
         state.bound = True
@@ -60,12 +60,12 @@ class Ahbm:
         run.synchronize(sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips))
 
     def Stream(self, device: Any = None, priority: int = 0) -> DeviceStream:  # noqa: N802 - torch's
-        """Return a new stream of a SIP, by default the calling rank's; there are no priorities."""
+        """Return a new stream of a SIP, by default the calling rank's; priorities are ignored."""
         run = self._run
         return run.new_stream(sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips))
 
     def Event(self, enable_timing: bool = False) -> Event:  # noqa: N802 - torch's name
-        """Return a new event, not recorded yet. Its time is modeled and always known."""
+        """Return a new event, not recorded yet; timing is always enabled, in modeled time."""
         return Event(self._run)
 
     def stream(self, stream: DeviceStream | None) -> AbstractContextManager[None]:
@@ -80,7 +80,7 @@ class Ahbm:
         return current if current.sip_id == sip_id else run.default_stream(sip_id)
 
     def default_stream(self, device: Any = None) -> DeviceStream:
-        """Return the stream that work goes to that names none."""
+        """Return the stream of work that names no other."""
         run = self._run
         sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips)
         return run.default_stream(sip_id)

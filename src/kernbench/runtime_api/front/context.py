@@ -153,7 +153,7 @@ class RuntimeContext(TorchNames):
                 self.run.simulation.drain()
                 self.run.devices.raise_unseen()
                 if self.run.sanitizer is not None and not self.run.replay_queue.has_failed:
-                    # What nobody has read may be wrong as well.
+                    # Data that was never read may be wrong as well.
                     self.run.replay_queue.drain()
                 self.run.replay_queue.let_speak()
         finally:
@@ -189,7 +189,7 @@ class RuntimeContext(TorchNames):
     def wait(self, handle: Handle) -> None:
         """Block the current rank until ``handle`` has ended, and raise its error if it failed.
 
-        One that has ended returns at once, without giving way to other ranks.
+        One that has ended returns at once, without yielding to other ranks.
 
         Raises:
             UsageError: ``handle`` is nothing that a launch or a collective returns.
@@ -201,7 +201,7 @@ class RuntimeContext(TorchNames):
         self.run.synchronize(sip_id)
 
     def drain(self) -> None:
-        """Let everything that is under way end, then replay it. Main only; twice is once.
+        """Complete everything in flight, then replay it. Main only; idempotent.
 
         Raises:
             DeadlockError: Ranks wait for something that cannot come.
@@ -221,17 +221,19 @@ class RuntimeContext(TorchNames):
         attributes: Any = None,
         **constexprs: Any,
     ) -> Handle:
-        """Do ``kernel[grid](*args, **constexprs)`` and call the launch ``name`` in log and report.
+        """Do ``kernel[grid](*args, **constexprs)``; log and report call the launch ``name``.
 
         ``grid`` is a number, a tuple or a function of the kernel's arguments; None is one program.
         ``attributes`` is a :class:`LaunchAttributes`. Returns the handle of the launch, for
         :meth:`wait`.
         """
         if attributes is not None and not isinstance(attributes, LaunchAttributes):
-            raise UsageError(f"launch {name}: attributes must be LaunchAttributes: {attributes!r}")
+            raise UsageError(
+                f"launch {name}: attributes must be LaunchAttributes, but got {attributes!r}"
+            )
         if not hasattr(kernel, "run"):
             raise UsageError(
-                f"launch {name}: {kernel!r} is no kernel; decorate it with @triton.jit"
+                f"launch {name}: {kernel!r} is not a kernel; decorate it with @triton.jit"
             )
         state = self.run.rank_state
         outer, state.launch_label = state.launch_label, name
@@ -263,7 +265,7 @@ class RuntimeContext(TorchNames):
     def report(self) -> Any:
         """Return what ``--json`` prints, about everything so far.
 
-        Called on main it first lets everything under way end.
+        Called on main, it first completes everything in flight.
         """
         from kernbench.report import build_report
 

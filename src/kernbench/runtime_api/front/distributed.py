@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReduceOp(StrEnum):
-    """How ``all_reduce`` and ``reduce_scatter`` combine; its text works in its place."""
+    """How ``all_reduce`` and ``reduce_scatter`` combine; also accepted as text, e.g. ``"sum"``."""
 
     SUM = "sum"
     AVG = "avg"
@@ -74,7 +74,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Combine a tensor over all ranks, in place; every rank ends with the same bits."""
+        """Reduce a tensor over all ranks, in place; the result is bitwise equal on every rank."""
         both = (tensor,)
         num_elements = _numel("all_reduce", tensor)
         signature = _signature(
@@ -92,7 +92,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Put the inputs of all ranks into ``output_tensor``, one after another in group order."""
+        """Concatenate the inputs of all ranks in ``output_tensor``, in group order."""
         size = self.get_world_size(group)
         _check_numel("all_gather_into_tensor: output", output_tensor, size, input_tensor)
         signature = _signature(
@@ -114,7 +114,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Put each rank's ``tensor`` into the tensor of ``tensor_list`` at its position."""
+        """Copy each rank's ``tensor`` into the entry of ``tensor_list`` at its position."""
         outputs = _checked_list("all_gather", tensor_list, tensor, self.get_world_size(group))
         num_elements = _numel("all_gather", tensor) * len(outputs)
         signature = _signature(
@@ -133,7 +133,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Combine ``input`` over all ranks; each keeps the part at its position in ``output``."""
+        """Reduce ``input`` over all ranks; each keeps the part at its position in ``output``."""
         size = self.get_world_size(group)
         _check_numel("reduce_scatter_tensor: input", input, size, output)
         signature = _signature(
@@ -152,7 +152,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Combine the lists of all ranks; each keeps the tensor at its position in ``output``."""
+        """Reduce the lists of all ranks; each keeps the tensor at its position in ``output``."""
         inputs = _checked_list("reduce_scatter", input_list, output, self.get_world_size(group))
         num_elements = output.numel() * len(inputs)
         signature = _signature(
@@ -194,7 +194,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Combine a tensor over all ranks into that of rank ``dst``; the others stay the same."""
+        """Reduce a tensor over all ranks into that of rank ``dst``; the others are unchanged."""
         root = self.resolve(group).position(dst)
         num_elements = _numel("reduce", tensor)
         signature = _signature(
@@ -214,7 +214,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Put each rank's ``tensor`` into the list that rank ``dst`` gives, at its position."""
+        """Copy each rank's ``tensor`` into the list that rank ``dst`` passes, at its position."""
         root = self.resolve(group).position(dst)
         outputs = self._root_list("gather", "gather_list", gather_list, tensor, dst, group)
         signature = _signature(
@@ -238,7 +238,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Give each rank the tensor at its position in the list that rank ``src`` gives."""
+        """Give each rank the tensor at its position in the list that rank ``src`` passes."""
         root = self.resolve(group).position(src)
         inputs = self._root_list("scatter", "scatter_list", scatter_list, tensor, src, group)
         signature = _signature(
@@ -263,7 +263,7 @@ class Distributed(Groups):
         algorithm: str = "auto",
         protocol: str = "auto",
     ) -> Work | None:
-        """Cut ``input`` along its first dim, a part for each rank; ``output`` gets theirs in order.
+        """Split ``input`` along its first dim, a part per rank; ``output`` gets theirs in order.
 
         Without split sizes the parts are equal; with them, both lists are given on every rank.
         """
@@ -280,8 +280,8 @@ class Distributed(Groups):
         if input_split_sizes is None or output_split_sizes is None:
             if num_elements % size:
                 raise UsageError(
-                    f"{what}: input of {num_elements} elements does not divide by the group's "
-                    f"{size} ranks; give input_split_sizes and output_split_sizes"
+                    f"{what}: input of {num_elements} elements cannot be divided evenly among the "
+                    f"group's {size} ranks; give input_split_sizes and output_split_sizes"
                 )
             _check_numel(f"{what}: output", output, 1, input)
             even = (num_elements // size,) * size
@@ -318,7 +318,7 @@ class Distributed(Groups):
         return self._call(signature, group, inputs, outputs, async_op, sent, taken)
 
     def barrier(self, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
-        """Wait until every rank of the group has come here."""
+        """Wait until every rank of the group has called this."""
         return self.meet("", group, async_op)
 
     def meet(self, called: str, group: ProcessGroup | None, async_op: bool) -> Work | None:
@@ -329,7 +329,7 @@ class Distributed(Groups):
     def isend(
         self, tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0
     ) -> Work:
-        """Start to send a tensor to rank ``dst``; sends and receives of a pair meet in order."""
+        """Start sending a tensor to rank ``dst``; sends and receives of a pair match in order."""
         return self._pair("send", tensor, dst, group, tag)
 
     def irecv(
@@ -339,7 +339,7 @@ class Distributed(Groups):
         group: ProcessGroup | None = None,
         tag: int = 0,
     ) -> Work:
-        """Start to receive a tensor from rank ``src``."""
+        """Start receiving a tensor from rank ``src``."""
         if src is None:
             raise UsageError("recv needs the rank to receive from: pass src=")
         return self._pair("recv", tensor, src, group, tag)
@@ -357,7 +357,7 @@ class Distributed(Groups):
         group: ProcessGroup | None = None,
         tag: int = 0,
     ) -> int:
-        """Receive a tensor from rank ``src``, wait until it is there, and return ``src``."""
+        """Receive a tensor from rank ``src``, wait until it has arrived, and return ``src``."""
         work = self.irecv(tensor, src, group, tag)
         work.wait()
         assert src is not None
@@ -386,7 +386,7 @@ class Distributed(Groups):
         root: int,
         group: ProcessGroup | None,
     ) -> tuple[Tensor, ...]:
-        """Return the list that only the root gives, checked; nothing on the other ranks."""
+        """Return the checked list that only the root passes; empty on the other ranks."""
         rank = self._run.rank_state.rank
         if (tensors is None) == (rank == root):
             verb = "must give" if rank == root else "must not give"
@@ -461,14 +461,14 @@ class Distributed(Groups):
         sent: tuple[int, ...] = (),
         taken: tuple[int, ...] = (),
     ) -> Work:
-        """Check the tensors and let the host time of the call pass; return the rank's part."""
+        """Check the tensors, advance the host clock by the call, and return the rank's part."""
         run = self._run
         run.check_open(signature.op)
         running = run.simulation.running
         if running is not None and running.aborted:
             raise RankFailedError(
                 f"{signature.op}: another rank has failed, so rank {running.rank_id} is being "
-                "ended and nobody will answer; do not call collectives while cleaning up"
+                "ended and no rank will answer; do not call collectives while cleaning up"
             )
         state = run.rank_state
         for tensor in (*inputs, *outputs):
@@ -489,7 +489,7 @@ class Distributed(Groups):
         return Work(run, signature, inputs, outputs, site, sent, taken)
 
     def _arrive(self, meeting: Collective, position: int, work: Work, channel: Any) -> None:
-        """Bring the rank's part to the meeting, behind its stream and the channel's last call."""
+        """Bring the rank's part to the meeting, after its stream and the channel's last call."""
         state = self._run.rank_state
         after: list[Handle] = []
         tail = self._run.queue_for(state.sip_id).tail
@@ -556,7 +556,7 @@ def _check_numel(what: str, whole: Tensor, parts: int, part: Tensor) -> None:
 def _split_counts(
     what: str, name: str, tensor: Tensor, sizes: Sequence[int], world_size: int
 ) -> tuple[int, ...]:
-    """Return the elements of every part of a tensor that is cut along its first dim."""
+    """Return the number of elements of each part of a tensor split along its first dim."""
     rows = tensor.shape[0] if tensor.shape else 1
     is_list = isinstance(sizes, Sequence) and all(isinstance(size, Integral) for size in sizes)
     if not is_list or len(sizes) != world_size or sum(sizes) != rows or min(sizes) < 0:

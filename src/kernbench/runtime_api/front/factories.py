@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def empty(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
-    """Return a tensor without writing it: zeros, but under the sanitizer poison."""
+    """Return a tensor without writing it: zeros, or poison under the sanitizer."""
     tensor = _allocate(context, as_shape(size), float32, **options)
     if context.run.sanitizer is not None and context.run.has_data:
         tensor.buffer.poison()
@@ -45,7 +45,7 @@ def unwritten(
     name: str,
     values: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return a tensor of zeros or ``values`` that is there without a command."""
+    """Return a tensor of zeros or ``values``, made without a command."""
     tensor = _allocate(context, shape, dtype, name=name)
     if values is not None:
         _set(tensor, np.array(values))
@@ -107,7 +107,7 @@ def arange(
 
 
 def rand(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
-    """Return numbers drawn evenly from [0, 1); see :func:`manual_seed`."""
+    """Return numbers drawn uniformly from [0, 1); see :func:`manual_seed`."""
     tensor = _allocate(context, as_shape(size), float32, **options)
     _check_real("rand", tensor)
     return _random(tensor, lambda generator: generator.random(tensor.shape, np.float32))
@@ -123,7 +123,7 @@ def randn(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
 def randint(
     context: RuntimeContext, low: int, high: Any = None, size: Any = None, **options: Any
 ) -> Tensor:
-    """Return integers drawn evenly from [low, high), or from [0, low) if high is a shape."""
+    """Return integers drawn uniformly from [low, high), or from [0, low) if high is a shape."""
     if size is None:
         low, high, size = 0, low, high
     if high <= low:
@@ -174,7 +174,7 @@ def from_numpy(context: RuntimeContext, array: Array, **options: Any) -> Tensor:
 
 
 def cat(context: RuntimeContext, tensors: Any, dim: int = 0, **options: Any) -> Tensor:
-    """Return tensors one after another along ``dim``; their other sizes are equal."""
+    """Return tensors concatenated along ``dim``; their other sizes are equal."""
     parts = tuple(tensors)
     if not parts:
         raise UsageError("cat needs at least one tensor")
@@ -183,7 +183,7 @@ def cat(context: RuntimeContext, tensors: Any, dim: int = 0, **options: Any) -> 
     for part in parts:
         if part.shape[:at] + part.shape[at + 1 :] != first.shape[:at] + first.shape[at + 1 :]:
             raise UsageError(
-                f"cat along dim {at}: shapes {first.shape} and {part.shape} do not fit"
+                f"cat along dim {at}: shapes {first.shape} and {part.shape} do not match"
             )
     shape = (*first.shape[:at], sum(part.shape[at] for part in parts), *first.shape[at + 1 :])
     result = empty(context, shape, **_like(first, options))
@@ -236,14 +236,14 @@ def _set(tensor: Tensor, values: Any) -> None:
 
 
 def _know(tensor: Tensor, values: Any) -> None:
-    """Keep the numbers that the program gives a fresh tensor, in a run without data."""
+    """Keep the numbers of a fresh tensor as known, in a run without data."""
     if not tensor.context.run.has_data and tensor.numel() <= MOST_ELEMENTS:
         elements = as_elements(np.broadcast_to(values, tensor.shape), tensor.dtype)
         tensor.buffer.know(elements, tensor.buffer.last_writer)
 
 
 def _generator(seed: int, rank: int, call: int) -> np.random.Generator:
-    """Return the generator of one call of ``rand`` and the like: any order of ranks gives the same.
+    """Return the generator of one call of ``rand`` and the like, whatever the order of ranks.
 
     >>> float(_generator(0, 1, 1).random()) == float(_generator(0, 1, 1).random())
     True

@@ -1,4 +1,4 @@
-"""Process groups: making and asking them, the half of ``torch.distributed`` that moves no data."""
+"""Process groups: the half of ``torch.distributed`` that makes and queries them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_TIMEOUT_PS = 600 * 10**12
 
 
 class ProcessGroup:
-    """The ranks of a group, in group order, and the collectives not all of them have called yet."""
+    """The ranks of a group, in group order, and the collectives that some have yet to call."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ProcessGroup:
     ) -> None:
         self.name = name
         self.made_by = made_by
-        """Who was the first to make it, and where: for an error about others that differ."""
+        """Which rank made it first, and where: for an error about ranks that differ."""
         self.ranks = ranks
         self.timeout_ps = timeout_ps
         """How long the first rank at a collective waits for the last, in simulated time."""
@@ -48,10 +48,10 @@ class ProcessGroup:
         return len(self.ranks)
 
     def position(self, rank: int) -> int:
-        """Return where in the group a rank is.
+        """Return the position of a rank in the group.
 
         Raises:
-            UsageError: It is not in it.
+            UsageError: It is not in the group.
         """
         found = self.positions.get(rank) if isinstance(rank, Integral) else None
         if found is None:
@@ -62,7 +62,7 @@ class ProcessGroup:
 
 
 class Groups:
-    """Which groups there are. Ranks of one ``spawn`` find each other's; others never meet."""
+    """The groups of a run; ranks of one ``spawn`` share them, those of others never do."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -71,7 +71,7 @@ class Groups:
         """The default group of each rank that has called ``init_process_group``."""
 
     def is_available(self) -> bool:
-        """Return True, as torch does where it was built with it."""
+        """Return True, as torch does when built with torch.distributed."""
         return True
 
     def init_process_group(
@@ -91,7 +91,7 @@ class Groups:
         ``world_size`` may be left out; where given they must be the true ones.
 
         To wait for a collective (``async_op=False`` does) blocks the rank until it has ended. With
-        ``blocking_wait=False`` the host goes on at once and what it launches later on the current
+        ``blocking_wait=False`` the host continues at once and what it launches later on the current
         stream waits, as with torch's NCCL backend; ``synchronize()`` and reading a tensor block.
 
         ``timeout``, a ``timedelta`` (ten minutes where left out), is how long the first rank at a
@@ -131,7 +131,7 @@ class Groups:
     def new_group(
         self, ranks: Sequence[int] | None = None, timeout: Any = None, **ignored: Any
     ) -> ProcessGroup:
-        """Return a group of some ranks of the world, by default all. Every rank calls this.
+        """Return a group of some ranks of the world, by default all; every rank must call this.
 
         Raises:
             UsageError: A rank is not in the world or named twice, or the ranks disagree.
@@ -146,10 +146,11 @@ class Groups:
         for rank in members:
             if not isinstance(rank, Integral) or rank not in world.positions:
                 raise UsageError(
-                    f"new_group: rank {rank!r} was asked, but the world has {world.size()} ranks"
+                    f"new_group: rank {rank!r} was asked for, but the world has {world.size()} "
+                    "ranks"
                 )
         if len(set(members)) != len(members):
-            raise UsageError(f"new_group: ranks {list(members)} name one twice")
+            raise UsageError(f"new_group: ranks {list(members)} name a rank twice")
         state.new_group_calls += 1
         key = (state.spawn_id, state.new_group_calls)
         found = self._groups.get(key)
@@ -179,7 +180,7 @@ class Groups:
         return list(self.resolve(group).ranks)
 
     def get_backend(self, group: ProcessGroup | None = None) -> str:
-        """Return what moves the data."""
+        """Return the name of the backend."""
         self.resolve(group)
         return "ahbm"
 
@@ -204,7 +205,7 @@ class Groups:
 
 
 def _timeout_ps(what: str, timeout: Any, default_ps: int) -> int:
-    """Return a group's timeout, which is given as torch takes it.
+    """Return a group's timeout, given as a ``timedelta``, in picoseconds.
 
     Raises:
         UsageError: It is no ``timedelta``, or no time at all.

@@ -21,7 +21,7 @@ _START_METHODS = ("spawn", "fork", "forkserver")
 
 
 class SpawnException(ExceptionGroup[Exception]):
-    """Ranks failed: holds what each root-cause rank raised, not the echoes in the others.
+    """Ranks failed: holds what each root-cause rank raised, not what others raised as a result.
 
     ``errors`` maps the rank to its exception, whose traceback is the original one.
     """
@@ -46,7 +46,7 @@ class SpawnException(ExceptionGroup[Exception]):
 
 
 class SpawnContext:
-    """The ranks of one ``spawn`` under way."""
+    """The ranks of a ``spawn`` in progress."""
 
     def __init__(self, run: Run, spawn_id: int) -> None:
         self._run = run
@@ -58,7 +58,7 @@ class SpawnContext:
         self._waited: list[str] = []
         self._joined = False
         self._thresholds: tuple[int, int, int] | None = None
-        """Of Python's search for garbage, before the ranks started."""
+        """Thresholds of Python's garbage collector before the ranks started."""
 
     def start(
         self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, carrier_of: CarrierOf
@@ -77,7 +77,7 @@ class SpawnContext:
             )
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Run until every rank has returned; True. The timeouts of torch's are not needed.
+        """Run until every rank has returned; returns True. Timeouts are accepted and ignored.
 
         Raises:
             SpawnException: Ranks raised.
@@ -111,7 +111,7 @@ class SpawnContext:
         return True
 
     def end(self) -> None:
-        """End the ranks that have not come to their end; what they share of Python is as before."""
+        """End the ranks that have not ended, and restore the state of Python that they share."""
         for rank in self._ranks:
             if rank.alive:
                 rank.kill()
@@ -120,10 +120,10 @@ class SpawnContext:
             gc.set_threshold(*thresholds)
 
     def _let_garbage_wait(self, nprocs: int) -> None:
-        """Let Python look for garbage when so many processes would have done so on average.
+        """Scale the garbage collector's thresholds by the number of ranks.
 
-        What a rank holds between two of its turns would else be looked at again and again for
-        what the others make meanwhile. A program that asks for the threshold sees the one of all.
+        What a rank holds while others run would otherwise be scanned again and again because of
+        what they allocate. A program that asks for the thresholds sees the scaled ones.
         """
         self._thresholds = gc.get_threshold()
         gc.set_threshold(*_scaled(self._thresholds, nprocs))
@@ -204,7 +204,7 @@ class SpawnContext:
 
 
 class StartedRank:
-    """A rank that the program has started by itself, as a process (ADR-0101)."""
+    """A rank that the program has started on its own, as a process (ADR-0101)."""
 
     def __init__(self, run: Run, spawn_id: int, number: int) -> None:
         self._run = run
@@ -218,11 +218,11 @@ class StartedRank:
 
     @property
     def number(self) -> int:
-        """The place of its SIP."""
+        """The number of its SIP."""
         return self.state.sip_id
 
     def start(self, fn: Callable[[], object], carrier: Carrier) -> None:
-        """Let it run ``fn()``, which handles its own errors, when the clock is next driven."""
+        """Schedule it to run ``fn()``, which handles its own errors, when the clock next runs."""
         if self._run.ordering is not None:
             self._run.ordering.starts(self.state, self._run.rank_state)
         self._rank = self._run.simulation.start_rank(
@@ -230,7 +230,7 @@ class StartedRank:
         )
 
     def wait(self, delay_ps: int | None = None) -> bool:
-        """Block the caller until it has ended, or a time is over; whether it has ended.
+        """Block the caller until it has ended or a timeout is over; return whether it has ended.
 
         Raises:
             DeadlockError: Nothing can make progress.
@@ -273,7 +273,7 @@ class StartedRank:
 
 
 class StartedRanks:
-    """Ranks that were started one by one: each fails for itself, as processes do."""
+    """Ranks that were started one by one: each fails on its own, as processes do."""
 
     def __init__(self, run: Run, spawn_id: int) -> None:
         self._run = run
@@ -285,7 +285,7 @@ class StartedRanks:
         return any(rank.alive for rank in self._ranks)
 
     def add(self) -> StartedRank:
-        """Return one more, not yet started, on the first SIP that none of the others has.
+        """Return a rank, not yet started, on the first SIP without one.
 
         Raises:
             UsageError: Each SIP has one.
@@ -310,7 +310,7 @@ class StartedRanks:
                 rank.wait()
 
     def end(self) -> None:
-        """End those that have not come to their end."""
+        """End those that have not ended."""
         for rank in self._ranks:
             rank.end()
 
@@ -329,7 +329,7 @@ class Multiprocessing:
             self._latest.join()
 
     def end(self) -> None:
-        """End the ranks that nobody has joined."""
+        """End the ranks that were not joined."""
         if self._latest is not None:
             self._latest.end()
 
@@ -370,11 +370,11 @@ class Multiprocessing:
         nprocs: int,
         carrier_of: CarrierOf = lambda _: on_greenlet,
     ) -> SpawnContext:
-        """Return the ranks of a :meth:`spawn` that has begun; they run when they are joined."""
+        """Return the ranks of a :meth:`spawn`; they run when they are joined."""
         run = self._run
         self._check_starts("spawn was called")
         if any(rank.alive for rank in run.simulation.ranks):
-            raise UsageError("a spawn is under way; join() it before the next")
+            raise UsageError("a spawn is in progress; join() it before the next")
         self.join()
         if not isinstance(nprocs, int) or nprocs < 1:
             raise UsageError(f"nprocs must be at least 1, but got {nprocs!r}")
@@ -394,7 +394,7 @@ class Multiprocessing:
         return context
 
     def add(self) -> StartedRank:
-        """Return a rank to be started beside those that were so and have not ended.
+        """Return a rank to be started in addition to those started and not ended.
 
         Raises:
             UsageError: There is no SIP for it, a spawn is under way, or a rank asks for it.
@@ -403,7 +403,7 @@ class Multiprocessing:
         latest = self._latest
         if not isinstance(latest, StartedRanks) or not latest.alive:
             if any(rank.alive for rank in self._run.simulation.ranks):
-                raise UsageError("a spawn is under way; join() it before a process is started")
+                raise UsageError("a spawn is in progress; join() it before a process is started")
             self.join()
             latest = self._latest = StartedRanks(self._run, self._num_spawns)
             self._num_spawns += 1

@@ -23,16 +23,16 @@ SIGNAL_PAD_BYTES = 16 << 10
 
 @dataclass(slots=True)
 class Meeting:
-    """What the ranks of a group bring to one rendezvous, by position in the group."""
+    """The tensors of the ranks at one rendezvous, by position in the group."""
 
     tensors: dict[int, Tensor] = field(default_factory=dict)
     pads: dict[int, Tensor] = field(default_factory=dict)
     left: int = 0
-    """How many have gone on."""
+    """How many ranks have resumed."""
 
 
 class SymmetricMemory:
-    """The module; ``torch.distributed._symmetric_memory``, as torch calls it, is the same.
+    """The module, also available under torch's name ``torch.distributed._symmetric_memory``.
 
     Every rank of a group allocates a tensor of the same size and calls :meth:`rendezvous` on it.
     From then on the kernels of each may go to the tensors of all: by their addresses, or with the
@@ -59,7 +59,7 @@ class SymmetricMemory:
         return self._signal_pad_bytes
 
     def set_signal_pad_size(self, size_bytes: int) -> None:
-        """Choose the bytes of signals of later rendezvous.
+        """Set the bytes of signals of later rendezvous.
 
         Raises:
             UsageError: There is no room for a signal.
@@ -71,7 +71,7 @@ class SymmetricMemory:
         self._signal_pad_bytes = size_bytes
 
     def rendezvous(self, tensor: Tensor, group: ProcessGroup | None = None) -> SymmetricTensor:
-        """Share the memory behind a tensor; every rank of the group calls this and waits for all.
+        """Share the memory behind a tensor; every rank of the group calls it and waits for all.
 
         Raises:
             UsageError: It was not allocated by :meth:`empty`, or the ranks' sizes differ.
@@ -113,7 +113,7 @@ class SymmetricMemory:
             )
 
     def _pad(self, tensor: Tensor) -> Tensor:
-        """Return zeros for signals; they need no command, as nobody knows them yet."""
+        """Return zeros for signals; they need no command, as no other rank knows of them yet."""
         count = self._signal_pad_bytes // uint32.itemsize
         pad = unwritten(self._context, (count,), uint32, name=f"signals of {tensor.name}")
         self._share(pad)
@@ -148,7 +148,7 @@ class SymmetricTensor:
         """The address of every rank's memory."""
         self.signal_pad_ptrs = [each.data_ptr() for each in self._pads]
         self.buffer_ptrs_dev = self._table("addresses", self.buffer_ptrs)
-        """The same on the device: an int64 per rank, which a kernel loads and makes a pointer."""
+        """The same on the device: an int64 per rank, which a kernel casts to a pointer."""
         self.signal_pad_ptrs_dev = self._table("signal addresses", self.signal_pad_ptrs)
 
     def __repr__(self) -> str:
@@ -185,7 +185,7 @@ class SymmetricTensor:
         return self._view("get_signal_pad", self._pads, rank, sizes, element, storage_offset)
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Let what comes later on the ranks' streams wait for what is on all of them by now.
+        """Make what is enqueued later on the ranks' streams wait for what is on all of them now.
 
         The hosts go on. Barriers of a group meet in the order of the calls, whatever the channel.
         """
@@ -226,4 +226,6 @@ def _check_sizes(meeting: Meeting, members: ProcessGroup) -> None:
     }
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{size} bytes on rank {rank}" for rank, size in sizes.items())
-        raise UsageError(f"rendezvous: all ranks must bring equally much memory, but got {listed}")
+        raise UsageError(
+            f"rendezvous: all ranks must bring the same amount of memory, but got {listed}"
+        )

@@ -1,4 +1,4 @@
-"""``torch.testing``: a bench's checks of its own numbers."""
+"""``torch.testing``: how a bench checks its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies at an address that a program or its data holds."""
+"""The memory at an address that a program or its data holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_TENSOR = (
     "belongs to no live tensor of this run; was the tensor freed, or the pointer made in another "
     "run?"
 )
-"""What errors say of an address, behind its name."""
+"""What errors say after an address that points to no tensor."""
 
 
 def buffer_at(run: Run, address: int, sip_id: int) -> Buffer:

@@ -1,4 +1,4 @@
-"""Why a launch is refused: the slow path of its checks, with all the words."""
+"""Why a launch is refused: the slow path of its checks, which words the errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = {
 def pointer_argument(
     run: Run, kernel: KernelEntry, index: int, given: Any, state: RankState, host: HostMemory
 ) -> Tensor | Place:
-    """Return the tensor behind a pointer argument that is not plainly one of this SIP.
+    """Return the tensor behind a pointer argument that the fast path did not accept.
 
     One of another library, in host memory, is taken where it is and joins ``host``.
 
@@ -68,10 +68,10 @@ def _wrapped(given: Any) -> Any:
 
 
 def _place(run: Run, name: str, what: str, given: Any, state: RankState, host: HostMemory) -> Place:
-    """Return where an argument points that is no tensor of a run; Triton asks for no more.
+    """Return where an argument other than a tensor of a run points: all that Triton asks for.
 
     Raises:
-        BadPointerError: That is no memory that the SIP reaches.
+        BadPointerError: The SIP cannot reach memory there.
     """
     if not hasattr(given, "data_ptr"):
         raise BadPointerError(
@@ -92,7 +92,7 @@ def _place(run: Run, name: str, what: str, given: Any, state: RankState, host: H
             return host.tensor(given, name, what)
         why = str(error) if isinstance(error, UnreachableError) else NO_TENSOR
         raise BadPointerError(
-            f"{what}, a {type(given).__name__}, goes to address {address:#x}, which {why}"
+            f"{what}, a {type(given).__name__}, points to address {address:#x}, which {why}"
         ) from None
     return Place(address, buffer, name)
 
@@ -155,7 +155,7 @@ def _leaves_memory(
     before: int,
     after: int,
 ) -> str:
-    """Return in words how a launch leaves the bytes before and after where a tensor begins."""
+    """Return in words how far a launch leaves the bytes around the start of a tensor."""
     access, verb = _WORDS[type(found.command)]
     offset = f"{'+' if found.byte_offset >= 0 else '-'}{abs(found.byte_offset)}"
     if before == 0 and after == tensor.nbytes:

@@ -1,4 +1,4 @@
-"""Which plans of launches are kept: what fits into a limit, and what was used lately (ADR-0080)."""
+"""Which plans of launches are kept: those used lately, up to a limit of memory (ADR-0080)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 MOST_KEPT_BYTES = 256 << 20
 LIVE_PLAN_BYTES = 1_000
-"""What is known of a kernel that decides by data, about."""
+"""About what a plan of a kernel that decides by data takes, in bytes."""
 _RECORD_BYTES = 500
-"""What a command, an operand or a term takes beside its numbers, about."""
+"""About what a command, an operand or a term takes besides its arrays, in bytes."""
 
 
 class KeptPlans:
@@ -36,7 +36,7 @@ class KeptPlans:
         self.grow(plan.size_bytes)
 
     def grow(self, size_bytes: int) -> None:
-        """Take note that what is kept has grown, and forget what there is no room for.
+        """Note that what is kept has grown, and evict what exceeds the limit.
 
         What was used since this last looked gets another chance, the latest one stays.
         """
@@ -52,7 +52,7 @@ class KeptPlans:
 
 
 def trace_bytes(trace: KernelTrace) -> int:
-    """Return what a trace takes in memory, about."""
+    """Return about what a trace takes in memory, in bytes."""
     return sum(_size(group.body) + group.program_ids.nbytes for group in trace.groups)
 
 

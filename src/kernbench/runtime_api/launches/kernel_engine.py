@@ -1,4 +1,4 @@
-"""Where launches reach the parts that plan, time and execute kernels."""
+"""The one place where launches call what plans, times and executes kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Grid = tuple[int, int, int]
 Policies = tuple[tuple[int, "DPPolicy"], ...]
-"""The placements that arguments ask for, by parameter index."""
+"""The DPPolicies of arguments, by parameter index."""
 CachedShares = tuple[tuple[int, Fraction], ...]
 """What the cache holds of arguments, by parameter index."""
 
@@ -43,7 +43,7 @@ _MOST_NAMED = 8
 
 
 class KernelEngine:
-    """Plans, times and executes kernels on one machine. Tests put a fake in its place."""
+    """Plans, times and executes kernels on one machine."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class KernelEngine:
     ) -> None:
         self._machine = machine
         self.outside = outside
-        """Who hears of loads outside of a tensor, which are zeros then; None makes them errors."""
+        """Collects loads outside of a tensor, which read zeros then; None makes them errors."""
         passes = {each: machine.sip.float32_passes(each)[0] for each in IN_FLOAT32}
         supported = [each for each, name in passes.items() if name != "float32"]
         self._roundings = build_roundings(tf32, supported)
         self._strand_costs: dict[tuple[int, Conditions], StrandCosts] = {}
         self.rounded: dict[str, SourceLine] = {}
-        """Kernels whose float32 products are not computed in float32, and one such line of each."""
+        """Kernels whose float32 products are not computed in float32, with one such line."""
         self.scattered: dict[str, SourceLine] = {}
-        """Kernels whose time takes rows to lie apart that data names, and one such line of each."""
+        """Kernels whose time assumes that rows selected by data lie apart, with one such line."""
 
     def evaluate(self, binary: KernelBinary, grid: Grid, ints: Mapping[int, int]) -> KernelTrace:
         """Return what a launch does, without data; ``ints`` by parameter index."""
@@ -75,7 +75,7 @@ class KernelEngine:
                 self.rounded.setdefault(trace.name, command.line)
 
     def footprints(self, trace: KernelTrace) -> Sequence[Footprint]:
-        """Return the byte range that each pointer parameter is touched in."""
+        """Return the byte range that is touched through each pointer parameter."""
         return footprints(trace)
 
     def out_of_bounds(
@@ -87,11 +87,11 @@ class KernelEngine:
         *,
         reads: bool = True,
     ) -> OutOfBounds | None:
-        """Return the first access outside of the bytes around a pointer, for the error's text."""
+        """Return the first access outside of the bytes around a pointer, for an error."""
         return out_of_bounds(trace, param, size_before, size_after, reads=reads)
 
     def remarks(self) -> list[str]:
-        """Return lines about what the times of kernels suppose, for the end of the report."""
+        """Return lines about what the times of kernels assume, for the end of the report."""
         if not self.scattered:
             return []
         found = sorted(self.scattered.items())
@@ -114,7 +114,7 @@ class KernelEngine:
         conditions: Conditions,
         name: str,
     ) -> Template:
-        """Return the schedule on a SIP in the state that the launch meets."""
+        """Return the schedule on a SIP in the state in which the launch finds it."""
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         if conditions.tables and name not in self.scattered:
             line = line_of_short_rows(trace, self._machine.sip_at(sip_id), conditions)
@@ -130,13 +130,13 @@ class KernelEngine:
         queued: bool = False,
         tables: Tables = (),
     ) -> Conditions:
-        """Return the state of a SIP that a launch with these placements meets."""
+        """Return the state in which a launch with these placements finds a SIP."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
         return Conditions(placements, cached, queued, tables)
 
     def strand_costs(self, sip_id: int, conditions: Conditions) -> StrandCosts:
-        """Return the costs of commands on a SIP, which launches under like conditions share."""
+        """Return the costs of commands on a SIP, shared by launches under equal conditions."""
         sip = self._machine.sip_at(sip_id)
         # SIPs without a description of their own share one object.
         key = (id(sip), conditions)
@@ -146,7 +146,7 @@ class KernelEngine:
         return found
 
     def num_resident(self, tcm: TcmUse, sip_id: int) -> int:
-        """Return how many programs that need so much TCM one PE holds at a time."""
+        """Return how many programs that need an amount of TCM fit on one PE at a time."""
         sip = self._machine.sip_at(sip_id)
         return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip)
 
@@ -170,7 +170,7 @@ class KernelEngine:
         resolve: Resolve,
         watch: LiveWatch | None = None,
     ) -> InterleavedLaunch:
-        """Return a kernel on data that goes on as time passes."""
+        """Return an execution of the kernel on data that resumes as simulated time passes."""
         return self._interleaved(plan, params, resolve, watch, is_paced=True)
 
     def _interleaved(
@@ -204,5 +204,5 @@ class KernelEngine:
     def run_checked(
         self, trace: KernelTrace, params: Sequence[Any], sanitizer: Sanitizer, launched: Launched
     ) -> None:
-        """Execute the kernel on data, and refuse what the sanitizer finds."""
+        """Execute the kernel on data, and raise what the sanitizer finds."""
         sanitizer.run(trace, params, launched)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class KernelPlan:
-    """One trace, which bytes it touches, and its schedules so far."""
+    """A trace, the bytes it touches, and its schedules so far."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class KernelPlan:
         self.templates: dict[Any, Template] = {}
         """By machine state; the launcher makes the keys."""
         self.size_bytes = trace_bytes(trace)
-        """What the trace and the schedules take in memory, about."""
+        """About what the trace and the schedules take in memory."""
         self.is_used = False
-        """Whether a launch has found it since plans were last thrown away."""
+        """Whether a launch has used it since plans were last evicted."""
         self.operands = kernel_operands(trace)
         touched = {each.param: each for each in engine.footprints(trace)}
         writes = {
@@ -51,7 +51,7 @@ class KernelPlan:
             if isinstance(command, DmaWrite | Atomic)
         }
         self.speaks = any(isinstance(command, Print | Assert) for command in trace.commands())
-        """Whether it prints or asserts, so that its data must be computed in any case."""
+        """Whether it prints or asserts, so that it is executed even if its data is never read."""
         # A store through an address made from an integer may go anywhere.
         anywhere = -1 in writes
         self.pointers: tuple[tuple[int, int, int, bool], ...] = tuple(
@@ -65,11 +65,11 @@ class KernelPlan:
         )
         """Index, lowest byte, byte after the highest, and whether it is written, per pointer."""
         self.gathered = gathered_params(trace)
-        """The pointers whose tensors have to be of known size for the time to be known."""
+        """The pointers whose tensors' sizes decide the time."""
         self.has_atomics = any(isinstance(command, Atomic) for command in trace.commands())
 
     def tables(self, params: Sequence[Any]) -> Tables:
-        """Return the sizes of the tensors that a launch goes to by loaded indices."""
+        """Return the sizes of the tensors that a launch accesses through loaded indices."""
         return tables_of(self.gathered, params) if self.gathered else ()
 
     def keep(self, key: Any, template: Template) -> None:
@@ -102,10 +102,10 @@ class KernelEntry:
         )
         self.plans: dict[Any, KernelPlan | LivePlan] = {}
         self.makes_pointers = makes_pointers(binary.module)
-        """Whether it may go to addresses that it has loaded or computed."""
+        """Whether it may access addresses that it has loaded or computed."""
 
     def param_index(self, name: str) -> int:
-        """Return the place of a parameter.
+        """Return the index of a parameter.
 
         Raises:
             UsageError: There is none of that name.
@@ -119,7 +119,7 @@ class KernelEntry:
     def with_kept(
         self, cached: CachedShares, kept: tuple[tuple[str, Fraction], ...]
     ) -> CachedShares:
-        """Return the shares of parameters in the cache, of named ones at least what is given.
+        """Return the cached share of each parameter, at least what is given for those named.
 
         Raises:
             UsageError: The kernel has no such parameter.
@@ -133,7 +133,7 @@ class KernelEntry:
     def build_plan(
         self, engine: KernelEngine, grid: Grid, args: tuple[Any, ...]
     ) -> KernelPlan | LivePlan:
-        """Return the plan for a grid and arguments that were not met before."""
+        """Return a new plan for a grid and arguments."""
         ints = self._ints(args)
         try:
             trace = engine.evaluate(self.binary, grid, ints)

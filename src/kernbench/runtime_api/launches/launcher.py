@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class KernelLaunch(StreamCommand):
-    """One launch on its way: scheduled when it starts, on record when it ends.
+    """One launch on a stream: scheduled when it starts, recorded when it ends.
 
     It holds buffers and not tensors: what the program frees meanwhile is free at once, as the
     stream is in order, and the record still has the bytes.
@@ -123,7 +123,7 @@ class KernelLauncher:
         self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}
         self._alike: dict[Hashable, KernelEntry] = {}
-        """The same entries: binaries whose launches are planned alike have one."""
+        """The same entries, keyed by what decides plans: binaries with equal plans share one."""
         self.kept_plans = KeptPlans()
 
     def launch_named(
@@ -239,7 +239,7 @@ class KernelLauncher:
         params: list[Any],
         name: str,
     ) -> bool:
-        """Enqueue a kernel if it talks to other SIPs; return whether it does."""
+        """Enqueue a kernel if it communicates with other SIPs; return whether it does."""
         run = self.run
         paced = paced_plan(run, plan, params, state.sip_id)
         if paced is None:
@@ -268,7 +268,7 @@ class KernelLauncher:
     def planned(
         self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]
     ) -> tuple[KernelEntry, KernelPlan | LivePlan]:
-        """Return what is known of a kernel, and its plan for a grid and integer arguments."""
+        """Return the entry of a kernel, and its plan for a grid and integer arguments."""
         entry = self._entries.get(binary)
         if entry is None:
             entry = self._alike.get(binary.planned_by)
@@ -295,7 +295,7 @@ class KernelLauncher:
         queued: bool = False,
         tables: Tables = (),
     ) -> Template:
-        """Return the schedule for the state that the machine is in now.
+        """Return the schedule for the current state of the machine.
 
         ``held`` is what the cache holds of the operands (:func:`meet_operands`); without it, only
         what the attributes say. ``tables`` are the sizes of what is read by loaded indices.
@@ -323,7 +323,7 @@ class KernelLauncher:
         return self.run.devices.sip(self.run.rank_state.sip_id).tcm_bytes
 
     def shared_memory_bytes(self) -> int:
-        """Return what host code is told of the TCM of one PE of the current rank's SIP."""
+        """Return the shared memory per program that host code is told of, in bytes."""
         return self.run.devices.sip(self.run.rank_state.sip_id).shared_memory_bytes
 
     def num_pes(self) -> int:
@@ -371,7 +371,7 @@ class KernelLauncher:
         params: list[Any],
         host: HostMemory,
     ) -> tuple[list[Buffer], Policies]:
-        """Check the tensors among ``params`` and put their buffers and addresses in their place.
+        """Check the tensors among ``params`` and replace them by their buffers and addresses.
 
         Returns the buffers that the kernel writes, and the placements that tensors ask for.
         """

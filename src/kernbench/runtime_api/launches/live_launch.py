@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LivePlan:
-    """A kernel, a grid and integers whose trace only data can tell."""
+    """A kernel, a grid and integers whose trace depends on data."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LivePlan:
         self.grid = grid
         self.ints = ints
         self.reason = reason
-        """Why nothing of it is known without data; None: it is, but others see what it does."""
+        """Why its trace needs data; None if it does not, but others observe what it does."""
         self.size_bytes = LIVE_PLAN_BYTES
         self.is_used = False
         """As of ``KernelPlan``."""
@@ -69,7 +69,7 @@ class LivePlan:
 
 
 class Reach:
-    """The buffers that a launch can come to through addresses in memory."""
+    """The buffers that a launch can reach through addresses in memory."""
 
     def __init__(self, run: Run, plan: LivePlan, state: RankState, params: list[Any]) -> None:
         self._run = run
@@ -96,7 +96,7 @@ class Reach:
 
 
 class Scratch:
-    """Copies of buffers, for a launch that must leave no trace: a benchmark's."""
+    """Copies of buffers, for a launch without side effects: a benchmark's."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
@@ -134,7 +134,7 @@ def run_watched(
     reach: Reach,
     launched: Launched,
 ) -> Executed:
-    """Run a launch on data, seen by the run's sanitizer if it has one.
+    """Run a launch on data, checked by the run's sanitizer if it has one.
 
     Raises:
         NoDataError: The run has none, and what the program has put into memory is not enough.
@@ -156,7 +156,7 @@ def run_watched(
 def run_on_copies(
     run: Run, engine: KernelEngine, plan: LivePlan, params: list[Any], reach: Reach
 ) -> Executed:
-    """Run a launch that must leave no trace: a benchmark's.
+    """Run a launch without side effects: a benchmark's.
 
     Raises:
         NoDataError: As :func:`run_watched`.

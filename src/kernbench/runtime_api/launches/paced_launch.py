@@ -1,4 +1,4 @@
-"""Launches that talk to other SIPs: in virtual time, beside those of other ranks (ADR-0032).
+"""Launches that communicate with other SIPs, paced by virtual time (ADR-0032).
 
 What such a kernel does, and when, depends on what others do meanwhile. So nothing of it is known
 when it begins: its programs run in step as far as they agree (a *strand*), each access that others
@@ -77,12 +77,12 @@ class PacedLaunch(StreamCommand):
         self._addresses = addresses
         self._trace, self._make_live = trace, live
         self.writes = writes
-        """What it may write of its own SIP's memory."""
+        """The memory of its own SIP that it may write."""
         self._on_end = on_end
         self._stream = run.queue_for(sip_id).name
         self._live: InterleavedLaunch | None = None
         self.watch: LiveWatch | None = None
-        """Of a live one in a run with the sanitizer."""
+        """Set for a live launch in a run with the sanitizer."""
         self._timing: TimedStrands
         self._strands: dict[PacedStrand, None] = {}
         self._next_program = 0
@@ -159,7 +159,7 @@ class PacedLaunch(StreamCommand):
         self._end_if_over()
 
     def _dispatch(self, pes: Array) -> None:
-        """Begin the next programs on PEs that have room for one more each."""
+        """Begin the next programs, one on each PE that has room."""
         while len(pes) and self._next_program < self._num_programs and self.error is None:
             count = min(len(pes), self._num_programs - self._next_program)
             if self._live is not None:
@@ -179,7 +179,7 @@ class PacedLaunch(StreamCommand):
         self._go(PacedStrand(timed, data, strand), self._follow)
 
     def _start_planned(self, ids: Array, pes: Array) -> None:
-        """Begin programs whose commands are known, each group of them in step."""
+        """Begin programs whose commands are known, each group of them in lockstep."""
         assert self._trace is not None
         for group in self._trace.groups:
             positions = np.flatnonzero(np.isin(group.program_ids, ids))
@@ -226,7 +226,7 @@ class PacedLaunch(StreamCommand):
         self.end_after(delay_ps)
 
     def abandon(self) -> None:
-        """End it where it is: what it waits for cannot come, as another rank has failed."""
+        """End it where it is: what it waits for cannot happen, as another rank has failed."""
         self.error_seen = True
         self._fail(RankFailedError(f"{self.describe()} was ended, as another rank has failed"))
 
@@ -243,7 +243,7 @@ class PacedLaunch(StreamCommand):
     # -- strands ---------------------------------------------------------------------------------
 
     def _go_through(self, paced: PacedStrand, commands: Commands) -> Steps:
-        """Take a strand through commands that are known."""
+        """Run a strand of commands that are known."""
         for part in parts_of(commands):
             self._timing.begin_operation(paced.timed)
             yield from self._carry_out(paced, part)
@@ -251,7 +251,7 @@ class PacedLaunch(StreamCommand):
         yield from self._ended(paced)
 
     def _follow(self, paced: PacedStrand) -> Steps:
-        """Take a strand through what its programs come to."""
+        """Run a strand whose commands are found as its programs execute."""
         strand, timing, timed = paced.strand, self._timing, paced.timed
         assert strand is not None
         assert isinstance(strand.recording, Decisions)
@@ -280,7 +280,7 @@ class PacedLaunch(StreamCommand):
         yield from self._ended(paced)
 
     def _wait(self, paced: PacedStrand) -> Steps:
-        """Wait until something that the strand has read looks different."""
+        """Wait until something that the strand has read changes."""
         strand, timed = paced.strand, paced.timed
         assert strand is not None
         if not any(each.has_changed for each in strand.watched):
@@ -298,7 +298,7 @@ class PacedLaunch(StreamCommand):
         self._timing.wait(timed, strand.loop_line, self._run.simulation.now_ps)
 
     def _give_up(self, paced: PacedStrand, deadline_ps: int) -> None:
-        """End a wait that has a timeout, if it is still going on."""
+        """End a wait that has timed out, if it is still pending."""
         assert paced.strand is not None
         if paced.is_waiting and paced.deadline_ps == deadline_ps and self.error is None:
             paced.strand.gives_up = True
@@ -306,7 +306,7 @@ class PacedLaunch(StreamCommand):
             _wake_of(paced)()
 
     def _split(self, paced: PacedStrand, labels: Array) -> None:
-        """Let the programs of a strand go different ways from here on."""
+        """Split a strand whose programs diverge from here on."""
         assert paced.strand is not None
         with self._beginning():
             self._leave(paced)
@@ -319,7 +319,7 @@ class PacedLaunch(StreamCommand):
     # -- commands --------------------------------------------------------------------------------
 
     def _carry_out(self, paced: PacedStrand, part: Commands) -> Timed:
-        """Take a strand through a part; return when it has ended."""
+        """Run one part of a strand; return when it has ended."""
         self._note_reached()
         spans = paced.data.spans(part)
         yield from self._after_own(paced, spans)
@@ -338,7 +338,7 @@ class PacedLaunch(StreamCommand):
         return end_ps
 
     def _concerns_others(self, command: DmaRead | DmaWrite | Atomic) -> bool:
-        """Whether an access has to happen when the clock is there."""
+        """Whether an access must happen at its own point of virtual time."""
         if isinstance(command, DmaRead):
             return command.volatile or self._timing.reaches_out(command)
         return True
@@ -387,7 +387,7 @@ class PacedLaunch(StreamCommand):
         spans: Sequence[Span],
         heard: Heard,
     ) -> None:
-        """Let what was written take effect."""
+        """Make a write visible."""
         self._num_in_flight -= 1
         if self.error is not None:
             return
@@ -402,7 +402,7 @@ class PacedLaunch(StreamCommand):
         self._end_if_over()
 
     def _after_own(self, paced: PacedStrand, spans: Sequence[Span]) -> Generator[int, None, None]:
-        """Wait until what the strand itself has written there has taken effect."""
+        """Wait until the strand's own writes to these bytes are visible."""
         until_ps = [
             effect_ps
             for sent, effect_ps in paced.sent
@@ -412,7 +412,7 @@ class PacedLaunch(StreamCommand):
             yield max(until_ps)
 
     def _note_reached(self) -> None:
-        """Take note of the tensors that the launch has come to by now."""
+        """Note the tensors that the launch has reached so far."""
         if self._live is not None:
             for index, pointer in enumerate(self._live.memory.reached, len(self._params)):
                 self._note_peer(index, pointer)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def paced_plan(
     run: Run, plan: KernelPlan | LivePlan, params: Sequence[Any], sip_id: int
 ) -> KernelPlan | LivePlan | None:
-    """Return the plan of a launch that others take part in, None if it is of no concern to them.
+    """Return the plan of a launch that communicates with others, None if it does not.
 
     Where others may see what it writes, a live one, if there is data. A kernel whose plan is known
     and that only stores into its own SIP counts as having done so when it ends.

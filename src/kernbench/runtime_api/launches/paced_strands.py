@@ -1,4 +1,4 @@
-"""Programs of a paced launch that run in step, and what their commands do to data."""
+"""Programs of a paced launch that run in lockstep, and what their commands do to data."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Data(Protocol):
 
     @property
     def num_slots(self) -> int:
-        """How many slots its commands use."""
+        """The number of slots that its commands use."""
 
     def spans(self, part: Commands) -> Sequence[Span]:
-        """Return what a part may touch."""
+        """Return the bytes that a part may touch."""
 
     def perform(self, part: Commands) -> None:
         """Execute a part now."""
 
     def capture(self, part: Commands) -> Callable[[], None]:
-        """Return what executes a part later, on the values of now."""
+        """Return what executes a part later, on the current values."""
 
 
 class StrandData:
-    """Commands are executed on data as time passes, after what completed before them."""
+    """Executes commands on data as time passes, after what completed before them."""
 
     def __init__(self, strand: Strand, replay_queue: ReplayQueue) -> None:
         self.strand = strand
@@ -68,7 +68,7 @@ class StrandData:
 
 
 class NoData:
-    """Commands only take time: there is no data, or it is computed when somebody reads it."""
+    """Commands that only take time: there is no data, or it is computed when it is read."""
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
@@ -85,21 +85,21 @@ class NoData:
 
 @dataclass(slots=True, eq=False)
 class PacedStrand:
-    """Programs that run in step, and what they have sent off that has not arrived."""
+    """Programs that run in lockstep, and their writes that are not visible yet."""
 
     timed: TimedStrand
     data: Data
     strand: Strand | None = None
     sent: list[tuple[Span, int]] = field(default_factory=list)
-    """What they wrote, and when it takes effect."""
+    """What they wrote, and when it becomes visible."""
     is_waiting: bool = False
     deadline_ps: int | None = None
-    """When what it waits for is given up, where that has a timeout."""
+    """When its wait times out, if it has a timeout."""
     task: Task | None = None
 
 
 def waits_of(strands: Sequence[PacedStrand], live: InterleavedLaunch) -> str:
-    """Return what errors say about strands that wait: which programs, where, and for what."""
+    """Return what errors say about waiting strands: which programs, where, and for what."""
     texts = []
     for paced in strands[:_MOST_NAMED]:
         assert paced.strand is not None

@@ -1,4 +1,4 @@
-"""What ``triton.autotune`` measures: the modeled time of a launch that does not happen."""
+"""What ``triton.autotune`` measures: the modeled time of a launch that is not enqueued."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _refuse_paced(
     run = launcher.run
     if run.has_symmetric and paced_plan(run, plan, params, state.sip_id) is not None:
         raise UsageError(
-            f"kernel {plan.kernel.name} talks to other SIPs, so that it cannot be benchmarked "
-            "apart from them; time real launches with torch.ahbm.Event"
+            f"kernel {plan.kernel.name} communicates with other SIPs, so it cannot be benchmarked "
+            "on its own; time real launches with torch.ahbm.Event"
         )
 
 

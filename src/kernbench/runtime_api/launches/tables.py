@@ -1,4 +1,4 @@
-"""The sizes of tensors that a launch goes to by loaded indices."""
+"""The sizes of tensors that a launch accesses through loaded indices."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from kernbench.kernel_time import Tables
 
 
 def tables_of(gathered: Sequence[int], pointers: Sequence[Any] | Mapping[int, Any]) -> Tables:
-    """Return the sizes of the buffers behind pointers, given by their parameters' indices."""
+    """Return the sizes of the buffers behind pointer parameters, given by index."""
     return tuple((index, pointers[index].buffer.size_bytes) for index in gathered)

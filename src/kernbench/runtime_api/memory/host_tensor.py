@@ -1,4 +1,4 @@
-"""Arguments that are no tensors of a run: another library's, in host memory (ADR-0040).
+"""Arguments from other libraries: tensors in host memory (ADR-0040).
 
 A kernel reads and writes their memory where it is. Nothing of the library is imported: what counts
 is ``data_ptr()``, ``device`` and ``untyped_storage()``, which a PyTorch tensor has.
@@ -17,7 +17,7 @@ from kernbench.memory import Buffer
 
 
 class Place:
-    """Where an argument points that is no tensor of the run: all that a launch asks for."""
+    """Where an argument that is not a tensor of the run points: all that a launch asks for."""
 
     __slots__ = ("_address", "buffer", "dp", "label", "name")
 
@@ -30,7 +30,7 @@ class Place:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the memory behind it: what points there has no size of its own here."""
+        """Bytes of the memory behind it, as the argument has no size of its own here."""
         return self.buffer.size_bytes
 
 
@@ -47,7 +47,7 @@ class HostMemory:
         return bool(self._buffers)
 
     def join(self, buffer: Buffer) -> None:
-        """Take in memory of the host that was found in another way."""
+        """Add memory of the host that was found in another way."""
         self._buffers[buffer.address, buffer.size_bytes] = buffer
 
     def tensor(self, given: Any, name: str, what: str) -> Place:
@@ -87,7 +87,7 @@ class LentMemory:
         self._tensors: dict[int, weakref.ref[Any]] = {}
 
     def lend(self, tensor: Any) -> None:
-        """Let kernels reach the memory of ``tensor`` as long as it lives."""
+        """Make the memory of ``tensor`` reachable for kernels as long as it lives."""
         key = id(tensor)
         self._tensors[key] = weakref.ref(tensor, lambda _: self._tensors.pop(key, None))
 

@@ -1,4 +1,4 @@
-"""Which tensors a collective that nobody has waited for still uses."""
+"""Which tensors are still used by collectives that were not waited for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Span = tuple[int, int]
 
 
 class PendingUse(Protocol):
-    """What stands in :attr:`Buffer.in_flight`: a collective that still uses the buffer."""
+    """An entry of :attr:`Buffer.in_flight`: a collective that still uses the buffer."""
 
     @property
     def use(self) -> str:
-        """What an error says of a tensor that it uses."""
+        """What an error says about a tensor that it uses."""
 
     def conflicts(self, buffer: Buffer, span: Span, writes: bool) -> bool:
         """Return whether an access to bytes of a buffer would race with it."""

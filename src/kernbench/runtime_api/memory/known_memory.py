@@ -1,4 +1,4 @@
-"""What a launch sees of memory in a run without data: what the program itself has put there."""
+"""Memory whose contents are known without data: what the program itself has put there."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from kernbench.clock import Handle
 
 MOST_ELEMENTS = 1 << 14
-"""Of a tensor whose numbers are kept: lengths, offsets, pages, expert ids."""
+"""The largest tensor whose numbers are kept: lengths, offsets, pages, expert ids."""
 
 
 class KnownMemory:
-    """Stands in for the buffers of one launch: with bytes where they are known."""
+    """Stand-ins for the buffers of one launch, with contents where those are known."""
 
     def __init__(self) -> None:
         self._stand_ins: dict[int, tuple[Buffer, Buffer]] = {}
@@ -48,7 +48,7 @@ class KnownMemory:
         return found[1]
 
     def keep(self, written: Iterable[Buffer], writer: Handle) -> None:
-        """Take over what the launch has written, as far as that is known."""
+        """Copy back what the launch has written, as far as that is known."""
         for buffer in written:
             _, stand_in = self._stand_ins.get(id(buffer), (None, None))
             if stand_in is not None and stand_in.has_data:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Sharing:
-    """What ``Buffer.symmetric`` is: memory that its rank shares, and with whom."""
+    """The value of ``Buffer.symmetric``: which rank shares the memory, and with which SIPs."""
 
     rank: int
-    """Whose it is."""
+    """The owner."""
     sips: set[int] = field(default_factory=set)
     """SIPs whose ranks it was exchanged with; empty before the rendezvous."""
 

@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 class View(Protocol):
-    """Which elements of which buffer something shows: a tensor, or what a record keeps of one."""
+    """Some elements of a buffer: a tensor, or what a record keeps of one."""
 
     @property
     def buffer(self) -> Buffer: ...
@@ -24,7 +24,7 @@ class View(Protocol):
 
     @property
     def offset(self) -> int:
-        """Where in the buffer the first one is, in elements."""
+        """The position of the first one in the buffer, in elements."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -41,7 +41,7 @@ class LabeledView(View, Protocol):
 
 
 class Storage:
-    """Owns a buffer for as long as some tensor shows it; then the range is free again.
+    """The owner of a buffer, freed when no tensor views it any more.
 
     The host frees it in its own time, while commands that use it may still be queued. That is
     safe: the stream is in order, and records hold the :class:`Buffer`, never its address.
@@ -67,7 +67,7 @@ def device_array(
     shape: tuple[int, ...] = (),
     strides: tuple[int, ...] = (),
 ) -> Array:
-    """Return a writable array that shows part of a buffer's bytes; counts are in elements."""
+    """Return a writable view of part of a buffer's bytes; counts are in elements."""
     size = dtype.itemsize
     return np.ndarray(
         shape,
@@ -79,7 +79,7 @@ def device_array(
 
 
 class BufferView:
-    """What records hold of a tensor: which bytes of which buffer, whoever owns its range now."""
+    """What records keep of a tensor: which bytes of which buffer, whoever owns its range now."""
 
     __slots__ = ("buffer", "dtype", "offset", "shape", "strides")
 
@@ -100,16 +100,16 @@ class BufferView:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the buffer counts which of its bytes were written."""
+        """Whether the buffer tracks which of its bytes were written."""
         return self.buffer.written is not None
 
     def count(self) -> None:
-        """Let the buffer count from now on; all of it was written so far."""
+        """Make the buffer track writes from now on; all of it counts as written so far."""
         if self.buffer.written is None:
             self.buffer.written = np.full(self.buffer.size_bytes, 255, np.uint8)
 
     def written(self) -> Array:
-        """Return, in place of the elements, numbers of all ones where they were written.
+        """Return an array like that of the elements, all bits set where they were written.
 
         The buffer must count.
         """

@@ -1,1 +1,1 @@
-"""The tensor of a bench, its arithmetic, and the way of its bytes to the host."""
+"""The tensor of a bench, its arithmetic, and how its bytes reach the host."""

@@ -13,7 +13,7 @@ DEVICE_TYPE = "ahbm"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One SIP, as ``tensor.device`` gives it."""
+    """One SIP, the value of ``tensor.device``."""
 
     index: int
     type: str = DEVICE_TYPE
@@ -51,7 +51,7 @@ def sip_of_device(given: Any, bound_sip: int, num_sips: int) -> int:
 
 
 def check_sip(index: int, num_sips: int) -> int:
-    """Return ``index``, which is a SIP of this machine.
+    """Return ``index``, checked to be a SIP of this machine.
 
     Raises:
         UsageError: It is not.

@@ -35,7 +35,7 @@ _FREE = frozenset({"__repr__", "assert_close"})
 
 
 def read(tensor: Tensor, entry: str) -> Array:
-    """Return what ``tensor`` holds, as a read-only array that shows the device's bytes.
+    """Return the elements of ``tensor`` as a read-only view of the device's bytes.
 
     Waits for the command that writes the tensor, lets the copy to the host take its time, then
     replays what has completed. A collective that is still in flight is not waited for: it needs

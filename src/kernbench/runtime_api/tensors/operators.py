@@ -63,7 +63,7 @@ _registered: list[Operators] = []
 
 
 def register_operators(operators: Operators) -> None:
-    """Make ``operators`` what ``+``, ``@`` and the like call. Once per process.
+    """Register what ``+``, ``@`` and the like call, once per process.
 
     Raises:
         InternalError: Something is registered already.
@@ -74,7 +74,7 @@ def register_operators(operators: Operators) -> None:
 
 
 def operators() -> Operators:
-    """Return what is registered, loading ``kernbench.ops`` first if need be."""
+    """Return the registered operators, importing ``kernbench.ops`` first if necessary."""
     if not _registered:
         importlib.import_module("kernbench.ops")
         if not _registered:

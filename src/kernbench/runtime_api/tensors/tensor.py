@@ -120,7 +120,7 @@ class Tensor:
         return self.dtype.itemsize
 
     def storage_offset(self) -> int:
-        """Return where in the storage the tensor begins, in elements."""
+        """Return the offset of the tensor in its storage, in elements."""
         return self.offset
 
     @property
@@ -145,7 +145,7 @@ class Tensor:
         return self.shape[0]
 
     def show(self, offset: int, shape: Ints, strides: Ints) -> Tensor:
-        """Return a tensor that shows other elements of the same storage."""
+        """Return a tensor that views other elements of the same storage."""
         return Tensor(
             self.context, self.storage, self.dtype, offset, shape, strides, self.dp, self.name
         )
@@ -219,7 +219,9 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError("a tensor's elements cannot be shown without a copy to the host")
+            raise ValueError(
+                "a tensor's elements cannot be read without a copy; leave out copy=False"
+            )
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TensorContext(Protocol):
-    """What tensors, and the kernels that work on them, ask of what made them: a RuntimeContext."""
+    """What tensors, and the operators on them, ask of the RuntimeContext that made them."""
 
     @property
     def run(self) -> Run: ...

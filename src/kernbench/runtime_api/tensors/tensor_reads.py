@@ -26,7 +26,7 @@ def item(tensor: Tensor) -> Any:
         UsageError: There is not exactly one.
     """
     if tensor.numel() != 1:
-        raise UsageError(f"item() needs exactly one element, but {tensor.label} has more or none")
+        raise UsageError(f"item() needs exactly one element, but got {tensor.label}")
     return _as_python(read(tensor, "item").reshape(()))
 
 
@@ -36,7 +36,7 @@ def tolist(tensor: Tensor) -> Any:
 
 
 def data(tensor: Tensor) -> Array:
-    """Return what ``tensor.data`` is: a copy of the elements."""
+    """Return a copy of the elements, for ``tensor.data``."""
     return read(tensor, "data").copy()
 
 
@@ -48,7 +48,7 @@ def pick(tensor: Tensor, index: Any) -> Tensor:
 
 
 def describe(tensor: Tensor) -> str:
-    """Return what ``repr`` of a tensor is, with its elements if they can be read now."""
+    """Return the ``repr`` of a tensor, with its elements if they can be read now."""
     head = f"dtype={tensor.dtype}, device='{tensor.device}'"
     if not tensor.context.run.can_read(tensor):
         return f"tensor(shape={tensor.shape}, {head}, no data)"

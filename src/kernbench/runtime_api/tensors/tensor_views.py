@@ -1,4 +1,4 @@
-"""Methods of Tensor that show the same memory in another way.
+"""Methods of Tensor that return another view of its memory.
 
 They cost nothing, and writing through a view writes the tensor.
 """
@@ -32,14 +32,14 @@ def view(tensor: Tensor, *shape: Any) -> Tensor:
     strides = reshaped_strides(tensor.shape, tensor._strides, new_shape)
     if strides is None:
         raise UsageError(
-            f"view: {tensor.label} with strides {tensor._strides} cannot be seen as {new_shape} "
+            f"view: {tensor.label} with strides {tensor._strides} cannot be viewed as {new_shape} "
             "without a copy; use reshape()"
         )
     return tensor.show(tensor.offset, new_shape, strides)
 
 
 def flatten(tensor: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Return the tensor with a run of dims merged into one (a copy where a view cannot)."""
+    """Return the tensor with consecutive dims merged into one, copied where it cannot be a view."""
     first = normal_dim(start_dim, max(tensor.ndim, 1))
     last = normal_dim(end_dim, max(tensor.ndim, 1))
     return tensor.reshape(*tensor.shape[:first], -1, *tensor.shape[last + 1 :])
@@ -55,7 +55,7 @@ def reshape(tensor: Tensor, *shape: Any) -> Tensor:
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """Return the tensor itself if its elements lie in row-major order, else such a copy."""
+    """Return the tensor itself if its elements lie in row-major order, else a copy that does."""
     if tensor.is_contiguous():
         return tensor
     copy = tensor.context.empty(
@@ -101,7 +101,7 @@ def unsqueeze(tensor: Tensor, dim: int) -> Tensor:
 
 
 def squeeze(tensor: Tensor, dim: int | None = None) -> Tensor:
-    """Return the tensor without its dims of size 1, or without the given one if it is."""
+    """Return the tensor without its dims of size 1, or without the given one if it has size 1."""
     dims = range(tensor.ndim) if dim is None else [normal_dim(dim, tensor.ndim)]
     kept = [d for d in range(tensor.ndim) if d not in dims or tensor.shape[d] != 1]
     return tensor.show(
@@ -131,7 +131,7 @@ def narrow(tensor: Tensor, dim: int, start: int, length: int) -> Tensor:
     at = normal_dim(dim, tensor.ndim)
     if start < 0 or length < 0 or start + length > tensor.shape[at]:
         raise UsageError(
-            f"narrow: entries {start} to {start + length} of dim {at} were asked, "
+            f"narrow: entries {start} to {start + length} of dim {at} were asked for, "
             f"but {tensor.label} has {tensor.shape[at]}"
         )
     return tensor[(slice(None),) * at + (slice(start, start + length),)]

@@ -111,7 +111,7 @@ def set_item(tensor: Tensor, index: Any, value: Any) -> None:
     """
     if not is_basic_index(index):
         raise UsageError(
-            "a tensor can be written through integers, slices, None and ... only; "
+            "a tensor can be written through integers, slices, None and ..., not arrays or masks; "
             "build the values with numpy, or write a kernel"
         )
     part = tensor[index]
