@@ -15,7 +15,7 @@ from kernbench.replay.reduction_order import reduce_in_order, sweeps_of
 Array = npt.NDArray[Any]
 
 # numpy computes float16, and ml_dtypes bfloat16 and float8, in float32 and rounds every result,
-# which is what a ring kernel on such tensors does. max and min hand a NaN on.
+# which is what a ring kernel on such tensors does. max and min propagate NaN.
 _COMBINE: Mapping[str, np.ufunc] = {
     "sum": np.add,
     "avg": np.add,
@@ -38,7 +38,7 @@ def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -
     Reductions happen in the algorithm's order and in the arrays' dtype, rounded at every step;
     ``avg`` is that sum divided by the number of ranks once, at the end (half types in float32,
     integers truncate towards zero). Every rank receives copies of the same result, so all end
-    with the same bits. ``reduce_op`` is not looked at where nothing is reduced.
+    with the same bits. ``reduce_op`` is ignored if nothing is reduced.
 
     Raises:
         UnknownNameError: There is no such ``reduce_op``.
@@ -50,7 +50,7 @@ def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -
         check_reduce_op(reduce_op, works[0].dtype)
     if schedule.num_ranks == 1 or schedule.num_elements == 0:
         return
-    # A device overflows to infinity without a word.
+    # A device overflows to infinity without a warning.
     with np.errstate(all="ignore"):
         if schedule.op in _REDUCING:
             _reduce(schedule, reduce_op, works)
@@ -59,11 +59,11 @@ def run_collective(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -
 
 
 def check_reduce_op(reduce_op: str, dtype: np.dtype[Any]) -> None:
-    """Refuse a reduction that does not exist, or that the dtype does not have.
+    """Refuse a reduction that does not exist, or that the dtype does not support.
 
     Raises:
         UnknownNameError: There is no such reduction.
-        UsageError: The dtype does not have it.
+        UsageError: The dtype does not support it.
     """
     if reduce_op not in _COMBINE:
         raise UnknownNameError(f"unknown reduce op {reduce_op!r}: {nearest(reduce_op, _COMBINE)}")
@@ -74,9 +74,9 @@ def check_reduce_op(reduce_op: str, dtype: np.dtype[Any]) -> None:
 
 
 def run_steps(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> None:
-    """Run the schedule as it is written: step by step, chunk by chunk.
+    """Run the schedule literally: step by step, chunk by chunk.
 
-    This is what the faster ways of :func:`run_collective` must agree with, bit for bit.
+    This is the reference that the shortcuts of :func:`run_collective` must match bit for bit.
     """
     buffers = _slots(schedule, works) if schedule.fold else works
     bounds = schedule.chunk_bounds.tolist()
@@ -150,12 +150,12 @@ def _broadcast(schedule: Schedule, reduce_op: str, works: Sequence[Array]) -> No
 
 
 def _finish(reduce_op: str, reduced: Array, num_ranks: int) -> None:
-    """Turn the sum of an average into the average, in place; leave other reductions alone."""
+    """For ``avg``, divide the sum in place; leave other reductions alone."""
     if reduce_op != "avg" or num_ranks == 1:
         return
     kind = reduced.dtype.kind
     if kind == "u":
-        # Unsigned numbers have no sign to truncate towards, and 64 bits of them need all 64.
+        # Unsigned division needs no truncation towards zero, and uint64 needs all 64 bits.
         reduced[:] = reduced.astype(np.uint64) // np.uint64(num_ranks)
     elif kind == "i":
         wide = reduced.astype(np.int64)
@@ -175,7 +175,7 @@ _COPY: Mapping[tuple[str, str], Callable[[Schedule, str, Sequence[Array]], None]
     ("broadcast", "tree"): _broadcast,
     ("send_recv", "direct"): _broadcast,
 }
-"""Ways to the same bits in fewer operations; what is not here runs step by step."""
+"""Shortcuts to the same bits by algorithm; those not listed run step by step."""
 
 
 def _check(schedule: Schedule, works: Sequence[Array]) -> None:

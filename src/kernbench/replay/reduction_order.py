@@ -1,4 +1,4 @@
-"""In which order the chunks of a reduction take the ranks, and which chunks take one together."""
+"""The order in which each chunk of a reduction adds the ranks, and chunks that can be joined."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 Sweep = tuple[int, int, int, int]
-"""A rank, where its elements begin and end, and how they come into the result."""
+"""A rank, the range of its elements, and how they are combined into the result."""
 
 BEGIN, RESULT_FIRST, RANK_FIRST = 0, 1, 2
-"""They are the result so far, or are combined with it; which operand is first matters to NaNs."""
+"""They start the result, or are combined with it; the order of operands matters for NaNs."""
 
 _MOST_ROUNDS = 3
 _STRIP_BYTES = 256 * 1024
-"""How much of the result is kept in the CPU's cache while all ranks are added to it."""
+"""The part of the result that stays in the CPU's cache while all ranks are added to it."""
 
 
 def reduce_in_order(sweeps: Sequence[Sweep], combine: np.ufunc, works: Sequence[Array]) -> Array:
-    """Return what the sweeps make of the ranks' 1-D arrays."""
+    """Return the reduction of the ranks' 1-D arrays by the given sweeps."""
     first = works[0]
     result = np.empty_like(first)
     strip = max(_STRIP_BYTES // first.itemsize, 1)
@@ -51,11 +51,11 @@ def reduce_in_order(sweeps: Sequence[Sweep], combine: np.ufunc, works: Sequence[
 
 @lru_cache(maxsize=256)
 def sweeps_of(schedule: Schedule) -> tuple[Sweep, ...] | None:
-    """Return operations on long runs of chunks that reduce as the schedule's steps do.
+    """Return operations on long runs of chunks that reduce in the order of the schedule's steps.
 
-    The result is what everyone gets who gets any of it. None where ranks get different results, a
-    chunk is not made by adding one rank after the other (a tree's, say), or the chunks take the
-    ranks in orders that have little in common.
+    All ranks that receive a result receive this one. None if ranks get different results, a chunk
+    is not reduced by adding one rank after another (as in a tree), or the chunks' orders of ranks
+    have little in common.
     """
     taken = _taken(schedule)
     if taken is None:
@@ -65,7 +65,7 @@ def sweeps_of(schedule: Schedule) -> tuple[Sweep, ...] | None:
     falls = (orders[:, 1] - orders[:, 0]) % n > n // 2
     bounds = np.array([0, schedule.num_elements]) if schedule.fold else schedule.chunk_bounds
     sweeps: list[Sweep] = []
-    # Ranks come round upwards or downwards, from where the chunk begins that is taken first.
+    # Ranks are added in ascending or descending cyclic order, starting at a chunk's first rank.
     for chunks, sign, origin in ((~falls, 1, 0), (falls, -1, -1)):
         numbers = np.flatnonzero(chunks)
         if len(numbers):
@@ -78,7 +78,7 @@ def sweeps_of(schedule: Schedule) -> tuple[Sweep, ...] | None:
 
 
 def _taken(schedule: Schedule) -> tuple[Index, Marks] | None:
-    """Return by chunk which ranks are added up, and before each whether the sum goes first."""
+    """Return per chunk the ranks in order, each with whether the sum is the first operand."""
     n, num_chunks = schedule.num_ranks, schedule.num_chunks
     if schedule.fold:
         return np.arange(n, dtype=np.int64)[None], np.ones((1, n), dtype=np.bool_)
@@ -95,7 +95,7 @@ def _taken(schedule: Schedule) -> tuple[Index, Marks] | None:
         if (~grows & (left >= n)).any():
             return None
         if place == 1 and n > 2:
-            # Of two ranks either may be the sum so far: it stays on its side.
+            # Of the first two ranks either may be the sum so far: operands keep their sides.
             grows = is_first[:, 2]
         is_first[:, place] = grows
         orders[:, place] = np.where(grows, right, left)
@@ -105,10 +105,10 @@ def _taken(schedule: Schedule) -> tuple[Index, Marks] | None:
 
 
 def _sums(schedule: Schedule) -> tuple[Index | None, Index, Index]:
-    """Follow the steps: return the sum that each chunk ends as, and the operands of all sums.
+    """Trace the steps: return each chunk's final sum, and the operands of all sums.
 
-    Below ``num_ranks`` a sum is what that rank brings; else it is ``num_ranks`` more than its place
-    among the operands. None where ranks end with different ones.
+    A number below ``num_ranks`` is that rank's own data; others are ``num_ranks`` plus an index
+    into the operands. None if ranks end with different sums.
     """
     n = schedule.num_ranks
     held = np.repeat(np.arange(n, dtype=np.int64)[:, None], schedule.num_chunks, axis=1)
@@ -132,7 +132,7 @@ def _sums(schedule: Schedule) -> tuple[Index | None, Index, Index]:
 
 
 def _turns(positions: Index, n: int) -> Index:
-    """Return at which turn each rank is taken when all come round one after the other."""
+    """Return the turn at which each rank is added in a cyclic order."""
     turns = positions.copy()
     turns[:, 1:] = (np.diff(positions, axis=1) - 1) % n + 1
     return turns.cumsum(axis=1)
@@ -141,7 +141,7 @@ def _turns(positions: Index, n: int) -> Index:
 def _joined(
     turns: Index, chunks: Index, orders: Index, is_first: Marks, bounds: Index
 ) -> list[Sweep]:
-    """Return the sweeps turn by turn; neighbouring chunks that do the same make one."""
+    """Return the sweeps turn by turn, with equal ones of adjacent chunks joined."""
     hows = np.where(is_first, RESULT_FIRST, RANK_FIRST)
     hows[:, 0] = BEGIN
     chunk = np.broadcast_to(chunks[:, None], turns.shape).ravel()

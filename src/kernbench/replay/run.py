@@ -10,7 +10,7 @@ from kernbench.replay.plans.plan import Plan
 from kernbench.replay.steps.frame import PointerArg
 from kernbench.replay.steps.outside import OutsideReads
 
-# A memo, not state: a plan is a function of its trace alone and dies with it.
+# A memo, not state: a plan is a function of its trace alone and is freed with it.
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, Plan] = weakref.WeakKeyDictionary()
 
 
@@ -25,7 +25,7 @@ def run_kernel(
         trace: What the launch does. Its plan is compiled once and kept as long as the trace lives.
         params: One per parameter of the kernel: a :class:`PointerArg` for a pointer, the number
             for a floating-point parameter; integers are already in the trace and are not read.
-        outside: Who hears of loads outside of a tensor, which are zeros then; None: an error.
+        outside: Is notified of loads outside of a tensor, which give zeros; None: an error.
 
     Raises:
         OutOfBoundsError: An address that depends on data lies outside its tensor.

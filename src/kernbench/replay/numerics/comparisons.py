@@ -1,4 +1,4 @@
-"""``arith.cmpi`` and ``arith.cmpf``: predicates by name, or by their number in MLIR."""
+"""``arith.cmpi`` and ``arith.cmpf``: predicates by name, or by MLIR's number."""
 
 from __future__ import annotations
 

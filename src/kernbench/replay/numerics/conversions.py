@@ -1,4 +1,4 @@
-"""Conversions between element types, the same bits seen as another type, and what operands hold."""
+"""Conversions and bitcasts between element types, and the element types of operands."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def is_special(command: Math) -> bool:
 
 
 def _stepped_back(rounded: Array, exact: Array) -> Array:
-    """Return the numbers whose magnitude was rounded up one step nearer to zero."""
+    """Return ``rounded`` with every magnitude that was rounded up moved one step towards zero."""
     too_large = np.abs(rounded.astype(exact.dtype)) > np.abs(exact)
     # Sign and magnitude: one less is one step towards zero, from infinity too.
     bits = rounded.view(f"u{rounded.dtype.itemsize}")
@@ -124,7 +124,7 @@ def into_floats(command: Math) -> Callable[..., Any] | None:
 
 
 def into_rounded(command: Math) -> Callable[..., Any] | None:
-    """Build ``tt.fp_to_fp`` that writes into ``out``; None where it does more than round."""
+    """Build ``tt.fp_to_fp`` that writes into ``out``; None if it does more than round."""
     return None if is_special(command) else into_floats(command)
 
 

@@ -2,7 +2,7 @@
 
 float16, bfloat16 and float8 are computed in float32 and rounded after each operation, which is
 what hardware does for one operation on these types. Integers are two's complement; TTIR's are
-signless, so unsigned operations look at the same bits as unsigned.
+signless, so unsigned operations reinterpret the bits as unsigned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NUMERICS = _joined()
 SHAPE_OPS: dict[str, Callable[[Math], Function]] = {
     name: numeric.build for name, numeric in NUMERICS.items() if numeric.moves
 }
-"""Operations that only move elements, and what builds their functions."""
+"""Builders of operations that only move elements."""
 
 VIEW_OPS = frozenset(name for name, numeric in NUMERICS.items() if numeric.may_share)
 """Operations whose result may share its input's memory."""

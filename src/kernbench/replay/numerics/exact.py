@@ -1,9 +1,9 @@
-"""Sums, products, quotients and roots of floats that are rounded once, in any direction.
+"""Sums, products, quotients and roots of floats, rounded once in any direction.
 
-An exact result is held as a float, what the float leaves over, and the sign of what is left after
-that, found by error-free transformations; it is then rounded as an integer of 62 bits is.
+An exact result is held as a float, a float remainder, and the sign of what remains after that, all
+by error-free transformations; it is then rounded as a 62-bit integer.
 Directions are named as in CUDA: ``rn`` to nearest (ties to even), ``rz`` towards zero, ``ru`` up,
-``rd`` down; ``odd`` keeps an odd last bit of what is inexact, so that it can be rounded again.
+``rd`` down; ``odd`` sets the last bit of inexact results, so that they can be rounded again.
 Source: Dekker, "A floating-point technique for extending the available precision", 1971; Boldo and
 Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
 2008.
@@ -23,12 +23,12 @@ Array = npt.NDArray[Any]
 
 FLOAT32 = np.dtype(np.float32)
 
-# By bytes of an element: bits of the mantissa, and the exponent of the smallest number.
+# By item size: bits of the mantissa, and the exponent of the smallest number.
 _FORMATS = {4: (24, -149), 8: (53, -1074)}
 _BITS = 62
 _SPLIT = 2.0**27 + 1
 _FAR = 200
-"""Powers of two between two terms beyond which the smaller one only decides a direction."""
+"""The difference of exponents beyond which the smaller term only affects the direction."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def fma(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
 
 
 def fma_to_odd(a: Array, b: Array, c: Array) -> Array:
-    """Return ``a * b + c`` of float32, to be rounded once more to a narrower type."""
+    """Return ``a * b + c`` of float32, rounded to odd, to be rounded again to a narrower type."""
     return fma(a, b, c, "odd") if a.dtype != FLOAT32 else _float64_to_odd(_sum_to_odd(a, b, c))
 
 
@@ -76,7 +76,7 @@ def subtract(a: Array, b: Array, mode: str) -> Array:
 
 def multiply(a: Array, b: Array, mode: str) -> Array:
     """Return ``a * b`` rounded in the direction of ``mode``."""
-    # A zero of the product's sign changes no sum, nor the sign of one that is zero.
+    # Adding a zero with the product's sign changes no sum, nor the sign of a zero sum.
     negative = np.signbit(a) ^ np.signbit(b)
     return fma(a, b, np.where(negative, -0.0, 0.0).astype(a.dtype), mode)
 
@@ -90,7 +90,7 @@ def divide(a: Array, b: Array, mode: str) -> Array:
     high = top / bottom
     rest = _less_product(top, high, bottom)
     low = rest / bottom
-    # What is left has the sign of the rest's rest over the divisor's.
+    # What remains has the sign of the remainder's own remainder divided by the divisor.
     tail = _less_product(rest, low, bottom) * bottom
     found = _round(_Exact(high, low, tail, top_exponent - bottom_exponent), plain.dtype, mode)
     return np.asarray(np.where(is_ordinary, found, plain))
@@ -111,7 +111,7 @@ def square_root(x: Array, mode: str) -> Array:
     high = np.sqrt(part)
     rest = _less_product(part, high, high)
     low = rest / (2 * high)
-    # (high + low)**2 is high**2 + 2 * high * low and a little more.
+    # (high + low)**2 is slightly more than high**2 + 2 * high * low.
     tail = _less_product(rest, 2 * high, low) - low * low
     exact = _Exact(high, low, tail, (exponent - is_odd) // 2)
     return np.asarray(np.where(is_ordinary, _round(exact, plain.dtype, mode), plain))
@@ -124,7 +124,7 @@ def reciprocal_square_root(x: Array) -> Array:
     for towards in (np.float32(np.inf), np.float32(0)):
         other = np.nextafter(found, towards)
         middle = (found.astype(np.float64) + other) / 2
-        # The square of 25 bits is exact, and x times it is 1 where the root is the middle.
+        # The square of 25 bits is exact, and x times it is 1 if the root is a midpoint.
         left = _less_product(np.ones_like(wide), wide, middle * middle)
         is_beyond = left > 0 if towards else left < 0
         found = np.where(is_beyond & np.isfinite(other) & (x > 0) & np.isfinite(x), other, found)
@@ -132,12 +132,12 @@ def reciprocal_square_root(x: Array) -> Array:
 
 
 def _fma_of_float32(a: Array, b: Array, c: Array) -> Array:
-    """``a * b + c`` to nearest: in float64, and once more exactly where that rounds twice."""
+    """``a * b + c`` to nearest: in float64, recomputed exactly where that would round twice."""
     wide = np.asarray(a.astype(np.float64) * b)
     wide = np.add(wide, c, out=wide if c.shape == wide.shape else None)
     found = np.asarray(wide.astype(np.float32))
-    # Half of float32's last bit and no more: what float64 dropped decides. Numbers below the
-    # normal ones have fewer bits, but zero is exact.
+    # Exactly half of float32's last bit: what float64 dropped decides. Subnormal numbers have
+    # fewer bits, but zero is exact.
     spare = np.bitwise_and(wide.view(np.int64), 0x1FFFFFFF)
     doubtful = np.asarray(spare == 0x10000000)
     size = np.abs(wide, out=spare.view(np.float64))
@@ -149,7 +149,7 @@ def _fma_of_float32(a: Array, b: Array, c: Array) -> Array:
 
 
 def _sum_to_odd(a: Array, b: Array, c: Array) -> Array:
-    """``a * b + c`` of float32 as float64, with an odd last bit where it is inexact."""
+    """``a * b + c`` of float32 as float64, with an odd last bit if it is inexact."""
     total, error = _two_sum(a.astype(np.float64) * b, c.astype(np.float64))
     return _made_odd(total, error, np.int64)
 
@@ -229,7 +229,7 @@ def _round(exact: _Exact, dtype: np.dtype[Any], mode: str) -> Array:
     elif mode != "rz":
         kept += (rest != 0) & (negative == (mode == "rd"))
     power = np.clip(exponent + np.minimum(drop, 63), -5000, 5000).astype(np.int32)
-    # Where so much is dropped that nothing is kept but a direction, one is the smallest number.
+    # If only a direction is left of the magnitude, 1 stands for the smallest number.
     power = np.where(drop > 63, smallest, power)
     found = np.ldexp(kept.astype(np.float64), power).astype(dtype)
     if mode != "rn":
@@ -239,7 +239,7 @@ def _round(exact: _Exact, dtype: np.dtype[Any], mode: str) -> Array:
 
 
 def _whole(exact: _Exact) -> tuple[Array, Array]:
-    """Return the magnitude as integers of 62 bits, odd where inexact, and their exponents."""
+    """Return magnitudes as 62-bit integers, odd where inexact, and their exponents."""
     sign = np.where(np.signbit(exact.high), -1.0, 1.0)
     mantissa, exponent = np.frexp(np.abs(exact.high))
     rest = np.ldexp(exact.low * sign, _BITS - exponent)
@@ -260,9 +260,9 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "sqrt": square_root,
     "fma": fma,
 }
-"""By CUDA's names."""
+"""Operations by CUDA's names."""
 
 
 def in_direction(name: str, mode: str) -> Callable[..., Array]:
-    """Return the operation ``name`` of arrays, rounded in the direction of ``mode``."""
+    """Return the operation ``name`` on arrays, rounded in the direction of ``mode``."""
     return partial(OPERATIONS[name], mode=mode)

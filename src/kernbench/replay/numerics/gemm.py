@@ -19,8 +19,8 @@ Array = npt.NDArray[Any]
 def build_gemm(command: Gemm) -> Callable[..., Array]:
     """Return the function from ``a``, ``b`` (and ``acc``) to ``a @ b + acc``.
 
-    Floating point accumulates in float32 (float64 in itself), one BLAS call per pair of tiles, and
-    is rounded to the destination once. Integers are exact.
+    Floats accumulate in float32 (float64 in float64), one BLAS call per pair of tiles, and are
+    rounded to the destination's type once. Integers are exact.
     """
     result = command.dst.dtype.numpy
     k = command.a.shape[-1]
@@ -48,7 +48,7 @@ def build_gemm(command: Gemm) -> Callable[..., Array]:
 
 
 def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
-    """Return the product of one pair of tiles that is written into ``out``, or None."""
+    """Return the function that writes the product of one pair of tiles into ``out``, or None."""
     if command.dst.dtype.numpy != np.float32:
         return None
 
@@ -60,7 +60,7 @@ def build_gemm_into(command: Gemm) -> Callable[..., Any] | None:
     def into(a: Array, b: Array, *, out: Array) -> None:
         if is_plain and a.shape == (1, m, k) and b.shape == (1, k, n):
             np.matmul(widen(a)[0], widen(b)[0], out=out[0])
-            # The operands may be those of every program of a group.
+            # The operands may be those of all programs of a group.
             out[1:] = out[0]
         else:
             out[...] = product_of(widen(a), widen(b))
@@ -79,7 +79,7 @@ def _product_of(command: Gemm) -> Callable[[Array, Array], Array]:
 def multiply(a: Array, b: Array, k: int) -> Array:
     """Return ``a @ b`` over an inner axis of length ``k``.
 
-    An axis may have length 1 where all elements are the same; so may the result's.
+    An axis may have length 1 if all its elements are equal; so may the result's.
     """
     if a.shape[-1] != k:
         a = np.broadcast_to(a, (*a.shape[:-1], k))
@@ -90,7 +90,7 @@ def multiply(a: Array, b: Array, k: int) -> Array:
             product: Array = np.matmul(a[0], b[0])
             return product[None]
         if a.flags.c_contiguous:
-            # One right-hand side for all programs: one tall matrix.
+            # One right-hand side for all programs: their left sides form one tall matrix.
             product = np.matmul(a.reshape(-1, k), b[0])
             return product.reshape(len(a), a.shape[1], -1)
     return np.asarray(np.matmul(a, b))

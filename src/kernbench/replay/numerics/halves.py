@@ -1,7 +1,7 @@
 """Conversions between float32 and the narrow floating-point types, exact to the bit.
 
-numpy converts float16 one element at a time (2 to 4 ns each). The same rule in a few vector
-operations on the bits is two to three times as fast, and float16 is what most kernels hold.
+numpy converts float16 one element at a time (2 to 4 ns each). The same conversion in a few vector
+operations on the bits is two to three times as fast, and most kernels use float16.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ FLOAT16 = np.dtype(np.float16)
 FLOAT32 = np.dtype(np.float32)
 
 _SMALL = 8192
-"""Elements below which numpy's own conversion is faster."""
+"""The number of elements below which numpy's own conversion is faster."""
 _BLOCK = 1 << 15
-"""Elements whose temporaries stay in cache."""
+"""The number of elements whose temporaries stay in cache."""
 
 _SIGN = np.uint32(0x8000)
 _SHIFT = np.uint32(13)
 _EXPONENT = np.uint32(0x7F800000)
-# A half's bits in a float's place are too small by the difference of the biases, 127 - 15.
+# A half's bits read as a float are too small by the difference of the biases, 127 - 15.
 _REBIAS = np.float32(2.0**112)
 _INFINITE = np.float32(65536)
 # Subtracts the bias from the exponent and adds just under half of the last bit that is kept.
@@ -109,7 +109,7 @@ def _float_to_half(single: Array, out: Array) -> None:
     sign &= _SIGN
     rounded |= sign
     np.copyto(out.view(np.uint16), rounded, casting="unsafe")
-    # Subnormal results, infinities and NaN have rules of their own: numpy's.
+    # Subnormal results, infinities and NaN are left to numpy.
     plain = (magnitude >= _SMALLEST_NORMAL) & (magnitude < _ROUNDS_TO_INFINITE)
     if not plain.all():
         np.copyto(out, single, where=~plain, casting="unsafe")

@@ -26,7 +26,7 @@ def ceil_div(a: Array, b: Array) -> Array:
 
 
 def add_int(a: Array, b: Array) -> Array:
-    """Add integers; of one bit, modulo 2."""
+    """Add integers; i1 modulo 2."""
     return a ^ b if a.dtype == np.bool_ else a + b
 
 

@@ -1,6 +1,6 @@
-"""``tt.reduce``: named combines as one numpy reduction, any other region as a tree of pairs.
+"""``tt.reduce``: named combines as one numpy reduction, other regions as a tree of pairs.
 
-The tree keeps the order of operands and only moves brackets, so it is right for every associative
+The tree keeps the order of operands and only regroups them, so it is right for every associative
 combine. float16 and bfloat16 sums are kept in float32 and rounded once.
 """
 
@@ -23,7 +23,7 @@ from kernbench.replay.numerics.scans import named_scan, region_scan
 
 Array = npt.NDArray[Any]
 Reduction = Callable[[list[Array]], list[Array]]
-"""From the inputs' arrays ``[programs, *tile]`` to one array per destination."""
+"""A function from the inputs' arrays ``[programs, *tile]`` to one array per destination."""
 
 _ARG: dict[str, Callable[..., Array]] = {
     "argmax": np.argmax,
@@ -37,7 +37,7 @@ def build_reduction(command: Reduce) -> Reduction:
     """Return the function that reduces, or scans, the inputs along the command's axis.
 
     Raises:
-        UnsupportedOpError: The combine has no name that is known and no region.
+        UnsupportedOpError: The combine has neither a known name nor a region.
     """
     axis = 1 + command.axis
     shape = command.inputs[0].shape
@@ -64,7 +64,7 @@ def _scan(command: Reduce) -> Reduction:
 
 
 def _pair_region(command: Reduce) -> CombineRegion:
-    """Return a combine that has a name as a region."""
+    """Return a named combine as a region."""
     dst = command.dsts[0]
     a, b, c = (Tile(slot, (), dst.dtype) for slot in (-1, -2, -3))
     step = Math(c, command.combine, (a, b), MathClass.SIMPLE, command.line)

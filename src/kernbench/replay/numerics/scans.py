@@ -1,4 +1,4 @@
-"""``tt.scan``: what is combined so far, kept at every element."""
+"""``tt.scan``: inclusive scans, by numpy or by any associative combine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scan = Callable[[list[Array]], list[Array]]
 
 
 def named_scan(command: Reduce) -> Scan | None:
-    """Return the scan by a combine that numpy has as one function, or None."""
+    """Return the scan by a combine for which numpy has a function, or None."""
     numeric = NUMERICS.get(command.combine)
     dtype, shape = command.dsts[0].dtype.numpy, command.inputs[0].shape
     if numeric is None or numeric.combine is None or dtype == np.bool_:
@@ -46,10 +46,11 @@ def named_scan(command: Reduce) -> Scan | None:
 
 
 def region_scan(command: Reduce, combine: Combine) -> Scan:
-    """Return the scan by any associative combine, in as many steps as the length has bits.
+    """Return the scan by any associative combine, in log2(length) steps.
 
-    After the step of distance ``d`` an element holds what ``2 d`` elements up to it combine to;
-    operands keep their order. Source: Hillis and Steele, "Data parallel algorithms", CACM 29(12).
+    After the step of distance ``d`` an element holds the combination of the ``2 d`` elements up to
+    it; operands keep their order. Source: Hillis and Steele, "Data parallel algorithms", CACM
+    29(12).
     """
     axis, shape = 1 + command.axis, command.inputs[0].shape
     backwards = command.scan == "reverse"

@@ -1,4 +1,4 @@
-"""Products of float32 operands on an engine that takes narrower numbers.
+"""Products of float32 operands on an engine for narrower numbers.
 
 Source: ``input_precision`` of ``tl.dot``; for several passes Henry, Tang and Heinecke, "Leveraging
 the bfloat16 artificial intelligence datatype for higher-precision computations", ARITH 2019.
@@ -39,12 +39,12 @@ def round_to_tf32(x: Array) -> Array:
 
 
 def truncate_to_tf32(x: Array) -> Array:
-    """Return float32 numbers with 10 bits of mantissa, the others cut off."""
+    """Return float32 numbers truncated to 10 bits of mantissa."""
     return _with_nans(x, (x.view(np.uint32) & _KEPT).view(np.float32))
 
 
 def _with_nans(x: Array, rounded: Array) -> Array:
-    # Without its lower bits a NaN may be an infinity, and a carry may leave none of its bits.
+    # Without its lower bits a NaN may become an infinity, and a carry may clear its bits.
     undefined = np.isnan(x)
     if undefined.any():
         rounded[undefined] = np.nan
@@ -73,7 +73,7 @@ def multiply_rounded(a: Array, b: Array, rounding: Rounding, multiply: Multiply)
 
 
 def _split(x: Array, parts: int, narrow: Callable[[Array], Array]) -> list[Array]:
-    """Return narrow numbers whose sum is nearly ``x``, the largest first."""
+    """Return narrow numbers whose sum approximates ``x``, the largest first."""
     found = []
     for _ in range(parts):
         found.append(narrow(x))
@@ -84,15 +84,14 @@ def _split(x: Array, parts: int, narrow: Callable[[Array], Array]) -> list[Array
 def _passes(a: list[Array], b: list[Array], multiply: Multiply) -> Array:
     """Return the sum of the products of parts, from the smallest to the largest.
 
-    Two parts of one size count as the next smaller size; what is smaller than the smallest part
-    is left out.
+    The sizes of two parts add up; products smaller than the smallest part are left out.
     """
     small: Any = None
     for size in range(len(a) - 1, 0, -1):
         for index in range(size + 1):
             product = multiply(a[index], b[size - index])
             small = product if small is None else small + product
-    # Where a large part is infinite, its small part is NaN; the product of the large ones is right.
+    # If a large part is infinite, its small part is NaN; the product of the large ones is right.
     small[np.isnan(small)] = 0
     small += multiply(a[0], b[0])
     return np.asarray(small)

@@ -1,1 +1,1 @@
-"""From the trace of a launch to steps: everything that does not depend on data, done once."""
+"""From the trace of a launch to steps: all work that does not depend on data, done once."""

@@ -2,8 +2,8 @@
 
 Where the programs of a group are an outer product of row tiles and column tiles, the whole group
 is rewritten as *one program* with one large tile per operand: its loads are the matrices A and B,
-its loop is gone, its epilogue works on ``[M, N]``. The rewritten group is an ordinary one, so it
-is executed like any other; what does not fit the pattern is left as it was (ADR-0005).
+its loop is gone, its epilogue works on ``[M, N]``. The rewritten group is an ordinary one, and is
+executed like any other; groups that do not fit the pattern are left as they are (ADR-0005).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KEEPS_ZERO = frozenset(
 
 
 def composite_groups(group: ProgramGroup) -> list[ProgramGroup]:
-    """Return the group rewritten as one program per outer product, or ``[group]`` as it is."""
+    """Return the group rewritten as one program per outer product, or ``[group]`` unchanged."""
     try:
         flat = flatten(group.body)
         kinds = KindTable()
@@ -97,7 +97,7 @@ def flatten(body: tuple[Command, ...]) -> Flat:
         raise NotMergeableError
     (loop,) = loops
     if loop.trip_count > 1 and any(isinstance(command, Gemm) for command in body):
-        # A product beside the loop sums over its own axis once, not once per trip.
+        # A product outside of the loop sums over its own axis once, not once per iteration.
         raise NotMergeableError
     sums = {id(carried.yielded): carried for carried in loop.carried}
     inner: list[Command] = []
@@ -123,11 +123,11 @@ def flatten(body: tuple[Command, ...]) -> Flat:
 
 
 def outer_products(group: ProgramGroup, flat: Flat, kinds: KindTable) -> list[Classes]:
-    """Return the outer products that the group's programs fall into, each exactly once."""
+    """Return outer products that together contain each of the group's programs once."""
     programs = len(group.program_ids)
     rows = _classes(flat, kinds, programs, "m")
     columns = _classes(flat, kinds, programs, "n")
-    # Programs of one product share their set of columns, so also the first of them.
+    # Programs of one product share their set of columns, and therefore its first column.
     first = np.full(int(rows.max()) + 1, programs, dtype=np.int64)
     np.minimum.at(first, rows, columns)
     label = first[rows]
@@ -150,9 +150,9 @@ def outer_products(group: ProgramGroup, flat: Flat, kinds: KindTable) -> list[Cl
 
 
 def _classes(flat: Flat, kinds: KindTable, programs: int, kind: str) -> Array:
-    """Return each program's class: equal where the loads with an axis of ``kind`` are equal.
+    """Return each program's class: programs with equal loads along an axis of ``kind`` share one.
 
-    Classes are numbered by rising address, so that merged rows follow each other in memory.
+    Classes are numbered by ascending address, so that merged rows are in memory order.
     """
     columns: list[Array] = []
     for command in flat.commands:
@@ -208,7 +208,7 @@ class Merge:
             raise NotMergeableError
         own = self._kinds.of(operand)
         if "m" not in own or "n" not in own:
-            # Every program of a row stores this: order matters, leave it alone.
+            # Every program of a row stores this, in an order that matters: do not merge.
             raise NotMergeableError
         return own
 
@@ -223,11 +223,11 @@ class Merge:
         return merged
 
     def _line(self, mask: Predicate, kinds: Kinds, kind: str) -> Array | None:
-        """Return a merged mask along the axis of ``kind``, or None if it is true there."""
+        """Return a merged mask along the axis of ``kind``, or None if it is all true there."""
         return mask.terms.get((axis_dim(kinds.index(kind)),))
 
     def _summed(self) -> list[Array | None]:
-        """Return where along ``k`` an operand of some product may be other than zero."""
+        """Return where along ``k`` the operands of some product may be nonzero."""
         lines: list[Array | None] = []
         for command in self._flat.commands:
             if not isinstance(command, Gemm):
@@ -302,7 +302,7 @@ class Merge:
         return Tile(tile.slot, self._shape(tile.shape, self._kinds.of(tile)), tile.dtype)
 
     def _operand(self, operand: Operand, kinds: Kinds) -> Operand:
-        """Return an operand merged; one that is not a tile has its user's kinds."""
+        """Return a merged operand; one that is not a tile has the kinds of its user."""
         if isinstance(operand, Tile):
             return self._tile(operand)
         if len(operand.shape) != len(kinds):
@@ -347,7 +347,7 @@ class Merge:
         )
 
     def _input_kinds(self, command: Math, kinds: Kinds) -> Kinds:
-        """Return the kinds that an input which is no tile has, from those of the result."""
+        """Return the kinds of an input that is not a tile, from those of the result."""
         if command.op == "tt.trans":
             order = [int(axis) for axis in command.attrs["order"]]
             return tuple(kinds[order.index(axis)] for axis in range(len(kinds)))

@@ -1,4 +1,4 @@
-"""One program group as steps: what does not depend on data is computed here, once."""
+"""One program group as steps: all work that does not depend on data, done once."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ Array = npt.NDArray[Any]
 _CHUNK_ELEMENTS = 1 << 16
 _LOOP_CHUNK_ELEMENTS = 1 << 18
 _FREED_BYTES = 1 << 14
-"""Values smaller than this stay until they are overwritten."""
+"""Values of fewer bytes than this are not freed, but overwritten."""
 
 
 class Watch(Protocol):
-    """Looks on while a plan runs: steps of its own around those of every command.
+    """Observes a running plan by its own steps around those of every command.
 
-    A plan without one (the usual case) has no trace of this. With one, every command is a step of
-    its own, and every slot may have a *shadow*: a slot for what is known about its value, which
-    loops carry along with it.
+    A plan without one (the usual case) has no overhead. With one, every command is a separate step,
+    and every slot may have a *shadow*: a slot for what is known about its value, which loops carry
+    along with it.
     """
 
     def begin(self, group: GroupPlan) -> list[Step]:
@@ -77,10 +77,10 @@ class Watch(Protocol):
 
 
 class GroupPlan:
-    """The steps of one program group, and how its programs are cut into chunks.
+    """The steps of one program group, and the chunks that its programs are cut into.
 
-    Where ``kept`` slots are to be read afterwards there is one chunk of all programs. Without
-    ``merges`` no loop is computed for several programs at once.
+    If ``kept`` slots are read afterwards, there is one chunk of all programs. Without ``merges``
+    no loop is computed for several programs at once.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class GroupPlan:
         params: Sequence[PointerArg | float | int | None],
         given: Mapping[int, Array] | None = None,
     ) -> None:
-        """Run all chunks. ``given`` are values of slots that the group reads and does not make."""
+        """Run all chunks. ``given`` are values of slots that the group reads from outside."""
         values = self._values.copy()
         for slot, array in (given or {}).items():
             values[slot] = array
@@ -381,7 +381,7 @@ class GroupPlan:
 
 
 def _shared_loops(group: ProgramGroup, trace: KernelTrace) -> dict[Loop, Step]:
-    """Return the steps of the loops that are products of all programs together."""
+    """Return the steps of loops that are computed as products of all programs together."""
     steps: dict[Loop, Step] = {}
     for command in group.body:
         if isinstance(command, Loop) and any(isinstance(each, Gemm) for each in command.body):
@@ -392,7 +392,7 @@ def _shared_loops(group: ProgramGroup, trace: KernelTrace) -> dict[Loop, Step]:
 
 
 def _sharing(products: list[SharedProduct], num_programs: int, trace: KernelTrace) -> Step:
-    """Return the step that computes products and gives each program its blocks of them."""
+    """Return the step that computes products and passes each program its blocks."""
     tiles = products[0].tiles
     kept = frozenset(tile.slot for tile in tiles)
     plans = [GroupPlan(each.group, trace, None, kept) for each in products]
@@ -432,7 +432,7 @@ def _fusible(body: tuple[Command, ...], kept: frozenset[int]) -> frozenset[int]:
 
 
 def _scalar(value: int | float | bool, dtype: DType) -> Any:
-    """Return the constant in its type; integers wrap to two's complement."""
+    """Return the constant in its type; integers wrap around in two's complement."""
     numpy = dtype.numpy
     if numpy.kind in "iu":
         bits = 8 * numpy.itemsize

@@ -12,19 +12,19 @@ _UNKNOWN = "?"
 
 
 class KindTable:
-    """Kinds per slot, found by passing what is known through operations in both directions."""
+    """Kinds per slot, inferred by propagation through operations in both directions."""
 
     def __init__(self) -> None:
         self._kinds: dict[int, list[str]] = {}
         self._changed = False
 
     def of(self, tile: Tile) -> Kinds:
-        """Return the kinds of a tile's axes; what stayed unknown is plain."""
+        """Return the kinds of a tile's axes; unknown ones are plain."""
         known = self._kinds.get(tile.slot, [_UNKNOWN] * len(tile.shape))
         return tuple("" if kind == _UNKNOWN else kind for kind in known)
 
     def infer(self, commands: Iterable[Command]) -> None:
-        """Find all kinds.
+        """Infer all kinds.
 
         Raises:
             NotMergeableError: An operation moves elements between axes, or kinds contradict.
@@ -37,7 +37,7 @@ class KindTable:
                 self._visit(command)
 
     def link(self, a: Operand, b: Operand) -> None:
-        """Say that two operands have the same axes."""
+        """Record that two operands have the same axes."""
         axes = [(i, i) for i in range(len(a.shape))]
         self._same(a, b, axes)
 

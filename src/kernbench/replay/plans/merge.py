@@ -1,4 +1,4 @@
-"""Offsets and masks of a whole grid as those of one program with one large tile.
+"""Offsets and masks of a whole grid, merged into those of one program with one large tile.
 
 The programs of an outer product are row classes times column classes. A tile's axes are of a
 *kind*: rows (``m``), columns (``n``), the loop's axis (``k``) or plain. Merged, an axis of kind
@@ -22,7 +22,7 @@ Kinds = tuple[str, ...]
 
 
 class NotMergeableError(Exception):
-    """The programs are not an outer product here; the general path runs them."""
+    """The programs are not an outer product; the general path runs them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class Classes:
             if has_program:
                 array = array[self.position]
             if not dims:
-                # Nowhere active: there is nothing to gain.
+                # No element is active: there is nothing to gain.
                 raise NotMergeableError
             if not axes:
                 (parts.by_program if has_program else parts.by_loop).append(array)
@@ -125,7 +125,7 @@ class Classes:
 
 
 class _Parts:
-    """The vectors of a tensor that is being merged, per axis."""
+    """The vectors, per axis, of a tensor that is being merged."""
 
     def __init__(self, shape: tuple[int, ...], kinds: Kinds, classes: Classes) -> None:
         self.shape, self.kinds, self.classes = shape, kinds, classes

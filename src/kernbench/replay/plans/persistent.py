@@ -1,10 +1,10 @@
-"""Persistent kernels: the iterations of a program that goes from tile to tile, as programs.
+"""Persistent kernels, whose programs loop over tiles: each iteration becomes a program.
 
-Such a program is one loop that carries no data. Where no iteration reads what another one stored,
-an iteration is as good as a program of its own, and what is known of grids holds for it: tiles of
-all iterations are an outer product (``composite``), chunks are as large as the cache, and stores
-fill whole buffers. That nothing is read which is stored depends on where the parameters point, so
-a plan compares those (ADR-0044 D1).
+Such a program is one loop that carries no data. If no iteration reads what another one stored, an
+iteration is equivalent to a program, and the optimizations of grids apply: tiles of all iterations
+form an outer product (``composite``), chunks are as large as the cache, and stores fill whole
+buffers. Whether stored bytes are read depends on where the parameters point, so a plan compares
+those (ADR-0044 D1).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _MOST_ELEMENTS = 1 << 24
 
 
 def iterations_as_programs(groups: Sequence[ProgramGroup]) -> tuple[ProgramGroup, ...] | None:
-    """Return the groups with a program per iteration, or None where one is no persistent loop.
+    """Return the groups with a program per iteration, or None if one is not a persistent loop.
 
-    Groups that only differ in how many tiles their programs have become one. The result is right
-    if no stored parameter points into the buffer of another one.
+    Groups that only differ in the number of tiles per program become one. The result is right if
+    no stored parameter points into the buffer of another parameter.
     """
-    # A program that has no tile leaves nothing behind.
+    # A program without tiles stores nothing.
     groups = [g for g in groups if not all(isinstance(each, DmaRead | Math) for each in g.body)]
     loops = [_persistent_loop(group.body) for group in groups]
     if not loops or any(loop is None for loop in loops):
@@ -75,7 +75,7 @@ def stored_params(groups: Sequence[ProgramGroup]) -> frozenset[int]:
 
 
 def _persistent_loop(body: tuple[Command, ...]) -> Loop | None:
-    """Return the loop that is all there is, but for scalars that are found before it."""
+    """Return the only loop of a group, if nothing but scalars is computed outside of it."""
     *before, loop = body or (None,)
     if not isinstance(loop, Loop) or loop.carried or loop.trip_count < 1:
         return None
@@ -93,9 +93,9 @@ def _persistent_loop(body: tuple[Command, ...]) -> Loop | None:
 
 
 def _keeps_order(groups: Sequence[ProgramGroup]) -> bool:
-    """Return whether it does not matter which of two stores comes first.
+    """Return whether the order of different stores does not matter.
 
-    One store per parameter keeps the order of its programs; of several, all must go to other bytes.
+    One store per parameter keeps the order of its programs; several must write disjoint bytes.
     """
     stores: dict[int, list[DmaWrite]] = {}
     for group in groups:
@@ -111,7 +111,7 @@ def _keeps_order(groups: Sequence[ProgramGroup]) -> bool:
 
 
 def _go_to_other_bytes(stores: list[tuple[DmaWrite, int]]) -> bool:
-    """Return whether no byte is written twice by stores of this many programs each."""
+    """Return whether stores of this many programs each write no byte twice."""
     places: list[Array] = []
     for store, programs in stores:
         shape = (programs, *store.dest.shape)
@@ -163,9 +163,9 @@ def _of_terms(tensor: Known, terms: dict[Dims, Array]) -> Known:
 
 
 def _as_one(groups: Sequence[ProgramGroup], trip_counts: list[int]) -> ProgramGroup | None:
-    """Return the groups as one, or None if they differ in more than addresses and masks.
+    """Return the groups joined, or None if they differ in more than addresses and masks.
 
-    Its programs are in the order of one group's: by iteration, then by the program that was.
+    Its programs are ordered as in one group: by iteration, then by the original program.
     """
     first = groups[0]
     loops = [_loops(group.body) for group in groups]
@@ -201,7 +201,7 @@ def _renaming(names: dict[int, int]) -> Callable[[Any], Any]:
 
 
 def _alike(a: Any, b: Any, tiles: dict[int, int]) -> bool:
-    """Whether two bodies differ in addresses, masks and the names of tiles and loops at most."""
+    """Return whether two bodies differ at most in addresses, masks, and ids of tiles and loops."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Separable | Predicate):

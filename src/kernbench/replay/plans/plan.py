@@ -1,4 +1,4 @@
-"""From a trace to steps: everything about a kernel that does not depend on data, done once."""
+"""A compiled trace: everything about a launch that does not depend on data, computed once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Plan:
         self._stored_apart = stored_params(groups) if spread else frozenset[int]()
         self._in_order: Callable[[], Plan] | None = None
         if spread:
-            # Without its own trace: what is kept by trace must not keep it.
+            # Without the trace: plans are kept by trace, and must not keep it alive.
             other = dataclasses.replace(trace)
             self._in_order = functools.cache(lambda: Plan(other, composite=False))
             groups = spread
@@ -55,7 +55,7 @@ class Plan:
     ) -> None:
         """Execute the kernel on the buffers that ``params`` point into.
 
-        With ``outside`` a load outside of them is told there, and no error.
+        With ``outside``, loads outside of them are reported to it instead of raised.
         """
         pointers = self.pointers(params)
         if self._in_order is not None and self._meets_itself(pointers):
@@ -77,7 +77,7 @@ class Plan:
         """Return the pointers that the kernel reads or writes through, by parameter index.
 
         Raises:
-            UsageError: One of them is no pointer.
+            UsageError: One of them is not a pointer.
         """
         pointers: dict[int, PointerArg] = {}
         for index in self.pointer_params:
@@ -91,7 +91,7 @@ class Plan:
         return pointers
 
     def run_frame(self, frame: Frame, params: Sequence[PointerArg | float | int | None]) -> None:
-        """Execute the kernel in a frame that was made for it."""
+        """Execute the kernel in a frame of :meth:`Frame.on`."""
         try:
             with np.errstate(all="ignore"):
                 for group in self.groups:
@@ -100,12 +100,12 @@ class Plan:
             show_printed(frame)
 
     def _meets_itself(self, pointers: dict[int, PointerArg]) -> bool:
-        """Return whether a buffer that is stored to is that of another parameter as well."""
+        """Return whether a stored buffer is also the buffer of another parameter."""
         buffers = Counter(id(pointer.buffer) for pointer in pointers.values())
         return any(buffers[id(pointers[param].buffer)] > 1 for param in self._stored_apart)
 
     def _overwrites(self, param: int, argument: PointerArg, params: Sequence[Any]) -> bool:
-        """Return whether the kernel stores every byte of a buffer and reads none of it."""
+        """Return whether the kernel stores every byte of a buffer, and reads none."""
         if param not in self._only_stored:
             return False
         if self._stored is None:
@@ -120,7 +120,7 @@ class Plan:
 
 
 def _touched(trace: KernelTrace) -> tuple[int, ...]:
-    """Return the pointer parameters that some command goes through."""
+    """Return the pointer parameters that some command accesses."""
     touched = set[int]()
     for command in trace.commands():
         if isinstance(command, DmaRead | DmaWrite | Atomic):

@@ -1,4 +1,4 @@
-"""Commands with other programs: what phase 1 knows in them is changed, all else stays."""
+"""Rewriting the parts of commands that phase 1 knows, for other programs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Part = TypeVar("Part")
 
 
 def with_known(value: Part, change: Callable[[Any], Any]) -> Part:
-    """Return a command, or parts of one, with ``change`` of each integer and boolean tensor.
+    """Return a command, or parts of one, with ``change`` applied to integer and boolean tensors.
 
-    Tiles stay what they are, and what does not change is the same object.
+    Tiles are kept, and unchanged parts remain the same objects.
     """
     if isinstance(value, Separable | Predicate):
         return change(value)  # type: ignore[no-any-return]
@@ -54,21 +54,21 @@ def with_known(value: Part, change: Callable[[Any], Any]) -> Part:
 
 
 class NotAlikeError(Exception):
-    """Groups that do the same differ in more than what phase 1 knows of it."""
+    """Groups differ in more than what phase 1 knows."""
 
 
 class Joining:
-    """Puts what several groups of programs do together, as what one group does.
+    """Joins the commands of several groups of programs into those of one group.
 
-    ``counts`` are the programs of each, and ``order`` places all of them, one group after the
-    other, in the group that they become.
+    ``counts`` are the numbers of programs, and ``order`` are the positions of all programs, one
+    group after another, in the joined group.
     """
 
     def __init__(self, counts: list[int], order: Array) -> None:
         self.counts, self.order = counts, order
 
     def values(self, parts: list[Any]) -> Any:
-        """Return commands (or parts of them) of all groups as one; tiles are those of the first.
+        """Return commands (or parts of them) of all groups joined; tiles are those of the first.
 
         Raises:
             NotAlikeError: Their :func:`outline` differs.
@@ -98,7 +98,7 @@ class Joining:
         return dataclasses.replace(first, **changes)  # type: ignore[type-var]
 
     def _operand(self, parts: list[Any]) -> Splat | IndexTile | MaskTile:
-        """Return an operand that phase 1 knows in all groups, in some of them as a constant."""
+        """Return a joined operand that phase 1 knows in all groups, in some as a constant."""
         first: Splat | IndexTile | MaskTile = parts[0]
         kind, *others = {_known_kind(part) for part in parts}
         if others:
@@ -128,7 +128,7 @@ class Joining:
         return conjunction(parts[0].shape, terms)
 
     def _add(self, terms: dict[Dims, Array], dims: Dims, arrays: list[Array]) -> None:
-        """Put the groups' arrays of one term together, over the programs if they differ."""
+        """Add the groups' arrays of one term to the joined one, per program if they differ."""
         by_program = bool(dims) and dims[0] == PROGRAM
         if not by_program and all(np.array_equal(each, arrays[0]) for each in arrays):
             target, array = dims, arrays[0]
@@ -164,9 +164,9 @@ def outline(value: Any) -> Any:
 
 
 def _known_kind(operand: Any) -> Any:
-    """Return what operands that phase 1 knows have in common if one can stand for all programs.
+    """Return what known operands must have in common so that one can represent all programs.
 
-    A float is a constant of the kernel's text: no operand holds another one for other programs.
+    A float is a constant of the kernel's text: it cannot differ between programs.
     """
     if isinstance(operand, MaskTile):
         return bool

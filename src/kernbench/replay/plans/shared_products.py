@@ -1,9 +1,9 @@
-"""Products of a whole group where the commands around them cannot be merged (ADR-0044 D4).
+"""Products of a whole group whose surrounding commands cannot be merged (ADR-0044 D4).
 
-What comes after a product may depend on the tile: it is split in two, reduced along its rows, added
-to memory atomically. Then programs stay programs, but the loop that makes the products is still an
-outer product of row tiles and column tiles: it is computed as in ``composite``, operands loaded and
-upcast once, and every program gets its block of the result.
+The commands after a product may depend on the tile: it is split in two, reduced along rows, or
+added to memory atomically. The programs then remain separate, but the loop that computes the
+products is still an outer product of row tiles and column tiles: it is computed as in
+``composite``, operands are loaded and upcast once, and every program gets its block of the result.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kernbench.replay.plans.merge import Classes, NotMergeableError
 from kernbench.replay.steps.lifetimes import operands, reads, results
 
 _MOST_ELEMENTS = 1 << 26
-"""Of all programs' results, which are in memory at once."""
+"""The most bytes of all programs' results, which are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedProduct:
-    """One outer product of programs: what its one large program does, and who gets which block."""
+    """One outer product of programs: its one large program, and the block of each program."""
 
     classes: Classes
     group: ProgramGroup
     tiles: tuple[Tile, ...]
-    """The loop's results, as one program has them."""
+    """The loop's results, as in one program."""
 
 
 def shared_products(group: ProgramGroup, loop: Loop) -> list[SharedProduct] | None:
@@ -56,7 +56,7 @@ def shared_products(group: ProgramGroup, loop: Loop) -> list[SharedProduct] | No
 
 
 def _stands_alone(loop: Loop) -> bool:
-    """Whether all that the loop computes with is loaded inside of it."""
+    """Return whether the loop itself loads all that it computes with."""
     made = {tile.slot for command in walk(loop.body) for tile in results(command)}
     made |= {carried.arg.slot for carried in loop.carried}
     if not all(isinstance(carried.init, Splat) for carried in loop.carried):

@@ -1,4 +1,4 @@
-"""Loads and stores of a plan: views where a tile is regular, gathers where it is not."""
+"""Loads and stores of a plan: views of regular tiles, gathers of others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 class TileLoad:
-    """A step that puts a tile into its slot: a view of memory where the tile is regular."""
+    """A step that loads a tile into its slot: a view of memory if the tile is regular."""
 
     def __init__(
         self, site: AccessSite, slot: int, other: int | None, fill: Any, hazards: tuple[int, ...]
@@ -64,7 +64,7 @@ class TileLoad:
             try:
                 value = self._parts(frame, geometry)
             except OutOfBoundsError:
-                # Lanes that the data masks off may point anywhere.
+                # Lanes that data masks off may point anywhere.
                 return self._gathered(frame)
             active = frame.values[self.data_mask]
         else:
@@ -115,7 +115,7 @@ class TileLoad:
         return value
 
     def _inside(self, frame: Frame) -> Array:
-        """Return what is inside of the buffer, zeros outside, and what masked-off lanes hold."""
+        """Return elements inside of the buffer, zeros outside, and values of masked-off lanes."""
         site = self.site
         offsets, active = site.dense(frame)
         where, active = np.broadcast_arrays(offsets + site.origin(frame), active)
@@ -154,7 +154,7 @@ class TileLoad:
     def _rows_in(
         self, frame: Frame, offsets: Array, active: Array, other: Array, shape: tuple[int, ...]
     ) -> Array | None:
-        """Return the tile if its addresses make whole rows along an axis."""
+        """Return the tile if its addresses form whole rows along an axis."""
         for axis in reversed(range(1, len(shape))):
             located = rows_along(axis, self.site, frame, offsets, active)
             if located is None:
@@ -192,7 +192,7 @@ class Store:
             return
         geometry = site.geometry(frame)
         if len(value) > geometry.lead:
-            # All programs write the same place: the last one stays.
+            # All programs write the same place: the last one wins.
             value = value[-1:]
         origin = site.origin(frame)
         box = geometry.whole
@@ -241,7 +241,7 @@ class Store:
             return
         offsets, active = site.dense(frame)
         if offsets.ndim > 1:
-            # Along other axes, lanes that meet would not write in their order.
+            # Along other axes, overlapping lanes would not be written in order.
             located = rows_along(offsets.ndim - 1, site, frame, offsets, active)
             if self._scatter_rows(frame, value, located):
                 return
@@ -286,7 +286,7 @@ class StoreResult:
 
 
 def _cut(value: Array, where: tuple[slice, ...]) -> Array:
-    """Return the slices of a value; an axis of length 1 stands for any slice of it."""
+    """Return the slices of a value; an axis of length 1 is not sliced."""
     if 1 in value.shape:
         where = tuple(
             slice(None) if length == 1 else each
@@ -298,7 +298,7 @@ def _cut(value: Array, where: tuple[slice, ...]) -> Array:
 def checked_bytes(
     site: AccessSite, frame: Frame, offsets: Array, active: Array
 ) -> tuple[Array, int, int]:
-    """Return bytes in the buffer and the range of the active ones, which is inside the buffer."""
+    """Return byte positions in the buffer, and the checked range of the active ones."""
     where = offsets + site.origin(frame)
     if active.all():
         inside = where
@@ -314,7 +314,7 @@ def checked_bytes(
 
 
 def _read_bytes(memory: Array, where: Array, site: AccessSite) -> Array:
-    """Return elements at bytes ``where`` that are not a whole number of elements apart."""
+    """Return elements at byte positions that are not multiples of the item size apart."""
     loaded = memory[where[..., None] + np.arange(site.itemsize)]
     return loaded.view(site.dtype)[..., 0]
 

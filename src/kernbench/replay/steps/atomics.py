@@ -1,8 +1,7 @@
-"""Atomics on data: elements that several lanes name are changed one after another (ADR-0030).
+"""Atomics on data: lanes with the same element are applied one after another (ADR-0030).
 
-The order is that of the programs, and inside a program that of the elements. Where nobody reads
-the old values, one numpy call does it; else elements are taken in *rounds*, each with one lane per
-element.
+The order is that of the programs, and within a program that of the elements. If the old values are
+not read, one numpy call does it; otherwise lanes are applied in *rounds* of one lane per element.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _UFUNCS: dict[str, np.ufunc] = {
 }
 _UNSIGNED = ("umax", "umin")
 KINDS = frozenset({*_UFUNCS, "exch", "cas", "load"})
-"""The atomics that replay knows."""
+"""The atomics that replay supports."""
 
 
 class AtomicStep:
-    """A step that changes memory and puts the old values in a slot, if anybody reads them."""
+    """A step that updates memory atomically, and returns the old values if they are read."""
 
     def __init__(
         self, site: AccessSite, kind: str, value: int, compare: int | None, dst: int | None
@@ -86,7 +85,7 @@ def change(
     compare: Array | None = None,
     reads: bool = True,
 ) -> Array | None:
-    """Change ``elements[places]`` one after another; return what each lane found, if ``reads``.
+    """Update ``elements[places]`` in order; if ``reads``, return the old value of each lane.
 
     ``cas`` compares bits, as hardware does.
     """
@@ -104,7 +103,7 @@ def change(
         return _compare_and_swap(elements, places, given, compare).view(dtype)
     if not reads:
         if kind == "exch":
-            # Of several writes to one element the last one stays.
+            # Of several writes to one element the last one wins.
             elements[places] = given
         else:
             _UFUNCS[kind].at(elements, places, given)
@@ -125,7 +124,7 @@ def _read_and_change(kind: str, elements: Array, places: Array, given: Array) ->
 
 
 def _one_element(kind: str, elements: Array, place: int, given: Array) -> Array:
-    """All lanes name one element: what each finds is a running result."""
+    """All lanes update one element: their old values are a running result."""
     chain = np.concatenate([elements[place : place + 1], given])
     if kind != "exch":
         if chain.dtype.kind == "V" or chain.dtype.itemsize < 4:
@@ -140,7 +139,7 @@ def _one_element(kind: str, elements: Array, place: int, given: Array) -> Array:
 def _compare_and_swap(elements: Array, places: Array, given: Array, compare: Array) -> Array:
     found = np.empty_like(given)
     if (given == given[0]).all() and (compare == compare[0]).all():
-        # The first lane of each element decides: after it, all others find the same.
+        # The first lane of each element decides: all later ones find the same value.
         _, first, which = np.unique(places, return_index=True, return_inverse=True)
         before = elements[places[first]]
         after = np.where(before == compare[0], given[0], before)

@@ -1,4 +1,4 @@
-"""Which bytes a kernel stores for certain, so that they need not be cleared before it runs."""
+"""Which bytes a kernel certainly stores, so that they need not be initialized before it runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def only_stored(trace: KernelTrace) -> frozenset[int]:
 
 
 def stored_ranges(stores: Iterable[tuple[Store, Chunks]]) -> dict[int, Range]:
-    """Return, by parameter, the one run of bytes that its stores fill without a gap.
+    """Return, by parameter, the range of bytes that its stores fill without gaps.
 
-    Bytes count from the parameter's address. A parameter with gaps, or with a store whose place
-    depends on data or on a loop, is left out.
+    Bytes are relative to the parameter's address. Parameters with gaps, or with stores whose
+    address depends on data or on a loop, are left out.
     """
     found: dict[int, list[Range]] = {}
     irregular: set[int] = set()
@@ -55,7 +55,7 @@ def _ranges(store: Store, chunks: Chunks) -> list[Range] | None:
 
 
 def _run(box: Box, itemsize: int) -> Range | None:
-    """Return the bytes of a box, or None if they are not one run."""
+    """Return the byte range of a box, or None if it is not contiguous."""
     dims = zip(box.view_shape, box.view_strides, strict=True)
     length = itemsize
     for count, stride in sorted(((c, s) for c, s in dims if c != 1), key=lambda dim: dim[1]):
@@ -66,7 +66,7 @@ def _run(box: Box, itemsize: int) -> Range | None:
 
 
 def _joined(ranges: list[Range]) -> Range | None:
-    """Return the union of the ranges, or None if it has gaps."""
+    """Return the union of ranges, or None if it has gaps."""
     first, *rest = sorted(ranges)
     low, high = first
     for start, end in rest:

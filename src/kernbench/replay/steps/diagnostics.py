@@ -18,10 +18,10 @@ Array = npt.NDArray[Any]
 
 
 class PrintStep:
-    """Keeps what every program of a chunk prints, until the launch has ended."""
+    """A step that keeps what each program of a chunk prints, until the launch has ended."""
 
     def __init__(self, command: Print, slots: tuple[int, ...], chunks: Chunks) -> None:
-        """``slots`` hold the values; of a pointer, any number stands for "none"."""
+        """``slots`` hold the values; for pointers their contents are ignored."""
         self._command, self._slots, self._chunks = command, slots, chunks
 
     def __call__(self, frame: Frame) -> None:
@@ -50,7 +50,7 @@ class PrintStep:
 
 
 class AssertStep:
-    """Raises if a condition does not hold in some element of some program."""
+    """A step that raises if a condition is false in some element of some program."""
 
     def __init__(self, command: Assert, slot: int, chunks: Chunks, kernel: str) -> None:
         self._command, self._slot, self._chunks = command, slot, chunks
@@ -73,7 +73,7 @@ class AssertStep:
 
 
 def programs_of(chunks: Chunks, frame: Frame) -> Array:
-    """Return the linear ids of the programs in the chunk that a frame is in."""
+    """Return the linear ids of the programs in the current chunk of a frame."""
     first = chunks.bounds[frame.chunk]
     return chunks.program_ids[first : first + frame.num_programs]
 

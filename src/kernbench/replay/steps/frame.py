@@ -1,4 +1,4 @@
-"""What a running replay holds: the value of each slot, and the memory behind each parameter."""
+"""The state of a running replay: the value of each slot, and the memory of each parameter."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class PointerArg(NamedTuple):
 
 
 class Frame:
-    """The state of one launch while it runs; nothing of it outlives the launch.
+    """The state of one running launch, discarded at its end.
 
-    ``values[slot]`` is an array ``[programs, *tile]``; an axis along which all elements are the
-    same may have length 1 (so may the program axis). ``chunk`` counts the chunks of the current
-    group and ``num_programs`` is the length of this one; ``iterations[loop_id]`` is the iteration
-    that each loop is in.
+    ``values[slot]`` is an array ``[programs, *tile]``; an axis along which all elements are equal
+    may have length 1 (so may the program axis). ``chunk`` is the index of the current chunk of the
+    group and ``num_programs`` its length; ``iterations[loop_id]`` is the current iteration of each
+    loop.
     """
 
     __slots__ = (
@@ -59,19 +59,19 @@ class Frame:
         self.values: list[Any] = []
         self.iterations: list[int] = []
         self.changed = True
-        """Whether an atomic has changed a byte, for whoever set it to False before."""
+        """Whether an atomic has changed a byte since a reader set it to False."""
         self.printed: list[tuple[Print, tuple[int, int, int], Array, list[Array]]] = []
-        """What ``tl.device_print`` was given so far: command, grid, program ids, values."""
+        """Calls of ``tl.device_print`` so far: command, grid, program ids, values."""
         self.outside: OutsideReads | None = None
-        """Who hears of loads outside of a buffer, which are zeros then; None makes them errors."""
+        """Is notified of loads outside of a buffer, which give zeros; None makes them errors."""
         self.chunk = 0
         self.num_programs = 1
         self.state: Any = None
-        """What a watch of the plan keeps for this launch."""
+        """The data of the plan's watch for this launch."""
 
     @classmethod
     def on(cls, pointers: dict[int, PointerArg]) -> Frame:
-        """Return a frame on the contents of the buffers that ``pointers`` point into."""
+        """Return a frame on the bytes of the buffers that ``pointers`` point into."""
         return cls(
             pointers,
             {param: pointer.buffer.bytes for param, pointer in pointers.items()},
@@ -80,7 +80,7 @@ class Frame:
 
 
 def typed_view(memory: Array, dtype: np.dtype[Any], start: int, end: int) -> Array:
-    """Return bytes ``start`` to ``end`` as elements; the length must be a multiple of the item.
+    """Return bytes ``start`` to ``end`` as elements; the length must be a multiple of their size.
 
     Raises:
         ValueError: The range is not inside the memory.

@@ -1,8 +1,8 @@
-"""Where a load or store touches memory, computed once: strided boxes and element indices.
+"""Which bytes a load or store accesses, computed once: strided boxes and element indices.
 
-An access of a chunk of programs is cut into *parts*. A :class:`Box` is a rectangle of a run of
-programs that one strided view covers; :class:`Indices` is whatever is not that regular. Nothing
-here knows a pointer: offsets are relative to the parameter's address.
+An access of a chunk of programs is cut into *parts*. A :class:`Box` is a rectangle of consecutive
+programs that one strided view covers; :class:`Indices` are elements that are less regular. Offsets
+are relative to the parameter's address, so that geometries do not depend on pointers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Steps = tuple[tuple[int, int], ...]
 
 _MAX_LEVELS = 3
 _SMALL_PART = 512
-"""Elements below which many strided copies cost more than one gather."""
+"""The number of elements below which many strided copies cost more than one gather."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Box:
-    """A run of programs times a rectangle of the tile, as one strided view.
+    """Consecutive programs times a rectangle of the tile, as one strided view.
 
     ``where`` are the slices of the value ``[programs, *tile]`` that it covers, ``offset`` the byte
     of its first element, ``view_shape`` and ``view_strides`` the memory. ``merged`` is the shape of
@@ -43,7 +43,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Indices:
-    """Elements of any pattern: flat ``positions`` in the value, byte ``offsets`` from ``low``.
+    """Elements in any pattern: flat ``positions`` in the value, byte ``offsets`` from ``low``.
 
     ``elements`` are the offsets divided by the item size, or None if they do not divide.
     """
@@ -57,7 +57,7 @@ class Indices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Geometry:
-    """All parts of one access, in program order. ``lead`` is 1 if every program has the same."""
+    """All parts of one access, in program order. ``lead`` is 1 if programs do not differ."""
 
     lead: int
     shape: tuple[int, ...]
@@ -65,9 +65,9 @@ class Geometry:
     whole: Box | None
     """The only part, if it is one plain view of every element."""
     covers: bool
-    """Whether every element of the value is in some part."""
+    """Whether the parts contain every element of the value."""
     size_bytes: int
-    """Roughly, for whoever keeps it."""
+    """Its approximate size, for caches of geometries."""
 
 
 def build_geometry(
@@ -79,7 +79,7 @@ def build_geometry(
     ordered: bool,
     narrow: bool,
 ) -> Geometry:
-    """Return the parts that the active elements of ``offset`` fall into.
+    """Return the parts that the active elements of ``offset`` form.
 
     Args:
         offset: Byte offsets over the programs of one chunk and the tile's axes.
@@ -88,7 +88,7 @@ def build_geometry(
         num_programs: Programs in the chunk.
         ordered: Elements may be written more than once, so that parts must not overlap
             themselves (a store).
-        narrow: An axis along which every element is the same may have length 1 (a load).
+        narrow: An axis along which all elements are equal may have length 1 (a load).
     """
     shape = offset.shape
     varies = any(PROGRAM in d for d in (*offset.terms, *mask.terms))
@@ -117,7 +117,7 @@ def build_geometry(
 
 
 class _Pattern:
-    """The programs of a chunk, each with a base, a rectangle, and whether it is regular in it."""
+    """The programs of a chunk, each with a base, a rectangle, and whether it is regular."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class _Pattern:
             self._read_axis(axis, rows)
 
     def _read_axis(self, axis: int, rows: Array) -> None:
-        """Add an axis' offsets ``[1 or lead, length]`` as base plus stride where they are that."""
+        """Add an axis's offsets ``[1 or lead, length]``, as base plus stride where regular."""
         low, high = self.low[:, axis], self.high[:, axis]
         if len(rows) == 1 and (low == low[0]).all() and (high == high[0]).all():
             low, high = low[:1], high[:1]
@@ -230,7 +230,7 @@ class _Pattern:
         if steps is not None:
             return [self._box(start, end, steps)]
         stride_changes = np.flatnonzero(np.diff(base, n=2)) + 1
-        # After a change the next step starts a new run: keep every other cut of a pair.
+        # The step after a change starts a new run: of two successive cuts keep one.
         cuts: list[int] = []
         for change in stride_changes.tolist():
             if not cuts or change > cuts[-1]:
@@ -277,7 +277,7 @@ class _Pattern:
 
 
 def make_indices(positions: Array, offsets: Array, itemsize: int) -> Indices:
-    """Return the part that touches byte ``offsets[i]`` for the value's flat ``positions[i]``."""
+    """Return the part that accesses byte ``offsets[i]`` for the value's flat ``positions[i]``."""
     if not len(offsets):
         return Indices(positions, offsets, offsets, 0, 0)
     low, high = int(offsets.min()), int(offsets.max()) + itemsize
@@ -312,7 +312,7 @@ def nested_steps(base: Array) -> Steps | None:
 
 
 def _runs(mask: Array) -> tuple[Array, Array, Array]:
-    """Return per row the first and one past the last true element, and if all between are true."""
+    """Return per row the first and one past the last true element, and whether all between are."""
     length = mask.shape[1]
     any_true = mask.any(axis=1)
     first = np.where(any_true, mask.argmax(axis=1), 0)
@@ -321,7 +321,7 @@ def _runs(mask: Array) -> tuple[Array, Array, Array]:
 
 
 def _ordered(part: Box | Indices, pattern: _Pattern) -> Box | Indices:
-    """Replace a box that touches some byte twice by indices, which keep program order."""
+    """Replace boxes that access a byte twice by indices, which keep program order."""
     if isinstance(part, Indices):
         return part
     reach = pattern.itemsize

@@ -1,4 +1,4 @@
-"""When values of a trace are last read: what may be freed, and which views must be copies."""
+"""When values of a trace are last read: what can be freed, and which views must be copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Body = tuple[Command, ...]
 
 
 def operands(command: Command) -> Iterator[Operand]:
-    """Yield what a command reads itself; a loop reads what it carries in and out."""
+    """Yield the operands of a command; a loop's are the values that it carries in and out."""
     if isinstance(command, DmaRead | DmaWrite | Atomic):
         yield from _moved(command)
     elif isinstance(command, Gemm):
@@ -62,7 +62,7 @@ def _moved(command: Transfer) -> Iterator[Operand]:
 
 
 def results(command: Command) -> tuple[Tile, ...]:
-    """Return the tiles that a command defines after it."""
+    """Return the tiles that a command defines for those after it."""
     if isinstance(command, Reduce):
         return command.dsts
     if isinstance(command, Loop):
@@ -73,7 +73,7 @@ def results(command: Command) -> tuple[Tile, ...]:
 
 
 def reads(command: Command) -> Iterator[int]:
-    """Yield the slots that a command reads, those inside a loop included."""
+    """Yield the slots that a command reads, including those inside of a loop."""
     for operand in operands(command):
         if isinstance(operand, Tile):
             yield operand.slot
@@ -83,7 +83,7 @@ def reads(command: Command) -> Iterator[int]:
 
 
 def freed_after(body: Body, kept: frozenset[int]) -> list[tuple[int, ...]]:
-    """Return per command of ``body`` the slots that it defined or read last, less ``kept``."""
+    """Return per command of ``body`` the slots that are dead after it, except ``kept``."""
     last: dict[int, int] = {}
     for index, command in enumerate(body):
         for tile in results(command):
@@ -103,7 +103,7 @@ _FOREVER = 1 << 60
 
 
 class Hazards:
-    """Which parameters are stored to while a loaded tile is still to be read.
+    """Finds the parameters that are stored to while a loaded tile is still live.
 
     A load may be a view of memory; it must be a copy if a store changes that memory before the
     tile's last use. Parameters may point to the same buffer, so replay compares those.

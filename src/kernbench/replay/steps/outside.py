@@ -1,4 +1,4 @@
-"""Reads outside of a tensor that a run lets pass: they give zeros, and each line warns once."""
+"""Reads outside of a tensor that a run permits: they give zeros, and each line warns once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class OutsideReads:
         self._lines: set[SourceLine] = set()
 
     def warn(self, line: SourceLine, say: Callable[[], str]) -> None:
-        """Warn of a read by a line, unless it was warned of before; ``say`` gives the words."""
+        """Warn of a read by a line, unless it was warned of before; ``say`` returns the text."""
         if line in self._lines:
             return
         self._lines.add(line)
         text = f"{say()}; it reads zeros there (said once per line)"
-        # The kernel's line, as Python shows where a warning comes from.
+        # The warning's location is the kernel's line.
         warnings.warn_explicit(text, OutOfBoundsWarning, line.file or "<kernel>", line.line)

@@ -1,8 +1,8 @@
-"""Gathers of which an axis is contiguous: whole rows are copied, not elements.
+"""Gathers with a contiguous axis: whole rows are copied, not elements.
 
-An embedding or a paged cache names rows by data and reads each from end to end. All windows of a
-row's length over the buffer are one overlapping view, and a row is one index into it. That rows
-are contiguous is known beforehand, or seen in the addresses (:func:`rows_along`).
+An embedding or a paged cache selects rows by data and reads each whole. All windows of a row's
+length over the buffer form one overlapping view, and a row is one index into it. That rows are
+contiguous is known beforehand, or found in the addresses (:func:`rows_along`).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class GatheredRows:
         return GatheredRows(site, offset, Predicate(site.access.shape, active), length)
 
     def locate(self, frame: Frame) -> tuple[Array, Array, Array] | None:
-        """Return a view of every window, which of them each row is, and which rows are active.
+        """Return a view of all windows, the window of each row, and which rows are active.
 
-        None if the rows are not aligned with each other, or are active in part.
+        None if the rows are not aligned with each other, or are partly active.
 
         Raises:
             OutOfBoundsError: An active row is not inside the buffer.
@@ -89,7 +89,7 @@ class GatheredRows:
 def _windows(
     site: AccessSite, frame: Frame, starts: Array, length: int
 ) -> tuple[Array, Array] | None:
-    """Return a view of every window of a length, and which of them begin at the bytes ``starts``.
+    """Return a view of all windows of a length, and those that begin at the bytes ``starts``.
 
     None if they are not aligned with each other.
 
@@ -112,16 +112,16 @@ def _windows(
 
 
 _SHORTEST = 8
-"""Elements of a row below which it is no quicker than by itself."""
+"""The length of rows below which gathering elements is as fast."""
 
 
 def rows_along(
     axis: int, site: AccessSite, frame: Frame, offsets: Array, active: Array
 ) -> tuple[Array, Array, Array] | None:
-    """Return what :meth:`GatheredRows.locate` does, for the rows that addresses make along an axis.
+    """Return what :meth:`GatheredRows.locate` does, for rows of addresses along an axis.
 
-    None if they make none there, or if rows are active in part. The rows have the axes of the
-    addresses without that one.
+    None if the addresses form no rows there, or if rows are partly active. The rows have the axes
+    of the addresses without that one.
 
     Raises:
         OutOfBoundsError: An active row is not inside the buffer.
@@ -130,7 +130,7 @@ def rows_along(
     if length < _SHORTEST:
         return None
     moved, held = np.moveaxis(offsets, axis, -1), np.moveaxis(active, axis, -1)
-    # The first rows alone refute most candidates.
+    # The first rows alone rule out most candidates.
     if not all(
         (part[..., 1:] - part[..., :-1] == site.itemsize).all() for part in (moved[:1, :1], moved)
     ):
@@ -145,7 +145,7 @@ def rows_along(
 def _rows_of_mask(
     mask: Predicate, last: int, width: int
 ) -> tuple[dict[tuple[int, ...], Array], int | None]:
-    """Return the mask's terms over rows, and how many elements of a row it lets through."""
+    """Return the mask's terms over rows, and how many elements of a row it permits."""
     terms: dict[tuple[int, ...], Array] = {}
     length = width
     for dims, array in mask.terms.items():

@@ -1,4 +1,4 @@
-"""One access of a plan: the geometry of each chunk and iteration, found once and kept."""
+"""One access of a plan: the geometry of each chunk and iteration, computed once and kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_KEPT_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunks:
-    """How a group's programs are cut: chunk ``i`` is ``bounds[i]`` to ``bounds[i + 1]``."""
+    """The chunks of a group's programs: chunk ``i`` is ``bounds[i]`` to ``bounds[i + 1]``."""
 
     bounds: tuple[int, ...]
     program_ids: Array
@@ -51,7 +51,7 @@ class Chunks:
 
 
 class AccessSite:
-    """One access of a trace: finds the geometry for the chunk and iterations of a frame."""
+    """One access of a trace: computes the geometry for a frame's chunk and iterations."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class AccessSite:
         self.fixed = not self._advance and not self._classes
 
     def _without_advance(self, offset: Separable) -> Separable:
-        """Return the offset less the terms that only add a number per iteration; keep those."""
+        """Return the offset without terms that only add a number per iteration; keep those."""
         rest: dict[tuple[int, ...], Array] = {}
         for dims, array in offset.terms.items():
             if len(dims) == 1 and is_loop(dims[0]):
@@ -93,7 +93,7 @@ class AccessSite:
         return Separable(offset.shape, offset.const, rest)
 
     def _loop_classes(self) -> list[tuple[int, list[int]]]:
-        """Return per loop a class per iteration; iterations of one class share a geometry."""
+        """Return per loop the class of each iteration; iterations of one class share a geometry."""
         classes: dict[int, list[int]] = {}
         for dims, array in self._offset.terms.items():
             for where, dim in enumerate(dims):
@@ -138,14 +138,14 @@ class AccessSite:
         return found
 
     def origin(self, frame: Frame) -> int:
-        """Return the byte in the buffer that the geometry's offsets count from."""
+        """Return the byte in the buffer to which the geometry's offsets are relative."""
         origin = frame.origin[self.param]
         for loop, steps in self._advance:
             origin += steps[frame.iterations[loop]]
         return origin
 
     def at(self, tensor: Tensor, frame: Frame) -> Tensor:
-        """Return the tensor in the frame's iterations, for the programs of its chunk."""
+        """Return the tensor for the frame's iterations and the programs of its chunk."""
         return at_frame(tensor, frame, self.chunks)
 
     def dense(self, frame: Frame) -> tuple[Array, Array]:
@@ -188,7 +188,7 @@ class AccessSite:
         return OutOfBoundsError(f"{self.leaves_memory(frame)}; mask the {self.op}{instead}")
 
     def leaves_memory(self, frame: Frame) -> str:
-        """Return in words what the first element outside the buffer is, in program order."""
+        """Return the text that names the first element outside the buffer, in program order."""
         buffer = frame.pointers[self.param].buffer
         offsets, active = self.dense(frame)
         shape = (frame.num_programs, *self.access.shape)
@@ -206,30 +206,30 @@ class AccessSite:
         )
 
     def misaligned(self) -> UnsupportedOpError:
-        """Return the error of an atomic on bytes that are no whole elements of the tensor."""
+        """Return the error of an atomic on bytes that are not aligned to elements of the tensor."""
         return UnsupportedOpError(
             f"tt.{self.op} at {self.line} {self.verb} {self.itemsize} bytes at addresses that are "
-            f"no multiple of {self.itemsize}; align the tensor"
+            f"not multiples of {self.itemsize}; align the tensor"
         )
 
     @property
     def op(self) -> str:
-        """How errors name the access."""
+        """The name of the access in errors."""
         return self.atomic or ("store" if self.is_store else "load")
 
     @property
     def verb(self) -> str:
-        """What errors say that it does."""
+        """The verb of the access in errors."""
         return "updates" if self.atomic else "writes" if self.is_store else "reads"
 
 
 def atomic_name(command: Atomic) -> str:
-    """Return how errors name an atomic."""
+    """Return the name of an atomic in errors."""
     return "atomic_cas" if command.kind == "cas" else "atomic_rmw"
 
 
 def at_frame(tensor: Tensor, frame: Frame, chunks: Chunks) -> Tensor:
-    """Return the tensor in the frame's iterations, for the programs of its chunk."""
+    """Return the tensor for the frame's iterations and the programs of its chunk."""
     start, end = chunks.bounds[frame.chunk], chunks.bounds[frame.chunk + 1]
     for dim in tensor.dims:
         if is_loop(dim):

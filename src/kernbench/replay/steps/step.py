@@ -16,11 +16,11 @@ Array = npt.NDArray[Any]
 Step = Callable[[Frame], None]
 
 _KEPT_BYTES = 8 << 20
-"""Bytes of known tensors that one step keeps as data."""
+"""The most bytes of known tensors that one step keeps as data."""
 
 
 class Materialise:
-    """A step that turns a tensor which phase 1 knows into data, kept per chunk and iteration."""
+    """A step that turns a tensor that phase 1 knows into data, kept per chunk and iteration."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Materialise:
 
 
 def calling(function: Callable[..., Array], inputs: tuple[int, ...], target: int) -> Step:
-    """Return the step that puts ``function`` of some slots into another."""
+    """Return the step that computes ``function`` of some slots into another."""
     if len(inputs) == 1:
         (one,) = inputs
 
@@ -79,7 +79,7 @@ def calling(function: Callable[..., Array], inputs: tuple[int, ...], target: int
 
 
 def freeing(slots: tuple[int, ...]) -> Step:
-    """Return the step that drops values that are not read again."""
+    """Return the step that frees values that are not read again."""
 
     def step(frame: Frame) -> None:
         for slot in slots:
@@ -101,7 +101,7 @@ def looping(
             iterations[loop_id] = iteration
             for inner in body:
                 inner(frame)
-            # All at once: a loop may swap what it carries.
+            # All at once: a loop may swap the values that it carries.
             new = [values[yielded] for _, _, yielded, _ in moves]
             for (_, arg, _, _), value in zip(moves, new, strict=True):
                 values[arg] = value

@@ -1,8 +1,8 @@
 """Bessel functions of integer order, to the last bits of float64.
 
 They are computed in the machine's extended floats: below ``_FAR`` by Miller's backward recurrence
-and Neumann's series, above by Hankel's asymptotic series, and beside a zero by the Taylor series
-there, since near a zero few of the other series' bits are left.
+and Neumann's series, above by Hankel's asymptotic series, and near a zero by the Taylor series
+there, since near a zero the other series lose most of their bits.
 Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 9.1.1, 9.1.27, 9.1.88, 9.1.89,
 9.2.5 to 9.2.10, 9.6.10, 9.7.1 and 9.12.
 """
@@ -22,15 +22,15 @@ _WIDE = np.longdouble
 _PI = _WIDE("3.14159265358979323846264338327950288")
 _EULER = _WIDE("0.577215664901532860606512090082402431")
 _FAR = 20.0
-"""Where Hankel's series, whose smallest term is ``exp(-2 * x)``, has every bit."""
+"""From where on Hankel's series, whose smallest term is ``exp(-2 * x)``, is exact to all bits."""
 _FAR_GROWING = 30.0
 _TERMS = 40
 _SMALL = 1e-10
-"""Where the first term of every series has every bit of float64."""
+"""Below this, the first term of every series has all bits of float64."""
 _BESIDE = 0.01
 _TAYLOR_TERMS = 12
 
-# By function and order: zeros below 8 as a float and what it lacks, and the slopes there.
+# By function and order: zeros below 8 as a float and its remainder, and the slopes there.
 _ZEROS = {
     ("j", 0): (
         (2.404825557695773, -1.176691651530894e-16, -0.5191474972894667),
@@ -54,7 +54,7 @@ _ZEROS = {
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Both functions of orders 0 and 1, and the first one of the order asked for."""
+    """Both functions of orders 0 and 1, and the first one of the requested order."""
 
     j: tuple[Array, Array]
     y: tuple[Array, Array]
@@ -86,7 +86,7 @@ def _of_magnitude(
     at_infinity: float = 0.0,
     odd_orders_are_odd: bool = False,
 ) -> Array:
-    """Return a function of finite positive numbers at ``abs(x)``, elsewhere what it tends to."""
+    """Return a function of finite positive numbers at ``abs(x)``, and its limits elsewhere."""
     order, x = np.broadcast_arrays(order.astype(np.int64), x)
     found = np.full(x.shape, np.nan, _WIDE)
     wide = np.abs(x.astype(_WIDE))
@@ -143,7 +143,7 @@ def _second_kinds(x: Array) -> tuple[Array, Array]:
 
 
 def _recur_upward(order: Array, x: Array, first: Array, second: Array) -> Array:
-    """Return the functions of an order from those of orders 0 and 1; what overflows stays so."""
+    """Return the functions of an order from those of orders 0 and 1; overflows stay infinite."""
     found = np.where(order == 0, first, second)
     below, here = first, second
     for index in range(1, int(order.max(initial=0))):
@@ -156,11 +156,11 @@ def _recur_upward(order: Array, x: Array, first: Array, second: Array) -> Array:
 
 
 def _recur_downward(order: Array, x: Array) -> _Pairs:
-    """Return all from a recurrence down from an order so high that ``J`` is nothing there."""
+    """Return all by a downward recurrence from an order so high that ``J`` vanishes there."""
     largest = max(float(order.max()), float(x.max()))
     start = int(largest + 80 + 15 * largest ** (1 / 3)) // 2 * 2
     above, here = np.zeros_like(x), np.ones_like(x)
-    # What 1 is, the two series of Neumann's, and the order asked for; all of one unknown scale.
+    # The series of 1, Neumann's two series, and the requested order; all to one unknown scale.
     sums = np.zeros((4, *x.shape), _WIDE)
     for index in range(start, 0, -1):
         half, is_odd = divmod(index, 2)
@@ -222,7 +222,7 @@ def _hankel(order: int, x: Array) -> tuple[Array, Array]:
     signed = [sign * term for sign, term in zip(signs, terms, strict=True)]
     p, q = sum(signed[0::2], np.zeros_like(x)), sum(signed[1::2], np.zeros_like(x))
     sine, cosine = np.sin(x), np.cos(x)
-    # Times the root of two: x less a quarter of pi, and another half of pi for order 1.
+    # Times the square root of 2: x less pi/4, and less another pi/2 for order 1.
     turned = (cosine + sine, sine - cosine) if order == 0 else (sine - cosine, -sine - cosine)
     scale = 1 / np.sqrt(_PI * x)
     return scale * (p * turned[0] - q * turned[1]), scale * (p * turned[1] + q * turned[0])

@@ -1,8 +1,8 @@
 """Functions of CUDA's math library by symbol, such as ``__nv_tanhf``, on numpy arrays.
 
-A symbol is a stem, and for float32 an ``f`` behind it. Arguments and results have the types of the
-symbol: float32 or float64, int32 or int64 (numpy's, so unsigned ones come as signed bits).
-Source: NVIDIA, "Libdevice User's Guide"; what differs from C's math library is said there.
+A symbol is a stem, with a suffix ``f`` for float32. Arguments and results have the types of the
+symbol: float32 or float64, int32 or int64 (numpy's, so unsigned values come as signed bits).
+Source: NVIDIA, "Libdevice User's Guide", also for differences from C's math library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NORMAL = NormalDist()
 
 
 def find_function(symbol: str, result: np.dtype[Any], where: str) -> Function:
-    """Return what computes a symbol; its result has the element type ``result``.
+    """Return the function that computes a symbol; its result has the element type ``result``.
 
     Raises:
         UnsupportedOpError: No such function is known; ``where`` is the line that calls it.
@@ -48,7 +48,7 @@ def find_function(symbol: str, result: np.dtype[Any], where: str) -> Function:
     )
 
 
-# Operations of float32 and float64 by their letters, and the direction they are rounded in.
+# Operations of float32 and float64 by their letters, with the rounding direction.
 _DIRECTED = re.compile(rf"(?:[fd]({'|'.join(OPERATIONS)})|fmaf?)_(r[nzud])")
 
 
@@ -81,7 +81,7 @@ def _of_type(function: Function, result: np.dtype[Any]) -> Function:
 
 
 def _each(function: Callable[..., float]) -> Function:
-    """Return a function of Python's floats applied to every element; for rare functions."""
+    """Return a function that applies one of Python floats to every element; for rare functions."""
 
     def guarded(*values: float) -> float:
         try:
@@ -124,7 +124,7 @@ def _erfc_inverse(x: float) -> float:
 
 
 def _erfc_scaled(x: float) -> float:
-    """``exp(x*x) * erfc(x)``, which neither factor can be computed for where x is large."""
+    """``exp(x*x) * erfc(x)``, whose factors overflow and underflow for large x."""
     if x < 10:
         return math.exp(x * x) * math.erfc(x)
     # The continued fraction of erfc, from the inside out.
@@ -201,7 +201,7 @@ def _high_half(a: Array, b: Array) -> Array:
     if a.dtype.itemsize == 4:
         return ((a.astype(np.int64) * b.astype(np.int64)) >> 32).astype(a.dtype)
     unsigned = mul_high(_bits(a), _bits(b)).view(a.dtype)
-    # Two's complement: a negative factor counts 2**64 too much.
+    # Two's complement: read as unsigned, a negative factor is 2**64 too large.
     return np.asarray(unsigned - np.where(a < 0, b, 0) - np.where(b < 0, a, 0))
 
 
@@ -226,13 +226,13 @@ def _mean_up(a: Array, b: Array) -> Array:
 
 
 def _distance(a: Array, b: Array, more: Array) -> Array:
-    """``abs(a - b) + more`` modulo 2**32; whether ``a`` and ``b`` are signed, their type says."""
+    """``abs(a - b) + more`` modulo 2**32; signed or unsigned by the type of ``a`` and ``b``."""
     distance = np.absolute(a.astype(np.int64) - b.astype(np.int64))
     return distance.astype(np.uint32) + _bits(more)
 
 
 def _picked_bytes(a: Array, b: Array, selector: Array) -> Array:
-    """Four of the eight bytes of ``b`` above ``a``; the fourth bit of a selector counts nothing."""
+    """Four of the eight bytes of ``b`` above ``a``; the fourth bit of a selector is ignored."""
     both = _bits(a).astype(np.uint64) | (_bits(b).astype(np.uint64) << np.uint64(32))
     found = np.zeros(both.shape, np.uint64)
     for place in range(4):
@@ -251,9 +251,9 @@ _HIGH_WORD = np.uint64(0xFFFFFFFF00000000)
 
 
 def _reciprocal_of_high_word(x: Array) -> Array:
-    """One over a float64's high word, as a high word; numbers below the normal ones are zero.
+    """The reciprocal of a float64's high word, as a high word; subnormal numbers are zero.
 
-    Source: PTX ISA, ``rcp.approx.ftz.f64``, which leaves the last bit of the high word open.
+    Source: PTX ISA, ``rcp.approx.ftz.f64``, which does not specify the last bit of the high word.
     """
     flushed = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0, x), x)
     found = np.reciprocal((flushed.view(np.uint64) & _HIGH_WORD).view(np.float64))
@@ -284,7 +284,7 @@ def _conversion(source: str, target: str, mode: str) -> Function:
 
 
 def _to_integer(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Return whole numbers as integers, as a conversion does."""
+    """Return whole numbers as integers, out of range as a conversion does."""
     return to_integers(x, dtype, is_signed=dtype.kind == "i")
 
 
@@ -296,7 +296,7 @@ def _to_float(x: Array, dtype: np.dtype[Any], mode: str) -> Array:
     if x.dtype.kind == "f":
         above, below = found > x, found < x
     else:
-        # Exact in Python's integers: a float next to 2**64 is not an integer of 64 bits.
+        # Exact, by Python's integers: a float near 2**64 may not fit in 64 bits.
         error = np.frompyfunc(lambda f, i: (int(f) > i) - (int(f) < i), 2, 1)(found, x)
         above, below = error.astype(np.int8) > 0, error.astype(np.int8) < 0
     down = above & ((mode == "rd") | ((mode == "rz") & (found > 0)))

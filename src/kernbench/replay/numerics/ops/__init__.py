@@ -1,1 +1,1 @@
-"""What each operation computes: a table per dialect, by the name of its module in kernel_ir/ops."""
+"""What each operation computes: a table per dialect, named like its module in kernel_ir/ops."""

@@ -15,14 +15,14 @@ from kernbench.replay.numerics.ops.registry import Numeric, on_floats, on_unsign
 Array = npt.NDArray[Any]
 
 _BRANCHING = 2048
-"""Elements below which ``np.where`` is faster."""
+"""The number of elements below which ``np.where`` is faster."""
 
 
 def select(condition: Array, a: Array, b: Array) -> Array:
-    """Return ``a`` where the condition holds, else ``b``; all of one element type.
+    """Return ``a`` where the condition holds, otherwise ``b``; both of one element type.
 
-    ``np.where`` branches per element, and a condition that is data is hard to predict: choosing by
-    bits is up to ten times as fast on large tiles.
+    ``np.where`` branches per element, and conditions that are data are hard to predict: bitwise
+    selection is up to ten times as fast on large tiles.
     """
     shape = np.broadcast_shapes(condition.shape, a.shape, b.shape)
     if math.prod(shape) < _BRANCHING:

@@ -1,4 +1,4 @@
-"""``tt.gather`` and ``tt.histogram`` on arrays: elements chosen, and counted, by what they hold."""
+"""``tt.gather`` and ``tt.histogram`` on arrays."""
 
 from __future__ import annotations
 

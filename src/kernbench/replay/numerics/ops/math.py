@@ -29,7 +29,7 @@ def _round_half_away(x: Array) -> Array:
 
 
 def _per_element(function: Callable[..., float]) -> Function:
-    """Return a Python function of floats applied to every element, for rare operations."""
+    """Return a function that applies one of Python floats to every element; for rare operations."""
     vectorised = np.frompyfunc(function, function.__code__.co_argcount, 1)
 
     def apply(*arrays: Array) -> Array:
@@ -115,11 +115,11 @@ FUNCTIONS: dict[str, Function] = {
     "math.roundeven": np.rint,
     "math.fma": fma,
 }
-"""Of float32 and float64."""
+"""The functions of float32 and float64."""
 
 TABLE: dict[str, Numeric] = {
     **{name: on_floats(function) for name, function in FUNCTIONS.items()},
-    # Rounded once more: to odd first, else it would be rounded twice.
+    # Rounded again to the narrow type: to odd first, otherwise it would be rounded twice.
     "math.fma": on_floats(fma, to_narrow=fma_to_odd),
     "math.absf": plain(np.absolute),
     "math.absi": plain(np.absolute),

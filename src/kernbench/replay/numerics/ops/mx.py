@@ -1,8 +1,8 @@
-"""Block-scaled ("mx") operands: small elements, with a scale for every few along one axis.
+"""Block-scaled ("mx") operands: small elements, with a scale per block along one axis.
 
-Source: OCP Microscaling Formats (MX) Specification 1.0; and what Triton makes of ``tt.dot_scaled``
-where the machine has no engine for it: elements and scales become bfloat16 or float16 numbers and
-are multiplied as those.
+Source: OCP Microscaling Formats (MX) Specification 1.0; and Triton's lowering of ``tt.dot_scaled``
+for machines without an engine for it: elements and scales become bfloat16 or float16 numbers, which
+are multiplied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _build_decode(command: Math) -> Callable[..., Array]:
     """Return the function from elements (and scales) to numbers, for ``tt.mx_decode``."""
     attrs = command.attrs
     element, result = str(attrs["elements"]), command.dst.dtype.numpy
-    # One axis more: the programs'.
+    # One more axis: that of programs.
     axis, packed = 1 + int(attrs["axis"]), 1 + int(attrs["packed_axis"])
     length = command.dst.shape[axis - 1]
     shape = command.inputs[0].shape

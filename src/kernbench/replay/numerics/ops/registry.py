@@ -1,4 +1,4 @@
-"""How an operation is computed, as the tables of the dialects say it."""
+"""The entries of the dialects' tables: how an operation is computed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kernbench.replay.numerics.halves import convert_into, narrow, widen
 
 Array = npt.NDArray[Any]
 Function = Callable[..., Array]
-"""From the inputs' arrays ``[programs, *tile]`` to the result's."""
+"""A function from the inputs' arrays ``[programs, *tile]`` to the result's."""
 Into = Callable[..., Any]
-"""The same, which writes into the keyword ``out``; that may share memory with the inputs."""
+"""Likewise, but it writes into the keyword ``out``, which may share memory with the inputs."""
 
 
 class Seen(enum.Enum):
-    """What the function of an operation gets to see of its operands."""
+    """How the function of an operation sees its operands."""
 
     AS_THEY_ARE = enum.auto()
     IN_FLOAT32 = enum.auto()
     """Floats narrower than float32 are widened, and the result is rounded."""
     AS_UNSIGNED = enum.auto()
-    """The bits as unsigned numbers; TTIR's integers are signless."""
+    """Integers are reinterpreted as unsigned; TTIR's integers are signless."""
 
 
 def _needs_a_temporary(command: Math) -> Into | None:
@@ -42,18 +42,18 @@ class Numeric:
 
     build: Callable[[Math], Function]
     build_into: Callable[[Math], Into | None] = _needs_a_temporary
-    """Returns None where the result cannot be written in place."""
+    """Returns None if the result cannot be written in place."""
     seen: Seen = Seen.AS_THEY_ARE
     combine: np.ufunc | None = None
-    """What numpy reduces and scans with where this operation combines."""
+    """The numpy ufunc for reductions and scans that combine by this operation."""
     moves: bool = False
-    """Whether it only renames, reshapes or moves elements, so that shapes are its own affair."""
+    """Whether it only renames, reshapes or moves elements, so that it handles shapes itself."""
     may_share: bool = False
     """Whether the result may share its input's memory."""
 
 
 def plain(function: Function, *, combine: np.ufunc | None = None) -> Numeric:
-    """Return an operation that one function computes on every element type it takes."""
+    """Return an operation that one function computes for all of its element types."""
     into = function if isinstance(function, np.ufunc) else None
     return Numeric(build=lambda _: function, build_into=lambda _: into, combine=combine)
 
@@ -61,9 +61,9 @@ def plain(function: Function, *, combine: np.ufunc | None = None) -> Numeric:
 def on_floats(
     function: Function, *, to_narrow: Function | None = None, combine: np.ufunc | None = None
 ) -> Numeric:
-    """Return an operation on floats, which is computed in float32 on narrower types.
+    """Return an operation on floats, computed in float32 for narrower types.
 
-    ``to_narrow`` computes there what is rounded once more, where that has to be known.
+    ``to_narrow`` replaces it there if it must know that its result is rounded again.
     """
     wide = to_narrow or function
     into = function if isinstance(function, np.ufunc) else None
@@ -80,7 +80,7 @@ def on_floats(
 
 
 def on_unsigned(function: Function, *, combine: np.ufunc | None = None) -> Numeric:
-    """Return an operation on integers that looks at their bits as unsigned."""
+    """Return an operation on integers that reinterprets their bits as unsigned."""
 
     def build(command: Math) -> Function:
         result = command.dst.dtype.numpy
@@ -95,7 +95,7 @@ def on_unsigned(function: Function, *, combine: np.ufunc | None = None) -> Numer
 
 
 def in_float32(wide: Function, dst: DType, function: Function | None = None) -> Function:
-    """Return what computes in float32 and rounds; on wider types, ``function`` as it is."""
+    """Return a function that computes in float32 and rounds; for wider types, the original."""
     if not is_narrow(dst):
         return function or wide
     result = dst.numpy

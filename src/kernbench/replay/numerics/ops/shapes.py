@@ -1,6 +1,6 @@
 """Operations that rename, reshape or move the elements of a tile.
 
-Values may have length 1 along an axis whose elements are all the same, so a splat or a broadcast
+Values may have length 1 along an axis whose elements are all equal, so a splat or a broadcast
 copies nothing.
 """
 
@@ -20,7 +20,7 @@ Function = Callable[..., Array]
 
 
 def full(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the value with every tile axis at its real length."""
+    """Return the value with every tile axis at its full length."""
     if array.shape[1:] == shape:
         return array
     return np.broadcast_to(array, (array.shape[0], *shape))

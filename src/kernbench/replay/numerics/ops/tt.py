@@ -1,4 +1,4 @@
-"""The ``tt`` dialect's functions of elements: exact divisions, clamps, libdevice, casts."""
+"""The ``tt`` dialect's elementwise functions: exact divisions, clamps, libdevice, casts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _clamp(command: Math) -> Function:
 
 
 def _extern(command: Math) -> Function:
-    """Look a libdevice symbol up; on narrow types it is computed in float32."""
+    """Look up a libdevice symbol; for narrow types it is computed in float32."""
     symbol, dst = str(command.attrs.get("symbol", "")), command.dst.dtype
     computed_in = np.dtype(np.float32) if conversions.is_narrow(dst) else dst.numpy
     return in_float32(find_function(symbol, computed_in, str(command.line)), dst)
