@@ -46,7 +46,7 @@ def adr_marks(tree: ast.AST) -> Iterator[str]:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr == "adr"
         ):
-            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+            yield from (str(arg.value) for arg in node.args if isinstance(arg, ast.Constant))
 
 
 def marks() -> dict[str, set[str]]:

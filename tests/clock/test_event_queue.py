@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -38,13 +39,17 @@ def test_events_that_move_happen_in_the_order_of_a_list_that_is_sorted(seed: int
     queue, expected = EventQueue(), SortedEvents()
     timers: list[Timer] = []
     happened: list[tuple[int, int]] = []
+
+    def note(name: int, _: object) -> None:
+        happened.append((int(queue.now), name))
+
     for _ in range(chance.randrange(300)):
         now_ps = int(queue.now)
         kind = chance.random()
         if kind < 0.5 or not timers:
             delay_ps, name = chance.randrange(6), len(timers)
             timers.append(Timer(queue, delay_ps))
-            timers[-1].when_done(lambda _, name=name: happened.append((int(queue.now), name)))
+            timers[-1].when_done(partial(note, name))
             expected.ends_ps[name] = now_ps + delay_ps
         elif kind < 0.85:
             # One that has happened, or is cancelled already, stays as it is.

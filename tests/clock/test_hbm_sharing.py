@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -29,21 +30,22 @@ def run(jobs: list[Job]) -> list[list[int]]:
     sharing = HbmSharing(simulation)
     ends: dict[tuple[int, int], int] = {}
 
-    def begin(number: int, job: Job) -> None:
+    def end(key: tuple[int, int], _: object) -> None:
+        ends[key] = simulation.now_ps
+
+    def begin(number: int, job: Job, _: object) -> None:
         now = simulation.now_ps
         shares = []
         for part, (sip, demand, work) in enumerate(job.parts):
             handle = Handle(simulation.env)
             handle.end_after(work)
-            handle.callbacks.append(
-                lambda _, key=(number, part): ends.update({key: simulation.now_ps})
-            )
+            handle.callbacks.append(partial(end, (number, part)))
             shares.append(Share(sip, demand, handle, work, now + work))
         sharing.begin(Flow(shares, now))
 
     for number, job in enumerate(jobs):
         timer = simulation.timer(job.start_ps)
-        timer.callbacks.append(lambda _, number=number, job=job: begin(number, job))
+        timer.callbacks.append(partial(begin, number, job))
     simulation.drain()
     return [
         [ends[number, part] for part in range(len(job.parts))] for number, job in enumerate(jobs)

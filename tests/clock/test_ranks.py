@@ -53,7 +53,7 @@ def test_every_rank_sees_its_own_waits_add_up_and_time_never_falls(delays: list[
         simulation.start_rank(
             rank,
             lambda rank=rank: body(rank),  # type: ignore[misc]
-            lambda rank: ended.setdefault(rank.rank_id, simulation.now_ps),
+            lambda rank: ended.update({rank.rank_id: simulation.now_ps}),
         )
     simulation.drain()
     assert clock == sorted(clock)

@@ -141,7 +141,7 @@ def test_gather_and_scatter_move_every_part_between_its_rank_and_any_root(
         [rank if chunk == rank else None for chunk in range(n)] for rank in range(n)
     ]
     assert execute(build("gather", algorithm, n, size, 4, root), own)[root] == whole
-    start = [whole if rank == root else [None] * n for rank in range(n)]
+    start: list[list[Value]] = [whole if rank == root else [None] * n for rank in range(n)]
     final = execute(build("scatter", algorithm, n, size, 4, root), start)
     assert [final[rank][rank] for rank in range(n)] == whole
 

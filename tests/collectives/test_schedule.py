@@ -45,10 +45,8 @@ def test_a_long_plan_is_printed_up_to_a_limit() -> None:
 def one_step(**changes: object) -> Schedule:
     """Return a plan of one step, 0->1 and 1->2 of three ranks, with changed arrays."""
     arrays = {"src": [0, 1], "dst": [1, 2], "chunk": [0, 1]}
-    step = Step(
-        **{name: np.array(changes.get(name, given), np.int32) for name, given in arrays.items()},
-        reduce=False,
-    )
+    changed = [np.array(changes.get(name, given), np.int32) for name, given in arrays.items()]
+    step = Step(changed[0], changed[1], changed[2], reduce=False)
     plan = build("all_reduce", "ring", 3, 9, 4)
     return dataclasses.replace(plan, steps=(step,))
 

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,9 @@ MINE = f"planted + (pid * {GRID[1]} + qid) * {PART}"
 LANES = "m = tl.arange(0, 32)"
 
 
-def swapped(before: tuple[str, ...], wrong: str, right: str, after: tuple[str, ...]) -> Any:
+def swapped(
+    before: tuple[str, ...], wrong: str, right: str, after: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return lines that differ in one."""
     return (*before, wrong, *after), (*before, right, *after)
 

@@ -17,13 +17,13 @@ from kernbench import errors
 
 
 @triton.jit
-def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)
 
 
 @triton.jit
-def greedy_kernel(x_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def greedy_kernel(x_ptr, BLOCK: tl.constexpr):
     rows = tl.arange(0, BLOCK)
     tile = tl.load(x_ptr + rows[:, None] * BLOCK + rows[None, :])
     acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)

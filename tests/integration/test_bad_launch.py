@@ -21,7 +21,7 @@ from tests.programs import PROGRAMS
 
 
 @triton.jit
-def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n), mask=at < n)
 
@@ -139,7 +139,7 @@ def test_triton_is_its_own_again_after_the_run() -> None:
 
 
 @triton.jit
-def broken_kernel(x_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def broken_kernel(x_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(x_ptr + at, misspelled)  # type: ignore[name-defined]  # noqa: F821
 

@@ -16,7 +16,7 @@ SIP = load_machine("h100-sxm", 1).sip_at(0)
 def time_ps(name: str, kernel: Any, build: Any, grid: tuple[int, ...], **options: Any) -> int:
     """Return how long a launch takes without data, after one that warms nothing but the host."""
     with RuntimeContext(machine="h100-sxm", data=False) as torch:
-        handle = torch.launch(name, kernel, *build(torch), grid=grid, **options)
+        handle: Any = torch.launch(name, kernel, *build(torch), grid=grid, **options)
         torch.wait(handle)
         return int(handle.end_ps - handle.start_ps)
 

@@ -40,7 +40,7 @@ class LiveLauncher(ExecutingLauncher):
     ) -> None:
         floats = [param.type.is_float for param in binary.module.kernel.params]
         ints = {i: a for i, a in enumerate(args) if isinstance(a, int) and not floats[i]}
-        options = {"num_warps": binary.num_warps, "num_stages": binary.num_stages}
+        options: dict[str, Any] = {"num_warps": binary.num_warps, "num_stages": binary.num_stages}
         with pytest.raises(NeedsDataError):
             evaluate(binary.module, grid, ints, **options)
         params = [PointerArg(a.buffer) if isinstance(a, Tensor) else a for a in args]
@@ -283,8 +283,8 @@ def test_pointers_may_be_loaded(device: LiveLauncher) -> None:
     ]
     where = device.tensor(np.array(sizes, np.int32))
     kernels.grouped_matmul[(4,)](*columns, where, 3, 0, BM=16, BN=16, BK=16)
-    for a, b, c in tensors:
-        expected = a.numpy().astype(np.float32) @ b.numpy().astype(np.float32)
+    for x, y, c in tensors:
+        expected = x.numpy().astype(np.float32) @ y.numpy().astype(np.float32)
         np.testing.assert_array_equal(c.numpy(), expected.astype(np.float16))
     assert -1 in written_params(device.binary.module)
     reached = {pointer.buffer.address for pointer in device.done.reached}
@@ -371,7 +371,8 @@ def test_an_access_outside_of_its_tensor_names_it(device: LiveLauncher) -> None:
 def test_a_parameter_that_is_no_tensor_is_refused_where_it_is_used(device: LiveLauncher) -> None:
     index, x, out = device.tensor(np.array([1], np.int32)), device.zeros(8), device.zeros(1)
     kernels.far_load[(1,)](index, x, out)
-    module, params = device.binary.module, [PointerArg(index.buffer), 5, PointerArg(out.buffer)]
+    module = device.binary.module
+    params: list[Any] = [PointerArg(index.buffer), 5, PointerArg(out.buffer)]
     with pytest.raises(UsageError, match="parameter 1, which must be a tensor, but got 5"):
         InterleavedLaunch(
             module, (1, 1, 1), {}, params, device.memory.find, num_warps=4, num_stages=1

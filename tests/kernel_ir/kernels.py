@@ -343,7 +343,7 @@ def condloop(o, n, m):
             k = i * 2
         else:
             k = i + 100
-        tl.store(o + n + i, k.to(tl.float32))
+        tl.store(o + n + i, k.to(tl.float32))  # type: ignore[attr-defined]  # in Triton
 
 
 @triton.jit

@@ -145,7 +145,7 @@ def test_indices_that_were_loaded() -> None:
 
     links = rng.permutation(20).astype(np.int32)
     _, path = run("chase", (4,), links, np.zeros((4, 6), np.int32), 6)
-    at = np.arange(4)
+    at: Any = np.arange(4)
     for step in range(6):
         np.testing.assert_array_equal(path[:, step], at)
         at = links[at]

@@ -99,7 +99,7 @@ def gemm_trace(
     depth = np.arange(steps)[:, None] * block_k + np.arange(block_k) < k
     loop = loop_dim(0)
 
-    def mask(shape: tuple[int, int], terms: dict[tuple[int, ...], Any]) -> Predicate:
+    def mask(shape: tuple[int, ...], terms: dict[tuple[int, ...], Any]) -> Predicate:
         return Predicate(shape, {d: held for d, held in terms.items() if not held.all()})
 
     a = Tile(0, (block_m, block_k), float16)

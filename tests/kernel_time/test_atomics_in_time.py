@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ BLOCK = 256
 
 
 def tile_of(stride_bytes: int, programs: int) -> Access:
-    terms = {(axis_dim(0),): np.arange(BLOCK) * 4}
+    terms: dict[tuple[int, ...], Any] = {(axis_dim(0),): np.arange(BLOCK) * 4}
     if stride_bytes:
         terms[(PROGRAM,)] = np.arange(programs) * stride_bytes
     return Access(0, Separable((BLOCK,), 0, terms), float32)

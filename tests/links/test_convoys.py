@@ -39,8 +39,8 @@ def busiest_ps(machine: Machine, part_bytes: int) -> int:
     """Return how long the busiest link carries parts of every SIP for every other one."""
     every = np.arange(machine.num_sips)
     load = np.zeros(len(machine.links), dtype=np.int64)
-    for src in every:
-        for dst in every[every != src]:
+    for src in every.tolist():
+        for dst in every[every != src].tolist():
             load[list(machine.route(src, dst))] += 1
     times = [link.transfer_ps(part_bytes) for link in machine.links]
     return int((load * times).max())

@@ -91,7 +91,7 @@ def inputs(case: Case, dtype: str) -> tuple[list[Array], Array | None]:
 def test_attention_and_its_gradients(torch: Any, case: Case, dtype: str) -> None:
     arrays, mask = inputs(case, dtype)
     q, k, v, grad = map(torch.from_numpy, arrays)
-    options = {
+    options: dict[str, Any] = {
         "causal": case.causal,
         "query_offset": case.offset,
         "mask": None if mask is None else torch.from_numpy(mask),

@@ -212,8 +212,8 @@ def test_tensors_without_elements_launch_nothing(torch: Any) -> None:
     ("call", "message"),
     [
         (lambda t: ops.add(t.zeros(3), t.zeros(4)), r"shapes \(3,\) and \(4,\) do not broadcast"),
-        (lambda t: ops.add(t.zeros(3), "x"), "must be a tensor or a number, but got str"),
-        (lambda t: ops.add(t.zeros(3), np.zeros(3)), "but got ndarray"),
+        (lambda t: ops.add(t.zeros(3), "x"), "must be a tensor or a number, but got str"),  # type: ignore[arg-type]
+        (lambda t: ops.add(t.zeros(3), np.zeros(3)), "but got ndarray"),  # type: ignore[arg-type]
         (lambda t: ops.add_(t.zeros(3), t.zeros(2, 3)), "does not fit into a result of shape"),
         (lambda t: ops.add(t.zeros(3), 1, out=t.zeros(4, 1)), "does not fit into a result"),
         (lambda t: ops.add_(t.zeros(3, dtype="i32"), 0.5), "would lose its fraction"),
@@ -221,7 +221,7 @@ def test_tensors_without_elements_launch_nothing(torch: Any) -> None:
         (lambda t: ops.concat([]), "at least one tensor"),
         (lambda t: ops.concat([t.zeros(2, 3), t.zeros(3, 2)]), r"\(2, 3\) and .* \(3, 2\)"),
         (lambda t: ops.concat([t.zeros(2)], 1), "dim 1 does not exist"),
-        (lambda t: ops.fill(t.zeros(2), None), "must be a tensor or a number, but got NoneType"),
+        (lambda t: ops.fill(t.zeros(2), None), "must be a tensor or a number, but got NoneType"),  # type: ignore[arg-type]
     ],
 )
 def test_operands_that_do_not_fit_are_refused(torch: Any, call: Any, message: str) -> None:

@@ -40,7 +40,7 @@ def test_heads_are_split_and_joined(torch: Any, rotate: bool, biased: bool) -> N
     q = torch.empty(BATCH, SEQ, HEADS, WIDTH).transpose(1, 2)
     x = torch.from_numpy(fused)
     rotary = (torch.from_numpy(cos), torch.from_numpy(sin)) if rotate else None
-    options = {"rotary": rotary, "position": position}
+    options: dict[str, Any] = {"rotary": rotary, "position": position}
     added = None if bias is None else torch.from_numpy(bias)
     ops.split_heads(x, q, k, v, bias_E=added, **options)
 

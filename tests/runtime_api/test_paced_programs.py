@@ -263,7 +263,9 @@ def test_a_lock_in_shared_memory_is_waited_for_as_long_as_others_hold_it() -> No
 
     (launch,) = launches(on_ranks(1, body), "sum")
     # Each takes the lock, loads the count, then the sum; none of the three overlaps another's.
-    latency_ps = ceil_ps(load_machine("ahbm", 1).sip.cache.latency_ns * PS_PER_NS)
+    cache = load_machine("ahbm", 1).sip.cache
+    assert cache is not None
+    latency_ps = ceil_ps(cache.latency_ns * PS_PER_NS)
     assert launch.template.duration_ps > programs * 3 * latency_ps
 
 

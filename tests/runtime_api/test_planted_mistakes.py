@@ -99,9 +99,9 @@ EXCHANGES: dict[str, Case] = {
 }
 
 
-def rendezvous(a: Rank) -> None:
+def rendezvous(a: Rank) -> Any:
     memory = a.dist.symmetric_memory
-    memory.rendezvous(memory.empty(64, dtype="f32"))
+    return memory.rendezvous(memory.empty(64, dtype="f32"))
 
 
 def run(case: Case, planted: int) -> None:
@@ -118,7 +118,7 @@ def run(case: Case, planted: int) -> None:
 def errors_of(case: Case, planted: int) -> dict[int, Exception]:
     with pytest.raises(SpawnException) as caught:
         run(case, planted)
-    return caught.value.errors
+    return dict(caught.value.errors)
 
 
 @pytest.mark.adr("0121-D1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_a_poll_for_who_never_comes_ends_at_the_timeout(seconds: int | None) -> 
             while not work.is_completed():
                 pass
 
-    options = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
+    options: dict[str, Any] = {} if seconds is None else {"timeout": timedelta(seconds=seconds)}
     with pytest.raises(SpawnException) as caught:
         run(body, **options)
     for error in caught.value.exceptions:

@@ -348,4 +348,4 @@ def test_a_check_never_changes_a_number() -> None:
 
 def test_check_takes_true_or_false() -> None:
     with pytest.raises(errors.UsageError, match="'yes'"):
-        kernbench.RuntimeContext(machine="ahbm", ranks=1, check="yes")
+        kernbench.RuntimeContext(machine="ahbm", ranks=1, check="yes")  # type: ignore[arg-type]

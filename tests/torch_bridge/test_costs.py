@@ -189,7 +189,8 @@ def test_the_backward_of_attention_is_its_kernels_one_after_another() -> None:
     def work(context: RuntimeContext) -> None:
         made = [context.empty((1, 4, 256, 64), dtype=dtypes.bfloat16) for _ in range(5)]
         lse = context.empty((1, 4, 256), dtype=dtypes.float32)
-        ops.attention_backward(*made, lse, causal=True, query_offset=0)
+        grad, q, k, v, out = made
+        ops.attention_backward(grad, q, k, v, out, lse, causal=True, query_offset=0)
 
     own = launched(work)
     assert found.flops == sum(each.flops for each in own)

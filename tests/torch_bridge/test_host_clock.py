@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.runtime_api import RuntimeContext
+
 torch = pytest.importorskip("torch")
 
 from tests.torch_bridge.running import simulated  # noqa: E402
@@ -19,7 +21,7 @@ for _ in range(9):
 """
 
 
-def run(folder: Path, end: str) -> object:
+def run(folder: Path, end: str) -> RuntimeContext:
     path = folder / "program.py"
     path.write_text(PROGRAM.format(end=end))
     return simulated(path)

@@ -106,7 +106,7 @@ def errors_of(source: str, planted: int, backend: str) -> dict[int, Exception]:
         warnings.simplefilter("ignore")
         with pytest.raises(SpawnException) as caught:
             simulated("planted.py", backend, planted, source, nprocs=4)
-    return caught.value.errors
+    return dict(caught.value.errors)
 
 
 @pytest.mark.adr("0121-D1")

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from kernbench.errors import UsageError  # noqa: E402
-from kernbench.runtime_api import RuntimeContext  # noqa: E402
-from kernbench.torch_bridge.base.refusals import UnsupportedTorchError  # noqa: E402
-from tests.torch_bridge.running import PROGRAMS, simulated  # noqa: E402
+import torch
+
+from kernbench.errors import UsageError
+from kernbench.runtime_api import RuntimeContext
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
+from tests.torch_bridge.running import PROGRAMS, simulated
 
 
 def run(folder: Path, source: str, **options: object) -> RuntimeContext:

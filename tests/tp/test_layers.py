@@ -274,6 +274,8 @@ def test_a_run_without_data_has_the_shapes(on_ranks):
         h = column(x)
         y = row(h)
         grad_x = column.backward(row.backward(y))
+        assert column.weight_grad is not None
+        assert row.weight_grad is not None
         return h.shape, y.shape, grad_x.shape, column.weight_grad.shape, row.weight_grad.shape
 
     for shapes in on_ranks(4, body, data=False):

@@ -16,6 +16,8 @@ BENCH = Path(__file__).parents[2] / "benches" / "tp_from_scratch.py"
 @pytest.fixture(scope="module")
 def bench():
     spec = importlib.util.spec_from_file_location("tp_from_scratch", BENCH)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["tp_from_scratch"] = module
     spec.loader.exec_module(module)

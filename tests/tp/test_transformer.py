@@ -24,7 +24,7 @@ BERT = {"gated": False, "bias": True}
 
 
 def config_of(tp_size: int, **options: Any) -> TransformerConfig:
-    sizes = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_heads": HEADS}
+    sizes: dict[str, Any] = {"hidden_size": HIDDEN, "intermediate_size": INNER, "num_heads": HEADS}
     return TransformerConfig(
         **sizes, vocab_size=8, num_layers=1, tp_size=tp_size, dtype="f32", **options
     )
@@ -277,7 +277,7 @@ def test_prefill_and_decode_give_what_the_whole_sequence_gives(
     weights = weights_of(config_of(2, **options))
     x, _ = inputs()
     by_sequence = x.reshape(BATCH, SEQ, HIDDEN)
-    norm = "layer" if name == "gpt" else "rms"
+    norm: Any = "layer" if name == "gpt" else "rms"
 
     def body(torch: Any, rank: int) -> Array:
         config = config_of(2, **options)

@@ -45,6 +45,7 @@ def test_the_embedding_is_a_lookup_and_its_gradient_sums_the_tokens_of_each_row(
         y = layer(torch.from_numpy(ids))
         mine = np.split(grad, world_size)[rank] if sequence_parallel else grad
         layer.backward(torch.from_numpy(mine))
+        assert layer.weight_grad is not None
         return y.numpy().copy(), layer.weight_grad.numpy().copy()
 
     ys, weight_grads = zip(*on_ranks(world_size, body), strict=True)

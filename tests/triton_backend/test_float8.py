@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -56,7 +57,7 @@ def test_every_code_of_e4b15_is_its_number(device: ExecutingLauncher, dtype: typ
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_numbers_round_to_the_nearest_code_of_e4b15(device: ExecutingLauncher, dtype: type) -> None:
-    x = np.random.default_rng(1).uniform(-2.5, 2.5, 1024).astype(np.float16).astype(dtype)
+    x: Any = np.random.default_rng(1).uniform(-2.5, 2.5, 1024).astype(np.float16).astype(dtype)
     out = device.tensor(np.zeros(1024, np.uint8))
     convert_kernel[(1,)](device.tensor(x), AsFloat8(out, "fp8e4b15"), 1024)
     nearest = np.abs(x[:, None].astype(float) - e4b15(CODES)).min(axis=1)

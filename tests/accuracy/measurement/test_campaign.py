@@ -49,7 +49,7 @@ def test_what_a_campaign_writes_is_what_validate_reads_and_the_model_answers(
 ) -> None:
     """The device is the model, so the vendor's rows have no error at all."""
     device = ModeledDevice(H100)
-    shapes = [SMALL, RowShape("add", 2048, 1024), RowShape("rmsnorm", 64, 1024)]
+    shapes: list[Any] = [SMALL, RowShape("add", 2048, 1024), RowShape("rmsnorm", 64, 1024)]
     files = write_rows(tmp_path, device.name, measure(device, shapes, bfloat16))
     assert [path.name for path in files] == ["gemm.csv", "membound.csv"]
     scored = answer_rows(read_rows(files))

@@ -10,7 +10,7 @@ from kernbench.cli.programs.parameters import convert, parameters_of, parse_para
 from kernbench.errors import UnknownNameError, UsageError
 
 
-def bench(  # type: ignore[no-untyped-def]
+def bench(
     torch: Any,
     size: int,
     scale: float = 0.5,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def spread(shape: tuple[int, ...], seed: int) -> Separable:
     return value
 
 
-def dense(value: Separable | Predicate) -> np.ndarray:  # type: ignore[type-arg]
+def dense(value: Separable | Predicate) -> np.ndarray[Any, Any]:
     dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(value.shape))))
     return np.broadcast_to(value.dense(dims), (2, *value.shape))
 

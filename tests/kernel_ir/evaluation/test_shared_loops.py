@@ -161,7 +161,8 @@ def _renamed(value: Any, names: dict[int, int]) -> Any:
     }
     if isinstance(value, Loop):
         changes["loop_id"] = names[value.loop_id]
-    return type(value)(**changes)
+    kind: Any = type(value)
+    return kind(**changes)
 
 
 @pytest.mark.adr("0079-D1")

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from kernbench.commands import (
     PROGRAM,
     UNKNOWN_LINE,
     Access,
+    Command,
     DmaRead,
     DmaWrite,
     KernelTrace,
@@ -52,7 +54,7 @@ class Site:
     """From one iteration to the next; 0 for a load that is in no loop."""
 
     def load(self, programs: np.ndarray, loop: int, most: int) -> DmaRead:
-        terms = {
+        terms: dict[tuple[int, ...], Any] = {
             (PROGRAM,): ITEM * np.array(self.starts)[programs],
             (axis_dim(0),): ITEM * self.stride * np.arange(self.rows),
             (axis_dim(1),): ITEM * np.arange(self.width),
@@ -81,7 +83,7 @@ def launch(trips: list[int], inside: list[Site], after: list[Site]) -> KernelTra
         if not len(programs):
             continue
         counts = np.array(trips)[programs]
-        body = tuple(each.load(programs, loop, 1) for each in after)
+        body: tuple[Command, ...] = tuple(each.load(programs, loop, 1) for each in after)
         if counts.any():
             most = int(counts.max())
             loads = tuple(each.load(programs, loop, most) for each in inside)

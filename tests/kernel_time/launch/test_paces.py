@@ -131,7 +131,7 @@ def ragged_launch(
     lane = 2 * np.arange(length)
     moved = 2 * length * np.arange(most)
     base = np.arange(programs) % per_path if shares else np.arange(programs)
-    terms = {(PROGRAM,): base * (1 << 20), (dim,): moved, (axis,): lane}
+    terms: dict[tuple[int, ...], Any] = {(PROGRAM,): base * (1 << 20), (dim,): moved, (axis,): lane}
     mask = Predicate((length,))
     if ragged:
         # Every third iteration of the loop loads half of the tile.

@@ -157,15 +157,15 @@ def test_one_stage_is_never_faster_than_two(
 def test_ragged_shapes_keep_the_gemm_engine_as_busy_as_padded_ones(
     shape: tuple[int, int, int],
 ) -> None:
-    padded = tuple(-(-size // 64) * 64 for size in shape)
-    ragged, whole = (schedule_kernel(gemm_trace(*each), AHBM, 0) for each in (shape, padded))
+    m, n, k = (-(-size // 64) * 64 for size in shape)
+    ragged, whole = (schedule_kernel(gemm_trace(*each), AHBM, 0) for each in (shape, (m, n, k)))
     assert ragged.engine_busy_ps[Engine.GEMM] == whole.engine_busy_ps[Engine.GEMM]
 
 
 @given(m=st.integers(1, 70), n=st.integers(1, 70), k=st.integers(1, 70))
 def test_a_dot_of_part_of_a_native_tile_costs_the_whole_tile(m: int, n: int, k: int) -> None:
-    def dot(*shape: int) -> int:
-        return time_of(trace_of(([0], only_gemm(*shape))))
+    def dot(m: int, n: int, k: int) -> int:
+        return time_of(trace_of(([0], only_gemm(m, n, k))))
 
     assert dot(m, n, k) == dot(-(-m // 16) * 16, -(-n // 16) * 16, -(-k // 32) * 32)
 

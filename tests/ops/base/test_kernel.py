@@ -22,8 +22,10 @@ def a_run() -> list[Any]:
     with kernbench.RuntimeContext(machine="ahbm", ranks=1) as torch:
         for _ in range(2):
             for dtype in (np.float32, np.float16):
+                a: Any
+                b: Any
                 a, b = (rng.standard_normal((24, 24)).astype(dtype) for _ in range(2))
-                bias = rng.standard_normal(24).astype(dtype)
+                bias: Any = rng.standard_normal(24).astype(dtype)
                 x, y, z = (torch.from_numpy(array) for array in (a, b, bias))
                 wide = a.astype(np.float32), b.astype(np.float32), bias.astype(np.float32)
                 for result, expected in [

@@ -62,8 +62,8 @@ def test_the_epilogue_adds_bias_and_applies_the_activation(
     torch: Any, activation: str | None
 ) -> None:
     x, weight, bias = (values(s, "float32", i) for i, s in enumerate([(6, 10), (7, 10), (7,)]))
-    tensors = [torch.from_numpy(each) for each in (x, weight, bias)]
-    result = ops.linear(*tensors, activation=activation)
+    given, w, b = (torch.from_numpy(each) for each in (x, weight, bias))
+    result = ops.linear(given, w, b, activation=activation)
     expected = product(x, weight.T) + bias
     functions: dict[str | None, Any] = {
         None: lambda v: v,

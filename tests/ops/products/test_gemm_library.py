@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kernbench import ops
-from kernbench.accuracy.validation.predictors.gemm import GemmTuner, Problem
+from kernbench.accuracy.validation.predictors.gemm import GemmTuner
 from kernbench.accuracy.validation.rows.harness import Harness
+from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.dtypes import DType, float16
 from kernbench.errors import UsageError
 from kernbench.hardware import SipSpec, load_machine

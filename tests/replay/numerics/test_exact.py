@@ -47,7 +47,16 @@ def operands(dtype: Floats) -> tuple[Array, Array, Array]:
     """Return any bits, small whole numbers and fractions, edges, and sums that cancel."""
     generator = np.random.default_rng(5)
     info = np.finfo(dtype)
-    edges = [0.0, -0.0, 1.0, info.max, -info.max, info.tiny, info.smallest_subnormal, 1 + info.eps]
+    edges: list[Any] = [
+        0.0,
+        -0.0,
+        1.0,
+        info.max,
+        -info.max,
+        info.tiny,
+        info.smallest_subnormal,
+        1 + info.eps,
+    ]
 
     def draw() -> Array:
         bits = generator.bytes(COUNT * info.dtype.itemsize)
@@ -139,11 +148,11 @@ def test_what_is_not_finite_is_as_numpy_has_it(mode: str) -> None:
 
 def test_float32_fma_does_not_round_twice() -> None:
     # The sum lies so little above a middle between two float32 that float64 shows the middle.
-    a, b = np.float32([1 + 2**-12]), np.float32([1 - 2**-12])
-    c = np.float32([2.0**30])
-    small = np.float32([1 + 2**-23])
+    a, b = np.array([1 + 2**-12], np.float32), np.array([1 - 2**-12], np.float32)
+    c = np.array([2.0**30], np.float32)
+    small = np.array([1 + 2**-23], np.float32)
     exact = Fraction(float(small[0])) * Fraction(2) ** 6 + Fraction(2) ** 30
-    for x, y, z in ((a, b, c), (small, np.float32([64]), c), (-a, b, -c), (c, c, a)):
+    for x, y, z in ((a, b, c), (small, np.array([64], np.float32), c), (-a, b, -c), (c, c, a)):
         exact = Fraction(float(x[0])) * Fraction(float(y[0])) + Fraction(float(z[0]))
         expected = rounded(exact, np.float32, "rn", zero_is_negative=False)
         assert fma(x, y, z)[0] == expected
@@ -157,5 +166,5 @@ def test_reciprocal_square_roots_are_to_nearest() -> None:
         exact = 1 / root(Fraction(float(number)))
         assert found == rounded(exact, np.float32, "rn", zero_is_negative=False)
     with np.errstate(all="ignore"):
-        edges = reciprocal_square_root(np.float32([0, -0.0, np.inf, -1, np.nan]))
-    np.testing.assert_array_equal(edges, np.float32([np.inf, -np.inf, 0, np.nan, np.nan]))
+        edges = reciprocal_square_root(np.array([0, -0.0, np.inf, -1, np.nan], np.float32))
+    np.testing.assert_array_equal(edges, np.array([np.inf, -np.inf, 0, np.nan, np.nan], np.float32))

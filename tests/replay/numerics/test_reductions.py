@@ -37,7 +37,8 @@ def test_sums_and_extremes_in_every_type(dtype: str, axis: int, name: str) -> No
         "min": "arith.minnumf" if is_float else "arith.minsi",
     }[name]
     (found,) = reduce(combine, x, axis=axis)
-    expected = {"add": np.sum, "max": np.max, "min": np.min}[name](x.astype(float), axis=axis + 1)
+    whole: dict[str, Any] = {"add": np.sum, "max": np.max, "min": np.min}
+    expected = whole[name](x.astype(float), axis=axis + 1)
     np.testing.assert_array_equal(found.astype(float), expected)
 
 

@@ -139,7 +139,7 @@ SUMMED = 2e-6 * np.sqrt(K)
 @pytest.mark.adr("0045-D1")
 @pytest.mark.parametrize("how", ["composite", "tile by tile", "on data"])
 @pytest.mark.parametrize("precision", ["unsaid", "tf32"])
-def test_tf32_rounds_the_operands_on_every_path(how: str, precision: str | None) -> None:
+def test_tf32_rounds_the_operands_on_every_path(how: str, precision: str) -> None:
     a, b = matrices()
     if how == "on data":
         actual = counted_product(a, b, precision)

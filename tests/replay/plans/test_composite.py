@@ -15,6 +15,7 @@ from kernbench.commands import (
     Gemm,
     KernelTrace,
     Loop,
+    Predicate,
     ProgramGroup,
     Separable,
     make_range,
@@ -157,20 +158,23 @@ def test_programs_that_are_no_outer_product_take_the_general_path() -> None:
     trace = matmul(64, 64, 32, (16, 16, 16))
     (group,) = trace.groups
     keep = np.array([0, 1, 2, 5, 6, 7, 9, 10])
-    commands = []
-    for command in group.body:
+    commands: list[Any] = []
+    body: tuple[Any, ...] = group.body
+    for command in body:
         if isinstance(command, DmaWrite):
-            offset, mask = command.dest.offset, command.mask
-            dest = replace(command.dest, offset=offset.take_programs(keep))
-            commands.append(replace(command, dest=dest, mask=mask.take_programs(keep)))
+            dest = replace(command.dest, offset=command.dest.offset.take_programs(keep))
+            assert isinstance(command.mask, Predicate)
+            mask = command.mask.take_programs(keep)
+            commands.append(replace(command, dest=dest, mask=mask))
         elif isinstance(command, Loop):
-            body = [
+            parts: tuple[Any, ...] = command.body
+            inside = [
                 replace(c, source=replace(c.source, offset=c.source.offset.take_programs(keep)))
                 if hasattr(c, "source")
                 else c
-                for c in command.body
+                for c in parts
             ]
-            commands.append(replace(command, body=tuple(body)))
+            commands.append(replace(command, body=tuple(inside)))
         else:
             commands.append(command)
     partial = make_trace([ProgramGroup(keep, tuple(commands))], (16, 1, 1), trace.num_slots)

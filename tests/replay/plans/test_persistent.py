@@ -202,7 +202,7 @@ def counts(x_ptr, out_ptr, n):
 def test_loops_with_an_order_are_left_alone(device: ExecutingLauncher) -> None:
     x = RNG.integers(1, 100, 36).astype(np.int32)
     chosen = [x[3 * (i - j) + j] for i in range(14) for j in [max(0, i - 11)]]
-    expected = {
+    expected: dict[Any, Any] = {
         two_stores: [*x[:12], -x[11]],
         store_in_a_loop: chosen,
         carries: np.cumsum(x[:12]),

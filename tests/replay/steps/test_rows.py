@@ -73,7 +73,7 @@ def test_whole_rows_are_not_read_by_element(monkeypatch: pytest.MonkeyPatch) -> 
     found = []
     original = rows_module.rows_along
 
-    def noted(*args):  # type: ignore[no-untyped-def]
+    def noted(*args):
         found.append(original(*args))
         return found[-1]
 

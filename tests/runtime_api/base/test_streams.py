@@ -100,7 +100,7 @@ def test_a_collective_on_a_stream_waits_for_it_alone_and_its_exposed_part_is_rep
                 message, x = torch.empty(SIZE), torch.empty(32 * SIZE)
                 comm = torch.ahbm.Stream()
                 with torch.ahbm.stream(comm):
-                    work = torch.distributed.all_reduce(message, async_op=True)
+                    work: Any = torch.distributed.all_reduce(message, async_op=True)
                 if not overlap:
                     work.wait()
                 x + 1
@@ -169,7 +169,7 @@ def test_a_kernel_and_a_collective_slow_each_other_down_whichever_starts_later(
 ) -> None:
     together, rows = overlapped(kernel_first)
     took = {name: end - start for name, (start, end) in together.items()}
-    alone = {}
+    alone: dict[str, Any] = {}
     for only in ("kernel", "collective"):
         found, _ = overlapped(kernel_first, only)
         alone |= {name: end - start for name, (start, end) in found.items()}

@@ -41,7 +41,7 @@ def notes_of(work: Any, data: bool = True, ranks: int = 1) -> str:
         (lambda torch: torch.ahbm.memory_stats, "kernbench torchrun FILE"),
         (lambda torch: torch.testing.assert_clse, "did you mean assert_close?"),
         (lambda torch: torch.float32.is_signed, "kernbench torchrun FILE"),
-        (lambda torch: ops.softmx, "did you mean softmax?"),
+        (lambda torch: ops.softmx, "did you mean softmax?"),  # type: ignore[attr-defined]
     ],
 )
 def test_a_name_that_is_lacking_is_told_with_what_to_do(work: Any, expected: str) -> None:
@@ -52,7 +52,7 @@ def test_a_name_that_is_lacking_is_told_with_what_to_do(work: Any, expected: str
 
 
 def test_a_name_of_the_programs_own_is_left_alone() -> None:
-    assert notes_of(lambda torch: [].appnd) == "'list' object has no attribute 'appnd'"
+    assert notes_of(lambda torch: [].appnd) == "'list' object has no attribute 'appnd'"  # type: ignore[attr-defined]
 
 
 def test_whether_a_run_has_a_name_can_be_asked() -> None:
@@ -60,7 +60,7 @@ def test_whether_a_run_has_a_name_can_be_asked() -> None:
         assert not hasattr(torch, "nn")
         assert not hasattr(torch.ones(1), "grad_fn")
         with pytest.raises(KernbenchError):
-            torch.nn  # noqa: B018
+            torch.nn  # type: ignore[attr-defined]  # noqa: B018
 
 
 def _numpys(torch: Any) -> None:

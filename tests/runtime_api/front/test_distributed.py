@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ from kernbench.runtime_api import RuntimeContext, SpawnException
 from tests.runtime_api.runtime_kernels import add_one
 
 
-def on_ranks(nprocs: int, body, **options) -> list:
+def on_ranks(nprocs: int, body, **options) -> list[Any]:
     """Return what ``body(torch, dist, rank)`` returns on each rank of a world."""
     results = [None] * nprocs
     with RuntimeContext(ranks=nprocs, **options) as torch:
@@ -31,7 +33,7 @@ def on_ranks(nprocs: int, body, **options) -> list:
     return results
 
 
-REDUCE = {
+REDUCE: dict[str, Any] = {
     "sum": np.sum,
     "max": np.max,
     "min": np.min,

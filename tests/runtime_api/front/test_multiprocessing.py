@@ -8,6 +8,8 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -117,7 +119,7 @@ def test_a_rank_that_raises_ends_the_others_and_their_finally_blocks_run() -> No
     assert cause.__notes__[0] == "in rank 2 on SIP 2"
     assert cause.__traceback__ is not None
     frames = []
-    where = cause.__traceback__
+    where: TracebackType | None = cause.__traceback__
     while where is not None:
         frames.append(where.tb_frame.f_code.co_name)
         where = where.tb_next
@@ -237,7 +239,7 @@ def test_an_interrupt_passes_through_and_leaves_no_rank(in_rank: bool) -> None:
 
 
 def test_without_join_the_ranks_run_when_they_are_joined() -> None:
-    seen = []
+    seen: list[int] = []
     with RuntimeContext(ranks=2) as torch:
         context = torch.multiprocessing.spawn(seen.append, nprocs=2, join=False)
         assert isinstance(context, SpawnContext)
@@ -248,7 +250,7 @@ def test_without_join_the_ranks_run_when_they_are_joined() -> None:
 
 
 def test_ranks_that_were_never_joined_run_before_the_run_ends() -> None:
-    seen = []
+    seen: list[int] = []
     with RuntimeContext(ranks=2) as torch:
         torch.multiprocessing.spawn(seen.append, nprocs=2, join=False)
     assert seen == [0, 1]
@@ -292,13 +294,15 @@ def test_a_spawn_exception_can_be_split_and_caught_by_kind() -> None:
     with pytest.raises(SpawnException) as caught:
         spawn(worker, 2)
     matched, rest = caught.value.split(KeyError)
+    assert matched is not None
+    assert rest is not None
     assert [type(error) for error in matched.exceptions] == [KeyError]
     assert [type(error) for error in rest.exceptions] == [ValueError]
     assert caught.value.args == (caught.value.errors,)
 
 
 def test_a_run_that_fails_ends_the_ranks_that_were_never_joined() -> None:
-    seen = []
+    seen: list[int] = []
     torch = RuntimeContext(ranks=2)
 
     def run() -> None:
@@ -338,7 +342,7 @@ def test_a_run_may_spawn_again_and_ranks_do_not_see_the_ones_before() -> None:
         ({"fn": None}, "needs a function to run, but got None"),
     ],
 )
-def test_bad_arguments_are_refused(options: dict, message: str) -> None:
+def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with RuntimeContext(ranks=4) as torch, pytest.raises(UsageError, match=message):
         torch.multiprocessing.spawn(**{"fn": print, **options})
 
@@ -353,6 +357,7 @@ def test_a_rank_cannot_spawn_and_two_spawns_cannot_overlap() -> None:
         context = torch.multiprocessing.spawn(worker, args=(torch,), join=False)
         with pytest.raises(UsageError, match="a spawn is in progress"):
             torch.multiprocessing.spawn(worker, args=(torch,))
+        assert context is not None
         context.join()
 
 

@@ -41,7 +41,7 @@ def test_the_error_says_how_many_by_how_much_and_where() -> None:
     with RuntimeContext() as torch:
         actual = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
         with pytest.raises(CheckFailedError) as caught:
-            torch.testing.assert_close(actual, np.float32([[1, 2], [4, 4.5]]), msg="y")
+            torch.testing.assert_close(actual, np.array([[1, 2], [4, 4.5]], np.float32), msg="y")
     assert str(caught.value) == (
         "y\n2 of 4 elements differ (50.0 %); largest absolute difference 1 at (1, 0) (actual 3, "
         "expected 4, up to 1e-05 allowed); largest relative difference 0.25 at (1, 0) "

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_nothing_is_computed_until_somebody_reads(torch) -> None:
 
 @pytest.mark.adr("0002-D1")
 def test_times_are_the_same_with_and_without_data() -> None:
-    def run(data: bool) -> list:
+    def run(data: bool) -> list[Any]:
         with RuntimeContext(ranks=2, data=data) as torch:
 
             def worker(rank: int) -> None:

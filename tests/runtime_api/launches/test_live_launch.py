@@ -27,7 +27,7 @@ def collatz_ps(values: list[int]) -> int:
     with RuntimeContext() as torch:
         x = torch.tensor(values, dtype=torch.int32)
         steps = torch.zeros(len(values), dtype=torch.int32)
-        handle = torch.launch("collatz", kernels.collatz, x, steps, grid=len(values))
+        handle: Any = torch.launch("collatz", kernels.collatz, x, steps, grid=len(values))
         torch.wait(handle)
         return handle.end_ps - handle.start_ps
 
@@ -94,7 +94,7 @@ def test_a_spinning_program_costs_its_polls() -> None:
         with RuntimeContext() as torch:
             x, out = torch.ones(programs, 16), torch.zeros(16)
             locks = torch.zeros(2, dtype=torch.int32)
-            handle = torch.launch(
+            handle: Any = torch.launch(
                 "sum", kernels.locked_sum, x, out, locks, grid=programs, B=16, GROUP=1
             )
             torch.wait(handle)
@@ -231,7 +231,7 @@ def test_a_tensor_that_a_collective_uses_is_refused() -> None:
             torch.ahbm.set_device(rank)
             torch.distributed.init_process_group("ahbm", rank=rank, world_size=2)
             x, steps = torch.ones(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
-            work = torch.distributed.all_reduce(steps, async_op=True)
+            work: Any = torch.distributed.all_reduce(steps, async_op=True)
             with pytest.raises(UsageError, match=r"steps .* in use by .*wait"):
                 kernels.collatz[(8,)](x, steps)
             work.wait()

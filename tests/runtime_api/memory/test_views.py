@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,7 +47,7 @@ def test_contiguity_is_numpys(shape: tuple[int, ...], random) -> None:
 
 @st.composite
 def index_of(draw: st.DrawFn, shape: tuple[int, ...]):
-    items = []
+    items: list[Any] = []
     for size in shape[: draw(st.integers(0, len(shape)))]:
         kinds = ["slice", "int"] if size else ["slice"]
         if draw(st.sampled_from(kinds)) == "int":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,8 @@ def look_at_every_method(monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], set
     entries: list[str] = []
     offenders: list[str] = []
     inside = [0]
-    real_read, real_bytes = host_read.read, Buffer.bytes.fget
+    in_class: Any = Buffer.bytes
+    real_read, real_bytes = host_read.read, in_class.fget
 
     def read(tensor: Tensor, entry: str):
         entries.append(entry)
@@ -164,7 +166,7 @@ def test_reading_does_not_wait_for_a_collective_of_others() -> None:
         torch.distributed.init_process_group()
         mine = torch.full((4,), float(rank))
         if rank == 0:
-            work = torch.distributed.all_reduce(torch.ones(4), async_op=True)
+            work: Any = torch.distributed.all_reduce(torch.ones(4), async_op=True)
             seen.append(mine.tolist())
             torch.distributed.barrier()
             work.wait()
@@ -182,7 +184,7 @@ def test_reading_the_target_of_a_collective_before_its_wait_names_it() -> None:
     def worker(rank: int, torch: RuntimeContext) -> None:
         torch.distributed.init_process_group()
         x = torch.ones(4)
-        work = torch.distributed.all_reduce(x, async_op=True)
+        work: Any = torch.distributed.all_reduce(x, async_op=True)
         with pytest.raises(UsageError, match="in use by all_reduce #1 on group world"):
             x.numpy()
         with pytest.raises(UsageError, match="in use by all_reduce #1"):
@@ -201,7 +203,9 @@ def test_parts_of_a_buffer_that_a_collective_does_not_use_are_free() -> None:
     def worker(rank: int, torch: RuntimeContext) -> None:
         torch.distributed.init_process_group()
         flat = torch.ones(8)
-        works = [torch.distributed.all_reduce(part, async_op=True) for part in flat.chunk(2)]
+        works: list[Any] = [
+            torch.distributed.all_reduce(part, async_op=True) for part in flat.chunk(2)
+        ]
         works[0].wait()
         assert flat[:4].tolist() == [2.0] * 4
         with pytest.raises(UsageError, match="all_reduce #2"):

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from kernbench.torch_bridge.base import direct  # noqa: E402
-from kernbench.torch_bridge.base.operations import describe  # noqa: E402
-from tests.torch_bridge.running import simulated  # noqa: E402
+import torch
+
+from kernbench.torch_bridge.base import direct
+from kernbench.torch_bridge.base.operations import describe
+from tests.torch_bridge.running import simulated
 
 aten = torch.ops.aten
 

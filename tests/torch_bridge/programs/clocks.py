@@ -14,8 +14,10 @@ import sys
 import threading
 import time
 import timeit
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, TimeoutError, as_completed
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,12 +25,22 @@ import torch.distributed as dist
 from torch.utils.benchmark import Timer
 
 
+def seconds(clock_ns: Callable[[], int]) -> float:
+    return clock_ns() / 1e9
+
+
 def a_step_takes_what_the_device_says() -> None:
     x = torch.ones(512, 512, device="cuda")
-    clocks = [time.time, time.perf_counter, time.monotonic, time.process_time, time.thread_time]
-    clocks += [lambda name=each.__name__: getattr(time, f"{name}_ns")() / 1e9 for each in clocks]
+    clocks: list[Callable[[], float]] = [
+        time.time,
+        time.perf_counter,
+        time.monotonic,
+        time.process_time,
+        time.thread_time,
+    ]
+    clocks += [partial(seconds, getattr(time, f"{each.__name__}_ns")) for each in clocks]
     clocks += [
-        lambda n=each: time.clock_gettime(n)
+        partial(time.clock_gettime, each)
         for each in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_PROCESS_CPUTIME_ID)
     ]
     clocks += [lambda: time.clock_gettime_ns(time.CLOCK_MONOTONIC) / 1e9, timeit.default_timer]
@@ -223,15 +235,16 @@ def measurements_end_when_blocks_take_equal_times() -> None:
 
 
 def refused(path: str) -> None:
+    # Wrong on purpose.
     calls = [
-        lambda: time.time(1),
-        lambda: time.perf_counter_ns(1),
-        lambda: os.times(1),
-        lambda: time.clock_gettime("x"),
-        lambda: time.clock_gettime(),
-        lambda: time.sleep(1, 2),
-        lambda: time.localtime("x"),
-        lambda: time.sleep("x"),
+        lambda: time.time(1),  # type: ignore[call-arg]
+        lambda: time.perf_counter_ns(1),  # type: ignore[call-arg]
+        lambda: os.times(1),  # type: ignore[call-arg]
+        lambda: time.clock_gettime("x"),  # type: ignore[arg-type]
+        lambda: time.clock_gettime(),  # type: ignore[call-arg]
+        lambda: time.sleep(1, 2),  # type: ignore[call-arg]
+        lambda: time.localtime("x"),  # type: ignore[arg-type]
+        lambda: time.sleep("x"),  # type: ignore[arg-type]
         lambda: time.sleep(-1),
         lambda: time.sleep(math.nan),
         lambda: time.sleep(math.inf),

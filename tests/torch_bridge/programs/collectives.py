@@ -93,7 +93,7 @@ def gathers():
     whole = filled(-1.0, size * 3)
     dist.all_gather_into_tensor(whole, filled(float(rank)))
     check(whole.view(size, 3)[:, 0], [float(each) for each in everyone])
-    parts = [filled(-1.0) for _ in everyone] if rank == 1 else None
+    parts = [filled(-1.0) for _ in everyone] if rank == 1 else None  # type: ignore[assignment]
     dist.gather(filled(float(rank)), parts, dst=1)
     for each, part in enumerate(parts or []):
         check(part, float(each))
@@ -167,7 +167,7 @@ def objects():
     found = [None] * size
     dist.all_gather_object(found, {"rank": rank, "text": "x" * rank})
     assert found == [{"rank": each, "text": "x" * each} for each in everyone]
-    found = [None] * size if rank == 1 else None
+    found = [None] * size if rank == 1 else None  # type: ignore[assignment]
     dist.gather_object((rank, "a"), found, dst=1)
     assert found is None or found == [(each, "a") for each in everyone]
     values = [{"k": 1}, "two"] if rank == 0 else [None, None]

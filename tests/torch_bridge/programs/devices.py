@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 from functools import partial
+from typing import Any
 
 import numpy
 import pytest
@@ -232,7 +233,8 @@ def what_composite_operations_make_on_their_way_is_where_their_operands_are() ->
     torch.testing.assert_close(loss.cpu(), F.ctc_loss(host, targets, sizes, torch.full((2,), 30)))
     q = torch.randn(2, 3, 8, 4)
     mask = torch.randn(8, 8, requires_grad=True)
-    for options in ({"is_causal": True}, {"attn_mask": mask}):
+    given: tuple[dict[str, Any], ...] = ({"is_causal": True}, {"attn_mask": mask})
+    for options in given:
         moved = {k: v.cuda() if k == "attn_mask" else v for k, v in options.items()}
         device = q.cuda().requires_grad_()
         found = F.scaled_dot_product_attention(device[0], device[0], device[0], **moved)
@@ -283,7 +285,7 @@ def classes_of_tensors_may_be_called() -> None:
     assert Sub(torch.ones(2)).tolist() == [1, 1]
     moved = made.to("cuda:1")
     assert type(moved) is Sub
-    assert moved.device == torch.device("cuda", 1) == (moved + 1).device
+    assert moved.device == torch.device("cuda", 1) == (moved + 1).device  # type: ignore[attr-defined]
     below = torch.ones(2, device="cuda:1")
     assert Sub(below).device == below.device
     assert Sub(below).data_ptr() == below.data_ptr()

@@ -88,7 +88,7 @@ def save_states(folder: str) -> None:
     # What is computed again draws again.
     x = torch.ones(64, device="cuda", requires_grad=True)
     for reentrant in (False, True):
-        seen = []
+        seen: list = []
 
         def layer(x, seen=seen):
             dropped = F.dropout(x, 0.5)

@@ -75,7 +75,7 @@ def chains_of_operations_are_those_of_the_host(seeds: str) -> None:
         for _ in range(12):
             step = draw.choice(STEPS)
             given = [tensors[draw.randrange(len(tensors))] for _ in range(2)]
-            made = step(*given, draw.randrange(5))
+            made = step(given[0], given[1], draw.randrange(5))
             kept = made if made.numel() >= 4 else tensors[0].clone()
             tensors[draw.randrange(len(tensors))] = kept
         return [each.tolist() for each in tensors]

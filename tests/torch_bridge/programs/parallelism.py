@@ -73,7 +73,7 @@ def trained(model, step=None):
     """Take two steps; ``step`` does forward and backward and returns the loss of the rank."""
     # PyTorch does not take lists of tensors and DTensors together.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-    losses = []
+    losses: list = []
     for x in batches():
         if step is None:
             loss = loss_of(model(x))
@@ -142,7 +142,7 @@ def ddp_that_accumulates():
 def zero_redundancy():
     model = DistributedDataParallel(built())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    losses = []
+    losses: list = []
     for x in batches():
         losses.append(on_my_part(model, x))
         optimizer.step()
@@ -243,7 +243,7 @@ def pipelined(schedule_class):
     stage = PipelineStage(layers[rank].to(device), rank, size, device)
     schedule = schedule_class(stage, n_microbatches=4, loss_fn=lambda y, target: loss_of(y))
     x = torch.arange(BATCH * WIDTH, dtype=torch.float32).view(BATCH, WIDTH).div(64).to(device)
-    losses = []
+    losses: list = []
     if rank == 0:
         schedule.step(x)
     elif rank == size - 1:
@@ -328,7 +328,7 @@ def pipeline_of_replicas():
     stage = PipelineStage(module, stage_number, 2, device, group=mesh["pp"].get_group())
     schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=lambda y, target: loss_of(y))
     (x, _) = batches()
-    losses = []
+    losses: list = []
     part = x.chunk(2)[replica]
     schedule.step(*([part] if stage_number == 0 else []), target=part, losses=losses)
     loss = loss_of(reference(x))
@@ -364,7 +364,7 @@ def mixed_precision():
     model = DistributedDataParallel(built())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
-    losses = []
+    losses: list = []
     for x in batches():
         with torch.autocast("cuda", dtype=torch.float16):
             y = model(mine(x))

@@ -32,7 +32,7 @@ def everything(folder):
         torch.set_default_dtype(torch.float64)
     sys.argv.append(f"of rank {rank}")
     os.environ["MINE"] = str(rank)
-    sys.modules["__main__"].name = f"rank {rank}"
+    sys.modules["__main__"].name = f"rank {rank}"  # type: ignore[attr-defined]
     first, gauss = random.gauss(0, 1), np.random.randn()
     dist.barrier()
     with torch.no_grad() if rank == 0 else torch.enable_grad():

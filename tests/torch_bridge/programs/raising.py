@@ -8,6 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ class Own(BaseException):
     """What no library knows."""
 
 
-KINDS = [
+KINDS: list[Any] = [
     StopIteration,
     StopAsyncIteration,
     GeneratorExit,
@@ -175,7 +176,7 @@ PLACES = {
     "tensor hook": tensor_hook,
     "thread": thread,
 }
-found = {}
+found: dict[str, Any] = {}
 for place, call in PLACES.items():
     for kind in KINDS:
         with contextlib.redirect_stderr(io.StringIO()) as said:

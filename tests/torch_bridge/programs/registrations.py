@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import torch
 import triton
@@ -11,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 rank = int(os.environ["RANK"])
 torch.cuda.set_device(rank)
 has_data = sys.argv[1] == "data"
-calls = []
+calls: list[Any] = []
 
 
 @triton.jit

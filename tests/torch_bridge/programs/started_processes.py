@@ -8,6 +8,7 @@ import sys
 import time
 from multiprocessing import connection
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ calls = 0
 factor = 1
 
 
-class Worker(mp.get_context(method).Process):
+class Worker(mp.get_context(method).Process):  # type: ignore[misc]  # mypy knows no class by a call
     def __init__(self, rank, pipe):
         super().__init__(name=f"worker {rank}")
         self.rank, self.pipe = rank, pipe
@@ -50,7 +51,8 @@ def main():
     global factor
     factor = 3
     os.environ["GIVEN"] = "by the parent"
-    context, found, started, pipes = mp.get_context(method), [], [], []
+    context, started, pipes = mp.get_context(method), [], []
+    found: list[Any] = []
     # In another order than that of their ranks.
     for rank in reversed(range(size)):
         mine, its = context.Pipe()

@@ -2,15 +2,18 @@
 
 import functools
 import os
+from typing import Any, ClassVar
 
 import torch.distributed as dist
 
-RANK = os.environ.get("RANK")
-value, table, names = None, {}, []
+RANK = os.environ.get("RANK", "")
+value: Any = None
+table: dict[str, Any] = {}
+names: list[Any] = []
 
 
 class Singleton(type):
-    made = {}  # noqa: RUF012
+    made: ClassVar[dict[type, Any]] = {}
 
     def __call__(cls, *args):
         if cls in Singleton.made:
@@ -20,7 +23,8 @@ class Singleton(type):
 
 
 class Settings(metaclass=Singleton):
-    kept = None
+    kept: Any = None
+    own: Any
 
 
 class Tracker:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -69,10 +70,15 @@ def waits_that_are_given_up():
         assert timed(dist.all_reduce, x)[0] == 0
     if dist.get_backend() == "gloo":
         seven = timedelta(seconds=7)
+
+        def late():
+            time.sleep(50)
+            dist.barrier()
+
         if rank:
             took, kind, said = timed(lambda: dist.monitored_barrier(timeout=seven))
         else:
-            took, kind, said = timed(lambda: time.sleep(50) or dist.barrier())
+            took, kind, said = timed(late)
         assert took in (7, 50)
         assert "barrier #2 on group world timed out" in said
 
@@ -123,13 +129,13 @@ def own_deadline():
 
 
 def a_poll():
-    work = dist.all_reduce(x, async_op=True) if rank else None
+    work: Any = dist.all_reduce(x, async_op=True) if rank else None
     while rank and not work.is_completed():
         pass
 
 
 def a_poll_that_sleeps():
-    work = dist.all_reduce(x, async_op=True) if rank else None
+    work: Any = dist.all_reduce(x, async_op=True) if rank else None
     while rank and not work.is_completed():
         time.sleep(0.01)
 

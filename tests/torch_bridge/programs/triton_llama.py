@@ -88,7 +88,7 @@ class RopeFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        return _rotate(dy, *ctx.saved_tensors, -1), None, None
+        return _rotate(dy, *ctx.saved_tensors, -1), None, None  # type: ignore[call-arg]
 
 
 def _rotate(x, cosines, sines, sign):

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from torch import multiprocessing as mp
@@ -27,7 +28,7 @@ def fail():
     raise ValueError("of a worker")
 
 
-class Named(mp.get_context("fork").Process):
+class Named(mp.get_context("fork").Process):  # type: ignore[misc]  # mypy knows no class by a call
     def __init__(self, queue):
         super().__init__(name="named")
         self.queue = queue
@@ -40,7 +41,7 @@ def main():
     dist.init_process_group("gloo")
     context = mp.get_context("fork")
     results, done = context.Queue(), context.JoinableQueue()
-    found = []
+    found: list[Any] = []
     workers = [context.Process(target=write, args=(n, results, done)) for n in range(3)]
     for worker in workers:
         found.append((worker.is_alive(), worker.exitcode))

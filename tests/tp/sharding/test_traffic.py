@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from kernbench.tp.sharding import (
 
 
 def config(**changes):
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": 1024,
         "intermediate_size": 4096,
         "num_heads": 16,
@@ -92,7 +94,7 @@ def run_transformer(torch, model, tokens):
     embedding = tp.VocabParallelEmbedding(model.vocab_size, model.hidden_size, **shared)
     output = tp.ColumnParallelLinear(model.hidden_size, model.vocab_size, **shared)
     loss_of = tp.VocabParallelCrossEntropy(torch)
-    blocks = []
+    blocks: list[Any] = []
     for _ in range(model.num_layers):
         for wide in (model.num_heads * model.head_dim, model.intermediate_size):
             blocks.append(tp.ColumnParallelLinear(model.hidden_size, wide, **shared))
@@ -110,7 +112,7 @@ def run_transformer(torch, model, tokens):
 
 def totals(rows):
     """Sum (count, bytes) by op."""
-    found = {}
+    found: dict[Any, Any] = {}
     for op, count, size in rows:
         before = found.get(op, (0, 0))
         found[op] = (before[0] + count, before[1] + size)

@@ -62,8 +62,8 @@ def test_the_model_is_right_where_it_picks_what_was_fastest(tmp_path: Path) -> N
 
 @pytest.mark.adr("0071-D2")
 def test_a_choice_as_good_as_the_best_is_right(tmp_path: Path) -> None:
-    near = {split(2, 60): 60.0, split(4, 61): 59.0}
-    far = {split(2, 60, 8): 60.0, split(4, 63, 8): 59.0}
+    near: dict[str, float | None] = {split(2, 60): 60.0, split(4, 61): 59.0}
+    far: dict[str, float | None] = {split(2, 60, 8): 60.0, split(4, 63, 8): 59.0}
     assert rights(found(tmp_path, near))[0][1:] == (1, 1)
     assert rights(found(tmp_path, far))[0][1:] == (0, 0)
 

@@ -47,7 +47,8 @@ def numbers_below_8(dtype: Floats) -> Array:
     beside = [zero + step for zero in zeros for step in (1e-9, 0.0099, -0.0101)]
     some = generator.uniform(0, 8, 60), 10 ** generator.uniform(-30, 0, 20), [1e-300, 1e-11, 8]
     x = np.array([*zeros, *beside, *np.concatenate(some)]).astype(dtype)
-    return x[x > 0]
+    found: Array = x[np.greater(x, 0)]
+    return found
 
 
 @pytest.mark.parametrize("dtype", FAR)

@@ -34,7 +34,18 @@ def call(symbol: str, *values: Any, result: np.dtype[Any]) -> Any:
     return found[0]
 
 
-NUMPY = {"fp32": F32, "fp64": F64, "int32": I32, "uint32": I32, "int64": I64, "uint64": I64}
+NUMPY: dict[str, np.dtype[Any]] = {
+    "fp32": F32,
+    "fp64": F64,
+    "int32": I32,
+    "uint32": I32,
+    "int64": I64,
+    "uint64": I64,
+}
+
+
+def words(node: ast.expr) -> list[str]:
+    return [str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant)]
 
 
 def overloads() -> list[tuple[str, list[np.dtype[Any]], np.dtype[Any]]]:
@@ -43,10 +54,8 @@ def overloads() -> list[tuple[str, list[np.dtype[Any]], np.dtype[Any]]]:
     for node in ast.walk(ast.parse(inspect.getsource(libdevice))):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
-                names = [each.value for each in ast.walk(key) if isinstance(each, ast.Constant)]
-                symbol, result = (
-                    each.value for each in ast.walk(value) if isinstance(each, ast.Constant)
-                )
+                assert key is not None
+                names, (symbol, result) = words(key), words(value)
                 found.append((symbol, [NUMPY[name] for name in names], NUMPY[result]))
     return found
 
