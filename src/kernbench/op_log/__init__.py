@@ -1,6 +1,5 @@
 """The columnar record of a run."""
 
-from kernbench.op_log.intervals import covered_ps, exposed_ps
 from kernbench.op_log.log import (
     ROW_COLUMNS,
     Column,
@@ -14,7 +13,7 @@ from kernbench.op_log.log import (
     absolute_ps,
 )
 from kernbench.op_log.rows import RowReader, Rows, rank_shares
-from kernbench.op_log.spans import Spans, build_spans
+from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
 
 __all__ = [
     "ROW_COLUMNS",
