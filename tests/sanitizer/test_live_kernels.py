@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import kernbench
 from kernbench import errors
-from kernbench.sanitizer.facts.places import Places
+from kernbench.sanitizer.facts.launch import Places
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
 from kernbench.sanitizer.ordering.programs import ProgramOrder
 from kernbench.sanitizer.ordering.segments import Segments

@@ -50,11 +50,8 @@ class StrandWatch(Watch, Protocol):
     def issue(self, program_ids: Array, commands: Collection[Command]) -> Any:
         """Return what has to be known of programs when their writes take effect later."""
 
-    def enter(self, frame: Frame, program_ids: Array, issued: Any) -> None:
-        """Prepare for commands of some programs."""
-
-    def leave(self, program_ids: Array) -> None:
-        """Take note that they have run."""
+    def enter(self, frame: Frame, issued: Any) -> None:
+        """Prepare a frame for commands that run now, or were ``issued`` before."""
 
     def refuse(self, overflows: Collection[AddressOverflow]) -> None:
         """Raise the first of the overflows that have become part of an address."""
@@ -141,11 +138,10 @@ def capture(
         frame = memory.frame
         frame.changed = False
         if watch is not None:
-            watch.enter(frame, program_ids, issued)
+            watch.enter(frame, issued)
         with np.errstate(all="ignore"):
             plan.run(frame, memory.params, given)
         if watch is not None:
-            watch.leave(program_ids)
             for slot in kept:
                 strand.keep_shadow(slot, frame.values[plan.shadow(slot)])
         if any(not isinstance(each, DmaRead) for each in transfers):

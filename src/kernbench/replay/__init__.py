@@ -51,6 +51,7 @@ from kernbench.replay.steps.outside import (
 )
 from kernbench.replay.steps.sites import (
     AccessSite,
+    Chunks,
     atomic_name,
 )
 from kernbench.replay.steps.step import (
@@ -60,6 +61,7 @@ from kernbench.replay.steps.step import (
 __all__ = [
     "SHAPE_OPS",
     "AccessSite",
+    "Chunks",
     "Frame",
     "GroupPlan",
     "Joining",

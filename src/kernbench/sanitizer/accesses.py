@@ -1,227 +1,126 @@
-"""The steps that look at every load and store of a watched plan."""
+"""Loads, stores and atomics of a watched plan: which lanes they touch, and with what values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Transfer
-from kernbench.errors import (
-    AddressOverflowError,
-    DataRaceError,
-    UndefinedValueError,
-    UninitializedReadError,
-)
+from kernbench.commands import DmaRead, DmaWrite, Operand, Tile, Transfer
 from kernbench.replay import AccessSite, Frame
-from kernbench.sanitizer.checks.conversions import report_conversions
-from kernbench.sanitizer.checks.non_finite import check_stored, note_read
-from kernbench.sanitizer.checks.origins import Origin, Origins, undefined_use
-from kernbench.sanitizer.facts.lanes import LaneFinder, Lanes, mark_written, unwritten_lanes
-from kernbench.sanitizer.facts.launch import LaunchState, element, written_of
-from kernbench.sanitizer.facts.places import Places
+from kernbench.sanitizer.facts.lanes import LaneFinder
+from kernbench.sanitizer.facts.launch import element
 from kernbench.sanitizer.facts.shadows import IDS, Shadow, clean
-from kernbench.sanitizer.ordering.ordered_map import OrderedMap
-from kernbench.sanitizer.ordering.races import Touched
-from kernbench.sanitizer.ordering.trace_touches import is_blind, is_volatile
+from kernbench.sanitizer.launch_state import LaunchState
+from kernbench.sanitizer.ordering.touches import is_volatile, name_of
+from kernbench.sanitizer.origins import LaneUse, Origins, UsedLane
 
 Array = npt.NDArray[Any]
+Mark = Callable[[Frame], Shadow]
+"""Gives the lanes of a load that must not be used, by the numbers of their origins."""
 
 
-class AccessCheck:
-    """The step before a load or a store: addresses, bounds, races and unwritten memory."""
+class WatchedAccess(LaneFinder):
+    """One access as checks see it: its command, its lanes (found once), and its words."""
+
+    def __init__(self, command: Transfer, site: AccessSite) -> None:
+        super().__init__(site)
+        self.command = command
+        self.name = name_of(command)
+        """How errors name it, as ``tt.load at x.py:3``."""
+        self.is_plain = not site.atomic and not is_volatile(command)
+        """Whether it takes no part in what programs tell each other."""
+        self.loaded: Tile | None = None
+        """What a load gives; None for anything else, as below."""
+        self.other: Operand | None = None
+        """What a load gives where it is masked off, if it says so."""
+        self.stored: Operand | None = None
+        """What a store, which is no atomic, puts in memory."""
+        if isinstance(command, DmaRead):
+            self.loaded, self.other = command.dst, command.other
+        elif isinstance(command, DmaWrite):
+            self.stored = command.value
+
+    def here(self, frame: Frame, position: int) -> str:
+        """Return how errors name the access by the program of a flat position."""
+        state: LaunchState = frame.state
+        return f"{self.name} ({state.launched}, program {self.program(frame, position)})"
+
+    def element(self, frame: Frame, byte: int) -> str:
+        """Return how errors name the element at a byte of the buffer."""
+        return element(self.buffer(frame), byte, self.site.itemsize)
+
+
+class UseCheck:
+    """The step before an access that looks for origins where they decide what memory holds."""
 
     def __init__(
-        self,
-        command: Transfer,
-        site: AccessSite,
-        places: Places,
-        origins: Origins,
-        mask: int,
-        gather: int,
-        value: int,
-        *,
-        collects: bool,
+        self, access: WatchedAccess, origins: Origins, mask: int, gather: int, value: int
     ) -> None:
-        """Prepare the step; with ``collects`` it notes which bytes the access touches."""
-        self.site, self.lanes = site, LaneFinder(site)
-        self._command = command
-        self._collects = collects
-        self._is_plain_store = site.is_store and not site.atomic
-        self._is_plain = not site.atomic and not is_volatile(command)
-        self._only_writes = self._is_plain_store or is_blind(command)
-        self._place = places.number(_name(site), site.verb)
-        self.origins = origins
+        self._access, self._origins = access, origins
         self._mask, self._gather, self._value = mask, gather, value
         """Slots of shadows; a slot that always holds None where there is nothing to look at."""
-        self.unwritten: Array | None = None
-        """Flat positions that the load to come takes from memory that nothing has written."""
 
     def __call__(self, frame: Frame) -> None:
-        site, values = self.site, frame.values
-        state: LaunchState = frame.state
-        self.unwritten = None
-        buffer = self.lanes.buffer(frame)
-        self._check_mask(frame, values[self._mask])
-        touched = state.touched(buffer)
-        written = written_of(buffer)
-        gather, value = values[self._gather], values[self._value]
-        nothing_to_see = touched is None and written is None and gather is None and value is None
-        if nothing_to_see and not self._collects:
-            return
+        values, access = frame.values, self._access
+        mask, gather, value = values[self._mask], values[self._gather], values[self._value]
+        if mask is not None:
+            self._report(frame, LaneUse.MASK, self._full(frame, mask))
         if gather is not None:
-            self._check_addresses(frame, gather)
-        lanes = self.lanes.find(frame)
-        if self._collects and not isinstance(buffer.touches, OrderedMap):
-            state.seen.add(self._command, lanes.where, buffer)
+            active = self._full(frame, access.active(frame))
+            self._report(frame, LaneUse.ADDRESS, np.where(active, self._full(frame, gather), 0))
         if value is not None:
-            self._check_value(frame, lanes, value)
-        if touched is not None:
-            self._check_race(frame, lanes, touched)
-        if written is None:
-            return
-        if self._only_writes:
-            mark_written(written, lanes.where, site.itemsize)
-            return
-        missing = unwritten_lanes(written, lanes.where, site.itemsize)
-        if missing is not None:
-            self._note_unwritten(frame, lanes, missing)
+            positions = access.find(frame).positions
+            self._report(frame, LaneUse.VALUE, access.pick(value, frame, positions))
 
-    def _note_unwritten(self, frame: Frame, lanes: Lanes, missing: Array) -> None:
-        """Let a load take lanes that nothing has written; refuse an atomic that would.
+    def _report(self, frame: Frame, use: LaneUse, shadow: Array) -> None:
+        """Let the origins of lanes speak, in the order of lanes, until one raises."""
+        found = self._origins.relevant(shadow, use)
+        while found.any():
+            at = int(np.argmax(found != 0))
+            number = int(found[at])
+            self._origins[number].report(self._used(frame, use, at), frame.state)
+            found = np.where(found == number, 0, found)
 
-        A load may be followed by a choice of other lanes; what an atomic finds stays.
-        """
-        state: LaunchState = frame.state
-        at = int(np.argmax(missing))
-        place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)
-        text = (
-            f"{self._here(frame, int(lanes.positions[at]))} {self.site.verb} "
-            f"{self.site.itemsize} bytes at {place}, which nothing has written"
-        )
-        if not self._is_plain:
-            raise UninitializedReadError(f"{text}; initialise the tensor or mask the access")
-        state.unwritten.setdefault(self.site.line, text)
-        self.unwritten = lanes.positions[missing]
+    def _used(self, frame: Frame, use: LaneUse, at: int) -> UsedLane:
+        access = self._access
+        if use is LaneUse.MASK:
+            what, instead = "is masked by an undefined value", " or combine the masks"
+        elif use is LaneUse.ADDRESS:
+            what, instead = "uses an undefined address", " or mask this access too"
+        else:
+            lanes = access.find(frame)
+            place = access.element(frame, int(lanes.where[at]))
+            what, instead = f"stores an undefined value to {place}", " or mask this store too"
+            at = int(lanes.positions[at])
+        return UsedLane(access.here(frame, at), what, instead)
 
-    def _here(self, frame: Frame, position: int) -> str:
-        state: LaunchState = frame.state
-        program = self.lanes.program(frame, position)
-        return f"{_name(self.site)} ({state.launched}, program {program})"
-
-    def _check_mask(self, frame: Frame, shadow: Shadow) -> None:
-        if shadow is None:
-            return
-        shadow = self.origins.undefined(np.broadcast_to(shadow, self._shape(frame)).reshape(-1))
-        if shadow.any():
-            at = int(np.argmax(shadow != 0))
-            use = "is masked by an undefined value"
-            raise self._undefined(frame, at, int(shadow[at]), use, " or combine the masks")
-
-    def _check_addresses(self, frame: Frame, shadow: Array) -> None:
-        """Refuse an address that is undefined or overflowed, before anything follows it."""
-        full = np.broadcast_to(shadow, self._shape(frame))
-        bad = np.where(np.broadcast_to(self.lanes.active(frame), full.shape), full, 0).reshape(-1)
-        if not bad.any():
-            return
-        at = int(np.argmax(bad != 0))
-        report_conversions(frame.state, bad, self.origins, self._here(frame, at))
-        bad = np.where(self.origins.of_conversions(bad), 0, bad)
-        if not bad.any():
-            return
-        at = int(np.argmax(bad != 0))
-        origin = self.origins[int(bad[at])]
-        if origin.overflowed:
-            raise AddressOverflowError(
-                f"{self._here(frame, at)} uses an address whose 32-bit offset overflowed in "
-                f"{origin}; widen an operand with .to(tl.int64)"
-            )
-        use, instead = "uses an undefined address", " or mask this access too"
-        raise self._undefined(frame, at, int(bad[at]), use, instead)
-
-    def _check_value(self, frame: Frame, lanes: Lanes, shadow: Array) -> None:
-        marked = self.lanes.pick(shadow, frame, lanes.positions)
-        bad = self.origins.undefined(marked)
-        if not bad.any():
-            if marked.any():
-                at = int(np.argmax(marked != 0))
-                here = self._here(frame, int(lanes.positions[at]))
-                report_conversions(frame.state, marked, self.origins, here)
-            return
-        at = int(np.argmax(bad != 0))
-        place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)
-        use, instead = f"stores an undefined value to {place}", " or mask this store too"
-        raise self._undefined(frame, int(lanes.positions[at]), int(bad[at]), use, instead)
-
-    def _undefined(
-        self, frame: Frame, position: int, number: int, use: str, instead: str
-    ) -> UndefinedValueError | UninitializedReadError:
-        here = self._here(frame, position)
-        return undefined_use(self.origins[number], frame.state, here, use, instead)
-
-    def _check_race(self, frame: Frame, lanes: Lanes, touched: Touched | OrderedMap) -> None:
-        state: LaunchState = frame.state
-        # Atomics race with plain writes only, as reads do.
-        look = touched.write if self._is_plain_store else touched.read
-        actors = state.actors(lanes.programs, plain=self._is_plain)
-        found = look(lanes.where, actors, self._place, self.site.itemsize)
-        if found is not None and not self._is_plain:
-            actors = state.actors(lanes.programs, plain=True)
-            found = look(lanes.where, actors, self._place, self.site.itemsize)
-        if found is None:
-            return
-        at, other = found
-        place = element(self.lanes.buffer(frame), int(lanes.where[at]), self.site.itemsize)
-        here = self._here(frame, int(lanes.positions[at]))
-        raise DataRaceError(f"{here} {self.site.verb} {place}, which {other}")
-
-    def _shape(self, frame: Frame) -> tuple[int, ...]:
-        return (frame.num_programs, *self.site.access.shape)
+    def _full(self, frame: Frame, shadow: Array) -> Array:
+        shape = (frame.num_programs, *self._access.site.access.shape)
+        return np.broadcast_to(shadow, shape).reshape(-1)
 
 
 class LoadShadow:
-    """The step after a load: which lanes are undefined, and whether NaN or Inf came in."""
+    """The step after a load: which of its lanes must not be used."""
 
     def __init__(
-        self, check: AccessCheck, slot: int, target: int, origin: int | None, other: int
+        self, access: WatchedAccess, target: int, other: int, marks: Sequence[Mark]
     ) -> None:
-        self._check, self._lanes = check, check.lanes
-        self._slot, self._target = slot, target
-        self._origin, self._other = origin, other
-        """The number of masked-off lanes, or None and the slot of the shadow of ``other=``."""
-        self._unwritten = check.origins.number(Origin(check.site.line, is_unwritten=True))
+        self._access, self._target, self._marks = access, target, marks
+        self._other = other
+        """The slot of the shadow of ``other=``."""
 
     def __call__(self, frame: Frame) -> None:
-        shadow = self._masked_off(frame)
-        if self._check.unwritten is not None:
-            shape = (frame.num_programs, *self._lanes.site.access.shape)
-            full: Array = np.zeros(shape, IDS)
-            full.reshape(-1)[self._check.unwritten] = self._unwritten
-            shadow = full if shadow is None else np.maximum(full, shadow)
-        frame.values[self._target] = shadow
-        note_read(frame, frame.values[self._slot], self._lanes)
-
-    def _masked_off(self, frame: Frame) -> Shadow:
-        other = frame.values[self._other]
-        if self._origin is None and other is None:
-            return None
-        active = self._lanes.active(frame)
-        if active.all():
-            return None
-        masked_off: Any = self._origin if other is None else other
-        return clean(np.where(active, 0, masked_off).astype(IDS))
-
-
-class StoreNonFinite:
-    """The step before a store that looks for NaN and Inf which the launch made."""
-
-    def __init__(self, check: AccessCheck, value: int, names: list[str]) -> None:
-        self._check, self._value, self._names = check, value, names
-
-    def __call__(self, frame: Frame) -> None:
-        check_stored(frame, frame.values[self._value], self._check.lanes, self._names)
-
-
-def _name(site: AccessSite) -> str:
-    return f"tt.{site.op} at {site.line}"
+        values, shadow = frame.values, None
+        other = values[self._other]
+        if other is not None:
+            active = self._access.active(frame)
+            if not active.all():
+                shadow = clean(np.where(active, 0, other).astype(IDS))
+        for mark in self._marks:
+            found = mark(frame)
+            if found is not None:
+                shadow = found if shadow is None else np.maximum(shadow, found)
+        values[self._target] = shadow

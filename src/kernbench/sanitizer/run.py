@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from kernbench.checks import Allowed, Checks
-from kernbench.commands import KernelTrace, by_path
-from kernbench.errors import (
-    AddressOverflowError,
-    ConversionWarning,
-    NonFiniteError,
-    NonFiniteWarning,
-)
-from kernbench.kernel_ir import Module
+from kernbench.checks import Checks
+from kernbench.commands import DmaRead, KernelTrace, Transfer, access_of, by_path
+from kernbench.kernel_ir import ABSOLUTE, Module
 from kernbench.memory import Buffer
 from kernbench.replay import (
     Frame,
@@ -28,28 +20,34 @@ from kernbench.replay import (
     iterations_as_programs,
     run_kernel,
 )
-from kernbench.sanitizer.facts.launch import Launched, LaunchState
+from kernbench.sanitizer.check import Check, WatchedKernel
+from kernbench.sanitizer.facts.launch import Launched, Places
 from kernbench.sanitizer.facts.order import Clock
-from kernbench.sanitizer.facts.places import Places
+from kernbench.sanitizer.launch_state import Findings, LaunchState
 from kernbench.sanitizer.live_watch import LiveWatch
 from kernbench.sanitizer.ordering.ordered_map import OrderedMap
-from kernbench.sanitizer.ordering.programs import ProgramOrder
 from kernbench.sanitizer.ordering.segments import Segments
-from kernbench.sanitizer.ordering.trace_touches import SeenTouches, TraceTouches
-from kernbench.sanitizer.trace_watch import TraceWatch
+from kernbench.sanitizer.registry import selected
+from kernbench.sanitizer.watch import SanitizerWatch
 
-# A memo, not state: a function of the trace alone that dies with it.
-_PLANS: weakref.WeakKeyDictionary[KernelTrace, dict[bool, _Checked]] = weakref.WeakKeyDictionary()
-"""By whether masked-off lanes are zeros."""
+Kinds = tuple[type[Check], ...]
+
+# A memo, not state: a function of the trace and the checks alone, that dies with the trace.
+_PLANS: weakref.WeakKeyDictionary[KernelTrace, dict[Kinds, _Checked]] = weakref.WeakKeyDictionary()
 
 
 class _Checked:
     """A trace's plan with the sanitizer's steps in it."""
 
-    def __init__(self, trace: KernelTrace, *, masked_is_zero: bool) -> None:
-        self.watch = TraceWatch(trace, masked_is_zero=masked_is_zero)
+    def __init__(self, trace: KernelTrace, kinds: Kinds) -> None:
+        self.watch = SanitizerWatch(WatchedKernel(trace), kinds)
         self.plan = Plan(trace, composite=False, watch=self.watch)
-        self.touches = TraceTouches(trace)
+        self.written = {
+            access_of(command).param
+            for command in trace.commands()
+            if isinstance(command, Transfer) and not isinstance(command, DmaRead)
+        } - {ABSOLUTE}
+        """The parameters that the launch writes through."""
         groups = iterations_as_programs(trace.groups) or trace.groups
         self.is_composite = any(composite_groups(group) != [group] for group in groups)
         """Whether the plan without checks merges programs, so that sums have another order."""
@@ -58,16 +56,16 @@ class _Checked:
 class Sanitizer:
     """Executes launches with every check; one per run.
 
-    NaN and Inf that first appear are reported once. ``outside`` hears of loads outside of a tensor
-    where they are allowed.
+    What a check warns of is said once. ``outside`` hears of loads outside of a tensor where they
+    are allowed.
     """
 
     def __init__(self, checks: Checks, outside: OutsideReads | None = None) -> None:
-        self._non_finite_is_error = checks.nan_is_error
-        self._masked_is_zero = Allowed.MASKED_LANES in checks.allowed
+        self._checks = checks
+        self._kinds = selected(checks)
+        self._evaluated = [kind.evaluated for kind in self._kinds if "evaluated" in kind.overridden]
         self._outside = outside
-        self._has_reported = False
-        self._has_reported_conversion = False
+        self._findings = Findings()
         self._segments = Segments()
         self._places = Places()
 
@@ -77,8 +75,8 @@ class Sanitizer:
         Raises:
             AddressOverflowError: An offset of 32 bits wraps around.
         """
-        if trace.overflows:
-            raise AddressOverflowError(f"{trace.overflows[0]} ({launched})")
+        for evaluated in self._evaluated:
+            evaluated(trace.overflows, launched)
 
     def run(
         self,
@@ -93,43 +91,32 @@ class Sanitizer:
             AddressOverflowError, NonFiniteError: What the kernel does wrong, with its line.
         """
         plans = _PLANS.setdefault(trace, {})
-        masked_is_zero = self._masked_is_zero
-        checked = plans.get(masked_is_zero)
+        checked = plans.get(self._kinds)
         if checked is None:
-            checked = _Checked(by_path(trace), masked_is_zero=masked_is_zero)
-            plans[masked_is_zero] = checked
+            checked = plans[self._kinds] = _Checked(by_path(trace), self._kinds)
         pointers = checked.plan.pointers(params)
         # A product of merged programs sums in another order. So that a check never changes a
         # number, the checked execution is undone there and the usual one follows.
         undo = []
         if checked.is_composite:
-            buffers = {id(b): b for b in (pointers[p].buffer for p in checked.watch.written)}
+            buffers = {id(b): b for b in (pointers[p].buffer for p in checked.written)}
             undo = [(buffer, buffer.bytes.copy()) for buffer in buffers.values()]
         frame = Frame.on(pointers)
         frame.outside = self._outside
-        wants_non_finite = not self._has_reported and all(
-            not isinstance(param, float) or math.isfinite(param) for param in params
-        )
-        seen = SeenTouches()
-        segments = Segments()
-        maps = checked.watch.touched(pointers, trace.grid, segments)
-        frame.state = LaunchState(
-            launched,
-            lambda buffer: maps.get(id(buffer)),
-            seen,
-            self._report_non_finite if wants_non_finite else None,
-            ProgramOrder(segments, trace.grid, launched.clock, launched.who)
-            if checked.watch.orders_itself
-            else None,
-            on_conversion=self._on_conversion(),
-        )
-        checked.plan.run_frame(frame, params)
+        state = frame.state = self._state(launched, trace.grid, params, Segments())
+        state.pointers = pointers
+        checked.watch.begin_launch(state)
+        try:
+            checked.plan.run_frame(frame, params)
+        except BaseException:
+            # It was left with what an access has found.
+            del plans[self._kinds]
+            raise
         if checked.is_composite:
             for buffer, before in undo:
                 np.copyto(buffer.bytes, before)
             run_kernel(trace, params, self._outside)
-        if launched.clock is not None:
-            checked.touches.record(pointers, seen, launched.clock, launched.who)
+        checked.watch.end_launch(state)
 
     def share(self, buffer: Buffer) -> None:
         """Prepare for a fresh buffer that kernels of several SIPs reach."""
@@ -147,30 +134,21 @@ class Sanitizer:
 
         One that talks to other launches has ``begun`` before all that it follows is known.
         """
-        report = None if self._has_reported else self._report_non_finite
         segments, places = Segments(), Places()
         if begun is not None:
             segments, places = self._segments, self._places
-        order = ProgramOrder(segments, grid, launched.clock, launched.who, begun)
-        masked_is_zero = self._masked_is_zero
-        found = LiveWatch(
-            module, params, launched, report, order, places, masked_is_zero=masked_is_zero
-        )
-        found.state.on_conversion = self._on_conversion()
-        return found
+        state = self._state(launched, grid, params, segments)
+        state.begun = begun
+        return LiveWatch(WatchedKernel(module, places=places), self._kinds, state)
 
-    def _on_conversion(self) -> Callable[[str], None] | None:
-        return None if self._has_reported_conversion else self._report_conversion
-
-    def _report_conversion(self, text: str) -> None:
-        self._has_reported_conversion = True
-        warnings.warn(f"{text} (said once per run)", ConversionWarning, stacklevel=2)
-
-    def _report_non_finite(self, text: str) -> None:
-        self._has_reported = True
-        if self._non_finite_is_error:
-            raise NonFiniteError(text)
-        warnings.warn(f"{text} (said once per run)", NonFiniteWarning, stacklevel=2)
+    def _state(
+        self,
+        launched: Launched,
+        grid: tuple[int, int, int],
+        params: Sequence[PointerArg | float | int | None],
+        segments: Segments,
+    ) -> LaunchState:
+        return LaunchState(launched, grid, params, self._checks, self._findings, segments)
 
 
 def build_sanitizer(checks: Checks, outside: OutsideReads | None = None) -> Sanitizer | None:

@@ -1,165 +1,130 @@
-"""What the sanitizer does around every command of a plan."""
+"""What the sanitizer does around every command of a plan: shadows, and the steps of its checks."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from kernbench.commands import (
     Atomic,
     Command,
     DmaRead,
-    DmaWrite,
     Gemm,
+    KernelTrace,
     Loop,
     Mask,
     Math,
     Operand,
     Reduce,
-    SourceLine,
-    Splat,
     Tile,
     Transfer,
     access_of,
 )
+from kernbench.kernel_ir import ABSOLUTE
 from kernbench.replay import AccessSite, Frame, GroupPlan, Step, atomic_name, results
-from kernbench.sanitizer.accesses import AccessCheck, LoadShadow, StoreNonFinite
-from kernbench.sanitizer.checks.collisions import CollisionCheck
-from kernbench.sanitizer.checks.conversions import ConversionCheck
-from kernbench.sanitizer.checks.non_finite import is_float, note_made
-from kernbench.sanitizer.checks.origins import Origin, Origins
-from kernbench.sanitizer.checks.overflow import Overflow
-from kernbench.sanitizer.facts.launch import LaunchState
-from kernbench.sanitizer.facts.places import Places
+from kernbench.sanitizer.accesses import LoadShadow, UseCheck, WatchedAccess
+from kernbench.sanitizer.check import Check, WatchedKernel
 from kernbench.sanitizer.facts.shadows import build_math, gemm_shadow, reduce_shadow
-from kernbench.sanitizer.ordering.signals import Signal
+from kernbench.sanitizer.launch_state import LaunchState
 
 Array = npt.NDArray[Any]
 
-ABSOLUTE = -1
-"""The parameter of an address that was made from an integer: which tensor it is in is unknown."""
 _NOBODY = -1
 """A slot number of which the shadow is always None."""
 
 
 class SanitizerWatch:
-    """Puts checks around the commands of plans; holds nothing that a command does to data."""
+    """Puts shadows and checks around the commands of one kernel's plans."""
 
-    def __init__(self, *, nan_only: bool, masked_is_zero: bool) -> None:
-        self._masked_is_zero = masked_is_zero
-        self._origins = Origins()
-        self._places = Places()
-        self._names: list[str] = []
-        """The commands that may make NaN."""
-        self._name_numbers: dict[str, int] = {}
-        self._checks: dict[Command, AccessCheck] = {}
-        self._nan_only = nan_only
-        """Kernels that compute with Inf (as an online softmax does) make Inf on purpose."""
+    def __init__(self, kernel: WatchedKernel, kinds: Iterable[type[Check]]) -> None:
+        self._origins = kernel.origins
+        self.checks = [kind(kernel) for kind in kinds]
+        # Only those that do something: launches are many, and plans by data are built as they run.
+        self._beginning = [(type(each), each.begin) for each in self._with("begin")]
+        self._ending = [each.end for each in self._with("end")]
+        self._seeing = [each.sees for each in self._with("sees")]
+        self._before = [each.before for each in self._with("before")]
+        self._marks = [each.marks for each in self._with("marks")]
+        self._after = [each.after for each in self._with("after")]
+        self._computed = [each.computed for each in self._with("computed")]
+        self._accesses: dict[Command, WatchedAccess] = {}
+        self._is_by_data = not isinstance(kernel.source, KernelTrace)
+        if isinstance(kernel.source, KernelTrace):
+            for command in kernel.source.commands():
+                for see in self._seeing:
+                    see(command)
 
-    def is_in_address(self, command: Math) -> bool:
-        """Return whether it is 32-bit arithmetic whose result becomes part of an address."""
-        raise NotImplementedError
+    def begin_launch(self, launch: LaunchState) -> None:
+        """Let every check prepare for a launch."""
+        for kind, begin in self._beginning:
+            launch.notes[kind] = begin(launch)
 
-    def collects(self, command: Transfer) -> bool:
-        """Return whether only a run can tell which bytes a command touches."""
-        raise NotImplementedError
+    def end_launch(self, launch: LaunchState) -> None:
+        """Let every check look at a launch as a whole.
 
-    # What a plan asks of its watch (kernbench.replay.plans.plan.Watch):
+        Raises:
+            KernbenchError: One finds a mistake.
+        """
+        for end in self._ending:
+            end(launch)
+
+    # What a plan asks of its watch (kernbench.replay.Watch):
 
     def begin(self, group: GroupPlan) -> list[Step]:
-        return [_start_chunk]
+        return []
 
     def before(self, group: GroupPlan, command: Command) -> list[Step]:
+        if self._is_by_data:
+            for see in self._seeing:
+                see(command)
         if not isinstance(command, Transfer) or access_of(command).param == ABSOLUTE:
             return []
-        access = access_of(command)
-        site = AccessSite(
-            access,
-            command.mask,
-            command.line,
-            group.chunks,
-            is_store=not isinstance(command, DmaRead),
-            atomic=atomic_name(command) if isinstance(command, Atomic) else "",
-        )
-        mask = self._shadow(group, command.mask)
-        gather = self._shadow(group, access.gather)
-        value = self._shadow(group, None if isinstance(command, DmaRead) else command.value)
-        check = AccessCheck(
-            command,
-            site,
-            self._places,
-            self._origins,
-            mask,
-            gather,
-            value,
-            collects=self.collects(command),
-        )
-        self._checks[command] = check
-        if not isinstance(command, DmaWrite):
-            return [check]
-        steps, slot = group.fetch(command.value)
-        return [check, *steps, StoreNonFinite(check, slot, self._names)]
+        access = self._accesses[command] = _watched(group, command)
+        steps = self._uses(group, access)
+        for before in self._before:
+            steps += before(group, access)
+        return steps
 
     def after(self, group: GroupPlan, command: Command) -> list[Step]:
-        if isinstance(command, DmaRead):
-            return self._after_load(group, command)
-        if isinstance(command, DmaWrite):
-            return self._after_store(group, command)
         if isinstance(command, Loop):
             return []
+        if isinstance(command, Transfer):
+            return self._after_transfer(group, command)
+        inputs: list[int] = []
         if isinstance(command, Math):
-            steps = self._after_math(group, command)
+            steps, inputs = self._after_math(group, command)
         elif isinstance(command, Gemm):
             steps = self._after_gemm(group, command)
         elif isinstance(command, Reduce):
             steps = self._after_reduce(group, command)
         else:
             steps = [_defined(group.shadow(tile.slot)) for tile in results(command)]
-            if isinstance(command, Atomic):
-                steps += self._after_atomic(group, command)
-        for tile in results(command):
-            if is_float(tile.dtype.numpy):
-                name = command.op if isinstance(command, Math) else _op_name(command)
-                number = self._name(name, command.line)
-                steps.append(note_made(number, tile.slot, nan_only=self._nan_only))
-        return steps
+        return [*steps, *self._after_computing(group, command, inputs)]
 
     # -- one kind of command each -------------------------------------------------------------
 
-    def _after_load(self, group: GroupPlan, command: DmaRead) -> list[Step]:
-        target = group.shadow(command.dst.slot)
-        check = self._checks.pop(command, None)
-        if check is None:
-            return [_defined(target)]
-        origin = None
-        if command.other is None and not self._masked_is_zero:
-            origin = self._origins.number(Origin(command.line))
-        other = self._shadow(group, command.other)
-        steps: list[Step] = [LoadShadow(check, command.dst.slot, target, origin, other)]
-        if command.volatile:
-            steps.append(Signal(command, check.lanes, None))
+    def _after_transfer(self, group: GroupPlan, command: Transfer) -> list[Step]:
+        access = self._accesses.pop(command, None)
+        if access is not None and access.loaded is not None:
+            marks = [mark for each in self._marks for mark in each(access)]
+            target, other = group.shadow(access.loaded.slot), self._shadow(group, access.other)
+            steps: list[Step] = [LoadShadow(access, target, other, marks)]
+        else:
+            steps = [_defined(group.shadow(tile.slot)) for tile in results(command)]
+        if access is not None:
+            for after in self._after:
+                steps += after(group, access)
+            steps.append(access.forget)
+        if isinstance(command, Atomic):
+            steps += self._after_computing(group, command, [])
         return steps
 
-    def _after_store(self, group: GroupPlan, command: DmaWrite) -> list[Step]:
-        check = self._checks.pop(command, None)
-        if check is None:
-            return []
-        steps, slot = group.fetch(command.value)
-        return [*steps, CollisionCheck(check.lanes, slot)]
+    def _after_computing(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
+        return [step for computed in self._computed for step in computed(group, command, inputs)]
 
-    def _after_atomic(self, group: GroupPlan, command: Atomic) -> list[Step]:
-        check = self._checks.pop(command, None)
-        if check is None:
-            return []
-        if command.compare is None:
-            return [Signal(command, check.lanes, None)]
-        steps, slot = group.fetch(command.compare)
-        return [*steps, Signal(command, check.lanes, slot)]
-
-    def _after_math(self, group: GroupPlan, command: Math) -> list[Step]:
+    def _after_math(self, group: GroupPlan, command: Math) -> tuple[list[Step], list[int]]:
         propagate = build_math(command)
         shadows = [self._shadow(group, operand) for operand in command.inputs]
         target = group.shadow(command.dst.slot)
@@ -178,24 +143,12 @@ class SanitizerWatch:
             else:
                 values[target] = propagate(known, [values[slot] for slot in slots])
 
-        steps.append(step)
-        if self.is_in_address(command):
-            number = self._origins.number(Origin(command.line, command.op))
-            steps.append(Overflow(command, slots, target, number))
-        if command.op in ("arith.fptosi", "arith.fptoui"):
-            steps.append(ConversionCheck(command, slots[0], target, self._origins))
-        return steps
+        return [*steps, step], slots
 
     def _after_gemm(self, group: GroupPlan, command: Gemm) -> list[Step]:
-        inputs = (
-            (command.a, command.b)
-            if command.acc is None
-            else (
-                command.a,
-                command.b,
-                command.acc,
-            )
-        )
+        inputs = [command.a, command.b]
+        if command.acc is not None:
+            inputs.append(command.acc)
         shadows = [self._shadow(group, operand) for operand in inputs]
         target = group.shadow(command.dst.slot)
         what = f"tt.dot at {command.line}"
@@ -221,21 +174,35 @@ class SanitizerWatch:
 
         return [step]
 
+    def _uses(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+        """Return the step that looks at the shadows of what an access uses, if there are any."""
+        command = access.command
+        mask = self._shadow(group, command.mask)
+        gather = self._shadow(group, access_of(command).gather)
+        value = self._shadow(group, None if isinstance(command, DmaRead) else command.value)
+        nobody = group.shadow(_NOBODY)
+        if mask == nobody and gather == nobody and value == nobody:
+            return []
+        return [UseCheck(access, self._origins, mask, gather, value)]
+
     def _shadow(self, group: GroupPlan, operand: Operand | Mask | None) -> int:
         return group.shadow(operand.slot if isinstance(operand, Tile) else _NOBODY)
 
-    def _name(self, op: str, line: SourceLine) -> int:
-        name = f"{op} at {line}"
-        if name not in self._name_numbers:
-            self._name_numbers[name] = len(self._names)
-            self._names.append(name)
-        return self._name_numbers[name]
+    def _with(self, method: str) -> list[Check]:
+        """Return the checks that override a method."""
+        return [each for each in self.checks if method in each.overridden]
 
 
-def _start_chunk(frame: Frame) -> None:
-    state: LaunchState = frame.state
-    state.has_read_non_finite = np.zeros(1, np.bool_)
-    state.first_site = np.zeros(1, np.int64)
+def _watched(group: GroupPlan, command: Transfer) -> WatchedAccess:
+    site = AccessSite(
+        access_of(command),
+        command.mask,
+        command.line,
+        group.chunks,
+        is_store=not isinstance(command, DmaRead),
+        atomic=atomic_name(command) if isinstance(command, Atomic) else "",
+    )
+    return WatchedAccess(command, site)
 
 
 def _defined(target: int) -> Step:
@@ -245,16 +212,3 @@ def _defined(target: int) -> Step:
         frame.values[target] = None
 
     return step
-
-
-def _op_name(command: Command) -> str:
-    return "tt.dot" if isinstance(command, Gemm) else "tt.reduce"
-
-
-def is_infinite(operand: Operand) -> bool:
-    """Return whether it is a constant that is Inf or NaN."""
-    return (
-        isinstance(operand, Splat)
-        and isinstance(operand.value, float)
-        and not math.isfinite(operand.value)
-    )

@@ -1,1 +1,1 @@
-"""Checks of one command: what its lanes hold, and where they go."""
+"""The checks of the sanitizer: a module for each kind of mistake."""

@@ -11,25 +11,34 @@ import numpy as np
 import numpy.typing as npt
 
 from kernbench.errors import DataRaceError
-from kernbench.replay import Frame
-from kernbench.sanitizer.facts.lanes import LaneFinder, Lanes
-from kernbench.sanitizer.facts.launch import LaunchState, element
+from kernbench.replay import Frame, GroupPlan, Step
+from kernbench.sanitizer.accesses import WatchedAccess
+from kernbench.sanitizer.check import Check
+from kernbench.sanitizer.facts.lanes import Lanes
 
 Array = npt.NDArray[Any]
 
 
-class CollisionCheck:
-    """The step after a store: whether each lane finds in memory what it has stored."""
+class Collisions(Check):
+    """Looks whether each lane of a store finds in memory what it has stored (ADR-0107 D1)."""
 
-    def __init__(self, lanes: LaneFinder, value: int) -> None:
-        self._lanes, self._value = lanes, value
+    def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+        if access.stored is None:
+            return []
+        steps, slot = group.fetch(access.stored)
+        return [*steps, _Collision(access, slot)]
+
+
+class _Collision:
+    def __init__(self, access: WatchedAccess, value: int) -> None:
+        self._access, self._value = access, value
 
     def __call__(self, frame: Frame) -> None:
-        found = self._lanes.overlapping(frame)
+        found = self._access.overlapping(frame)
         if found is None:
             return
-        site = self._lanes.site
-        values = self._lanes.pick(frame.values[self._value], frame, found.positions)
+        site = self._access.site
+        values = self._access.pick(frame.values[self._value], frame, found.positions)
         stored = _as_bytes(values.astype(site.dtype, copy=False))
         at_bytes = found.where[:, None] + np.arange(site.itemsize)
         lost = frame.memory[site.param][at_bytes] != stored
@@ -55,19 +64,16 @@ class CollisionCheck:
             return
         at, byte = np.unravel_index(int(np.argmax(lost)), lost.shape)
         mine, its = (self._coordinates(int(found.positions[i])) for i in (at, other[at, byte]))
-        finder, site = self._lanes, self._lanes.site
-        state: LaunchState = frame.state
-        place = element(finder.buffer(frame), int(found.where[at]), site.itemsize)
+        access = self._access
         raise DataRaceError(
-            f"tt.{site.op} at {site.line} ({state.launched}, program "
-            f"{finder.program(frame, int(found.positions[at]))}) writes {values[at]} and "
-            f"{values[other[at, byte]]} to {place}, by lanes {mine} and {its} of its tile; which "
-            "one stays is not defined: give each lane its own element, mask all but one, or use "
-            "an atomic"
+            f"{access.here(frame, int(found.positions[at]))} writes {values[at]} and "
+            f"{values[other[at, byte]]} to {access.element(frame, int(found.where[at]))}, by "
+            f"lanes {mine} and {its} of its tile; which one stays is not defined: give each lane "
+            "its own element, mask all but one, or use an atomic"
         )
 
     def _coordinates(self, position: int) -> tuple[int, ...]:
-        shape = self._lanes.site.access.shape
+        shape = self._access.site.access.shape
         inside = position % max(int(np.prod(shape, dtype=np.int64)), 1)
         return tuple(int(each) for each in np.unravel_index(inside, shape))
 

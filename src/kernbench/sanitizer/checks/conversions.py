@@ -7,23 +7,54 @@ do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from kernbench.commands import Math
-from kernbench.replay import Frame, out_of_range
-from kernbench.sanitizer.checks.origins import Origin, Origins
-from kernbench.sanitizer.facts.shadows import IDS
-
-if TYPE_CHECKING:
-    from kernbench.sanitizer.facts.launch import LaunchState
-
-Array = npt.NDArray[Any]
+from kernbench.commands import Command, Math
+from kernbench.errors import ConversionWarning
+from kernbench.replay import Frame, GroupPlan, Step, out_of_range
+from kernbench.sanitizer.check import Check
+from kernbench.sanitizer.facts.shadows import mark
+from kernbench.sanitizer.launch_state import LaunchState
+from kernbench.sanitizer.origins import LaneUse, Origin, Origins, UsedLane
 
 
-class ConversionCheck:
+@dataclass(frozen=True, slots=True)
+class Converted(Origin):
+    """The lane was out of range for a conversion."""
+
+    is_defined = True
+    uses = frozenset({LaneUse.ADDRESS, LaneUse.VALUE})
+    op: str = ""
+
+    def report(self, used: UsedLane, state: LaunchState) -> None:
+        became = state.notes[Conversions][self.line]
+        state.findings.warn(
+            Conversions,
+            f"{used.here} depends on {self.op} at {self.line}{self.through}, where {became} on "
+            "NVIDIA's GPUs and something else on other machines; clamp the number before the "
+            "conversion",
+            ConversionWarning,
+        )
+
+
+class Conversions(Check):
+    """Marks the results of conversions that were out of range."""
+
+    def begin(self, launch: LaunchState) -> Any:
+        """Return, by the line of a conversion, the first such number and what became of it."""
+        return {}
+
+    def computed(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
+        if not isinstance(command, Math) or command.op not in ("arith.fptosi", "arith.fptoui"):
+            return []
+        shadow = group.shadow(command.dst.slot)
+        return [_Conversion(command, inputs[0], shadow, self.kernel.origins)]
+
+
+class _Conversion:
     """The step after a conversion to an integer: which lanes were out of range."""
 
     def __init__(self, command: Math, source: int, target: int, origins: Origins) -> None:
@@ -33,11 +64,11 @@ class ConversionCheck:
         sign = "" if self._is_signed else "u"
         self._to = f"{sign}int{8 * self._dtype.itemsize}"
         self._line = command.line
-        self._number = origins.number(Origin(command.line, converted=command.op))
+        self._number = origins.number(Converted(command.line, op=command.op))
 
     def __call__(self, frame: Frame) -> None:
         state: LaunchState = frame.state
-        if state.on_conversion is None:
+        if not state.findings.wants(Conversions):
             return
         values = frame.values
         given = values[self._source]
@@ -45,33 +76,19 @@ class ConversionCheck:
         if bad is None:
             return
         before = values[self._target]
-        if before is not None:
+        mark(values, self._target, bad, self._number)
+        if values[self._target] is before:
             # What is undefined stays so.
-            bad = bad & (before == 0)
-            if not bad.any():
-                return
+            return
+        known = state.notes[Conversions]
+        if self._line not in known:
+            mine = bad if before is None else bad & (before == 0)
+            known[self._line] = self._in_words(given, values[self._slot], mine)
+
+    def _in_words(self, given: Any, made: Any, bad: Any) -> str:
         at = np.unravel_index(int(np.argmax(bad)), bad.shape)
         number = float(np.broadcast_to(given, bad.shape)[at])
-        became = np.broadcast_to(values[self._slot], bad.shape)[at]
+        became = np.broadcast_to(made, bad.shape)[at]
         if not self._is_signed:
             became = became.view(f"u{self._dtype.itemsize}")
-        state.converted.setdefault(self._line, f"{number:g} becomes {became} ({self._to})")
-        values[self._target] = np.where(bad, self._number, 0 if before is None else before).astype(
-            IDS
-        )
-
-
-def report_conversions(state: LaunchState, shadow: Array, origins: Origins, here: str) -> None:
-    """Report the first number that was out of range among lanes with an effect, once."""
-    if state.on_conversion is None:
-        return
-    for number in np.unique(shadow).tolist():
-        origin = origins[number] if number else None
-        if origin is not None and origin.converted:
-            report, state.on_conversion = state.on_conversion, None
-            became = state.converted[origin.line]
-            report(
-                f"{here} depends on {origin}, where {became} on NVIDIA's GPUs and something else "
-                "on other machines; clamp the number before the conversion"
-            )
-            return
+        return f"{number:g} becomes {became} ({self._to})"

@@ -2,21 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.replay import Frame
-from kernbench.sanitizer.facts.lanes import LaneFinder
-from kernbench.sanitizer.facts.launch import LaunchState, element
+from kernbench.commands import (
+    Command,
+    Gemm,
+    Math,
+    Operand,
+    Splat,
+)
+from kernbench.errors import NonFiniteError, NonFiniteWarning
+from kernbench.replay import Chunks, Frame, GroupPlan, Step, operands, results
+from kernbench.sanitizer.accesses import WatchedAccess
+from kernbench.sanitizer.check import Check, WatchedKernel
+from kernbench.sanitizer.launch_state import LaunchState
 
 Array = npt.NDArray[Any]
 
 
-def is_float(dtype: np.dtype[Any]) -> bool:
+class _Programs:
+    """What each program of a launch has read and made, by its linear id."""
+
+    def __init__(self, count: int) -> None:
+        self.has_read: Array = np.zeros(count, np.bool_)
+        """Whether it has read NaN or Inf: what it makes of it is not new."""
+        self.first: Array = np.zeros(count, np.int64)
+        """The command that made NaN first, from 1; 0 for none."""
+
+
+class NonFinite(Check):
+    """Remembers who read and who made NaN and Inf, and reports the first made that is stored.
+
+    Kernels that compute with Inf (as an online softmax does) make Inf on purpose: there only NaN
+    counts (ADR-0020 D6).
+    """
+
+    def __init__(self, kernel: WatchedKernel) -> None:
+        super().__init__(kernel)
+        self._nan_only = False
+        self._names: list[str] = []
+        """The commands that may make NaN."""
+        self._numbers: dict[str, int] = {}
+
+    def sees(self, command: Command) -> None:
+        self._nan_only |= any(_is_infinite(operand) for operand in operands(command))
+
+    def begin(self, launch: LaunchState) -> Any:
+        """Return what is kept by program, None if there is nothing to report.
+
+        That is so if the run has heard of a NaN, or the launch was given one itself.
+        """
+        if not launch.findings.wants(NonFinite):
+            return None
+        for param in launch.params:
+            if isinstance(param, float) and not math.isfinite(param):
+                return None
+        return _Programs(launch.num_programs)
+
+    def before(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+        if access.stored is None:
+            return []
+        steps, slot = group.fetch(access.stored)
+        return [*steps, partial(_check_stored, access, slot, self._names)]
+
+    def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+        return [] if access.loaded is None else [partial(_note_read, access, access.loaded.slot)]
+
+    def computed(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
+        steps: list[Step] = []
+        for tile in results(command):
+            if _is_float(tile.dtype.numpy):
+                op = command.op if isinstance(command, Math) else _op_name(command)
+                number = self._number(f"{op} at {command.line}")
+                looks = np.isnan if self._nan_only else _is_not_finite
+                steps.append(partial(_note_made, group.chunks, number, tile.slot, looks))
+        return steps
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            self._names.append(name)
+            self._numbers[name] = len(self._names)
+        return self._numbers[name]
+
+
+def _note_read(access: WatchedAccess, slot: int, frame: Frame) -> None:
+    """Remember the programs that have read NaN or Inf."""
+    kept: _Programs | None = frame.state.notes[NonFinite]
+    value = frame.values[slot]
+    if kept is None or not _is_float(value.dtype):
+        return
+    bad = ~np.isfinite(value)
+    if bad.any():
+        bad = bad & access.active(frame)
+        kept.has_read[_ids(access.site.chunks, frame)] |= _by_program(bad)
+
+
+def _note_made(chunks: Chunks, number: int, slot: int, looks: Any, frame: Frame) -> None:
+    """Remember the programs that had no NaN before this command."""
+    kept: _Programs | None = frame.state.notes[NonFinite]
+    if kept is None:
+        return
+    bad = looks(frame.values[slot])
+    if bad.any():
+        ids = _ids(chunks, frame)
+        first = kept.first[ids]
+        kept.first[ids] = np.where((first == 0) & _by_program(bad), number, first)
+
+
+def _check_stored(access: WatchedAccess, slot: int, names: list[str], frame: Frame) -> None:
+    """Report the first NaN that reaches memory, if its program has made it.
+
+    Raises:
+        NonFiniteError: There is one, and the run takes it as an error.
+    """
+    kept: _Programs | None = frame.state.notes[NonFinite]
+    value = frame.values[slot]
+    if kept is None or not _is_float(value.dtype):
+        return
+    bad = ~np.isfinite(value)
+    if not bad.any():
+        return
+    found = access.find(frame)
+    inside = access.pick(bad, frame, found.positions)
+    inside &= (kept.first[found.programs] > 0) & ~kept.has_read[found.programs]
+    if not inside.any():
+        return
+    at = int(np.argmax(inside))
+    number = access.pick(value, frame, found.positions[at : at + 1]).astype(np.float64)[0]
+    name = names[int(kept.first[found.programs[at]]) - 1]
+    state: LaunchState = frame.state
+    state.notes[NonFinite] = None
+    program = access.program(frame, int(found.positions[at]))
+    text = (
+        f"{name} ({state.launched}, program {program}) makes {number} out of finite numbers, and "
+        f"tt.store at {access.site.line} writes it to "
+        f"{access.element(frame, int(found.where[at]))}"
+    )
+    if state.checks.nan_is_error:
+        state.findings.once(NonFinite)
+        raise NonFiniteError(text)
+    state.findings.warn(NonFinite, text, NonFiniteWarning)
+
+
+def _ids(chunks: Chunks, frame: Frame) -> Array:
+    """Return the linear ids of the programs of the frame's chunk."""
+    return chunks.program_ids[chunks.bounds[frame.chunk] : chunks.bounds[frame.chunk + 1]]
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
     """Return whether the elements may be NaN."""
     if dtype.kind == "f":
         return True
@@ -24,58 +163,12 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "V" and dtype.type not in (ml_dtypes.int4, ml_dtypes.uint4)
 
 
-def note_read(frame: Frame, value: Array, lanes: LaneFinder) -> None:
-    """Remember the programs that have read NaN or Inf: what they make of it is not new."""
-    state: LaunchState = frame.state
-    if state.on_non_finite is None or not is_float(value.dtype):
-        return
-    bad = ~np.isfinite(value)
-    if bad.any():
-        bad = bad & lanes.active(frame)
-        state.has_read_non_finite = state.has_read_non_finite | _by_program(bad)
-
-
-def note_made(site: int, slot: int, *, nan_only: bool) -> Callable[[Frame], None]:
-    """Return the step that remembers which programs had no NaN before the command ``site``."""
-    looks_bad = np.isnan if nan_only else _is_not_finite
-
-    def step(frame: Frame) -> None:
-        state: LaunchState = frame.state
-        if state.on_non_finite is None:
-            return
-        bad = looks_bad(frame.values[slot])
-        if bad.any():
-            first = state.first_site
-            state.first_site = np.where((first == 0) & _by_program(bad), site + 1, first)
-
-    return step
-
-
-def check_stored(frame: Frame, value: Array, lanes: LaneFinder, names: list[str]) -> None:
-    """Report the first NaN that reaches memory, if its program has made it."""
-    state: LaunchState = frame.state
-    if state.on_non_finite is None or not is_float(value.dtype):
-        return
-    bad = ~np.isfinite(value)
-    if not bad.any():
-        return
-    found = lanes.find(frame)
-    inside = lanes.pick(bad, frame, found.positions)
-    programs = lanes.positions_in_chunk(found.positions)
-    made = np.broadcast_to(state.first_site, (frame.num_programs,))
-    foreign = np.broadcast_to(state.has_read_non_finite, (frame.num_programs,))
-    inside &= (made[programs] > 0) & ~foreign[programs]
-    if not inside.any():
-        return
-    at = int(np.argmax(inside))
-    position = int(found.positions[at])
-    number = lanes.pick(value, frame, found.positions[at : at + 1]).astype(np.float64)[0]
-    place = element(lanes.buffer(frame), int(found.where[at]), lanes.site.itemsize)
-    report, state.on_non_finite = state.on_non_finite, None
-    report(
-        f"{names[int(made[programs[at]]) - 1]} ({state.launched}, program "
-        f"{lanes.program(frame, position)}) makes {number} out of finite numbers, "
-        f"and tt.store at {lanes.site.line} writes it to {place}"
+def _is_infinite(operand: Operand) -> bool:
+    """Return whether it is a constant that is Inf or NaN."""
+    return (
+        isinstance(operand, Splat)
+        and isinstance(operand.value, float)
+        and not math.isfinite(operand.value)
     )
 
 
@@ -85,3 +178,7 @@ def _by_program(bad: Array) -> Array:
 
 def _is_not_finite(value: Array) -> Array:
     return np.asarray(~np.isfinite(value))
+
+
+def _op_name(command: Command) -> str:
+    return "tt.dot" if isinstance(command, Gemm) else "tt.reduce"

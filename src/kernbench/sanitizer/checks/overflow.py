@@ -1,16 +1,33 @@
-"""32-bit arithmetic on data that ends in an address: where it leaves its range."""
+"""32-bit arithmetic that ends in an address: where it leaves its range."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands import Command, KernelTrace, Loop, Math, Tile, Transfer, access_of
-from kernbench.replay import Frame
-from kernbench.sanitizer.facts.shadows import IDS
+from kernbench import kernel_ir
+from kernbench.commands import (
+    AddressOverflow,
+    Command,
+    KernelTrace,
+    Loop,
+    Math,
+    Tile,
+    Transfer,
+    access_of,
+)
+from kernbench.errors import AddressOverflowError
+from kernbench.replay import Frame, GroupPlan, Step
+from kernbench.sanitizer.check import Check, WatchedKernel
+from kernbench.sanitizer.facts.launch import Launched
+from kernbench.sanitizer.facts.shadows import mark
+from kernbench.sanitizer.launch_state import LaunchState
+from kernbench.sanitizer.origins import LaneUse, Origin, UsedLane
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +53,65 @@ _CARRIES_ON = frozenset(
 _NARROW_BYTES = 4
 
 
-def address_arithmetic(trace: KernelTrace) -> frozenset[Command]:
+@dataclass(frozen=True, slots=True)
+class Overflowed(Origin):
+    """The lane's number did not fit. That is the program's business but in an address."""
+
+    is_defined = True
+    uses = frozenset({LaneUse.ADDRESS})
+    op: str = ""
+
+    def report(self, used: UsedLane, state: LaunchState) -> None:
+        raise AddressOverflowError(
+            f"{used.here} uses an address whose 32-bit offset overflowed in {self.op} at "
+            f"{self.line}{self.through}; widen an operand with .to(tl.int64)"
+        )
+
+
+class Overflow(Check):
+    """Refuses overflows that evaluation knows, and marks those in data (ADR-0020 D5)."""
+
+    def __init__(self, kernel: WatchedKernel) -> None:
+        super().__init__(kernel)
+        source = kernel.source
+        self._is_in_address: Callable[[Math], bool]
+        if isinstance(source, KernelTrace):
+            self._is_in_address = _address_arithmetic(source).__contains__
+        else:
+            lines = kernel_ir.address_arithmetic(source)
+            self._is_in_address = lambda command: (command.op, command.line) in lines
+
+    @classmethod
+    def evaluated(cls, overflows: Collection[AddressOverflow], launched: Launched) -> None:
+        for overflow in overflows:
+            raise AddressOverflowError(f"{overflow} ({launched})")
+
+    def computed(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
+        if not isinstance(command, Math) or not self._is_in_address(command):
+            return []
+        number = self.kernel.origins.number(Overflowed(command.line, op=command.op))
+        result = command.dst.slot
+        function, target = _ARITHMETIC[command.op], group.shadow(result)
+        return [partial(_look, function, inputs, result, target, number)]
+
+
+def _look(
+    function: Callable[[Array, Array], Array],
+    inputs: list[int],
+    result: int,
+    target: int,
+    number: int,
+    frame: Frame,
+) -> None:
+    """Mark lanes whose exact result did not fit."""
+    values = frame.values
+    left, right = (values[slot].astype(np.int64) for slot in inputs)
+    bad = function(left, right) != values[result]
+    if bad.any():
+        mark(values, target, bad, number)
+
+
+def _address_arithmetic(trace: KernelTrace) -> frozenset[Command]:
     """Return the 32-bit operations on data whose result becomes part of an address."""
     made: dict[int, Math] = {}
     carried: dict[int, list[Tile]] = {}
@@ -66,21 +141,3 @@ def address_arithmetic(trace: KernelTrace) -> frozenset[Command]:
             if maker.op in _ARITHMETIC and maker.dst.dtype.itemsize == _NARROW_BYTES:
                 found.add(maker)
     return frozenset(found)
-
-
-class Overflow:
-    """The step after such an operation: puts its number where the exact result did not fit."""
-
-    def __init__(self, command: Math, inputs: list[int], target: int, number: int) -> None:
-        self._function = _ARITHMETIC[command.op]
-        self._slot = command.dst.slot
-        self._inputs, self._target, self._number = inputs, target, number
-
-    def __call__(self, frame: Frame) -> None:
-        values = frame.values
-        wide = [values[slot].astype(np.int64) for slot in self._inputs]
-        bad = self._function(*wide) != values[self._slot]
-        if bad.any():
-            before = values[self._target]
-            kept = np.zeros(1, IDS) if before is None else before
-            values[self._target] = np.where(bad & (kept == 0), self._number, kept).astype(IDS)

@@ -40,13 +40,23 @@ class LaneFinder:
         self._kept: dict[Any, Lanes] = {}
         self._kept_bytes = 0
         self._overlap: dict[Any, bool] = {}
+        self._found: Lanes | None = None
+
+    def forget(self, frame: Frame) -> None:
+        """The last step of an access: what was found is of one execution of it."""
+        self._found = None
 
     def find(self, frame: Frame) -> Lanes:
-        """Return the active lanes, which are inside the buffer.
+        """Return the active lanes, which are inside the buffer; found once per execution.
 
         Raises:
             OutOfBoundsError: They are not, and that is not allowed.
         """
+        if self._found is None:
+            self._found = self._find(frame)
+        return self._found
+
+    def _find(self, frame: Frame) -> Lanes:
         site = self.site
         relative = self._relative(frame)
         where = relative.where + frame.origin[site.param]

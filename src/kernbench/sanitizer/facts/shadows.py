@@ -28,6 +28,16 @@ def clean(shadow: Array) -> Shadow:
     return shadow if shadow.any() else None
 
 
+def mark(values: list[Any], target: int, bad: Array, number: int) -> None:
+    """Give lanes of the shadow in slot ``target`` an origin, but for those that have one."""
+    before = values[target]
+    if before is not None:
+        bad = bad & (before == 0)
+        if not bad.any():
+            return
+    values[target] = np.where(bad, number, 0 if before is None else before).astype(IDS)
+
+
 def build_math(command: Math) -> Propagate:
     """Return how the shadows of an operation's inputs make that of its result."""
     op = command.op

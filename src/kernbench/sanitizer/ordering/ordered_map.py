@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from kernbench.errors import DataRaceError
 from kernbench.memory import Buffer
-from kernbench.sanitizer.facts.launch import element
-from kernbench.sanitizer.facts.places import Places
+from kernbench.sanitizer.facts.launch import Places, element
 from kernbench.sanitizer.ordering.segments import Segments
 from kernbench.sanitizer.ordering.touches import Touch, TouchKind, TouchPart
 

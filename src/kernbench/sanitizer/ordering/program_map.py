@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.sanitizer.facts.places import Places, coordinates
+from kernbench.sanitizer.facts.launch import Places, coordinates
 
 Array = npt.NDArray[Any]
 

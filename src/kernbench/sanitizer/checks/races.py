@@ -1,0 +1,229 @@
+"""Races among the programs of a launch: two touch a byte, one writes it, and nothing orders them.
+
+Atomics race with plain accesses only, and order programs that read what they find.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import (
+    Access,
+    Atomic,
+    DmaRead,
+    KernelTrace,
+    Transfer,
+    access_of,
+)
+from kernbench.errors import DataRaceError
+from kernbench.kernel_ir import ABSOLUTE, Module, written_params
+from kernbench.memory import Buffer
+from kernbench.replay import Frame, GroupPlan, PointerArg, Step
+from kernbench.sanitizer.accesses import WatchedAccess
+from kernbench.sanitizer.check import Check, WatchedKernel
+from kernbench.sanitizer.facts.lanes import Lanes
+from kernbench.sanitizer.launch_state import LaunchState
+from kernbench.sanitizer.ordering.ordered_map import OrderedMap
+from kernbench.sanitizer.ordering.program_map import Touched
+from kernbench.sanitizer.ordering.programs import ProgramOrder
+
+Array = npt.NDArray[Any]
+Maps = Callable[[Buffer], Touched | OrderedMap | None]
+"""Gives the map of a buffer in which programs may race; None where they cannot."""
+
+
+class Races(Check):
+    """Keeps a map of who touched what, for each buffer that a launch writes (ADR-0020 D3)."""
+
+    def __init__(self, kernel: WatchedKernel) -> None:
+        super().__init__(kernel)
+        self._written: set[int] = set()
+        self._granules: dict[int, int] = {}
+        self._orders_itself = isinstance(kernel.source, Module)
+        """Whether programs tell each other something: some atomic's old value is read."""
+        if isinstance(kernel.source, KernelTrace):
+            for command in kernel.source.commands():
+                if isinstance(command, Transfer):
+                    self._note(command)
+
+    def _note(self, command: Transfer) -> None:
+        param = access_of(command).param
+        if param == ABSOLUTE:
+            return
+        before = self._granules.get(param, 0)
+        self._granules[param] = math.gcd(before, _alignment(access_of(command)))
+        if not isinstance(command, DmaRead):
+            self._written.add(param)
+        if isinstance(command, Atomic) and command.dst is not None:
+            self._orders_itself = True
+
+    def begin(self, launch: LaunchState) -> Any:
+        if self._orders_itself:
+            launched = launch.launched
+            launch.order = ProgramOrder(
+                launch.segments, launch.grid, launched.clock, launched.who, launch.begun
+            )
+        if isinstance(self.kernel.source, Module):
+            return self._maps_by_data(self.kernel.source, launch)
+        return self._maps_of_trace(launch)
+
+    def before(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+        place = self.kernel.places.number(access.name, access.site.verb)
+        return [partial(_look, access, place)]
+
+    def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+        command = access.command
+        if access.is_plain:
+            return []
+        if isinstance(command, Atomic) and command.compare is not None:
+            steps, compare = group.fetch(command.compare)
+            return [*steps, Signal(access, command, compare)]
+        return [Signal(access, command, None)]
+
+    def end(self, launch: LaunchState) -> None:
+        if launch.order is not None:
+            launch.order.end()
+
+    def _maps_of_trace(self, launch: LaunchState) -> Maps:
+        """Return the maps of the buffers that a launch writes to."""
+        pointers, places = launch.pointers, self.kernel.places
+        buffers = {id(pointers[p].buffer): pointers[p].buffer for p in self._written}
+        if self._orders_itself:
+            ordered = {
+                key: OrderedMap(buffer.size_bytes, launch.segments, places)
+                for key, buffer in buffers.items()
+            }
+            return lambda buffer: ordered.get(id(buffer))
+        granules = dict.fromkeys(buffers, 0)
+        for param, granule in self._granules.items():
+            argument = pointers[param]
+            key = id(argument.buffer)
+            if key in granules:
+                granules[key] = math.gcd(granules[key], granule, argument.offset_bytes)
+        maps = {
+            key: Touched(buffer.size_bytes, granules[key], places, launch.grid)
+            for key, buffer in buffers.items()
+        }
+        return lambda buffer: maps.get(id(buffer))
+
+    def _maps_by_data(self, module: Module, launch: LaunchState) -> Maps:
+        """Return the maps of buffers that a launch may reach by pointers in memory as well."""
+        params = written_params(module)
+        written = _buffers(launch, params)
+        maps: dict[int, OrderedMap] = {}
+
+        def find(buffer: Buffer) -> OrderedMap | None:
+            if isinstance(buffer.touches, OrderedMap):
+                return buffer.touches
+            if ABSOLUTE not in params and id(buffer) not in written:
+                return None
+            found = maps.get(id(buffer))
+            if found is None:
+                found = OrderedMap(buffer.size_bytes, launch.segments, self.kernel.places)
+                maps[id(buffer)] = found
+            return found
+
+        return find
+
+
+def _buffers(launch: LaunchState, params: Collection[int]) -> set[int]:
+    return {
+        id(param.buffer)
+        for index, param in enumerate(launch.params)
+        if isinstance(param, PointerArg) and index in params
+    }
+
+
+def _look(access: WatchedAccess, place: int, frame: Frame) -> None:
+    """Note an access in the map of its buffer.
+
+    Raises:
+        DataRaceError: A program in no order with its own has touched a byte, and one writes it.
+    """
+    state: LaunchState = frame.state
+    touched = state.notes[Races](access.buffer(frame))
+    if touched is None:
+        return
+    lanes, itemsize = access.find(frame), access.site.itemsize
+    # Atomics race with plain writes only, as reads do.
+    look = touched.read if access.stored is None else touched.write
+    actors = state.actors(lanes.programs, plain=access.is_plain)
+    found = look(lanes.where, actors, place, itemsize)
+    if found is not None and not access.is_plain:
+        actors = state.actors(lanes.programs, plain=True)
+        found = look(lanes.where, actors, place, itemsize)
+    if found is None:
+        return
+    at, other = found
+    here = access.here(frame, int(lanes.positions[at]))
+    where = access.element(frame, int(lanes.where[at]))
+    raise DataRaceError(f"{here} {access.site.verb} {where}, which {other}")
+
+
+def _alignment(access: Access) -> int:
+    """Return a number of bytes that divides the size and every known address of an access."""
+    found = math.gcd(access.dtype.itemsize, access.offset.const)
+    for array in access.offset.terms.values():
+        found = math.gcd(found, int(np.gcd.reduce(array, axis=None)))
+    return found
+
+
+class Signal:
+    """The step after an atomic or a volatile load: what it takes up and what it releases.
+
+    Orders the program behind those whose release it found, and lets others do so with it. An old
+    value that nobody reads tells nobody anything; a ``cas`` that did not find what it compares
+    with has written nothing.
+    """
+
+    def __init__(self, access: WatchedAccess, command: Transfer, compare: int | None) -> None:
+        self._access, self._compare = access, compare
+        if isinstance(command, Atomic):
+            self._dst = None if command.dst is None else command.dst.slot
+            self._acquires = self._dst is not None and command.order in ("acquire", "acq_rel")
+            self._releases = command.kind != "load" and command.order in ("release", "acq_rel")
+        else:
+            assert isinstance(command, DmaRead)
+            self._dst, self._acquires, self._releases = command.dst.slot, True, False
+
+    def __call__(self, frame: Frame) -> None:
+        state: LaunchState = frame.state
+        if state.order is None or not (self._acquires or self._releases):
+            return
+        touched = state.notes[Races](self._access.buffer(frame))
+        if not isinstance(touched, OrderedMap):
+            return
+        lanes = self._access.find(frame)
+        itemsize = self._access.site.itemsize
+        if state.issued is not None:
+            # The program went on when it was issued; only its effect is here.
+            if self._releases:
+                segments = state.actors(lanes.programs, plain=True)
+                touched.release(lanes.where, segments, itemsize, follows=False)
+            return
+        state.order.synchronise(
+            touched,
+            lanes.where,
+            lanes.programs,
+            itemsize,
+            acquires=self._acquires,
+            released=self._written(frame, lanes),
+        )
+
+    def _written(self, frame: Frame, lanes: Lanes) -> Array:
+        if not self._releases:
+            return np.zeros(len(lanes.where), np.bool_)
+        if self._compare is None or self._dst is None:
+            return np.ones(len(lanes.where), np.bool_)
+        found = self._bits(frame, self._dst, lanes)
+        return np.asarray(found == self._bits(frame, self._compare, lanes))
+
+    def _bits(self, frame: Frame, slot: int, lanes: Lanes) -> Array:
+        picked = self._access.pick(frame.values[slot], frame, lanes.positions)
+        return np.ascontiguousarray(picked).view(f"u{self._access.site.itemsize}")

@@ -1,0 +1,44 @@
+"""Lanes that a load masks off without ``other=``: what they hold is undefined."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from kernbench.checks import Allowed, remedy
+from kernbench.errors import UndefinedValueError
+from kernbench.replay import Frame
+from kernbench.sanitizer.accesses import Mark, WatchedAccess
+from kernbench.sanitizer.check import Check
+from kernbench.sanitizer.facts.shadows import IDS, Shadow
+from kernbench.sanitizer.launch_state import LaunchState
+from kernbench.sanitizer.origins import Origin, UsedLane
+
+
+class MaskedOff(Origin):
+    """The lane was masked off where it was loaded."""
+
+    def report(self, used: UsedLane, state: LaunchState) -> None:
+        raise UndefinedValueError(
+            f"{used.here} {used.what}: it comes from the masked-off lanes of tt.load at "
+            f"{self.line}{self.through}; give that load an other={used.instead}, "
+            f"{remedy(Allowed.MASKED_LANES)}"
+        )
+
+
+class Undefined(Check):
+    """Marks masked-off lanes; ADR-0020 D4 says which of their uses are errors."""
+
+    allowed_by = Allowed.MASKED_LANES
+
+    def marks(self, access: WatchedAccess) -> list[Mark]:
+        if access.other is not None:
+            return []
+        number = self.kernel.origins.number(MaskedOff(access.site.line))
+        return [partial(_masked_off, access, number)]
+
+
+def _masked_off(access: WatchedAccess, number: int, frame: Frame) -> Shadow:
+    active = access.active(frame)
+    return None if active.all() else np.where(active, 0, number).astype(IDS)

@@ -1,0 +1,108 @@
+"""Memory that nothing has written: loads of it whose lanes are used, and atomics on it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.errors import UninitializedReadError
+from kernbench.memory import Buffer
+from kernbench.replay import Frame, GroupPlan, Step
+from kernbench.sanitizer.accesses import Mark, WatchedAccess
+from kernbench.sanitizer.check import Check
+from kernbench.sanitizer.facts.lanes import mark_written, unwritten_lanes
+from kernbench.sanitizer.facts.shadows import IDS, Shadow
+from kernbench.sanitizer.launch_state import LaunchState
+from kernbench.sanitizer.ordering.touches import is_blind
+from kernbench.sanitizer.origins import Origin, UsedLane
+
+Array = npt.NDArray[Any]
+
+
+class NeverWritten(Origin):
+    """The lane was loaded from memory that nothing had written."""
+
+    def report(self, used: UsedLane, state: LaunchState) -> None:
+        raise UninitializedReadError(
+            f"{state.notes[Unwritten][self.line]}; {used.here} {used.what}: it comes from "
+            f"there{self.through}; initialise the tensor or mask the load"
+        )
+
+
+class Unwritten(Check):
+    """Counts written bytes, and marks lanes loaded from others (ADR-0020 D2, ADR-0107 D3).
+
+    A load may be followed by a choice of other lanes; what an atomic finds stays, and is refused.
+    """
+
+    def begin(self, launch: LaunchState) -> Any:
+        """Return, by the line of a load, the first such place that it read, in words."""
+        return {}
+
+    def before(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
+        if access.stored is not None or is_blind(access.command):
+            return [partial(_write, access)]
+        return [] if access.is_plain else [partial(_refuse, access)]
+
+    def marks(self, access: WatchedAccess) -> list[Mark]:
+        if not access.is_plain:
+            return []
+        number = self.kernel.origins.number(NeverWritten(access.site.line))
+        return [partial(_mark, access, number)]
+
+
+def _write(access: WatchedAccess, frame: Frame) -> None:
+    written = _written_of(access.buffer(frame))
+    if written is not None:
+        mark_written(written, access.find(frame).where, access.site.itemsize)
+
+
+def _refuse(access: WatchedAccess, frame: Frame) -> None:
+    missing = _missing(access, frame)
+    if missing is not None:
+        raise UninitializedReadError(
+            f"{_in_words(access, frame, missing)}; initialise the tensor or mask the access"
+        )
+
+
+def _mark(access: WatchedAccess, number: int, frame: Frame) -> Shadow:
+    if access.buffer(frame).written is None:
+        return None
+    missing = _missing(access, frame)
+    if missing is None:
+        return None
+    state: LaunchState = frame.state
+    places = state.notes[Unwritten]
+    if access.site.line not in places:
+        places[access.site.line] = _in_words(access, frame, missing)
+    shadow: Array = np.zeros((frame.num_programs, *access.site.access.shape), IDS)
+    shadow.reshape(-1)[access.find(frame).positions[missing]] = number
+    return shadow
+
+
+def _missing(access: WatchedAccess, frame: Frame) -> Array | None:
+    """Return which lanes touch a byte that nothing has written, or None if none does."""
+    written = _written_of(access.buffer(frame))
+    if written is None:
+        return None
+    return unwritten_lanes(written, access.find(frame).where, access.site.itemsize)
+
+
+def _in_words(access: WatchedAccess, frame: Frame, missing: Array) -> str:
+    lanes, site, at = access.find(frame), access.site, int(np.argmax(missing))
+    return (
+        f"{access.here(frame, int(lanes.positions[at]))} {site.verb} {site.itemsize} bytes at "
+        f"{access.element(frame, int(lanes.where[at]))}, which nothing has written"
+    )
+
+
+def _written_of(buffer: Buffer) -> Array | None:
+    """Return the buffer's count of written bytes, which is given up once all of them are."""
+    written = buffer.written
+    # Most often the end is written last.
+    if written is not None and len(written) and written[-1] and written.all():
+        buffer.written = written = None
+    return written

@@ -1,0 +1,127 @@
+"""Why lanes must not be used: small numbers that shadows hold, and what is said at a use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands import SourceLine
+from kernbench.sanitizer.facts.shadows import IDS, Shadow
+from kernbench.sanitizer.launch_state import LaunchState
+
+Array = npt.NDArray[Any]
+
+_LONGEST_PATH = 3
+_FIRST_UNDEFINED = 1 << 12
+"""Numbers from here on stand for lanes without a value, which of two reasons is kept."""
+
+
+class LaneUse(Enum):
+    """Where a lane decides what memory holds."""
+
+    MASK = auto()
+    ADDRESS = auto()
+    VALUE = auto()
+    DECISION = auto()
+    """Which way a program goes."""
+
+
+class UsedLane(NamedTuple):
+    """A use of a lane that has an origin, in words."""
+
+    here: str
+    """The operation, the kernel, the rank and the program."""
+    what: str
+    """What it does with the lane, as ``is masked by an undefined value``."""
+    instead: str = ""
+    """What else than to give a load an ``other=`` may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Why a lane must not be used in some way: a subclass for each reason.
+
+    It goes through operations with the lane; :meth:`report` is called where the lane is used.
+    """
+
+    is_defined: ClassVar[bool] = False
+    """Whether the lane has a value all the same, which matters in some uses alone."""
+    uses: ClassVar[frozenset[LaneUse]] = frozenset(LaneUse)
+    """The uses that are reported."""
+
+    line: SourceLine
+    path: tuple[str, ...] = ()
+    """Reductions and products that mixed the lane with others, as ``tt.reduce at x.py:3``."""
+
+    @property
+    def through(self) -> str:
+        """The path in words."""
+        return "".join(f", through {each}" for each in self.path)
+
+    def report(self, used: UsedLane, state: LaunchState) -> None:
+        """Raise the error of a use, or warn of it.
+
+        Raises:
+            KernbenchError: It is a mistake; says where the lane comes from and what to do.
+        """
+        raise NotImplementedError
+
+
+class Origins:
+    """All origins of a plan; number 0 stands for a lane that is defined."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Origin] = {}
+        self._numbers: dict[Origin, int] = {}
+        self._num_defined = 0
+        self._tables: dict[LaneUse, Array | None] = {}
+
+    def number(self, origin: Origin) -> int:
+        """Return the number that stands for an origin in shadows."""
+        found = self._numbers.get(origin)
+        if found is None:
+            if origin.is_defined:
+                self._num_defined += 1
+                found = self._num_defined
+            else:
+                found = _FIRST_UNDEFINED + len(self._known) - self._num_defined
+            self._numbers[origin] = found
+            self._known[found] = origin
+            self._tables.clear()
+        return found
+
+    def __getitem__(self, number: int) -> Origin:
+        return self._known[number]
+
+    def relevant(self, shadow: Array, use: LaneUse) -> Array:
+        """Return a shadow without the lanes that may be used that way."""
+        if use not in self._tables:
+            self._tables[use] = self._table(use)
+        table = self._tables[use]
+        return shadow if table is None or not shadow.any() else np.asarray(table[shadow])
+
+    def _table(self, use: LaneUse) -> Array | None:
+        """Return what becomes of each number in a use; None if all stay."""
+        ignored = [number for number, each in self._known.items() if use not in each.uses]
+        if not ignored:
+            return None
+        table = np.arange(max(self._known) + 1, dtype=IDS)
+        table[ignored] = 0
+        return table
+
+    def through(self, shadow: Shadow, what: str) -> Shadow:
+        """Return the shadow of lanes that a reduction or a product mixed with others."""
+        if shadow is None or not shadow.any():
+            return None
+        table = np.zeros(int(shadow.max()) + 1, IDS)
+        for number in np.unique(shadow).tolist():
+            if number:
+                origin = self[number]
+                if what not in origin.path and len(origin.path) < _LONGEST_PATH:
+                    origin = replace(origin, path=(*origin.path, what))
+                table[number] = self.number(origin)
+        return np.asarray(table[shadow])
