@@ -21,7 +21,7 @@ from kernbench.interrupts import RETRY_S, is_untimely
 
 
 class CarriedCode(Protocol):
-    """Code that runs when it is switched to, until it hands back the handle that it waits for."""
+    """Code that runs when it is switched to, until it yields the handle that it waits for."""
 
     @property
     def dead(self) -> bool: ...
@@ -141,7 +141,7 @@ class _ThreadWorker:
 
     def switch(self) -> Any:
         if self.dead:
-            raise InternalError(f"thread {self.thread.name} has ended and cannot go on")
+            raise InternalError(f"thread {self.thread.name} has ended and cannot be resumed")
         if self.thread.ident is None:
             self.thread_starts()
         self._hand_over()
@@ -165,7 +165,7 @@ class _ThreadWorker:
         return handed
 
     def _hand_over(self) -> None:
-        """Give the thread its turn, until it gives main the baton back."""
+        """Give the thread its turn, until it yields to main."""
         self._before()
         turn = self._turn + 1
         while self._turn != turn or not self._is_back:
@@ -253,7 +253,7 @@ class _Interrupt:
         _raise_in(thread, ctypes.py_object(self._kind))
 
     def take_back(self, thread: threading.Thread) -> None:
-        """Make sure that it is not raised any more."""
+        """Make sure that it is no longer raised."""
         _raise_in(thread, None)
 
 

@@ -23,7 +23,7 @@ def microseconds(time_ps: int) -> str:
 
 
 def listed(numbers: list[int]) -> str:
-    """Return numbers as a sentence has them.
+    """Return numbers as they are listed in a sentence.
 
     >>> listed([0, 1, 3]), listed([2])
     ('ranks 0, 1 and 3', 'rank 2')
@@ -56,7 +56,7 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
 
 
 def idle_error(simulation: Simulation, label: str) -> DeadlockError:
-    """Return the error for a rank that waits again and again while nothing else happens."""
+    """Return the error for a rank that waits repeatedly while nothing else happens."""
     running = simulation.running
     who = "main" if running is None else f"rank {running.rank_id}"
     lines = [

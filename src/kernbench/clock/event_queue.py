@@ -61,7 +61,7 @@ class EventQueue(_Time, simpy.Environment):
         return True
 
     def reschedule(self, ends_ps: Mapping[Event, int | None]) -> None:
-        """Let events happen at other times, not before now; None: not at all.
+        """Move events to other times, not before now; None cancels one.
 
         Among events of one time they keep the place that they were given when they were scheduled
         first. What is not scheduled (it has happened already) stays as it is.

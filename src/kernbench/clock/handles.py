@@ -1,4 +1,4 @@
-"""What a command in flight looks like to whoever waits for it."""
+"""Handles: what a rank waits for while a command is pending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simpy.events import NORMAL, EventCallbacks
 
 
 class Handle(Event):
-    """A point of virtual time that somebody may wait for, and what happens there.
+    """A point of virtual time that ranks may wait for, and what happens there.
 
     A handle ends exactly once. Its outcome is :attr:`error`, not a failed SimPy event: SimPy would
     rebuild the exception from its ``args``, and an error nobody waits for would end the run.
@@ -32,11 +32,11 @@ class Handle(Event):
 
     @property
     def done(self) -> bool:
-        """Whether the moment has passed; whoever waits then goes on without a switch."""
+        """Whether the moment has passed; a wait then returns without a switch."""
         return self.callbacks is None
 
     def end_after(self, delay_ps: int) -> None:
-        """Let the handle end ``delay_ps`` from now. Call once."""
+        """End the handle ``delay_ps`` from now. Call once."""
         self._value: Any = None
         self.env.schedule(self, NORMAL, delay_ps)
 
@@ -55,14 +55,14 @@ class Handle(Event):
         self.callbacks.insert(0, callback)
 
     def waited_for(self) -> None:
-        """Take note that a rank has waited until this ended without an error."""
+        """Record that a rank has waited until this ended without an error."""
 
     def waits_for(self) -> tuple[int, ...]:
         """Return the ranks without which this cannot end; empty when only time is missing."""
         return ()
 
     def describe(self) -> str:
-        """Return what an error says about somebody who waits for this."""
+        """Return what an error says about a rank that waits for this."""
         return self.label or "a command"
 
 

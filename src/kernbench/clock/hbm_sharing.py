@@ -1,4 +1,4 @@
-"""HBM in time: what is under way on a SIP at the same moment shares its bandwidth (ADR-0049).
+"""HBM in time: whatever runs on a SIP at the same moment shares its bandwidth (ADR-0049).
 
 A command or a rank's part in a collective asks for a constant share of its SIP's HBM, its *demand*:
 the HBM time of its bytes over the time that it takes alone. While the demands on a SIP add up to
@@ -23,7 +23,7 @@ WHOLE = 64
 
 
 def demand_of(hbm_ps: int, duration_ps: int) -> int:
-    """Return the share of HBM that something asks for which alone takes ``duration_ps``.
+    """Return the share of HBM that a piece of work uses which takes ``duration_ps`` alone.
 
     >>> demand_of(25, 100)
     16
@@ -35,7 +35,7 @@ def demand_of(hbm_ps: int, duration_ps: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What is under way on one SIP, until ``handle`` ends."""
+    """Work in progress on one SIP, until ``handle`` ends."""
 
     sip_id: int
     demand: int
@@ -59,7 +59,7 @@ class Flow:
         self._since_ps = now_ps
 
     def go_on(self, load: int, now_ps: int) -> dict[Event, int]:
-        """Run under a load from now on; return when handles end that were to end otherwise."""
+        """Run under a load from now on; return the new ends of the handles that move."""
         load = max(load, WHOLE)
         if load == self._load:
             return {}
@@ -79,14 +79,14 @@ class Flow:
 
 
 class Planner(Protocol):
-    """Somebody who has a SIP for itself, and has planned what it does there."""
+    """An owner that has a SIP for itself, and has planned its work there ahead."""
 
     def cut(self) -> None:
-        """Plan no further than what runs now, and begin that as a flow: it is not alone."""
+        """Keep only what runs now of the plan, and begin it as a flow: it is no longer alone."""
 
 
 class HbmSharing:
-    """What is under way on the SIPs of a run."""
+    """Work in progress on the SIPs of a run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -99,7 +99,7 @@ class HbmSharing:
         self._planners: dict[int, Planner] = {}
 
     def is_idle(self, sip_id: int) -> bool:
-        """Return whether nothing is under way on a SIP that asks for its HBM."""
+        """Return whether nothing that uses HBM is in progress on a SIP."""
         return not self._flows.get(sip_id) and self._is_free(sip_id)
 
     def _is_free(self, sip_id: int) -> bool:
@@ -110,14 +110,14 @@ class HbmSharing:
         return handle.callbacks is None or not demand_of(hbm_ps, duration_ps)
 
     def plan(self, sip_id: int, planner: Planner | None) -> None:
-        """Take note of who has planned ahead on a SIP, until something else begins there."""
+        """Record who has planned ahead on a SIP, until something else begins there."""
         if planner is None:
             self._planners.pop(sip_id, None)
         else:
             self._planners[sip_id] = planner
 
     def begin(self, flow: Flow) -> None:
-        """Let a flow begin now; its handles have been told to end when they would alone."""
+        """Begin a flow now; its handles are set to end as if it were alone."""
         for share in flow.running:
             planner = self._planners.pop(share.sip_id, None)
             if planner is not None:
@@ -130,7 +130,7 @@ class HbmSharing:
             share.handle.before_waiters(_Ended(self, flow, share))
 
     def begin_alone(self, handle: Handle, sip_id: int, hbm_ps: int, duration_ps: int) -> None:
-        """Let something on one SIP begin now, which is to end in ``duration_ps``."""
+        """Begin work on one SIP now, which ends in ``duration_ps`` if it is alone."""
         now_ps = self._simulation.now_ps
         if sip_id not in self._planners and self.is_idle(sip_id):
             # Mostly nothing joins it. Then this is all there is to do.
@@ -141,7 +141,7 @@ class HbmSharing:
             self.begin(flow)
 
     def _join(self, sip_id: int) -> None:
-        """Turn what was alone on a SIP so far into a flow like others."""
+        """Turn the work that was alone on a SIP so far into a flow."""
         handle, *rest = self._alone.pop(sip_id)
         if handle.callbacks is not None:
             flow = _flow_of(handle, sip_id, *rest)
@@ -149,7 +149,7 @@ class HbmSharing:
                 self.begin(flow)
 
     def end(self, flow: Flow, share: Share) -> None:
-        """Take a share out that has ended."""
+        """Remove a share that has ended."""
         del flow.running[share]
         here = self._flows[share.sip_id]
         here[flow] -= 1
@@ -184,7 +184,7 @@ _Alone = tuple[Handle, int, int, int]
 def _flow_of(
     handle: Handle, sip_id: int, hbm_ps: int, duration_ps: int, start_ps: int
 ) -> Flow | None:
-    """Return the flow of something on one SIP, None if it asks for no share of HBM."""
+    """Return the flow of work on one SIP, None if it uses no HBM."""
     demand = demand_of(hbm_ps, duration_ps)
     if not demand:
         return None

@@ -1,4 +1,4 @@
-"""Waits that only time ends: sleeps, and looks whether something has ended (ADR-0120).
+"""Waits that only time ends: sleeps, and polls for an end (ADR-0120).
 
 A program that looks again and again keeps the clock going although nothing happens any more. What
 was to happen by a time is found missing when such a wait would pass that time, and not before: else
@@ -27,12 +27,12 @@ _LONG_PS = 24 * 3600 * 10**12
 
 
 class Limited(Protocol):
-    """Something that is to happen by a time."""
+    """Something that has a deadline."""
 
     deadline_ps: int
 
     def give_up(self) -> None:
-        """Take note that it has not."""
+        """Record that it has not happened by then."""
 
 
 class Idling:
@@ -55,14 +55,14 @@ class Idling:
             self._watch(max(self._ends_ps.values()))
 
     def met(self, limited: Limited) -> None:
-        """Take note that it has happened."""
+        """Record that it has happened."""
         self._limited.pop(limited, None)
         timer = self._watched.pop(limited, None)
         if timer is not None:
             self.cancel(timer)
 
     def timer(self, delay_ps: int, label: str) -> Timer:
-        """Return a handle that ends ``delay_ps`` from now, for somebody to wait for.
+        """Return a handle that ends ``delay_ps`` from now, for a rank to wait for.
 
         Raises:
             DeadlockError: For very long nothing has happened but such waits.
@@ -83,7 +83,7 @@ class Idling:
         return self._start(delay_ps, label)
 
     def cancel(self, timer: Timer) -> None:
-        """Forget a timer of this that nobody waits for any more."""
+        """Forget one of these timers that no rank waits for any more."""
         if self._ends_ps.pop(timer, None) is not None:
             self._simulation.cancel(timer)
 
@@ -97,7 +97,7 @@ class Idling:
         del self._ends_ps[timer]
 
     def _watch(self, until_ps: int) -> None:
-        """See to it that the clock stops at what is due by then."""
+        """Make the clock stop at every deadline due by then."""
         now_ps = self._simulation.now_ps
         for limited in list(self._limited):
             if limited.deadline_ps <= until_ps and limited not in self._watched:
@@ -112,7 +112,7 @@ class Idling:
 
 
 class Bounded(Handle):
-    """Ends when another handle does, or a time is over."""
+    """Ends when another handle does, or when a time is over."""
 
     def __init__(self, idling: Idling, handle: Handle, delay_ps: int) -> None:
         super().__init__(handle.env, handle.label)

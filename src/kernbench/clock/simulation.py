@@ -20,13 +20,13 @@ from kernbench.errors import UsageError
 
 
 class OpenEnded(Protocol):
-    """Something under way that ends only if something else happens first."""
+    """Pending work that ends only if something else happens first."""
 
     def describe(self) -> str:
         """Return what an error says about it."""
 
     def abandon(self) -> None:
-        """End it where it is, as what it waits for cannot come."""
+        """End it now, as what it waits for cannot happen."""
 
 
 class Simulation:
@@ -53,7 +53,7 @@ class Simulation:
         return self.env.now_ps
 
     def handle(self, label: str = "") -> Handle:
-        """Return a handle that ends when somebody calls its ``end_after``."""
+        """Return a handle that ends once its ``end_after`` is called."""
         return Handle(self.env, label)
 
     def timer(self, delay_ps: int, label: str = "") -> Timer:
@@ -121,7 +121,7 @@ class Simulation:
             self.env.step()
 
     def drain(self) -> None:
-        """Advance the clock until nothing is left to happen; doing so twice is doing it once.
+        """Advance the clock until nothing is left to happen; twice is the same as once.
 
         Raises:
             DeadlockError: Ranks still wait then.
@@ -145,7 +145,7 @@ class Simulation:
         return rank
 
     def move(self, ends_ps: Mapping[Event, int]) -> None:
-        """Let handles that were to end at one time end at another, not before now."""
+        """Move the ends of pending handles, not before now."""
         if ends_ps:
             self.env.reschedule(ends_ps)
 
@@ -167,13 +167,13 @@ class Simulation:
         return thread
 
     def cancel(self, timer: Timer) -> None:
-        """Forget a timer that nobody waits for any more, so that the clock need not go there."""
+        """Cancel a timer that no rank waits for any more, so that the clock need not reach it."""
         self.env.reschedule({timer: None})
 
     def task(
         self, steps: Generator[int | None, None, None], on_error: Callable[[Exception], None]
     ) -> Task:
-        """Return something that goes on at times of its own, once it is started."""
+        """Return a task that resumes at times of its own, once it is started."""
         return Task(self.env, steps, on_error)
 
     def abandon(self) -> None:

@@ -43,24 +43,24 @@ class StreamCommand(Handle):
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Do what there is to do on completion, before anyone who waits goes on."""
+        """Do the work of completion, before any waiting rank resumes."""
 
 
 class Entrance(Protocol):
-    """Where a command comes in once its engine is free."""
+    """Where a command begins once its engine is free."""
 
     def enter(self, command: StreamCommand) -> None: ...
 
 
 class Holder(Protocol):
-    """Somebody who has taken an engine for several things to do in a row."""
+    """An owner that holds an engine for several commands in a row."""
 
     def cut(self) -> None:
         """Give it back after what runs now."""
 
 
 class DeviceEngine:
-    """Something of a SIP that its streams share; who asks first gets it first."""
+    """An engine of a SIP that its streams share, first come, first served."""
 
     def __init__(self) -> None:
         self.is_busy = False
@@ -69,13 +69,13 @@ class DeviceEngine:
         """Who has it, if that is somebody who can give way in the middle."""
 
     def wanted_by(self, entrance: Entrance, command: StreamCommand) -> None:
-        """Let a command wait for it; ``entrance`` is told when it is free."""
+        """Queue a command for it; ``entrance`` is called when it is free."""
         self.waiting.append((entrance, command))
         if self.holder is not None:
             self.holder.cut()
 
     def release(self) -> None:
-        """Let the next command have it."""
+        """Hand it to the next command."""
         self.is_busy = False
         if self.waiting:
             entrance, command = self.waiting.popleft()
@@ -118,7 +118,7 @@ class Stream:
             self._queue.append(command)
 
     def raise_unseen(self) -> None:
-        """Raise the error of the first command that failed and that nobody has waited for."""
+        """Raise the error of the first failed command that no rank has waited for."""
         failed, self._failed = self._failed, []
         for command in failed:
             if command.error is not None and not command.error_seen:

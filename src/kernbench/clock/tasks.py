@@ -1,4 +1,4 @@
-"""Something on a device that goes on at times of its own, and may wait for others."""
+"""Work on a device that resumes at times of its own, and may wait for others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kernbench.clock.handles import Timer
 
 
 class Task:
-    """A generator that yields the time at which it goes on, or None to wait until it is woken.
+    """A generator that yields the time at which it resumes, or None to wait until it is woken.
 
-    A time that has passed is now, without giving way to others. The generator runs on main, in
+    A time that has passed is now, without yielding to others. The generator runs on main, in
     the middle of the clock's work; what it raises goes to ``on_error`` and ends it.
     """
 
@@ -50,11 +50,11 @@ class Task:
                 return
 
     def wake(self) -> None:
-        """Let a parked task go on at this very time, after everything that is already due."""
+        """Resume a parked task at the present time, after everything that is already due."""
         if self.is_parked:
             self.is_parked = False
             Timer(self._env, 0).callbacks.append(lambda _: self.go_on())
 
     def cancel(self) -> None:
-        """End it where it is; it never goes on."""
+        """End it where it is; it never resumes."""
         self._steps = None

@@ -1,4 +1,4 @@
-"""Groups whose programs go around a loop differently often, as groups in which all do the same.
+"""Groups of programs with different trip counts, split into groups in which all agree.
 
 A loop whose bounds depend on the program is planned once, for the program that goes around it most
 often (ADR-0079). What a program with fewer iterations does is the same commands with their terms
@@ -111,7 +111,7 @@ _AS_THEY_ARE = frozenset({int, float, bool, str, dict, type(None), DType, Source
 
 
 class _Cut:
-    """Takes some programs of commands, and the first iterations of some of their loops."""
+    """Restricts commands to some programs, and to the first iterations of some loops."""
 
     def __init__(self, positions: Array, counts: dict[int, int], first_slot: int) -> None:
         self._positions = positions

@@ -1,4 +1,4 @@
-"""What a matrix engine makes of float32 operands before it multiplies them."""
+"""How a matrix engine rounds float32 operands before it multiplies them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rounding(StrEnum):
 
 
 class Tf32(StrEnum):
-    """What a run makes of float32 products whose kernel asks for less than float32."""
+    """How a run rounds float32 products whose kernel asks for less than float32."""
 
     ROUND = "round"
     TRUNCATE = "truncate"

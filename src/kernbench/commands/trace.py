@@ -322,7 +322,7 @@ Printed = Operand | Access
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Print:
-    """``tl.device_print``: what replay prints for every program. Takes no modeled time.
+    """``tl.device_print``: replay prints it for every program. Takes no modeled time.
 
     ``values`` are data, or pointers as :class:`Access`; ``signed`` says of each how its integers
     are meant.

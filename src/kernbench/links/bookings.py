@@ -1,4 +1,4 @@
-"""When one link is taken by the transfers of kernels, booked in any order of time.
+"""When one link is busy with transfers of kernels, booked in any order of time.
 
 Collectives take a link from one end of their work to the other (``network``). A kernel's transfers
 are short and many, and the loads of a program run ahead of its stores: one that is asked for later
@@ -15,7 +15,7 @@ _MOST = 256
 
 
 class LinkBookings:
-    """Disjoint intervals in which the link is taken; the oldest are forgotten and count as full."""
+    """Disjoint intervals in which the link is busy; the oldest are forgotten and count as full."""
 
     __slots__ = ("_ends", "_full_until_ps", "_starts")
 
@@ -30,7 +30,7 @@ class LinkBookings:
         return self._ends[-1] if self._ends else self._full_until_ps
 
     def book(self, ready_ps: int, wire_ps: int) -> tuple[int, int]:
-        """Take the link for ``wire_ps``, from ``ready_ps`` on where it is free.
+        """Occupy the link for ``wire_ps``, where it is free from ``ready_ps`` on.
 
         Returns when the first byte goes in and when the last one has.
 
@@ -58,7 +58,7 @@ class LinkBookings:
         return begin, now
 
     def _take(self, begin: int, end: int) -> None:
-        """Mark all of an interval as taken; what touches it becomes one with it."""
+        """Mark an interval as busy; intervals that touch it are merged with it."""
         starts, ends = self._starts, self._ends
         first = bisect_left(ends, begin)
         last = bisect_right(starts, end)

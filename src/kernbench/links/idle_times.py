@@ -1,4 +1,4 @@
-"""What collectives take on the idle links of a machine, and what they cannot be faster than."""
+"""Times of collectives on the idle links of a machine, and lower bounds of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_PLANS = 64
 
 
 class IdleTimes:
-    """Plans on the links of one machine, and their timings; those of lately are remembered."""
+    """Plans on the links of one machine, and their timings; recent ones are remembered."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -57,7 +57,7 @@ class IdleTimes:
 
 
 def least_ps(plan: LinkPlan) -> int:
-    """Return a time that the collective cannot take less than, whatever links do in which order.
+    """Return a lower bound of the collective's time, in whatever order links serve.
 
     As if each transfer had the fastest link for itself, over the least latency; and what all send
     has to leave their SIPs.
@@ -82,7 +82,7 @@ def least_ps(plan: LinkPlan) -> int:
 
 
 def _leaving_ps(plan: LinkPlan) -> int:
-    """Return the longest time that any SIP needs to send what it has to."""
+    """Return the longest time that any SIP needs to send all its data."""
     links = plan.machine.links
     rates = dict.fromkeys(plan.sips.tolist(), Fraction(0))
     for link in plan.links.tolist():

@@ -91,7 +91,7 @@ class Network:
         return sum(links[index].latency_ps for index in self.machine.route(src_sip, dst_sip))
 
     def transfer(self, src_sip: int, dst_sip: int, size_bytes: int, at_ps: int) -> Passage:
-        """Send bytes that are ready at ``at_ps``, in competition with all that is on the links.
+        """Send bytes that are ready at ``at_ps``, in competition with all other traffic.
 
         Behind collectives, which have a link to themselves; what these leave free of it transfers
         share (:class:`LinkBookings`). Over several links it cuts through in small pieces, between
@@ -125,7 +125,7 @@ class Network:
         return found
 
     def _free(self, links: Times) -> Times:
-        """Return when collectives and transfers are done with links."""
+        """Return when links are free of collectives and transfers."""
         free: Times = self._free_ps[links]
         if self._bookings:
             booked = [
@@ -176,7 +176,7 @@ class Network:
         )
 
     def delay(self, placed: Transferred, now_ps: int, by_ps: int) -> None:
-        """Take note that a collective ends later than it was placed, or less late (below 0).
+        """Record that a collective ends later than it was placed, or less late (below 0).
 
         Links that a later one has taken over since stay as they are.
         """

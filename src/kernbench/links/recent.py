@@ -1,4 +1,4 @@
-"""What was worked out lately, by key."""
+"""Results that were computed recently, by key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Values by key, made when they are first asked for; those used longest ago are forgotten."""
+    """Values by key, made on first use; the least recently used are forgotten."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -32,7 +32,7 @@ REDUCE_TRAFFIC = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """Steps that links serve as they come, and all their transfers, step by step."""
+    """Steps that links serve in order of arrival, and all their transfers, step by step."""
 
     first: int
     """The number of the first of them in the schedule."""
@@ -91,7 +91,7 @@ class LinkPlan:
         return len(self.links)
 
     def rounds(self) -> Iterator[Round]:
-        """Yield the rounds in their order. Those of equal index arrays share where they travel."""
+        """Yield the rounds in order. Those with equal index arrays share their wires."""
         for first, steps in _rounds(self.schedule):
             key = _key(steps)
             kept = self._kept.get(key)

@@ -33,7 +33,7 @@ _LARGE_GROUP = 64
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A collective that an algorithm and a protocol are wanted for."""
+    """A collective that needs an algorithm and a protocol."""
 
     op: str
     num_ranks: int
@@ -108,7 +108,7 @@ class Selector:
         ]
 
     def bracket(self, asked: Asked, sips: tuple[int, ...], choice: Choice) -> tuple[int, int]:
-        """Return the time of a choice on idle links, and what its schedule cannot take less than.
+        """Return the time of a choice on idle links, and a lower bound of it.
 
         Both in ps. The second is the time that the busiest link is busy, or that what a rank sends
         and waits for takes without any other.
@@ -149,7 +149,7 @@ class Selector:
         return _chosen(self._fastest(asked, sips, fitting), "modeled time")
 
     def _fastest(self, asked: Asked, sips: tuple[int, ...], fitting: list[Choice]) -> Choice:
-        """Return the way with the least modeled time, the first of equal ones."""
+        """Return the choice with the least modeled time, the first of equal ones."""
         by_bound = sorted(
             (
                 (least_ps(self._plan(asked, sips, each)), place, each)

@@ -16,7 +16,7 @@ _MOST = 2**62
 
 
 def in_order_of_arrival(servers: Positions, head: Times) -> Positions:
-    """Return all places server by server; who arrives first comes first, ties as they are given."""
+    """Return all places server by server, in order of arrival, ties as they are given."""
     late = head - head.min()
     span = int(late.max()) + 1
     if span * (int(servers.max()) + 1) < _MOST:

@@ -33,7 +33,7 @@ class Trail:
         end_ps: Times,
         busy_ps: Times | int,
     ) -> None:
-        """Note that transfers of a round took a link each."""
+        """Record that transfers of a round took a link each."""
         wires = each.wires
         step, chunk = _places(each)
         self._hops.append(
@@ -51,7 +51,7 @@ class Trail:
         )
 
     def intake(self, each: Round, start_ps: Times, end_ps: Times) -> None:
-        """Note that the transfers of a round were taken in."""
+        """Record that the transfers of a round were received."""
         step, chunk = _places(each)
         self._intakes.append(
             {
@@ -88,7 +88,7 @@ def _columns(names: tuple[str, ...], pieces: list[dict[str, Column]]) -> dict[st
 
 
 def build_rows(plan: LinkPlan, trail: Trail) -> dict[str, Column]:
-    """Return a row per transfer and link, and one per chunk that a rank took in.
+    """Return a row per transfer and link, and one per chunk that a rank received.
 
     Ordered by step and start; the columns are those of the op log.
     """

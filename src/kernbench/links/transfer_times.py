@@ -142,7 +142,7 @@ class _Run:
         self._take_in(each, head + plan.step_ps, tail + plan.step_ps)
 
     def _travel(self, each: Round, head: Times, tail: Times, leaves: Times) -> None:
-        """Let the transfers of a round pass all their links; the times change in place."""
+        """Move the transfers of a round over all their links; the times change in place."""
         signals = self._plan.sizes[each.sizes] == 0 if self._some_empty else None
         at_second = each.wires.at_second
         alike = self._all_alike(head, tail)
@@ -178,7 +178,7 @@ class _Run:
         return _Alike(*(int(each[0]) for each in states))
 
     def _pass_alike(self, alike: _Alike) -> _Alike:
-        """Let every link take one of transfers that are all alike."""
+        """Move one transfer over each link, all transfers being alike."""
         assert self._latency_ps is not None
         begin = max(alike.head_ps, alike.free_ps)
         wire = int(self._plan.wire_ps[0])
@@ -189,7 +189,7 @@ class _Run:
     def _let_signals_pass(
         self, each: Round, hop: RouteHop, signals: Flags, head: Times, tail: Times
     ) -> RouteHop:
-        """Let empty chunks pass a hop, and return the hop of the others."""
+        """Move empty chunks over a hop, and return the hop of the others."""
         who = np.arange(len(signals)) if hop.who is None else hop.who
         empty = signals[who]
         silent, links = who[empty], hop.links[empty]
@@ -204,7 +204,7 @@ class _Run:
     def _pass(
         self, each: Round, hop: RouteHop, who: Positions | slice, head: Times, tail: Times
     ) -> Times:
-        """Let transfers pass a link each, and return when they have left for it."""
+        """Move transfers over a link each, and return when each has left for it."""
         links, plan = hop.links, self._plan
         first, last = head[who], tail[who]
         # Most messages split evenly: then a link takes as long for every transfer.
@@ -229,7 +229,7 @@ class _Run:
         return end
 
     def _take_in(self, each: Round, head: Times, tail: Times) -> None:
-        """Let receivers take in what has arrived."""
+        """Time the receivers' intake of what has arrived."""
         dst, taken = each.wires.dst, self._taken
         if each.wires.by_receiver is None:
             begin = np.maximum(head, taken[dst])

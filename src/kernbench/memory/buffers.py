@@ -25,7 +25,7 @@ POISON = 0xFF
 
 
 def sip_base(sip_id: int) -> int:
-    """Return the first virtual address of a SIP's HBM. Address 0 belongs to nobody."""
+    """Return the first virtual address of a SIP's HBM. Address 0 is never allocated."""
     return (sip_id + 1) << _SIP_SHIFT
 
 
@@ -79,12 +79,12 @@ class Buffer:
         return self._known[1]
 
     def know(self, elements: npt.NDArray[Any], writer: Any) -> None:
-        """Take note of the contents as they are behind a command, in a run without data."""
+        """Record the contents as a command leaves them, in a run without data."""
         self._known = writer, np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
 
     @property
     def written(self) -> npt.NDArray[np.uint8] | None:
-        """Per byte 255 where something was written and else 0; None where nobody keeps count."""
+        """Per byte 255 where something was written, else 0; None where that is not tracked."""
         if self._written is None and self._is_poisoned:
             self._written = np.zeros(self.size_bytes, np.uint8)
         return self._written
@@ -97,7 +97,7 @@ class Buffer:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether nothing has asked for the contents yet: nobody has stored them."""
+        """Whether the contents have not been used yet, so that no array holds them."""
         return self._bytes is None
 
     def bytes_to_overwrite(self) -> npt.NDArray[np.uint8]:
@@ -115,11 +115,11 @@ class Buffer:
             self.pool.give(array)
 
     def adopt(self, elements: npt.NDArray[Any]) -> None:
-        """Take a contiguous array over as the contents of a fresh buffer, without a copy."""
+        """Make a contiguous array the contents of a fresh buffer, without a copy."""
         self._bytes = elements.reshape(-1).view(np.uint8)
 
     def poison(self) -> None:
-        """Let a fresh buffer hold :data:`POISON` and keep count of the bytes that are written.
+        """Fill a fresh buffer with :data:`POISON`, and track which bytes are written.
 
         Both take memory when somebody first asks for them.
         """
@@ -171,7 +171,7 @@ class DeviceMemory:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Give the buffer's range back. Its bytes stay readable for records that hold it."""
+        """Free the buffer's range. Its bytes stay readable for records that hold it."""
         if not buffer.live:
             return
         buffer.live = False

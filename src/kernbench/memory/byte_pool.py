@@ -1,4 +1,4 @@
-"""The bytes of dead buffers, handed out again."""
+"""The bytes of freed buffers, reused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_KEPT = 256 << 20
 
 
 class BytePool:
-    """Arrays, made from returned ones of the same size where there are any.
+    """Hands out arrays, returned ones of the same size first.
 
     A program allocates the same results in every layer. Clearing used pages costs a tenth of what
     the operating system takes to provide new ones.
@@ -24,7 +24,7 @@ class BytePool:
         self._kept_bytes = 0
 
     def take(self, size_bytes: int, *, zero: bool = True) -> Bytes:
-        """Return ``size_bytes`` bytes: zeros, or without ``zero`` whatever there was."""
+        """Return ``size_bytes`` bytes: zeros, or without ``zero`` whatever was there."""
         same_size = self._free.get(size_bytes)
         if not same_size:
             return np.zeros(size_bytes, np.uint8) if zero else np.empty(size_bytes, np.uint8)
@@ -35,7 +35,7 @@ class BytePool:
         return array
 
     def give(self, array: Bytes) -> None:
-        """Keep an array that nobody can see any more; past ``MOST_KEPT`` bytes it is dropped."""
+        """Keep an array that is no longer referenced; past ``MOST_KEPT`` bytes it is dropped."""
         if array.size >= SMALLEST and self._kept_bytes + array.size <= MOST_KEPT:
             self._free.setdefault(array.size, []).append(array)
             self._kept_bytes += array.size

@@ -29,7 +29,7 @@ Each = int | tuple[int, ...]
 
 
 class Limit(StrEnum):
-    """What can hold a kernel up."""
+    """What can limit a kernel's speed."""
 
     GEMM = "GEMM"
     MATH = "math"
@@ -108,7 +108,7 @@ class Template:
 
     @property
     def hbm_ps(self) -> int:
-        """How long HBM is busy with the bytes, 0 where that was not worked out."""
+        """How long HBM is busy with the bytes, 0 where that was not computed."""
         return self.limits_ps.get(Limit.HBM, 0)
 
 
@@ -132,7 +132,7 @@ class Instance:
 
 
 def absolute_ps(instances: Sequence[Instance], times_ps: Column) -> Column:
-    """Return when relative times fall in instances of one template, as [instance, time].
+    """Return relative times of a template as absolute ones, as [instance, time].
 
     An instance that others slowed down took longer than its template: what comes after its last
     start is stretched evenly.
@@ -165,7 +165,7 @@ class HostSpan:
 
 @dataclass(frozen=True, slots=True)
 class HostRange:
-    """A part of a rank's host time that its program has named; ranges may lie in each other."""
+    """A part of a rank's host time that its program has named; ranges may nest."""
 
     rank: int
     name: str

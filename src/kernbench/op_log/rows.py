@@ -78,7 +78,7 @@ class Rows:
 
 
 def read_rows(template: Template, num_ranks: int, vocabulary: Vocabulary) -> Rows:
-    """Return the template's rows; one that has none is given one row per rank that spans it.
+    """Return the template's rows; without any, one row per rank that spans it.
 
     Raises:
         InternalError: The template's columns differ in length or lack a required one.
@@ -125,7 +125,7 @@ def _whole_template(template: Template, num_ranks: int) -> dict[str, Column]:
 
 
 def rank_shares(total: int, by_rank: tuple[int, ...], num_ranks: int) -> Column:
-    """Return what each rank has of ``total``: ``by_rank``, or else equal parts that sum to it."""
+    """Return each rank's part of ``total``: ``by_rank``, or else equal parts that sum to it."""
     if by_rank:
         return np.array(by_rank, dtype=np.int64)
     each, rest = divmod(total, num_ranks)

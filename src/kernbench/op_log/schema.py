@@ -48,7 +48,7 @@ SCHEMA = pa.schema([pa.field(name, kind, False, {"doc": doc}) for name, kind, do
 
 
 def run_schema(machine: str, ranks: int) -> pa.Schema:
-    """Return the schema with what it was a run of: nothing here changes between equal runs."""
+    """Return the schema with metadata of the run, which equal runs share."""
     return SCHEMA.with_metadata(
         {
             "kernbench.schema_version": str(SCHEMA_VERSION),

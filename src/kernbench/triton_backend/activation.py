@@ -1,4 +1,4 @@
-"""Making a run Triton's active driver, and undoing it."""
+"""Make a run Triton's active driver, and undo it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_announced(backend: str | None) -> None:
 
 @contextmanager
 def announced_target(backend: str | None, arch: int | str | None = None) -> Iterator[None]:
-    """Let programs that ask the active run for its target hear of a GPU's; None changes nothing.
+    """Announce a GPU's target to programs that ask the active run; None changes nothing.
 
     ``arch`` replaces the architecture that is announced with it. Triton itself goes on compiling
     for kernbench.

@@ -52,7 +52,7 @@ class Choices(MutableMapping[Any, Any]):
 
 
 def install() -> None:
-    """Let autotuners choose for the active run; doing it twice is doing it once."""
+    """Make autotuners choose for the active run (idempotent)."""
     Autotuner.run = _run
     Autotuner.check_disk_cache = _check_disk_cache
 
@@ -74,7 +74,7 @@ def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _check_disk_cache(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> bool:
-    """Tune anew in a run: what is on disk is of another machine as likely as not."""
+    """Tune anew in a run: choices on disk may be of another machine."""
     if not _is_active():
         return bool(_CHECK_DISK_CACHE(self, tuning_key, configs, bench_fn))
     bench_fn()

@@ -24,11 +24,11 @@ _MARK: Any = triton_testing.Mark
 
 
 class NothingToTimeWarning(UserWarning):
-    """What ``do_bench`` was given launched no kernel, so the answer is NaN."""
+    """The function given to ``do_bench`` launched no kernel, so the answer is NaN."""
 
 
 def install() -> None:
-    """Let ``triton.testing`` ask the active run; doing it twice is doing it once."""
+    """Make ``triton.testing`` ask the active run (idempotent)."""
     triton_testing.do_bench = do_bench
     triton_testing.do_bench_cudagraph = do_bench_cudagraph
     triton_testing.Mark = ModeledMark
@@ -75,7 +75,7 @@ def do_bench_cudagraph(
     return_mode: str = "mean",
     **options: Any,
 ) -> Any:
-    """As :func:`do_bench`: device time is all that either of them has."""
+    """As :func:`do_bench`: both measure device time only."""
     if not isinstance(triton_driver.active, KernbenchDriver):
         return _ORIGINALS["do_bench_cudagraph"](
             fn, rep, grad_to_none, quantiles, return_mode, **options
@@ -118,7 +118,7 @@ def _warn() -> None:
 
 
 class ModeledMark(_MARK):  # type: ignore[misc]  # Triton ships no types
-    """What ``triton.testing.perf_report`` makes: Triton's plots, or a table without their needs."""
+    """The result of ``triton.testing.perf_report``: Triton's plots, or only a table."""
 
     def _run(
         self,

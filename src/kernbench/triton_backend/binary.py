@@ -46,7 +46,7 @@ class KernelBinary:
 
     @property
     def planned_by(self) -> Hashable:
-        """What decides a launch's commands and schedule, its arguments aside.
+        """What determines a launch's commands and schedule besides its arguments.
 
         Equal for binaries that differ in ``num_warps`` only, which a PE knows nothing of.
         """
@@ -60,7 +60,7 @@ class KernelBinary:
         return evaluate(self.module, grid, ints, **options)
 
     def check_room(self, pe: Room) -> None:
-        """Refuse a PE whose TCM, or the part of it for loads, does not hold those of one program.
+        """Refuse a PE whose TCM, or the part of it for loads, is too small for one program.
 
         Raises:
             TcmExhaustedError: ``triton.autotune`` takes it as "not this config".

@@ -36,7 +36,7 @@ def architecture_of(target: GPUTarget) -> int | None:
 
 
 def cuda_target(cuda_architecture: int) -> GPUTarget:
-    """Return what such a machine says that it is."""
+    """Return the name by which such a machine is announced."""
     return GPUTarget("cuda", cuda_architecture, TARGET.warp_size)
 
 

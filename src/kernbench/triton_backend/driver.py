@@ -31,7 +31,7 @@ _HBM_BUS_BITS = 1024
 
 
 class _CudaKeys(dict[int, str]):
-    """What stands for the device of a machine that says that it is CUDA's."""
+    """Stands for the device of a machine that announces itself as CUDA."""
 
     def __missing__(self, architecture: int) -> str:
         found = self[architecture] = f"cuda:{architecture}"
@@ -67,7 +67,7 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         return ty
 
     def get_current_target(self) -> Any:
-        """Return what the caller is to know of the target (ADR-0105).
+        """Return the target as the caller should see it (ADR-0105).
 
         Triton chooses the compiler by the answer; a program and the kernels that it compiles choose
         only their own way.
@@ -133,7 +133,7 @@ class _DeviceInterface:
 
     @staticmethod
     def synchronize() -> None:
-        """Nothing to wait for: who reads a tensor waits for it."""
+        """Nothing to wait for: reading a tensor waits for it."""
 
     @staticmethod
     def Event(**options: Any) -> Any:  # noqa: N802 - the name in torch.cuda
@@ -163,7 +163,7 @@ class _BinaryLoader:
         return name, ttir, _NUM_REGS, 0, 1 << 31
 
     def release(self) -> None:
-        """Make the kernels loaded in this run forget it; the next run loads them again.
+        """Unload the kernels that were loaded in this run; the next run loads them again.
 
         A compiled kernel that dies later asks the driver that is active *then* to unload it: a
         GPU's driver, which knows nothing of it, or none, which is an error without a GPU. Triton

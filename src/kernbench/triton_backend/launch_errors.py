@@ -1,4 +1,4 @@
-"""Launches that Triton itself refuses, or takes although it should not, in kernbench's words.
+"""Errors of launches that Triton itself refuses, or wrongly accepts, in kernbench's words.
 
 Triton binds and specialises the arguments of ``kernel[grid](...)`` before it asks its driver for
 anything, knows neither the kernel's name nor the parameter in what it raises, and looks at no more
@@ -40,7 +40,7 @@ _OPTIONS = ("num_warps", "num_stages", "num_ctas")
 
 
 def install() -> None:
-    """Let launches say what is wrong with them; doing it twice is doing it once."""
+    """Make faulty launches raise these errors (idempotent)."""
     JITFunction.run = _run
 
 
@@ -102,7 +102,7 @@ def _sizes(kernel: Any, grid: Any) -> tuple[Any, ...]:
 def _explained(
     kernel: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception
 ) -> UsageError | None:
-    """Return the error that says what Triton's error is about, or None if that is not known."""
+    """Return our error for one of Triton's, or None if its cause is unknown."""
     text = str(error)
     call = f"kernel {kernel.__name__}"
     if "dynamic_func()" in text:

@@ -145,7 +145,7 @@ class CompiledLauncher:
 
     @property
     def plain(self) -> KernelBinary | None:
-        """The shortest way of a launch, where no hook and no profiler listens.
+        """The fast path of a launch, where no hook and no profiler is installed.
 
         None where one does, and before the first launch.
         """
@@ -188,7 +188,7 @@ class CompiledLauncher:
 
 
 def _is_heard(hook: Any) -> bool:
-    """Return whether a hook calls anyone: not None, and not a chain of Triton's without links."""
+    """Return whether a hook is installed: not None, and not an empty chain of Triton's."""
     return bool(hook.calls) if type(hook) is knobs.HookChain else hook is not None
 
 

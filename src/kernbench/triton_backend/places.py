@@ -1,4 +1,4 @@
-"""Where the running program has the functions of a kernel that Triton has compiled before.
+"""Where the running program defines the functions of a kernel compiled by an earlier one.
 
 Triton keeps a kernel by its text, and in the text of its TTIR the files that it stood in then. The
 same text in another folder, or in a copy of the file, is that kernel too, but in other files.
@@ -38,7 +38,7 @@ def files_of(ttir: str) -> dict[str, Lines]:
 
 
 def moved_files(files: Mapping[str, Sequence[int]], function: Any) -> dict[str, str]:
-    """Return the files that are others in the running program, by what they were.
+    """Return the files that have moved since, by their old paths.
 
     ``function`` is the kernel there; a file that holds none of its functions stays what it is.
     """
@@ -61,7 +61,7 @@ def moved_files(files: Mapping[str, Sequence[int]], function: Any) -> dict[str, 
 
 
 def with_files(ttir: str, moved: Mapping[str, str]) -> str:
-    """Return a TTIR text with other files in the places of its operations."""
+    """Return a TTIR text with its operations' locations in the files of today."""
     if not moved:
         return ttir
 
@@ -72,7 +72,7 @@ def with_files(ttir: str, moved: Mapping[str, str]) -> str:
 
 
 def _common_end(a: str, b: str) -> int:
-    """Return how many of the last parts of two paths are the same."""
+    """Return how many trailing parts of two paths are the same."""
     count = 0
     for one, other in zip(reversed(a.split("/")), reversed(b.split("/")), strict=False):
         if one != other:
@@ -82,7 +82,7 @@ def _common_end(a: str, b: str) -> int:
 
 
 def _functions(kernel: Any) -> Iterator[_Function]:
-    """Yield where a kernel and the functions that it may call are, the kernel first."""
+    """Yield the places of a kernel and of the functions that it may call, the kernel first."""
     pending, seen = [kernel], set()
     while pending:
         function = pending.pop(0)

@@ -41,7 +41,7 @@ class _Session:
 
 
 class ModeledProton:
-    """Has the functions of ``libproton`` that Triton's Python code calls."""
+    """The functions of ``libproton`` that Triton's Python code calls."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, _Session] = {}
@@ -137,16 +137,16 @@ class ModeledProton:
                 session.add(path, numbers)
 
     def set_metric_kernels(self, *args: Any) -> None:
-        """Nothing is copied from a device."""
+        """Do nothing: no records are buffered on a device."""
 
     def enter_state(self, name: str) -> None:
-        """Nothing is hidden: only kernels of the program are launched."""
+        """Do nothing: only kernels of the program are launched."""
 
     def exit_state(self) -> None:
-        """See above."""
+        """Do nothing, as above."""
 
     def note(self, name: str, time_ns: Callable[[], float] | None) -> None:
-        """Record a launch of the kernel ``name``; ``time_ns`` is asked in the end."""
+        """Record a launch of the kernel ``name``; ``time_ns`` is called at the end."""
         if time_ns is None:
             return
         path = _SCOPES.get() if _IS_LAUNCHING.get() else (*_SCOPES.get(), name)
@@ -170,7 +170,7 @@ PROTON = ModeledProton()
 
 
 class _ProtonLibrary:
-    """Stands for ``libproton``: an active run answers, or else the library itself."""
+    """Stands in for ``libproton``: an active run answers, or else the library itself."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -184,7 +184,7 @@ class _ProtonLibrary:
 
 
 def install() -> None:
-    """Let Triton's profiler ask the active run; doing it twice is doing it once."""
+    """Make Triton's profiler ask the active run (idempotent)."""
     try:
         package = import_module(_LIBRARY)
     except ImportError:
@@ -201,7 +201,7 @@ def remove() -> None:
 
 
 def _replace(before: Any, after: Any) -> None:
-    """Exchange the library where it is kept: in its package and by those who have imported it."""
+    """Replace the library in its package and in the modules that have imported it."""
     for name, module in list(sys.modules.items()):
         if name == _LIBRARY and module is not None:
             module.proton = after  # type: ignore[attr-defined]

@@ -24,12 +24,12 @@ _work_out = triton_cache.triton_key
 
 
 def install() -> None:
-    """Let Triton ask here."""
+    """Make Triton take the hash from here."""
     triton_cache.triton_key = _key
 
 
 def remove() -> None:
-    """Let Triton ask itself again."""
+    """Make Triton compute the hash itself again."""
     triton_cache.triton_key = _work_out
 
 

@@ -1,4 +1,4 @@
-"""Triton's cache on disk, of which what is damaged is as good as none (ADR-0111 D2).
+"""Triton's cache on disk, in which a damaged entry counts as missing (ADR-0111 D2).
 
 Triton takes what it finds: of a file that was cut or changed it raises whatever reading it raises,
 in every process, or launches another kernel. So a digest of every artefact is kept beside them.
@@ -29,19 +29,19 @@ _UNWRITABLE: dict[str, str] = {}
 
 
 def install() -> None:
-    """Let Triton keep what it compiles here, unless the user has a place for it."""
+    """Make Triton keep what it compiles here, unless the user has set a cache manager."""
     if knobs.cache.manager_class is None:
         knobs.cache.manager_class = SoundCacheManager
 
 
 def remove() -> None:
-    """Let Triton keep it as before."""
+    """Restore the cache that Triton had."""
     if vars(knobs.cache).get("manager_class", _NOTHING) is SoundCacheManager:
         del knobs.cache.manager_class
 
 
 def cache_remarks() -> list[str]:
-    """Return what to say of a cache that cannot be written."""
+    """Return the warning about a cache that cannot be written."""
     reason = _UNWRITABLE.get(knobs.cache.dir)
     if reason is None:
         return []

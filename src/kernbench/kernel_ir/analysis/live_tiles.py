@@ -53,7 +53,7 @@ class LiveTiles:
         return [(ops[0], spans[root]) for root, ops in members.items()]
 
     def span(self, op: Op) -> LiveSpan:
-        """Return an operation with all that is inside it."""
+        """Return an operation and everything nested in it."""
         return self._spans[op]
 
     def _count(self, region: Region, loops: tuple[Op, ...]) -> None:
@@ -71,7 +71,7 @@ class LiveTiles:
         return value
 
     def _same(self, value: Value, becomes: Value) -> None:
-        """Note that one value lies where the other one does."""
+        """Record that two values share one place in memory."""
         self._parents[self._root(becomes)] = self._root(value)
 
     def _join(self, op: Op) -> None:
@@ -115,7 +115,7 @@ class LiveTiles:
                 self._same(value, target)
 
     def _live(self, roots: set[Value]) -> dict[Value, LiveSpan]:
-        """Return from where to where the values are live that lie where these do."""
+        """Return the live range of each place that these values share."""
         spans: dict[Value, LiveSpan] = {}
         made_in: dict[Value, tuple[Op, ...]] = {}
 
@@ -145,7 +145,7 @@ class LiveTiles:
 
 
 def most_at_once(held: Iterable[tuple[T, int, LiveSpan]]) -> list[T]:
-    """Return those of some things with sizes that are live where the sum is largest."""
+    """Return the items that are live at the point where the sum of live sizes peaks."""
     held = list(held)
     best: list[tuple[T, int, LiveSpan]] = []
     for _, _, start in held:
@@ -169,6 +169,6 @@ def _regions(region: Region) -> Iterator[Region]:
 
 
 def _yielded(region: Region) -> Sequence[Value]:
-    """Return what a region hands on; one that hands on nothing may end in any operation."""
+    """Return what a region yields; one that yields nothing may end in any operation."""
     last = region.entry.ops[-1] if region.blocks and region.entry.ops else None
     return last.operands if last is not None and last.name in _TERMINATORS else ()

@@ -58,7 +58,7 @@ _NOTHING = Op("scf.yield", (), (), {}, (), None, 0)  # type: ignore[arg-type]
 
 
 class SplitPrograms(Exception):  # noqa: N818 - a signal to the driver, not an error
-    """Programs go different ways: ``labels`` says which, one per program of the group.
+    """Programs diverge: ``labels`` names the path of each program of the group.
 
     ``may_share``: loops that the programs of a part go around differently often may be shared.
     """
@@ -70,11 +70,11 @@ class SplitPrograms(Exception):  # noqa: N818 - a signal to the driver, not an e
 
 
 class TripsDiffer(SplitPrograms):
-    """Programs go around a loop differently often: ``labels`` are their trip counts."""
+    """Programs have different trip counts in a loop: ``labels``, one per program."""
 
 
 class UnrollLoops(Exception):  # noqa: N818 - as above
-    """Iterations of these loops go different ways."""
+    """These loops cannot be rolled: their iterations differ."""
 
     def __init__(self, loops: frozenset[Op]) -> None:
         super().__init__(loops)
@@ -188,7 +188,7 @@ class Evaluator:
         return to_operand(held, type_.dtype)
 
     def address(self, op: Op, pointer: Pointer) -> Separable | Tile:
-        """Return a pointer as the number that it is.
+        """Return a pointer's address as an integer.
 
         Raises:
             NeedsDataError: It points into a tensor: where that lies, only a launch knows.
@@ -201,7 +201,7 @@ class Evaluator:
         return self.emit_math(op, "arith.addi", [pointer.gather, known], MathClass.SIMPLE)
 
     def check_reachable(self, op: Op, access: Access) -> None:
-        """Refuse an access that only a launch can place.
+        """Refuse an access whose address is known only at launch.
 
         Raises:
             NeedsDataError: Its address was made from an integer.
@@ -281,7 +281,7 @@ class Evaluator:
             raise self.unsupported(
                 ops[0],
                 f"the kernel takes more than {_MAX_EVALUATED:,} operations to plan, as loops that "
-                "cannot be rolled are gone through one iteration after another; is a bound wrong?",
+                "cannot be rolled are evaluated one iteration after another; is a bound wrong?",
             )
         for op in ops:
             handler = self._handlers.get(op.name)
@@ -308,7 +308,7 @@ class Evaluator:
         return _NOTHING
 
     def run_region(self, region: Region, arguments: Sequence[Held] = ()) -> list[Held]:
-        """Run a region and return what its terminator hands over."""
+        """Run a region and return what its terminator yields."""
         blocks = {block.label: block for block in region.blocks}
         block = region.entry
         for _ in range(_MAX_JUMPS):

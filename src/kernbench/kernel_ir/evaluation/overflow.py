@@ -59,7 +59,7 @@ def note_overflow(run: Evaluator, op: Op, a: Separable, b: Separable) -> None:
 
 
 def note_address(run: Evaluator, op: Op, offset: Value) -> None:
-    """Put the overflows that reach ``offset``, an operand of the address ``op``, on record."""
+    """Record the overflows that reach ``offset``, an operand of the address ``op``."""
     if not run.overflowed:
         return
     made, carried = _definitions(run.module.kernel)
@@ -138,7 +138,7 @@ def _definitions(kernel: Function) -> tuple[dict[Value, Op], dict[Value, list[Va
 
 
 def _carry_while(op: Op, carried: dict[Value, list[Value]]) -> None:
-    """Note what a ``scf.while`` hands from its start to its condition, its body and its end."""
+    """Record what an ``scf.while`` passes to its condition, its body and its results."""
     before, after = (region.entry for region in op.regions)
     handed = before.ops[-1].operands[1:] if before.ops else ()
     yielded = after.ops[-1].operands if after.ops else ()

@@ -1,4 +1,4 @@
-"""Programs that go around loops differently often, evaluated at once (ADR-0079).
+"""Programs with different trip counts, evaluated at once (ADR-0079).
 
 The loops are evaluated for the program that goes around them most often, over all programs. What
 the others do are the first iterations of it; that this holds is seen to in three ways. Evaluation
@@ -144,7 +144,7 @@ def _known(value: Any) -> Iterator[Separable | Predicate]:
 
 
 def _is_confirmed(begin: Begin, ints: Mapping[int, int], group: ProgramGroup) -> bool:
-    """Return whether some paths, evaluated by themselves, are what the group says."""
+    """Return whether sampled paths, each evaluated alone, agree with the group."""
     rows = np.stack([counts for _, counts in group.trips])
     lengths = rows.sum(axis=0)
     middle = np.abs(2 * lengths - (lengths.min() + lengths.max()))

@@ -59,7 +59,7 @@ class _Origins:
         return frozenset().union(*(self._known.get(value, frozenset()) for value in values))
 
     def passed_on(self) -> bool:
-        """Pass origins on once; return whether anything was new."""
+        """Propagate origins once; return whether any was new."""
         changed = False
         for op in self.ops:
             changed |= self._pass_on(op)

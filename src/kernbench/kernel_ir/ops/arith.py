@@ -59,7 +59,7 @@ def _check_select(op: Op) -> str | None:
 
 
 def _resized(fits: Callable[[int, int], bool]) -> Check:
-    """Return the check that an integer becomes one whose width ``fits`` that of the first."""
+    """Return the check that an integer is converted to one whose width ``fits`` its own."""
     converted = conversion(is_integer, is_integer)
 
     def check(op: Op) -> str | None:

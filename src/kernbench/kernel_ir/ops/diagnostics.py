@@ -1,4 +1,4 @@
-"""What speaks to the programmer: ``tl.device_print`` and ``tl.device_assert``."""
+"""Messages to the programmer: ``tl.device_print`` and ``tl.device_assert``."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _needed(commands: Sequence[Command], results: Sequence[Operand]) -> tuple[Ma
 
 
 class _Paths:
-    """All ways through the blocks of one region."""
+    """All paths through the blocks of one region."""
 
     def __init__(self, run: Evaluator, op: Op, region: ir.Region) -> None:
         self.run, self.op = run, op

@@ -91,7 +91,7 @@ class Op:
 
 @dataclass(eq=False, slots=True)
 class Successor:
-    """A block that a branch may go to, and the values it hands over."""
+    """A block that a branch may go to, and the values that it passes."""
 
     label: str
     operands: tuple[Value, ...]

@@ -91,7 +91,7 @@ def conversion(source: Callable[[Type], bool], target: Callable[[Type], bool]) -
 
 
 def yields(region: Region, types: list[Type]) -> str | None:
-    """Check what the region's last operation hands over."""
+    """Check what the region's last operation yields."""
     last = region.blocks[-1].ops[-1:] if region.blocks else ()
     # A body that hands over nothing prints no terminator.
     values = last[0].operands if last and last[0].name in _HAND_OVER else ()

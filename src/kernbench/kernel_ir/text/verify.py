@@ -20,7 +20,7 @@ _MOST_ELEMENTS = 1 << 20
 
 
 def verify(functions: Mapping[str, Function], rules: Mapping[str, Rule]) -> None:
-    """Refuse functions with operations that cannot be, by the rule that each has by its name.
+    """Refuse functions with invalid operations, by the rule of each operation's name.
 
     Raises:
         KernelParseError: One takes values that it cannot; names the line of the text.
@@ -43,7 +43,7 @@ def verify(functions: Mapping[str, Function], rules: Mapping[str, Rule]) -> None
 
 
 def _call(op: Op, functions: Mapping[str, Function]) -> str | None:
-    """Check a call of a function of this module; which one it is, the evaluator tells."""
+    """Check a call of a function of this module; the evaluator resolves its name."""
     for name in (str(word).removeprefix("@").strip('"') for word in op.attrs.get("literals", ())):
         called = functions.get(name)
         if called is not None:

@@ -108,7 +108,7 @@ class _Terms:
 
 @dataclass(frozen=True, slots=True)
 class DmaTile:
-    """What one program's DMA command is given, but for where its tile lies.
+    """The addresses and mask of one program's DMA command, relative to its tile.
 
     What it moves follows from this, so it is found once for programs, launches and machines alike.
     """

@@ -1,4 +1,4 @@
-"""What the shared cache of a SIP still holds of memory when the next command starts (ADR-0048)."""
+"""Which memory the shared cache of a SIP still holds when a command starts (ADR-0048)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CacheContents:
         self._ends: list[int] = []
 
     def touch(self, start: int, end: int, size: int | None = None) -> None:
-        """Take note that a command uses bytes of an address range, all of them or ``size``."""
+        """Record that a command uses bytes of an address range, all of them or ``size``."""
         if size is None or size > end - start:
             size = end - start
         if size <= 0 or self._cache is None:
@@ -72,7 +72,7 @@ class CacheContents:
         return int(STEPS * held // (end - start))
 
     def _put(self, span: Span, size: int, before: int | None) -> None:
-        """Let a range be the latest, of which ``before`` bytes or none were used until now."""
+        """Make a range the most recently used; ``before`` is its size until now, if any."""
         self._sizes[span] = size
         self._num_bytes += size - (before or 0)
         if before is None:
@@ -89,7 +89,7 @@ class CacheContents:
             self._forget_oldest()
 
     def _cut_out(self, start: int, end: int) -> None:
-        """Forget what there is of an address range, but for the range itself."""
+        """Forget whatever overlaps an address range, except the range itself."""
         newest = (start, end)
         found: dict[Span, int] = {}
         for (low, high), size in self._sizes.items():

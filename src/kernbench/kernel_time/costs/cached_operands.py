@@ -1,4 +1,4 @@
-"""What a launch uses of the tensors that its pointers point to: what meets the cache."""
+"""Which bytes a launch uses of the tensors behind its pointers, and what of them is cached."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KernelOperand:
 
 
 def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
-    """Return what a trace uses by parameter; what it changes comes last."""
+    """Return the bytes that a trace uses, by parameter; those that it changes come last."""
     moved: dict[int, int] = {}
     loaded: set[int] = set()
     changed: set[int] = set()
@@ -65,7 +65,7 @@ def kernel_operands(trace: KernelTrace) -> tuple[KernelOperand, ...]:
 def meet_operands(
     contents: CacheContents, operands: Iterable[KernelOperand], addresses: Sequence[int]
 ) -> tuple[int, ...]:
-    """Let a launch use its operands, its results last; return what the cache held of them before.
+    """Record that a launch uses its operands, results last; return what was cached of them.
 
     That is a number of steps (``SHARES``) for each operand that is loaded; of others it is 0.
     """

@@ -63,7 +63,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class WaveSharing:
-    """Who else runs while a program runs: one wave of programs."""
+    """What a program shares with the other programs of its wave."""
 
     active: int
     """Programs in the wave."""
@@ -252,7 +252,7 @@ class CostModel:
         return hbm * self.sip.short_run_slowdown if self._is_short(touched) else hbm
 
     def _is_short(self, touched: TouchedBytes) -> bool:
-        """Say whether its runs of bytes open a DRAM page each, so that they do not stream."""
+        """Return whether its runs of bytes open a DRAM page each, so that they do not stream."""
         return 0 < touched.run_bytes < self.sip.cube.hbm_page_bytes
 
     def _hbm_ps_per_byte(self, place: Placement, active: int) -> Fraction:
@@ -301,7 +301,7 @@ def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: Sip
 
 
 def math_ps(cost: MathClass, elements: int, sip: SipSpec) -> int:
-    """Return the time of a command of so many elements on one math engine."""
+    """Return the time of a command of ``elements`` elements on one math engine."""
     engine = sip.pe.math
     rate: int = getattr(engine.elements_per_clock, cost.value)
     return sip.cycles_ps(engine.startup_cycles + -(-elements // rate))
@@ -327,7 +327,7 @@ def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
 
 
 def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:
-    """Return the time of so many bytes and ``more_ps``, rounded up."""
+    """Return the time of ``size`` bytes plus ``more_ps``, rounded up."""
     if isinstance(size, int) and not more_ps:
         return -(-ps_per_byte.numerator * size // ps_per_byte.denominator)
     return ceil_ps(ps_per_byte * size + more_ps)

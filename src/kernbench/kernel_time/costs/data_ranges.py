@@ -1,4 +1,4 @@
-"""What the addresses and masks that are data could be, in one program and one iteration (ADR-0100).
+"""Possible values of addresses and masks that are data, in one iteration (ADR-0100).
 
 What phase 1 knows is computed. For what was loaded, numbers stand in: one for each address that
 it was loaded from, far from all others and no multiple of anything. So rows that are named by data
@@ -139,7 +139,7 @@ class Numbers:
 
 
 def _stand_in(addresses: Array, dtype: DType) -> Guess:
-    """Return the numbers that stand for what lies at the addresses."""
+    """Return the numbers assumed for the data at the addresses."""
     if dtype.bits == 1:
         return Guess(np.ones_like(addresses, dtype=np.bool_), True)
     bits = min(_STAND_IN_BITS, dtype.bits - 1)

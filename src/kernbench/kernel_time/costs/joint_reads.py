@@ -1,4 +1,4 @@
-"""What programs read together that go around loops differently often (ADR-0090).
+"""What programs with different trip counts read together (ADR-0090).
 
 The programs of a wave read a tile once from HBM, however many of them read it and wherever in the
 kernel's text they do. Such a tile has no number of its own: programs begin and end elsewhere in a
@@ -47,7 +47,7 @@ class ReadTogether:
 
 
 def read_together(trace: KernelTrace, num_pes: int, room: int | None) -> ReadTogether | None:
-    """Return what programs in waves of ``num_pes`` share, None where they all run as long.
+    """Return what programs in waves of ``num_pes`` share, None if their trip counts agree.
 
     ``room`` is how many bytes stay in the cache for a whole launch, None without a cache. Reads of
     other forms than boxes are left out.
@@ -81,7 +81,7 @@ def read_together(trace: KernelTrace, num_pes: int, room: int | None) -> ReadTog
 
 
 def trips_differ(trace: KernelTrace) -> bool:
-    """Return whether programs go around a loop of the kernel's text differently often."""
+    """Return whether programs have different trip counts in a loop of the kernel's text."""
     if any(group.trips for group in trace.groups):
         return True
     known: dict[SourceLine, list[int]] = {}
@@ -107,7 +107,7 @@ def _reads_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reads:
-    """What programs read at one site: so many ``rows`` of ``width`` bytes from byte ``start``."""
+    """What programs read at one site: ``rows`` rows of ``width`` bytes from byte ``start``."""
 
     command: DmaRead
     stride: int
@@ -160,7 +160,7 @@ def _boxes(
 def _steps(
     access: Access, lengths: dict[int, Array]
 ) -> tuple[Array, list[tuple[int, Array]]] | None:
-    """Return each program's lowest byte, and the steps by which it goes on and how many each has.
+    """Return each program's lowest byte, its steps, and how often it takes each.
 
     Steps rise. None where loops and axes do not go on evenly, or not by themselves.
     """
@@ -187,7 +187,7 @@ def _steps(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Boxes:
-    """Boxes of which one side is either the same or has nothing in common."""
+    """Boxes of which any two have equal or disjoint extents along one side."""
 
     wave: Array
     side: Array
@@ -223,7 +223,7 @@ class _Boxes:
         return int((self.length * (self.stop - self.start)).sum())
 
     def distinct_bytes(self, *, by_wave: bool) -> int:
-        """Return how many bytes lie in a box, of each wave by itself or of the whole launch."""
+        """Return how many bytes lie in a box, per wave or for the whole launch."""
         if not len(self.start):
             return 0
         apart = self.side
@@ -239,7 +239,7 @@ class _Boxes:
 
 
 def _row_start(left: Array, width: Array, stride: int) -> int | None:
-    """Return a byte of ``stride`` at which rows can begin so that no box has a part of two.
+    """Return a byte of ``stride`` at which rows can begin so that no box straddles two.
 
     0 if that is one, else a box's ``left`` after the widest gap. None where each lies in another
     box: the boxes overlap in part from side to side.

@@ -1,4 +1,4 @@
-"""What is moved where addresses or masks are data: addresses of a few programs, one by one.
+"""What is moved where addresses or masks are data: a sample of addresses, one by one.
 
 Which they are, :mod:`kernbench.kernel_time.costs.data_ranges` says (ADR-0100).
 """
@@ -82,7 +82,7 @@ def listed(
 
 
 def _samples(site: CommandSite, programs: Sequence[int]) -> list[tuple[float, int]]:
-    """Return a few of the programs, and how far each is on the way from the first to the last.
+    """Return a sample of the programs, and how far each lies between the first and the last.
 
     One is enough where stand-ins decide where the addresses lie.
     """

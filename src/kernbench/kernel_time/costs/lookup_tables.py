@@ -1,4 +1,4 @@
-"""What is read from tables by indices that are data: never more than the table is (ADR-0100)."""
+"""What is read from tables by indices that are data: never more than the table (ADR-0100)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tables = tuple[tuple[int, int], ...]
 
 
 def gathered_params(trace: KernelTrace) -> tuple[int, ...]:
-    """Return the parameters whose tensors have to have a size for the time to be known, rising."""
+    """Return the parameters, rising, whose tensors' sizes the time depends on."""
     found = {
         access_of(command).param
         for command in trace.commands()
@@ -31,7 +31,7 @@ def gathered_params(trace: KernelTrace) -> tuple[int, ...]:
 def capped(
     touched: tuple[TouchedBytes, ...], size_bytes: int, burst_bytes: int
 ) -> tuple[TouchedBytes, ...]:
-    """Return what lanes touch that may all be in one table: no more bursts than it has."""
+    """Return what lanes of one table touch, capped at the bursts of the whole table."""
     whole = -(-size_bytes // burst_bytes) * burst_bytes
     return tuple(
         replace(each, burst_bytes=whole, run_bytes=max(each.run_bytes, size_bytes))

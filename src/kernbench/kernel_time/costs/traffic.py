@@ -1,4 +1,4 @@
-"""What the programs of a group move: who moves alike, what the cache holds, who conflicts.
+"""What the programs of a group move: which move alike, what is cached, which conflict.
 
 Programs of a group that move the same amounts, and go around its loops equally often, are one
 *class*. Programs of one path that run in one wave are a *cell*: they share tiles. A class in a
@@ -55,7 +55,7 @@ NO_TABLES: Mapping[int, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramClass:
-    """Programs that move the same amounts and go around all loops equally often."""
+    """Programs that move the same amounts and have the same trip counts."""
 
     trips: Mapping[int, int]
     """Trip counts of the loops that programs of the group go around differently often."""
@@ -100,7 +100,7 @@ def varies_by_program(group: ProgramGroup) -> bool:
 
 
 class GroupTraffic:
-    """The classes, cells and segments of a program group on so many PEs."""
+    """The classes, cells and segments of a program group on ``num_pes`` PEs."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class GroupTraffic:
 
     @property
     def sites_by_data(self) -> list[CommandSite]:
-        """The sites that go by loaded indices to rows that may lie anywhere."""
+        """The sites that address rows by loaded indices, but for tables that stay in the cache."""
         return [
             site
             for site in self._dma
@@ -191,7 +191,7 @@ class GroupTraffic:
     # -- classes ------------------------------------------------------------------------------
 
     def _classes(self) -> tuple[Array, list[ProgramClass]]:
-        """Split the programs by how often they go around loops, and by what they move."""
+        """Split the programs by trip counts and by what they move."""
         count = len(self._ids)
         patterns = [pattern_fingerprints(site, count) for site in self._dma]
         marks = self._path_of
@@ -287,7 +287,7 @@ class GroupTraffic:
         return missed
 
     def _moved(self) -> dict[int, int]:
-        """Return what all programs move at the sites that look something up."""
+        """Return what all programs move at the sites of table lookups."""
         found = dict.fromkeys(self._lookups.sizes, 0)
         for number, each in zip(np.bincount(self.class_of).tolist(), self.classes, strict=True):
             for site in found:
@@ -297,7 +297,7 @@ class GroupTraffic:
         return found
 
     def _with_shares(self, missed: Array, together: ReadTogether | None) -> tuple[Array, Array]:
-        """Return, by cell and site, how much comes from HBM, and of how much, in lowest terms."""
+        """Return the share that comes from HBM by cell and site: numerators and denominators."""
         read = np.repeat(self._members[:, None], missed.shape[1], axis=1)
         shares = {} if together is None else together.shares
         for site in self._dma:
@@ -375,7 +375,7 @@ def _in_few_digits(share: Fraction) -> tuple[int, int]:
 
 
 def _joined(a: Array, b: Array) -> Array:
-    """Return numbers that are equal where both are; they stay below the length squared."""
+    """Return numbers that are equal where both are equal, and less than the length squared."""
     if (b == b[:1]).all():
         return a
     values, which = np.unique(b, return_inverse=True)
@@ -384,7 +384,7 @@ def _joined(a: Array, b: Array) -> Array:
 
 
 def _sharing(active: int, columns: list[int], num_sites: int, num_reads: int) -> WaveSharing:
-    """Return what a kind shares, of columns: what is read (by site, or once), missed, in turns."""
+    """Return what a kind shares, from its columns: read (by site, or once), missed, conflicts."""
     read, missed = columns[:num_reads], columns[num_reads : num_reads + num_sites]
     pairs = zip(missed, read if len(read) == num_sites else read * num_sites, strict=True)
     return WaveSharing(active, tuple(pairs), tuple(columns[num_reads + num_sites :]))

@@ -1,4 +1,4 @@
-"""The schedule of a launch in outline: one program of each sort, and the waves they run in."""
+"""The schedule of a launch in outline: one program of each group, and their waves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a PE goes through programs that differ in trip counts only.
+"""How fast a PE runs programs that differ only in trip counts.
 
 The time of a program is made of sums and maxima, so from some trip count on it grows evenly with
 the trip count, with the period of the loop's steady state (ADR-0079 D3). Where trip counts rise
@@ -52,7 +52,7 @@ class PeTiming:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pace:
-    """What a PE's queues make of one program, before the memory system has its say."""
+    """How long a PE's queues take for one program, limits of shared memory aside."""
 
     pipeline: PipelineTimes
     interval_ps: int | None
@@ -126,7 +126,7 @@ def _even_rows(vectors: Sequence[Vector]) -> list[Sequence[Vector]]:
 
 
 class _Line:
-    """Programs of evenly rising trip counts: some are run, and the others put between them."""
+    """Programs of evenly rising trip counts: some are run, the others interpolated."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def schedule_kernel(
 def kernel_duration_ps(
     trace: KernelTrace, machine: Machine, sip_id: int, conditions: Conditions | None = None
 ) -> int:
-    """Return the duration of the schedule that :func:`schedule_kernel` gives, and no more."""
+    """Return only the duration of the schedule that :func:`schedule_kernel` gives."""
     sip = machine.sip_at(sip_id)
     conditions = conditions or Conditions()
     return launch_time(build_waves(trace, sip, conditions), sip, conditions).duration_ps
@@ -167,7 +167,7 @@ def _limits_ps(waves: Waves, sip: SipSpec, time: LaunchTime) -> dict[Limit, int]
 
 
 def _engine_busy_ps(waves: Waves, sip: SipSpec) -> dict[Engine, int]:
-    """Return the busy time of each sort of engine, averaged over all PEs of the SIP."""
+    """Return the busy time of each kind of engine, averaged over all PEs of the SIP."""
     busy = [0] * len(Queue)
     for group in waves.groups:
         for timed, count in zip(group.timed, group.num_programs, strict=True):

@@ -94,7 +94,7 @@ class Waves:
     makespan_ps: int
 
     def size_bytes(self) -> int:
-        """Return what this takes in memory, about."""
+        """Return roughly how many bytes of memory this takes."""
         tables = sum(len(group.kinds) * len(group.plan.sites) for group in self.groups)
         columns = sum(
             _COLUMN_BYTES * len(group.segments.kind) + group.segments.program_ids.nbytes
@@ -130,7 +130,7 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
 def line_of_short_rows(
     trace: KernelTrace, sip: SipSpec, conditions: Conditions
 ) -> SourceLine | None:
-    """Return the first line that goes to rows by loaded indices where it counts how they lie.
+    """Return the first gather by loaded indices whose time depends on how its rows lie.
 
     It counts where rows are so short that DRAM does not stream them one by one.
     """
@@ -245,7 +245,7 @@ def _times(groups: list[GroupWaves]) -> tuple[Array, Array]:
 
 
 def _place(groups: list[GroupWaves], first: Array, last: Array, pe: Array) -> None:
-    """Write down where the segments, group after group, begin."""
+    """Record where the segments, group after group, begin."""
     start = 0
     for group in groups:
         stop = start + len(group.segments.kind)
@@ -256,7 +256,7 @@ def _place(groups: list[GroupWaves], first: Array, last: Array, pe: Array) -> No
 
 
 def _in_lock_step(groups: list[GroupWaves]) -> int | None:
-    """Place waves one after the other, where all programs of each take equally long."""
+    """Place waves back to back, if all programs of each wave take equally long."""
     intervals, durations = _times(groups)
     if not len(intervals):
         return 0
@@ -338,6 +338,6 @@ def _in_runs(
 
 
 def _runs(values: Array) -> tuple[Array, Array]:
-    """Return every value and how often it follows itself."""
+    """Return the values of runs of equal ones, and the runs' lengths."""
     bounds = np.flatnonzero(np.diff(values, prepend=values[:1] - 1, append=values[-1:] - 1))
     return values[bounds[:-1]], np.diff(bounds)

@@ -1,4 +1,4 @@
-"""Which arithmetic of a kernel serves its addresses and masks alone.
+"""Which arithmetic of a kernel serves only its addresses and masks.
 
 Arithmetic on integers that phase 1 keeps as sums takes no engine time, so neither does that on
 addresses which it does not (ADR-0100): equal addresses cost the same, however they are written.
@@ -23,7 +23,7 @@ from kernbench.commands import (
 
 
 class Addressing:
-    """Which integer operations of a body serve addresses and masks alone."""
+    """The integer operations of a body that serve only addresses and masks."""
 
     def __init__(self, body: tuple[Command, ...]) -> None:
         self._as_data: set[int] = set()
@@ -31,12 +31,12 @@ class Addressing:
         self._visit(body)
 
     def holds(self, command: Math) -> bool:
-        """Return whether nothing but addresses and masks needs an operation's result."""
+        """Return whether only addresses and masks use an operation's result."""
         dst = id(command.dst)
         return dst in self._as_address and dst not in self._as_data
 
     def _visit(self, body: tuple[Command, ...]) -> None:
-        """Go through a body from its end, and note how tiles are used."""
+        """Walk a body from its end, and record how tiles are used."""
         for command in reversed(body):
             if isinstance(command, Loop):
                 self._loop(command)

@@ -1,4 +1,4 @@
-"""How the tiles of a kernel's text came to be: what an address that is data was made of (ADR-0100).
+"""What the tiles of a kernel's text are computed from, addresses that are data too (ADR-0100).
 
 An address that is no sum of terms, or that was loaded, is a tile that commands made. Timing needs
 its shape and not its number: so each tile that an access uses is traced back to what phase 1 knows
@@ -71,21 +71,21 @@ Part = Origin | Splat | Param | IndexTile | MaskTile
 
 
 class TileOrigins:
-    """The origins of all tiles, while one goes through a kernel's text."""
+    """The origins of all tiles, collected in a walk over a kernel's text."""
 
     def __init__(self) -> None:
         self._by_slot: dict[int, Part] = {}
         self._count = 0
 
     def of(self, operand: Operand) -> Part:
-        """Return what an operand was made of: itself, unless it is a tile."""
+        """Return what an operand was computed from: itself, unless it is a tile."""
         if not isinstance(operand, Tile):
             return operand
         found = self._by_slot.get(operand.slot)
         return self._make("", operand, ()) if found is None else found
 
     def note(self, command: Command) -> None:
-        """Take the results of a command that is no loop."""
+        """Record the results of a command that is no loop."""
         if isinstance(command, Math):
             made = self._make(command.op, command.dst, command.inputs, command.attrs)
             self._by_slot[command.dst.slot] = made
@@ -106,12 +106,12 @@ class TileOrigins:
             self._by_slot[command.dst.slot] = self._make("atomic", command.dst, ())
 
     def enter(self, loop: Loop) -> None:
-        """Take what a loop carries as what it begins with."""
+        """Give what a loop carries the origins of its initial values."""
         for each in loop.carried:
             self._by_slot[each.arg.slot] = self.of(each.init)
 
     def leave(self, loop: Loop) -> None:
-        """Take a loop's results as what its last iteration hands on."""
+        """Give a loop's results the origins of what its last iteration yields."""
         for each in loop.carried:
             self._by_slot[each.result.slot] = self.of(each.yielded)
 
@@ -137,7 +137,7 @@ def uses_tiles(body: tuple[Command, ...]) -> bool:
 
 
 def inputs_of(part: Part) -> tuple[Part, ...]:
-    """Return what a part was made of."""
+    """Return what a part was computed from."""
     if isinstance(part, Made):
         return part.inputs
     if isinstance(part, Loaded):
@@ -147,7 +147,7 @@ def inputs_of(part: Part) -> tuple[Part, ...]:
 
 
 def in_order(part: Part) -> list[Part]:
-    """Return a part and all that it was made of, each once and after its inputs."""
+    """Return a part and all that it was computed from, each once and after its inputs."""
     # Loops that are not rolled make chains that are too long for recursion.
     found: dict[int, Part] = {}
     pending = [part]

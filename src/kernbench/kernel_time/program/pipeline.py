@@ -96,7 +96,7 @@ def interval_ps(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SideBySide:
-    """Several programs as one, which takes each command once for each of them."""
+    """Several programs as one, which runs each command once for each of them."""
 
     plan: ProgramPlan
     times: SiteTimes
@@ -228,7 +228,7 @@ class PipelineRun(PeQueues):
         return steady
 
     def hand_on(self, args: Sequence[int], sources: Sequence[Sequence[int]]) -> None:
-        """Let what a loop carries be ready when all that it is made of is."""
+        """Make what a loop carries ready when all its sources are."""
         times = [max((self.ready[slot] for slot in slots), default=0) for slots in sources]
         for arg, time in zip(args, times, strict=True):
             self.ready[arg] = time
@@ -251,7 +251,7 @@ class PipelineRun(PeQueues):
         return found
 
     def _shift(self, node: LoopNode, ends: deque[int], by: int) -> None:
-        """Jump ahead: all that the loop moves happens ``by`` later."""
+        """Jump ahead: shift all that the loop has touched by ``by``."""
         for queue in self._queues_of(node):
             self.queue[queue] += by
         for slot in node.args:

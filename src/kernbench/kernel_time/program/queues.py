@@ -1,4 +1,4 @@
-"""The queues of a PE, and how they serve: the order of commands, and how long one takes its queue.
+"""The queues of a PE, and how they serve: in which order, and how long a command occupies one.
 
 Each queue serves its commands in the program's order, and all queues run in parallel. A command
 starts when its operands are ready and its queue is free. It takes the queue for its *occupancy*;
@@ -47,7 +47,7 @@ Cost = int | tuple["Cost", ...]
 
 
 class Queue(IntEnum):
-    """The queue of one of ``PE_ENGINES``; its value indexes what there is per queue, and them."""
+    """The queue of one of ``PE_ENGINES``; its value indexes these and all state per queue."""
 
     DMA_IN = 0
     GEMM = 1
@@ -174,7 +174,7 @@ class SipQueues:
         return int(self._free_ps[queue, pes].max())
 
     def take(self, queue: Queue, pes: npt.NDArray[Any], until_ps: int) -> None:
-        """Let a command take a queue on ``pes``."""
+        """Occupy a queue on ``pes`` until a given time."""
         self._free_ps[queue, pes] = until_ps
 
     def on(self, pes: npt.NDArray[Any]) -> list[int]:
@@ -183,7 +183,7 @@ class SipQueues:
         return found
 
     def settle(self, pes: npt.NDArray[Any], used: Iterable[Queue], free_ps: Sequence[int]) -> None:
-        """Take over when the queues that were ``used`` are free, by queue."""
+        """Update when the queues that were ``used`` are free, never to an earlier time."""
         for queue in used:
             now = self._free_ps[queue, pes]
             self._free_ps[queue, pes] = np.maximum(now, free_ps[queue])
@@ -216,13 +216,13 @@ class Load:
 
 
 def on_port_ps(issue_ps: int, port_ps: int) -> int:
-    """Return how long a command takes its queue that waits for nothing but the PE's port."""
+    """Return how long a command occupies its queue if it waits only for the PE's port."""
     return issue_ps + port_ps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlapped:
-    """What a load keeps its queue busy with when others are under way beside it."""
+    """How long a load occupies its queue while other loads are in flight."""
 
     occupancy: Cost
     varies: tuple[int, ...]
@@ -232,12 +232,12 @@ class Overlapped:
     iterations: int = 1
 
     def busy_ps(self, count: int, issue_ps: int) -> int:
-        """Return how long a program that runs it so often keeps the queue busy."""
+        """Return how long a program that runs it ``count`` times occupies the queue."""
         return issue_ps * count + self.total_ps * (count // self.iterations)
 
 
 def overlapped(loads: Sequence[Load], loops: Sequence[Loop], issue_ps: int) -> list[Overlapped]:
-    """Return what each of the loads of one body takes, which ``loops`` are around.
+    """Return what each of the loads of one body takes, inside ``loops``.
 
     Issuing them stays one after the other.
     """

@@ -1,4 +1,4 @@
-"""What commands cost programs that run them in step, a few commands at a time."""
+"""What commands cost when programs run them in step, a few commands at a time."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class StrandCosts:
 def _leaving(
     costs: ProgramCosts, ports: dict[int, int], sites: tuple[CommandSite, ...]
 ) -> ProgramCosts:
-    """Return costs in which sites that leave the SIP take the time of their port."""
+    """Return costs in which sites that leave the SIP occupy their port only."""
     if not ports:
         return costs
     occupancy, busy = list(costs.times.occupancy_ps), list(costs.busy_ps)

@@ -1,4 +1,4 @@
-"""What a launch did whose end nobody knew when it began: its rows, and its template."""
+"""The rows and the template of a launch whose end was unknown when it began."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProgramRange:
 
 @dataclass(frozen=True, slots=True)
 class _What:
-    """What rows of one thing have in common."""
+    """What all rows of one command or transfer have in common."""
 
     engine: Engine
     kind: str
@@ -92,7 +92,7 @@ class StrandLog:
         size_bytes: int,
         peer: int = -1,
     ) -> None:
-        """Note all runs of a command: from the first one's start to the last one's end.
+        """Record all runs of a command: from the first one's start to the last one's end.
 
         ``busy_ps`` is one program's, ``size_bytes`` are all programs'. ``peer`` is the rank whose
         memory it goes to, -1 for the own one.
@@ -114,7 +114,7 @@ class StrandLog:
         size_bytes: int,
         peer: int,
     ) -> None:
-        """Note a transfer on every link that it took."""
+        """Record a transfer on every link that it took."""
         kind = f"{site.kind}_transfer"
         for hop in passage.hops:
             what = _What(Engine.LINK, kind, site.command.line, programs, peer, hop.link)
@@ -128,7 +128,7 @@ class StrandLog:
             self._hops.append((what, row))
 
     def waited(self, line: SourceLine, programs: ProgramRange, start_ps: int, end_ps: int) -> None:
-        """Note that programs waited for memory to change."""
+        """Record that programs waited for memory to change."""
         row = _Row(start_ps, end_ps, end_ps - start_ps, 1, 0)
         self._join(_What(Engine.LINK, "wait", line, programs), row)
         self._communication.append((start_ps, end_ps))

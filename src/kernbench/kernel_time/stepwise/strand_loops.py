@@ -14,7 +14,7 @@ Travel = Callable[[CommandSite, int, int], int]
 
 
 class FarRun(PipelineRun):
-    """A run that stops at every access to another SIP, until the clock is there."""
+    """A run that pauses at every access to another SIP until the clock reaches it."""
 
     def __init__(self, plan: ProgramPlan, times: SiteTimes, far: set[int], travel: Travel) -> None:
         """Prepare the run of a plan whose sites ``far`` leave the SIP."""

@@ -84,7 +84,7 @@ class TimedStrand:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One access, ready to go."""
+    """One access that is ready to be issued."""
 
     site: CommandSite
     reads: tuple[int, ...]
@@ -95,7 +95,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an access."""
+    """When an access takes effect, and when it is done."""
 
     effect_ps: int
     """When memory is looked at, or changed."""
@@ -131,7 +131,7 @@ class TimedStrands:
         self._queues = SipQueues(self.sip.num_pes, begin_ps)
 
     def begin(self, program_ids: Array, pes: Array, at_ps: int) -> TimedStrand:
-        """Return a new strand; not before the SIP's front end has passed the launch on."""
+        """Return a new strand, which starts once the SIP's front end has passed the launch on."""
         begin_ps = max(at_ps, self.begin_ps)
         return TimedStrand(
             program_ids, pes, begin_ps, [], {}, begin_ps, begin_ps, begin_ps, begin_ps
@@ -181,7 +181,7 @@ class TimedStrands:
         )
 
     def decide(self, strand: TimedStrand) -> None:
-        """Let a decision by data pass: one operation on one element, before all that follows."""
+        """Time a decision by data: one operation on one element, before all that follows."""
         engine = self.sip.pe.math
         rate = engine.elements_per_clock.simple
         cost_ps = self.sip.cycles_ps(engine.startup_cycles + -(-1 // rate))
@@ -190,20 +190,20 @@ class TimedStrands:
         self.hold(strand, free)
 
     def begin_operation(self, strand: TimedStrand) -> None:
-        """Let the accesses that follow be those of one operation, which do not wait for another."""
+        """Treat the accesses that follow as one operation's: they do not wait for each other."""
         strand.fence_ps = strand.stored_ps
 
     def end_operation(self, strand: TimedStrand) -> None:
-        """Let what follows wait for what the operation has acquired."""
+        """Make what follows wait for the loads of an acquire operation."""
         strand.floor_ps = max(strand.floor_ps, strand.acquired_ps)
 
     def hold(self, strand: TimedStrand, until_ps: int) -> None:
-        """Let nothing more of a strand start before a time."""
+        """Start nothing more of a strand before a given time."""
         strand.floor_ps = max(strand.floor_ps, until_ps)
         strand.end_ps = max(strand.end_ps, until_ps)
 
     def wait(self, strand: TimedStrand, line: SourceLine, until_ps: int) -> None:
-        """Let a strand resume at a time, for which it has waited since it last could act."""
+        """Resume a strand at a time; it has waited since it could last act."""
         if until_ps > strand.floor_ps:
             self.log.waited(line, strand.programs, strand.floor_ps, until_ps)
         self.hold(strand, until_ps)
@@ -309,7 +309,7 @@ class TimedStrands:
         return run
 
     def _load(self, run: PipelineRun, strand: TimedStrand, num_slots: int) -> None:
-        """Let a run go on where the strand's queues and values are."""
+        """Resume a run from the state of the strand's queues and values."""
         _grow(strand.ready, num_slots)
         run.ready = strand.ready
         run.queue = self._queues.on(strand.pes)
@@ -323,7 +323,7 @@ class TimedStrands:
         floor_ps: int,
         end_ps: int,
     ) -> None:
-        """Take over what a run did, and note it."""
+        """Apply what a run did to the strand, and record it."""
         program = costs.program
         began = min((time for time in run.first if time >= 0), default=strand.floor_ps)
         # What the SIP's programs share may not keep up with one PE's queues.
@@ -396,7 +396,7 @@ def _extent(command: Math, tile: Tile, extents: dict[int, tuple[int, ...]]) -> t
 
 
 def _with_rows(command: Transfer, extents: dict[int, tuple[int, ...]]) -> Transfer:
-    """Return a gather with as many addresses of its own as it has, before they were broadcast."""
+    """Return a gather without broadcast: each of its distinct addresses once."""
     access = access_of(command)
     if access.gather is None or access.gather.slot not in extents:
         return command

@@ -1,4 +1,4 @@
-"""Where a tensor's bytes lie inside a SIP, as far as time depends on it."""
+"""Where a tensor's bytes lie inside a SIP, as far as the time of kernels depends on it."""
 
 from __future__ import annotations
 
