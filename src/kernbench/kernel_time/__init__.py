@@ -21,7 +21,6 @@ from kernbench.kernel_time.costs.lookup_tables import (
 )
 from kernbench.kernel_time.costs.shared_cache import (
     SharedCache,
-    crossings,
     kept_share,
     nearest_step,
     still_there,
@@ -62,7 +61,6 @@ __all__ = [
     "TimedStrands",
     "cached_shares",
     "check_kernel",
-    "crossings",
     "dot_ps",
     "gathered_params",
     "kept_share",

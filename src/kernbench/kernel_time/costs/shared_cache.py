@@ -70,12 +70,6 @@ def stay_for_launch(
     return stay, room
 
 
-def crossings(missed: Share, stores: bool = False) -> Share | int:
-    """Return how often each byte of a command crosses the cache of which a share is ``missed``."""
-    # What a load misses is written into the cache before it is read.
-    return 1 if stores else 1 + missed
-
-
 class SharedCache:
     """The cache of one SIP. One without a cache takes no time, and every command waits for HBM."""
 
@@ -108,12 +102,17 @@ class SharedCache:
         """
         return in_launch if self._spec is None else in_launch * (1 - held)
 
+    def crossings(self, missed: Share, stores: bool = False) -> Share | int:
+        """Return how often each byte of a command crosses it, of which a share is ``missed``."""
+        # What a load misses is written into the cache before it is read.
+        return 1 if stores else 1 + missed
+
     def ps_per_byte(self, active: int, missed: Fraction, stores: bool) -> Fraction:
         """Return the time per byte on the share of one of ``active`` programs.
 
         ``missed`` is the share of a load's bytes that HBM moves.
         """
-        return self._ps_per_byte * active * crossings(missed, stores)
+        return self._ps_per_byte * active * self.crossings(missed, stores)
 
     def waits_for_hbm(self, stores: bool) -> bool:
         """Return whether a command that misses ends only when HBM has served it.

@@ -15,7 +15,7 @@ from fractions import Fraction
 from kernbench.accuracy.validation.rows.problem import Cached, Problem
 from kernbench.commands import MathClass
 from kernbench.hardware import SipSpec, ps_per_byte
-from kernbench.kernel_time import SharedCache, crossings, dot_ps, math_ps, resident_programs
+from kernbench.kernel_time import SharedCache, dot_ps, math_ps, resident_programs
 from kernbench.ops import GemmTile, sum_parts_launch
 
 _PART_BYTES = 4
@@ -164,7 +164,10 @@ class GemmBounds:
             self._port * (a_bytes + b_bytes),
             self._cache
             * active
-            * (a_bytes * crossings(missed[0]) + b_bytes * crossings(missed[1])),
+            * (
+                a_bytes * self._shared.crossings(missed[0])
+                + b_bytes * self._shared.crossings(missed[1])
+            ),
             self._hbm * active * (a_bytes * missed[0] * a_slow + b_bytes * missed[1] * b_slow),
         )
         steps, whole = tile.steps(problem.k), depth // tile.block_k
@@ -200,7 +203,11 @@ class GemmBounds:
         if out < _PART_BYTES:
             left_ps += math_ps(MathClass.CONVERT, tile.block_m * tile.block_n, sip)
         moved_a, moved_b, stored = depth * a_bytes, depth * b_bytes, height * width * out
-        through = moved_a * crossings(missed[0]) + moved_b * crossings(missed[1]) + stored
+        through = (
+            moved_a * self._shared.crossings(missed[0])
+            + moved_b * self._shared.crossings(missed[1])
+            + stored
+        )
         from_hbm = moved_a * missed[0] * a_slow + moved_b * missed[1] * b_slow + stored * c_slow
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
         return _LeastProgram(
@@ -213,7 +220,7 @@ class GemmBounds:
     def _load_rate(self, missed: float, active: int, slowdown: float = 1.0) -> float:
         """Return the least time per byte of a load."""
         hbm = self._hbm * active * missed * slowdown
-        return max(self._port, self._cache * active * crossings(missed), hbm)
+        return max(self._port, self._cache * active * self._shared.crossings(missed), hbm)
 
     def _latency_ps(self, missed: float) -> float:
         return self._far_ps if missed else self._near_ps
@@ -271,7 +278,7 @@ class GemmBounds:
         store_ps = self._issue_ps + out_bytes * max(self._port, self._cache * active)
         loop_ps = loads_ps + self._latency_ps(cold)
         left_ps = loop_ps + store_ps
-        through = split_k * part_bytes * crossings(cold) + out_bytes
+        through = split_k * part_bytes * self._shared.crossings(cold) + out_bytes
         from_hbm = split_k * part_bytes * cold + out_bytes
         share_ps = active * max(self._cache * through, self._hbm * from_hbm)
         return _LeastProgram(
