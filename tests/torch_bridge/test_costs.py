@@ -246,7 +246,7 @@ def test_operations_of_unknown_arithmetic_are_counted_and_listed(tmp_path: Path)
     context = simulated(path)
     remarks = [line for ask in context.run.remarks for line in ask()]
     (listed,) = [line for line in remarks if "bytes alone" in line]
-    assert listed.endswith("is not known: aten._fft_r2c (2)")
+    assert listed.endswith("is not modeled: aten._fft_r2c (2)")
 
 
 @pytest.mark.adr("0064-D4")
