@@ -1,4 +1,4 @@
-"""Replay that looks for the mistakes which a device turns into garbage (ADR-0020)."""
+"""Replay that detects mistakes which a device would turn into wrong numbers (ADR-0020)."""
 
 from kernbench.sanitizer.facts.launch import Launched
 from kernbench.sanitizer.facts.order import Clock

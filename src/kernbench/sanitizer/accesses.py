@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of a watched plan: which lanes they touch, and with what values."""
+"""Loads, stores and atomics of a watched plan: their lanes, and the values of these."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from kernbench.sanitizer.origins import LaneUse, Origins, UsedLane
 
 Array = npt.NDArray[Any]
 Mark = Callable[[Frame], Shadow]
-"""Gives the lanes of a load that must not be used, by the numbers of their origins."""
+"""Returns the lanes of a load that must not be used, by the numbers of their origins."""
 
 
 class WatchedAccess(LaneFinder):
-    """One access as checks see it: its command, its lanes (found once), and its words."""
+    """One access as checks see it: its command, its lanes (computed once), its name in errors."""
 
     def __init__(self, command: Transfer, site: AccessSite) -> None:
         super().__init__(site)
         self.command = command
         self.name = name_of(command)
-        """How errors name it, as ``tt.load at x.py:3``."""
+        """Its name in errors, such as ``tt.load at x.py:3``."""
         self.is_plain = not site.atomic and not is_volatile(command)
-        """Whether it takes no part in what programs tell each other."""
+        """Whether it takes no part in the synchronization of programs."""
         self.loaded: Tile | None = None
-        """What a load gives; None for anything else, as below."""
+        """The slot of a load's result; None for other accesses, as below."""
         self.other: Operand | None = None
-        """What a load gives where it is masked off, if it says so."""
+        """A load's value for masked-off lanes, if it has one."""
         self.stored: Operand | None = None
-        """What a store, which is no atomic, puts in memory."""
+        """The value of a plain store."""
         if isinstance(command, DmaRead):
             self.loaded, self.other = command.dst, command.other
         elif isinstance(command, DmaWrite):
             self.stored = command.value
 
     def here(self, frame: Frame, position: int) -> str:
-        """Return how errors name the access by the program of a flat position."""
+        """Return the name in errors of the access by the program of a flat position."""
         state: LaunchState = frame.state
         return f"{self.name} ({state.launched}, program {self.program(frame, position)})"
 
     def element(self, frame: Frame, byte: int) -> str:
-        """Return how errors name the element at a byte of the buffer."""
+        """Return the name in errors of the element at a byte of the buffer."""
         return element(self.buffer(frame), byte, self.site.itemsize)
 
 
 class UseCheck:
-    """The step before an access that looks for origins where they decide what memory holds."""
+    """The step before an access that checks lanes with origins that affect memory."""
 
     def __init__(
         self, access: WatchedAccess, origins: Origins, mask: int, gather: int, value: int
     ) -> None:
         self._access, self._origins = access, origins
         self._mask, self._gather, self._value = mask, gather, value
-        """Slots of shadows; a slot that always holds None where there is nothing to look at."""
+        """Slots of shadows; a slot that always holds None if there is nothing to check."""
 
     def __call__(self, frame: Frame) -> None:
         values, access = frame.values, self._access
@@ -76,7 +76,7 @@ class UseCheck:
             self._report(frame, LaneUse.VALUE, access.pick(value, frame, positions))
 
     def _report(self, frame: Frame, use: LaneUse, shadow: Array) -> None:
-        """Let the origins of lanes speak, in the order of lanes, until one raises."""
+        """Report the origins of lanes, in the order of lanes, until one raises."""
         found = self._origins.relevant(shadow, use)
         while found.any():
             at = int(np.argmax(found != 0))

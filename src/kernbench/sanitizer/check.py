@@ -1,4 +1,4 @@
-"""What a check of the sanitizer is: the mistake it looks for, where, and what it says."""
+"""The interface of a check: the mistake it detects, where, and what it reports."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kernbench.sanitizer.origins import Origins
 
 @dataclass(frozen=True, slots=True)
 class WatchedKernel:
-    """What checks share of the kernel that one plan, or one launch by data, executes."""
+    """What checks share about the kernel of one plan, or of one data-dependent launch."""
 
     source: KernelTrace | Module
-    """Its trace; its module where programs decide by data and no trace comes before the launch."""
+    """Its trace; or its module if control flow depends on data and no trace precedes it."""
     origins: Origins = field(default_factory=Origins)
     places: Places = field(default_factory=Places)
 
@@ -38,10 +38,10 @@ class Check:
     """
 
     allowed_by: ClassVar[Allowed | None] = None
-    """What a run allows that does not want this check; None: it always runs."""
+    """The allowance that turns this check off; None: it always runs."""
 
     overridden: ClassVar[frozenset[str]] = frozenset()
-    """The methods that a subclass has; the others are not called at all."""
+    """The methods that a subclass overrides; only these are called."""
 
     def __init_subclass__(cls) -> None:
         cls.overridden = cls.overridden.union(vars(cls))
@@ -51,39 +51,39 @@ class Check:
 
     @classmethod
     def evaluated(cls, overflows: Collection[AddressOverflow], launched: Launched) -> None:
-        """Refuse what evaluation has found in a launch without its data.
+        """Refuse mistakes that evaluation has found without data.
 
         Raises:
             KernbenchError: Something is wrong.
         """
 
     def sees(self, command: Command) -> None:
-        """Take note of a command; comes for those of a whole trace before any step is made."""
+        """Record a command; called for all of a trace before any step is made."""
 
     def begin(self, launch: LaunchState) -> Any:
-        """Return what is kept for a launch, in ``launch.notes`` by the class of the check."""
+        """Return the check's data for a launch, kept in ``launch.notes`` by the check's class."""
 
     def before(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
-        """Return what is done before a load, a store or an atomic."""
+        """Return the steps before a load, a store or an atomic."""
         return []
 
     def marks(self, access: WatchedAccess) -> list[Mark]:
-        """Return what is done after a load to say which of its lanes must not be used."""
+        """Return the steps after a load that mark the lanes that must not be used."""
         return []
 
     def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
-        """Return what is done after a load, a store or an atomic."""
+        """Return the steps after a load, a store or an atomic."""
         return []
 
     def computed(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
-        """Return what is done after a command with results other than a load.
+        """Return the steps after a command with results, other than a load.
 
-        ``inputs`` are the slots of what a ``Math`` computes with; of other commands, empty.
+        ``inputs`` are the slots of a ``Math`` command's operands; empty for other commands.
         """
         return []
 
     def end(self, launch: LaunchState) -> None:
-        """Do what is to be done once a launch has ended.
+        """Check a launch as a whole, at its end.
 
         Raises:
             KernbenchError: Something is wrong with the whole of it.

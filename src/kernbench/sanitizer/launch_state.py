@@ -1,4 +1,4 @@
-"""What is known of one launch while it runs, and what its run has warned of."""
+"""The sanitizer's state of one running launch, and the warnings of its run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 class Findings:
-    """What a run has warned of: each check warns once."""
+    """The warnings of a run: each check warns once."""
 
     def __init__(self) -> None:
         self._warned: set[type] = set()
@@ -31,13 +31,13 @@ class Findings:
         return check not in self._warned
 
     def once(self, check: type) -> bool:
-        """Return whether a check has not warned yet, and take it that it does so now."""
+        """Return whether a check has not warned yet, and record that it does so now."""
         is_first = check not in self._warned
         self._warned.add(check)
         return is_first
 
     def warn(self, check: type, text: str, category: type[Warning]) -> None:
-        """Warn, unless the check has done so in this run."""
+        """Warn, unless the check has already done so in this run."""
         if self.once(check):
             warnings.warn(f"{text} (said once per run)", category, stacklevel=2)
 
@@ -52,17 +52,17 @@ class LaunchState:
     checks: Checks
     findings: Findings
     segments: Segments
-    """Those of the launch alone, or of all launches that it may talk to."""
+    """The segments of the launch, or of all launches with which it may synchronize."""
     pointers: Mapping[int, PointerArg] = field(default_factory=dict)
-    """What it can reach, by parameter index; of a launch by data, known at its end."""
+    """What it can access, by parameter index; for a data-dependent launch, known at its end."""
     begun: Clock | None = None
-    """What it follows, where its clock may learn more."""
+    """What it follows, if its clock may still learn more."""
     order: ProgramOrder | None = None
-    """What programs tell each other by atomics; None where nobody listens."""
+    """The synchronization of programs by atomics; None if there is none."""
     issued: tuple[Array, Array] | None = None
-    """Of a write that takes effect later: the programs, and their segments at the time."""
+    """For a write that takes effect later: its programs, and their segments at its issue."""
     notes: dict[type, Any] = field(default_factory=dict)
-    """By check, what it keeps for the launch: what its ``begin`` has returned."""
+    """By check, its data for the launch, as its ``begin`` returned it."""
 
     @property
     def num_programs(self) -> int:
@@ -70,9 +70,9 @@ class LaunchState:
         return x * y * z
 
     def actors(self, programs: Array, *, plain: bool) -> Array:
-        """Return who accesses memory: programs, or the segments that they are in.
+        """Return the accessing programs, or their current segments.
 
-        An atomic need not know what the program has found so far, a ``plain`` access has to.
+        A ``plain`` access must acquire what the program has found so far; an atomic need not.
         """
         if self.order is None:
             return programs

@@ -1,4 +1,4 @@
-"""The checks of one launch whose programs decide by data; strands call on it as they run."""
+"""The checks of one data-dependent launch, called by strands as they run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LiveWatch(SanitizerWatch):
         self.begin_launch(state)
 
     def issue(self, program_ids: Array, commands: Collection[Command]) -> Issued | None:
-        """Return where programs are that issue writes which take effect later."""
+        """Return the segments of programs that issue writes with a later effect."""
         releases = any(
             isinstance(command, Atomic) and command.order in ("release", "acq_rel")
             for command in commands
@@ -41,12 +41,12 @@ class LiveWatch(SanitizerWatch):
         return program_ids, (order.released_by if releases else order.of)(program_ids)
 
     def enter(self, frame: Frame, issued: Issued | None) -> None:
-        """Let commands be checked in a frame."""
+        """Prepare a frame for checks of its commands."""
         self.state.issued = issued
         frame.state = self.state
 
     def refuse(self, overflows: Collection[AddressOverflow]) -> None:
-        """Raise the first of the overflows that have become part of an address.
+        """Raise an error for the first overflow that became part of an address.
 
         Raises:
             AddressOverflowError: There is one.
@@ -55,13 +55,13 @@ class LiveWatch(SanitizerWatch):
             check.evaluated(overflows, self.state.launched)
 
     def undefined(self, shadow: Array) -> Array:
-        """Return a shadow less what is defined as data, such as an offset that overflowed."""
+        """Return a shadow without lanes that are defined as data, such as overflowed offsets."""
         return self._origins.relevant(shadow, LaneUse.DECISION)
 
     def refuse_undefined(
         self, where: str, use: str, program: tuple[int, int, int], number: int
     ) -> NoReturn:
-        """Raise for the use of a value whose shadow is ``number``.
+        """Raise an error for the use of a value whose shadow is ``number``.
 
         Raises:
             UndefinedValueError, UninitializedReadError: Always.
@@ -72,10 +72,10 @@ class LiveWatch(SanitizerWatch):
         raise InternalError(f"{origin} let pass that {here} {use}")
 
     def end(self, pointers: Mapping[int, PointerArg]) -> None:
-        """Tell the other operations of the run what the launch has touched.
+        """Check the bytes that the launch touched against other operations of the run.
 
         Raises:
-            DataRaceError: One of them is in no order with it.
+            DataRaceError: One of them is unordered with it.
         """
         self.state.pointers = pointers
         self.end_launch(self.state)

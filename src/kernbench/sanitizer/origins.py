@@ -1,4 +1,4 @@
-"""Why lanes must not be used: small numbers that shadows hold, and what is said at a use."""
+"""Why lanes must not be used: the small numbers in shadows, and the reports of uses."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ Array = npt.NDArray[Any]
 
 _LONGEST_PATH = 3
 _FIRST_UNDEFINED = 1 << 12
-"""Numbers from here on stand for lanes without a value, which of two reasons is kept."""
+"""Numbers from here on are lanes without a value, which take precedence over others."""
 
 
 class LaneUse(Enum):
-    """Where a lane decides what memory holds."""
+    """Ways in which a lane affects memory."""
 
     MASK = auto()
     ADDRESS = auto()
     VALUE = auto()
     DECISION = auto()
-    """Which way a program goes."""
+    """The lane decides a branch."""
 
 
 class UsedLane(NamedTuple):
-    """A use of a lane that has an origin, in words."""
+    """A use of a lane that has an origin, as text for errors."""
 
     here: str
     """The operation, the kernel, the rank and the program."""
     what: str
-    """What it does with the lane, as ``is masked by an undefined value``."""
+    """How it uses the lane, for example ``is masked by an undefined value``."""
     instead: str = ""
-    """What else than to give a load an ``other=`` may help."""
+    """Remedies other than an ``other=`` for the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Why a lane must not be used in some way: a subclass for each reason.
+    """The reason why a lane must not be used in some way: a subclass per reason.
 
     It goes through operations with the lane; :meth:`report` is called where the lane is used.
     """
 
     is_defined: ClassVar[bool] = False
-    """Whether the lane has a value all the same, which matters in some uses alone."""
+    """Whether the lane has a value nevertheless, so that only some uses are mistakes."""
     uses: ClassVar[frozenset[LaneUse]] = frozenset(LaneUse)
     """The uses that are reported."""
 
@@ -63,7 +63,7 @@ class Origin:
         return "".join(f", through {each}" for each in self.path)
 
     def report(self, used: UsedLane, state: LaunchState) -> None:
-        """Raise the error of a use, or warn of it.
+        """Raise an error for a use, or warn of it.
 
         Raises:
             KernbenchError: It is a mistake; says where the lane comes from and what to do.
@@ -81,7 +81,7 @@ class Origins:
         self._tables: dict[LaneUse, Array | None] = {}
 
     def number(self, origin: Origin) -> int:
-        """Return the number that stands for an origin in shadows."""
+        """Return the number of an origin in shadows."""
         found = self._numbers.get(origin)
         if found is None:
             if origin.is_defined:
@@ -98,14 +98,14 @@ class Origins:
         return self._known[number]
 
     def relevant(self, shadow: Array, use: LaneUse) -> Array:
-        """Return a shadow without the lanes that may be used that way."""
+        """Return a shadow without the lanes that may be used in a given way."""
         if use not in self._tables:
             self._tables[use] = self._table(use)
         table = self._tables[use]
         return shadow if table is None or not shadow.any() else np.asarray(table[shadow])
 
     def _table(self, use: LaneUse) -> Array | None:
-        """Return what becomes of each number in a use; None if all stay."""
+        """Return the new number for each number in a use; None if all stay the same."""
         ignored = [number for number, each in self._known.items() if use not in each.uses]
         if not ignored:
             return None

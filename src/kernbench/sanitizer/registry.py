@@ -1,4 +1,4 @@
-"""The checks of the sanitizer, in the order in which they look at a command."""
+"""The checks of the sanitizer, in the order in which they check a command."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ CHECKS: tuple[type[Check], ...] = (
     Overflow,
     Conversions,
     OperationRaces,
-    # A race is said as a race, though the second program may find nothing written.
+    # A race is reported as a race, even if the second program also finds unwritten memory.
     Races,
     Unwritten,
     NonFinite,
-    # What another program has replaced is a race, and found as one.
+    # A value replaced by another program is a race, and reported as one.
     Collisions,
 )
-"""Bounds are no check: they are looked at in every run, where an access finds its lanes."""
+"""Bounds are not a check: every run tests them when an access computes its lanes."""
 
 
 def selected(checks: Checks) -> tuple[type[Check], ...]:
-    """Return the checks of a run: all but those whose mistake it allows."""
+    """Return the checks of a run: all but those whose mistakes it allows."""
     return tuple(each for each in CHECKS if each.allowed_by not in checks.allowed)

@@ -1,4 +1,4 @@
-"""Runs launches under the sanitizer: what a run keeps, and the plans of its traces."""
+"""Runs launches under the sanitizer, with plans that contain its checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kernbench.sanitizer.watch import SanitizerWatch
 
 Kinds = tuple[type[Check], ...]
 
-# A memo, not state: a function of the trace and the checks alone, that dies with the trace.
+# A memo, not state: a function of the trace and the checks alone, freed with the trace.
 _PLANS: weakref.WeakKeyDictionary[KernelTrace, dict[Kinds, _Checked]] = weakref.WeakKeyDictionary()
 
 
@@ -54,10 +54,10 @@ class _Checked:
 
 
 class Sanitizer:
-    """Executes launches with every check; one per run.
+    """Executes launches with every check; one object per run.
 
-    What a check warns of is said once. ``outside`` hears of loads outside of a tensor where they
-    are allowed.
+    Each check warns once. ``outside`` is notified of loads outside of a tensor if they are
+    allowed.
     """
 
     def __init__(self, checks: Checks, outside: OutsideReads | None = None) -> None:
@@ -70,7 +70,7 @@ class Sanitizer:
         self._places = Places()
 
     def check_launch(self, trace: KernelTrace, launched: Launched) -> None:
-        """Refuse what is wrong with a launch whatever its data.
+        """Refuse a launch that is wrong whatever its data.
 
         Raises:
             AddressOverflowError: An offset of 32 bits wraps around.
@@ -132,7 +132,7 @@ class Sanitizer:
     ) -> LiveWatch:
         """Return the checks of a launch that decides by data.
 
-        One that talks to other launches has ``begun`` before all that it follows is known.
+        One that synchronizes with other launches has ``begun`` before all that it follows is known.
         """
         segments, places = Segments(), Places()
         if begun is not None:
@@ -152,5 +152,5 @@ class Sanitizer:
 
 
 def build_sanitizer(checks: Checks, outside: OutsideReads | None = None) -> Sanitizer | None:
-    """Return what executes the launches of a run that is checked, None for any other."""
+    """Return what executes the launches of a checked run, None for other runs."""
     return Sanitizer(checks, outside) if checks.enabled else None

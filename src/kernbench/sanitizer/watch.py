@@ -1,4 +1,4 @@
-"""What the sanitizer does around every command of a plan: shadows, and the steps of its checks."""
+"""The sanitizer's steps around every command of a plan: shadows and checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SanitizerWatch:
     def __init__(self, kernel: WatchedKernel, kinds: Iterable[type[Check]]) -> None:
         self._origins = kernel.origins
         self.checks = [kind(kernel) for kind in kinds]
-        # Only those that do something: launches are many, and plans by data are built as they run.
+        # Only those that do something: launches are many, and live plans are built as they run.
         self._beginning = [(type(each), each.begin) for each in self._with("begin")]
         self._ending = [each.end for each in self._with("end")]
         self._seeing = [each.sees for each in self._with("sees")]
@@ -62,7 +62,7 @@ class SanitizerWatch:
             launch.notes[kind] = begin(launch)
 
     def end_launch(self, launch: LaunchState) -> None:
-        """Let every check look at a launch as a whole.
+        """Let every check examine a launch as a whole.
 
         Raises:
             KernbenchError: One finds a mistake.
@@ -175,7 +175,7 @@ class SanitizerWatch:
         return [step]
 
     def _uses(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
-        """Return the step that looks at the shadows of what an access uses, if there are any."""
+        """Return the step that checks the shadows of an access's operands, if there are any."""
         command = access.command
         mask = self._shadow(group, command.mask)
         gather = self._shadow(group, access_of(command).gather)
@@ -206,7 +206,7 @@ def _watched(group: GroupPlan, command: Transfer) -> WatchedAccess:
 
 
 def _defined(target: int) -> Step:
-    """Return the step that calls a value defined."""
+    """Return the step that marks a value as defined."""
 
     def step(frame: Frame) -> None:
         frame.values[target] = None

@@ -1,1 +1,1 @@
-"""The checks of the sanitizer: a module for each kind of mistake."""
+"""The checks of the sanitizer: one module per kind of mistake."""

@@ -1,6 +1,6 @@
-"""Two lanes of one store on one element: which of their values stays is not defined.
+"""Two lanes of one store that write one element: which value remains is undefined.
 
-Lanes that store the same value are a common idiom (a scalar stored by every lane) and no mistake.
+Lanes that store equal values are a common idiom (a scalar stored by every lane), not a mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 class Collisions(Check):
-    """Looks whether each lane of a store finds in memory what it has stored (ADR-0107 D1)."""
+    """Checks that each lane of a store finds its value in memory (ADR-0107 D1)."""
 
     def after(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
         if access.stored is None:
@@ -50,13 +50,13 @@ class _Collision:
     ) -> None:
         """Raise for the first lane whose value another lane of its program has replaced.
 
-        Values that another program replaces are a race of programs, which is found before.
+        Values that another program replaces are a race of programs, which is detected before.
         """
         bytes_hit, which = np.unique(at_bytes, return_inverse=True)
         which = which.reshape(at_bytes.shape)
         last: Array = np.zeros(len(bytes_hit), np.int64)
         lanes: Array = np.arange(len(at_bytes))
-        # Of several lanes numpy keeps the last, as the store has done.
+        # Of several lanes numpy keeps the last, like the store.
         last[which] = lanes[:, None]
         other = last[which]
         lost &= found.programs[other] == found.programs[:, None]

@@ -1,8 +1,7 @@
-"""Floats that no integer of the asked type holds: what they become differs by machine.
+"""Floats out of range of the integer type: the result of the conversion differs by machine.
 
-A conversion gives what NVIDIA's GPUs give (ADR-0103), so its result is defined. Reported is one
-that matters: that reaches memory or an address. Lanes that the program drops, as ``tl.where`` does,
-do not.
+A conversion gives what NVIDIA's GPUs give (ADR-0103), so its result is defined. It is reported if
+it reaches memory or an address, not if the program drops it, for example by ``tl.where``.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Conversions(Check):
     """Marks the results of conversions that were out of range."""
 
     def begin(self, launch: LaunchState) -> Any:
-        """Return, by the line of a conversion, the first such number and what became of it."""
+        """Return, by the line of a conversion, the first such number and its result."""
         return {}
 
     def computed(self, group: GroupPlan, command: Command, inputs: list[int]) -> list[Step]:
@@ -78,7 +77,7 @@ class _Conversion:
         before = values[self._target]
         mark(values, self._target, bad, self._number)
         if values[self._target] is before:
-            # What is undefined stays so.
+            # Undefined lanes stay undefined.
             return
         known = state.notes[Conversions]
         if self._line not in known:

@@ -1,4 +1,4 @@
-"""Where NaN and Inf first appear: made by a launch whose programs read only finite numbers."""
+"""Where NaN and Inf first appear: in a launch whose programs read only finite numbers."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Array = npt.NDArray[Any]
 
 
 class _Programs:
-    """What each program of a launch has read and made, by its linear id."""
+    """What each program of a launch has read and made, by linear id."""
 
     def __init__(self, count: int) -> None:
         self.has_read: Array = np.zeros(count, np.bool_)
-        """Whether it has read NaN or Inf: what it makes of it is not new."""
+        """Whether it has read NaN or Inf, so that its results are not new ones."""
         self.first: Array = np.zeros(count, np.int64)
-        """The command that made NaN first, from 1; 0 for none."""
+        """The number of the command that first made NaN, from 1; 0 for none."""
 
 
 class NonFinite(Check):
-    """Remembers who read and who made NaN and Inf, and reports the first made that is stored.
+    """Tracks programs that read and make NaN and Inf, and reports the first new one stored.
 
-    Kernels that compute with Inf (as an online softmax does) make Inf on purpose: there only NaN
+    Kernels that compute with Inf (such as an online softmax) make Inf on purpose: there only NaN
     counts (ADR-0020 D6).
     """
 
@@ -54,9 +54,9 @@ class NonFinite(Check):
         self._nan_only |= any(_is_infinite(operand) for operand in operands(command))
 
     def begin(self, launch: LaunchState) -> Any:
-        """Return what is kept by program, None if there is nothing to report.
+        """Return the records of programs, None if there is nothing to report.
 
-        That is so if the run has heard of a NaN, or the launch was given one itself.
+        That is so if the run has reported a NaN, or if an argument of the launch is one.
         """
         if not launch.findings.wants(NonFinite):
             return None
@@ -92,7 +92,7 @@ class NonFinite(Check):
 
 
 def _note_read(access: WatchedAccess, slot: int, frame: Frame) -> None:
-    """Remember the programs that have read NaN or Inf."""
+    """Record the programs that have read NaN or Inf."""
     kept: _Programs | None = frame.state.notes[NonFinite]
     value = frame.values[slot]
     if kept is None or not _is_float(value.dtype):
@@ -104,7 +104,7 @@ def _note_read(access: WatchedAccess, slot: int, frame: Frame) -> None:
 
 
 def _note_made(chunks: Chunks, number: int, slot: int, looks: Any, frame: Frame) -> None:
-    """Remember the programs that had no NaN before this command."""
+    """Record the programs that had no NaN before this command."""
     kept: _Programs | None = frame.state.notes[NonFinite]
     if kept is None:
         return
@@ -116,7 +116,7 @@ def _note_made(chunks: Chunks, number: int, slot: int, looks: Any, frame: Frame)
 
 
 def _check_stored(access: WatchedAccess, slot: int, names: list[str], frame: Frame) -> None:
-    """Report the first NaN that reaches memory, if its program has made it.
+    """Report the first NaN that reaches memory, if its program made it.
 
     Raises:
         NonFiniteError: There is one, and the run takes it as an error.

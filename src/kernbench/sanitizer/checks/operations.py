@@ -1,6 +1,6 @@
-"""Races of a launch with other operations: launches, copies and collectives in no order with it.
+"""Races of a launch with other operations: launches, copies and collectives unordered with it.
 
-``record_touch`` of :mod:`kernbench.sanitizer.ordering.touches` finds them, and says so.
+``record_touch`` of :mod:`kernbench.sanitizer.ordering.touches` detects and reports them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernbench.sanitizer.ordering.touches import SeenTouches, TraceTouches, is_k
 
 
 class OperationRaces(Check):
-    """Records what each launch touches: as phase 1 knows it, or collected as it runs."""
+    """Records the bytes that each launch touches: known from phase 1, or collected as it runs."""
 
     def __init__(self, kernel: WatchedKernel) -> None:
         super().__init__(kernel)

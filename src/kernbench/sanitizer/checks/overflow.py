@@ -1,4 +1,4 @@
-"""32-bit arithmetic that ends in an address: where it leaves its range."""
+"""32-bit arithmetic that overflows and ends in an address."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ _CARRIES_ON = frozenset(
         "tt.trans",
     }
 )
-"""Operations that hand an overflow on. Others (a remainder, a bit mask) bring it into range."""
+"""Operations that propagate an overflow. Others (a remainder, a bit mask) bring it into range."""
 _NARROW_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Overflowed(Origin):
-    """The lane's number did not fit. That is the program's business but in an address."""
+    """The lane's number overflowed, which is a mistake only in an address."""
 
     is_defined = True
     uses = frozenset({LaneUse.ADDRESS})
@@ -69,7 +69,7 @@ class Overflowed(Origin):
 
 
 class Overflow(Check):
-    """Refuses overflows that evaluation knows, and marks those in data (ADR-0020 D5)."""
+    """Refuses overflows that evaluation finds, and marks those in data (ADR-0020 D5)."""
 
     def __init__(self, kernel: WatchedKernel) -> None:
         super().__init__(kernel)

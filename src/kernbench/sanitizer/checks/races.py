@@ -1,4 +1,4 @@
-"""Races among the programs of a launch: two touch a byte, one writes it, and nothing orders them.
+"""Races among programs of a launch: two access a byte, one writes it, and nothing orders them.
 
 Atomics race with plain accesses only, and order programs that read what they find.
 """
@@ -35,18 +35,18 @@ from kernbench.sanitizer.ordering.programs import ProgramOrder
 
 Array = npt.NDArray[Any]
 Maps = Callable[[Buffer], Touched | OrderedMap | None]
-"""Gives the map of a buffer in which programs may race; None where they cannot."""
+"""Returns the map of a buffer in which programs may race; None if they cannot."""
 
 
 class Races(Check):
-    """Keeps a map of who touched what, for each buffer that a launch writes (ADR-0020 D3)."""
+    """Keeps a map of accesses by program, for each buffer that a launch writes (ADR-0020 D3)."""
 
     def __init__(self, kernel: WatchedKernel) -> None:
         super().__init__(kernel)
         self._written: set[int] = set()
         self._granules: dict[int, int] = {}
         self._orders_itself = isinstance(kernel.source, Module)
-        """Whether programs tell each other something: some atomic's old value is read."""
+        """Whether programs synchronize: some atomic's old value is read."""
         if isinstance(kernel.source, KernelTrace):
             for command in kernel.source.commands():
                 if isinstance(command, Transfer):
@@ -141,10 +141,10 @@ def _buffers(launch: LaunchState, params: Collection[int]) -> set[int]:
 
 
 def _look(access: WatchedAccess, place: int, frame: Frame) -> None:
-    """Note an access in the map of its buffer.
+    """Record an access in the map of its buffer.
 
     Raises:
-        DataRaceError: A program in no order with its own has touched a byte, and one writes it.
+        DataRaceError: An unordered program has accessed a byte, and one of the two writes it.
     """
     state: LaunchState = frame.state
     touched = state.notes[Races](access.buffer(frame))
@@ -175,11 +175,10 @@ def _alignment(access: Access) -> int:
 
 
 class Signal:
-    """The step after an atomic or a volatile load: what it takes up and what it releases.
+    """The step after an atomic or a volatile load: what it acquires and what it releases.
 
-    Orders the program behind those whose release it found, and lets others do so with it. An old
-    value that nobody reads tells nobody anything; a ``cas`` that did not find what it compares
-    with has written nothing.
+    Orders the program after those whose release it acquires, and releases its own accesses. An old
+    value that is not read acquires nothing; a ``cas`` whose comparison failed has written nothing.
     """
 
     def __init__(self, access: WatchedAccess, command: Transfer, compare: int | None) -> None:
@@ -202,7 +201,7 @@ class Signal:
         lanes = self._access.find(frame)
         itemsize = self._access.site.itemsize
         if state.issued is not None:
-            # The program went on when it was issued; only its effect is here.
+            # The program continued when it was issued; only its effect is here.
             if self._releases:
                 segments = state.actors(lanes.programs, plain=True)
                 touched.release(lanes.where, segments, itemsize, follows=False)

@@ -1,4 +1,4 @@
-"""Lanes that a load masks off without ``other=``: what they hold is undefined."""
+"""Lanes that a load masks off without ``other=``: their values are undefined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernbench.sanitizer.origins import Origin, UsedLane
 
 
 class MaskedOff(Origin):
-    """The lane was masked off where it was loaded."""
+    """The lane was masked off in its load."""
 
     def report(self, used: UsedLane, state: LaunchState) -> None:
         raise UndefinedValueError(

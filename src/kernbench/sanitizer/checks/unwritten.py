@@ -1,4 +1,4 @@
-"""Memory that nothing has written: loads of it whose lanes are used, and atomics on it."""
+"""Uninitialized memory: loads of it whose lanes are used, and atomics on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 class NeverWritten(Origin):
-    """The lane was loaded from memory that nothing had written."""
+    """The lane was loaded from uninitialized memory."""
 
     def report(self, used: UsedLane, state: LaunchState) -> None:
         raise UninitializedReadError(
@@ -33,13 +33,13 @@ class NeverWritten(Origin):
 
 
 class Unwritten(Check):
-    """Counts written bytes, and marks lanes loaded from others (ADR-0020 D2, ADR-0107 D3).
+    """Tracks written bytes, and marks lanes loaded from unwritten ones (ADR-0020 D2, ADR-0107 D3).
 
-    A load may be followed by a choice of other lanes; what an atomic finds stays, and is refused.
+    A loaded lane may be discarded by a selection; an atomic's effect cannot, and is refused.
     """
 
     def begin(self, launch: LaunchState) -> Any:
-        """Return, by the line of a load, the first such place that it read, in words."""
+        """Return, by the line of a load, a text that names the first unwritten place it read."""
         return {}
 
     def before(self, group: GroupPlan, access: WatchedAccess) -> list[Step]:
@@ -84,7 +84,7 @@ def _mark(access: WatchedAccess, number: int, frame: Frame) -> Shadow:
 
 
 def _missing(access: WatchedAccess, frame: Frame) -> Array | None:
-    """Return which lanes touch a byte that nothing has written, or None if none does."""
+    """Return which lanes access an unwritten byte, or None if none does."""
     written = _written_of(access.buffer(frame))
     if written is None:
         return None
@@ -100,7 +100,7 @@ def _in_words(access: WatchedAccess, frame: Frame, missing: Array) -> str:
 
 
 def _written_of(buffer: Buffer) -> Array | None:
-    """Return the buffer's count of written bytes, which is given up once all of them are."""
+    """Return the buffer's map of written bytes, which is dropped once all are written."""
     written = buffer.written
     # Most often the end is written last.
     if written is not None and len(written) and written[-1] and written.all():

@@ -1,4 +1,4 @@
-"""The bytes that the active lanes of an access touch, and whose lanes they are."""
+"""The bytes that the active lanes of an access touch, and the programs of these lanes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LaneFinder:
         return Lanes(where, relative.positions, relative.programs)
 
     def _relative(self, frame: Frame) -> Lanes:
-        """Return the lanes with bytes counted from where the parameter points."""
+        """Return the lanes with bytes relative to the parameter's address."""
         if not self._is_known:
             return self._compute(frame)
         key = self._key(frame)
@@ -83,11 +83,11 @@ class LaneFinder:
         return found
 
     def _key(self, frame: Frame) -> Any:
-        """Return what known lanes depend on."""
+        """Return the key that known lanes depend on."""
         return (frame.chunk, *[frame.iterations[loop] for loop in self._loops])
 
     def overlapping(self, frame: Frame) -> Lanes | None:
-        """Return the active lanes if two of them touch the same byte, else None."""
+        """Return the active lanes if two of them touch the same byte, otherwise None."""
         if not self._is_known:
             found = self.find(frame)
             return found if _have_common_bytes(found.where, self.site.itemsize) else None
@@ -131,7 +131,7 @@ class LaneFinder:
         return chunks.program(chunks.bounds[frame.chunk] + position // self._per_program)
 
     def pick(self, shadow: Array, frame: Frame, positions: Array) -> Array:
-        """Return what a shadow or a value holds at flat positions."""
+        """Return the elements of a shadow or a value at flat positions."""
         shape = (frame.num_programs, *self.site.access.shape)
         return np.asarray(np.broadcast_to(shadow, shape).reshape(-1)[positions])
 

@@ -1,4 +1,4 @@
-"""What is known to come before what: vector clocks over the timelines of a run (ADR-0021).
+"""Which operations precede which: vector clocks over the timelines of a run (ADR-0021).
 
 A *timeline* is a sequence of operations of which each follows the one before it: a rank's program,
 a stream as one rank uses it, or a rank's calls on one process group. An operation is a timeline
@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 
 
 class Clock:
-    """One operation: its place on a timeline, and what certainly ends before it begins.
+    """One operation: its position on a timeline, and what certainly ends before it begins.
 
-    That is named when the operation is asked for, and may then still be waiting for something
-    itself (a collective that not every rank has come to). So what is known is worked out when it
-    is first asked for, when the operation has ended.
+    Predecessors are given at the operation's call, and may still be pending themselves then (a
+    collective that not every rank has called). So the clock is computed when it is first read,
+    after the operation has ended.
 
     >>> fill = Clock(0, 5)
     >>> copy = Clock(1, 3, [fill])
@@ -40,28 +40,28 @@ class Clock:
         self.timeline = timeline
         self.index = index
         self.where = where
-        """Who asked for it and in which line, in words."""
+        """The caller and its line, as text."""
         self._after = list(after)
         self._asked = tuple(asked)
-        """Operations that it follows as well if it knows who asked for them: (who, operation)."""
+        """Operations that it also follows if it knows their callers: (caller, operation)."""
         self._known: dict[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"Clock({self.timeline}, {self.index}, {self.where!r})"
 
     def put_after(self, others: Iterable[Clock]) -> None:
-        """Order the operation, which has not begun, behind others too."""
+        """Order the operation, which has not begun, after others too."""
         assert self._known is None
         self._after += others
 
     def beginning(self, timeline: int, index: int) -> Clock:
-        """Return a clock that knows what this one follows by now, but not the operation itself."""
+        """Return a clock that knows what this one follows so far, but not the operation itself."""
         assert self._known is None
         return Clock(timeline, index, self._after, self.where, self._asked)
 
     @property
     def known(self) -> Mapping[int, int]:
-        """Per timeline the index of the newest operation that has ended before."""
+        """Per timeline the index of the newest operation that ended before."""
         if self._known is None:
             _settle(self)
             assert self._known is not None
@@ -94,7 +94,7 @@ class Clock:
 
 
 def _learn(known: dict[int, int], clock: Clock) -> None:
-    # Who knows an operation knows all that it knew.
+    # A clock that knows an operation knows all that it knew.
     if known.get(clock.timeline, -1) >= clock.index:
         return
     for timeline, index in clock.known.items():
@@ -104,7 +104,7 @@ def _learn(known: dict[int, int], clock: Clock) -> None:
 
 
 def _settle(clock: Clock) -> None:
-    """Work out what a clock knows, and before that all that it follows; no recursion."""
+    """Compute what a clock knows, after all that it follows, without recursion."""
     pending = [clock]
     while pending:
         missing = pending[-1]._waits_for()

@@ -1,4 +1,4 @@
-"""How what is known of lanes goes through operations: 0 is defined, else the number of an origin.
+"""Propagation of shadows through operations: 0 is defined, others are numbers of origins.
 
 Shadows have the axes of the values they belong to (a length of 1 stands for all), and None is a
 value that is defined everywhere.
@@ -39,7 +39,7 @@ def mark(values: list[Any], target: int, bad: Array, number: int) -> None:
 
 
 def build_math(command: Math) -> Propagate:
-    """Return how the shadows of an operation's inputs make that of its result."""
+    """Return the function from the shadows of an operation's inputs to that of its result."""
     op = command.op
     if op in ("tt.gather", "tt.histogram", "tt.mx_decode"):
         return _gather if op == "tt.gather" else _whole(command)
@@ -95,7 +95,7 @@ def _select(shadows: Sequence[Shadow], values: Sequence[Shadow]) -> Shadow:
 
 
 def _absorbed(shadows: Sequence[Shadow], values: Sequence[Shadow], absorbing: int) -> Shadow:
-    """Propagate through ``and`` and ``or``: one defined operand may settle the result."""
+    """Propagate through ``and`` and ``or``: one defined operand may determine the result."""
     total = union(shadows)
     if total is None:
         return None
@@ -127,7 +127,7 @@ def _moved(command: Math) -> Propagate:
 
 
 def _gather(shadows: Sequence[Shadow], values: Sequence[Array]) -> Shadow:
-    """Propagate ``tt.gather``: what is picked, and by which index, is not told apart by axis."""
+    """Propagate through ``tt.gather``: values and indices are not distinguished by axis."""
     total = [None if shadow is None else shadow.max() for shadow in shadows]
     worst = max((int(each) for each in total if each is not None), default=0)
     return None if not worst else np.full((1,) * values[1].ndim, worst, IDS)
@@ -149,7 +149,7 @@ def _whole(command: Math) -> Propagate:
 
 
 def gemm_shadow(command: Gemm, shadows: Sequence[Shadow]) -> Shadow:
-    """Return the shadow of a product: an undefined lane spoils its row, or its column."""
+    """Return the shadow of a product: an undefined lane makes its row, or its column, undefined."""
     a, b = shadows[:2]
     parts: list[Shadow] = [None if len(shadows) < 3 else shadows[2]]
     if a is not None:
@@ -169,7 +169,7 @@ def reduce_shadow(command: Reduce, shadows: Sequence[Shadow]) -> Shadow:
 
 
 def _scanned(shadow: Array, command: Reduce) -> Array:
-    """Spread what is undefined to every element that is combined after it."""
+    """Spread undefined lanes to every element that is combined after them."""
     axis = 1 + command.axis
     if command.scan == "reverse":
         return np.flip(np.maximum.accumulate(np.flip(shadow, axis), axis=axis), axis)

@@ -1,4 +1,4 @@
-"""The exact bytes of an access, for all its programs, as rising and disjoint ranges.
+"""The exact bytes of an access, for all its programs, as ascending disjoint ranges.
 
 Addresses are sums of terms that mostly depend on different dims, so the set of addresses is the
 sum of small sets. It is marked in a map of the range between the lowest and the highest byte;
@@ -24,7 +24,7 @@ NO_SPANS: Spans = np.empty((0, 2), np.int64)
 
 
 def flagged_spans(flags: Array, low: int = 0, unit: int = 1) -> Spans:
-    """Return the ranges where a map is true; an entry stands for ``unit`` bytes, from ``low`` on.
+    """Return the ranges where a map is true; each entry is ``unit`` bytes, starting at ``low``.
 
     >>> flagged_spans(np.array([True, True, False, True]), low=100, unit=4).tolist()
     [[100, 108], [112, 116]]
@@ -46,7 +46,7 @@ def first_common(a: Spans, b: Spans) -> int | None:
 
 
 def covers(a: Spans, b: Spans) -> bool:
-    """Return whether a set has every byte of another."""
+    """Return whether a set contains every byte of another."""
     if not len(b):
         return True
     at = np.searchsorted(a[:, 1], b[:, 0], side="right")
@@ -72,7 +72,7 @@ def strided_spans(offset: int, shape: Sequence[int], strides: Sequence[int], siz
 
 
 def access_spans(offset: Separable, mask: Predicate, itemsize: int) -> Spans:
-    """Return the bytes that the active lanes of all programs touch, counted as ``offset`` does."""
+    """Return the bytes that active lanes of all programs touch, relative like ``offset``."""
     unit = math.gcd(itemsize, offset.const, *(_gcd(term) for term in offset.terms.values()))
     parts = [_sums(itemsize // unit, sets) for sets in _classes(offset, mask, unit)]
     if not parts:

@@ -1,1 +1,1 @@
-"""Who touched which bytes, and whether anything orders them."""
+"""Which operations and programs touched which bytes, and whether anything orders them."""

@@ -1,4 +1,4 @@
-"""Who touched which bytes of a buffer last, where programs may order each other by atomics."""
+"""The last accesses to each byte of a buffer, if programs order each other by atomics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Found = tuple[int, str]
 
 _PLACE_BITS = 20
 _LOOKS_BACK = 8
-"""How many links of a chain are compared with one that is to be added."""
+"""How many links of a chain are compared with a new one."""
 
 ADVICE = (
     "nothing orders the two: use an atomic, or signal with one afterwards and wait for it before"
@@ -47,7 +47,7 @@ class OrderedMap:
         self._chain_numbers: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def read(self, where: Array, segments: Array, place: int, itemsize: int) -> Found | None:
-        """Note reads at bytes ``where`` by ``segments``; return a lane that races, or None.
+        """Record reads at bytes ``where`` by ``segments``; return a lane that races, or None.
 
         Atomics count as reads: as far as plain accesses are concerned they race with writes only.
         """
@@ -60,7 +60,7 @@ class OrderedMap:
         return None
 
     def write(self, where: Array, segments: Array, place: int, itemsize: int) -> Found | None:
-        """Note writes; returns as :meth:`read` does."""
+        """Record writes; returns as :meth:`read` does."""
         codes = (segments << _PLACE_BITS) | place
         for at in self._granules(where, itemsize):
             found = self._conflict(self._writer[at], segments)
@@ -77,10 +77,10 @@ class OrderedMap:
         return None
 
     def add(self, touch: Touch, buffer: Buffer) -> None:
-        """Take note of what an operation touches that talks to nobody while it runs.
+        """Record the accesses of an operation that does not synchronize while it runs.
 
         Raises:
-            DataRaceError: It is in no order with somebody who has touched the same bytes.
+            DataRaceError: It is unordered with an operation that has touched the same bytes.
         """
         first = self.segments.begin((1, 1, 1), touch.clock, touch.who)
         for part in touch.parts:
@@ -103,7 +103,7 @@ class OrderedMap:
             yield code >> _PLACE_BITS
 
     def release(self, where: Array, segments: Array, itemsize: int, *, follows: bool) -> None:
-        """Let what ``segments`` did be released in places, beside what was released there.
+        """Release the accesses of ``segments`` in places, in addition to earlier releases there.
 
         With ``follows`` they have taken that up, and stand for it.
         """
@@ -127,7 +127,7 @@ class OrderedMap:
         return [first + step if step else first for step in range(itemsize // self._granule)]
 
     def _refine(self, granule: int) -> None:
-        """Cut every granule in parts: somebody accesses bytes that begin inside of one."""
+        """Split every granule, as an access begins inside of one."""
         factor = self._granule // granule
         length = -(-self._size_bytes // granule)
         self._writer, self._readers, self._released = (
@@ -137,7 +137,7 @@ class OrderedMap:
         self._granule = granule
 
     def _conflict(self, entries: Array, segments: Array) -> Found | None:
-        """Return the first lane whose entry is of a program that its own is in no order with."""
+        """Return the first lane whose entry is of a program that is unordered with its own."""
         if not entries.any():
             return None
         mine = self.segments.programs_of(segments)

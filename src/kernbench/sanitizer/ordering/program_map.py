@@ -1,4 +1,4 @@
-"""Who touched which bytes of a buffer last, so that a second program is noticed.
+"""The last program to access each byte of a buffer, so that a second one is noticed.
 
 Any order of the programs of a launch is legal on a device. So two programs that touch the same
 bytes race whenever one of them writes, whichever came first in replay.

@@ -1,4 +1,4 @@
-"""The segments that the programs of one launch are in, and how atomics lead to new ones."""
+"""The current segments of the programs of one launch, and how atomics begin new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 class ProgramOrder:
-    """Where the programs of one launch are.
+    """The current segment of each program of one launch.
 
     What an atomic finds is taken up when the program next does something that matters: a program
     that polls a lock in vain has learned nothing that the next look does not tell it as well.
@@ -51,7 +51,7 @@ class ProgramOrder:
         acquires: bool,
         released: Array,
     ) -> None:
-        """Let lanes of an atomic find what was released, and release where ``released`` holds.
+        """Let lanes of an atomic acquire what was released, and release where ``released`` holds.
 
         Lanes are in program order, and one takes effect after the other.
         """
@@ -72,13 +72,13 @@ class ProgramOrder:
         self._find(touched, where[others], programs[others], heads[others])
 
     def released_by(self, programs: Array) -> Array:
-        """Return the segments that end in a release whose effect comes later."""
+        """Return the segments that end in a release with a later effect."""
         segments = self.of(programs)
         self.current[programs] = self.segments.after(segments)
         return segments
 
     def end(self) -> None:
-        """Let what programs found last be known to whoever comes after the launch."""
+        """Let what programs found last be known to everything after the launch."""
         self._take_up(np.array(list(self._found), np.int64))
 
     def _find(self, touched: OrderedMap, where: Array, programs: Array, heads: Array) -> None:

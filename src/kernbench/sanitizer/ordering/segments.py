@@ -1,4 +1,4 @@
-"""What programs have told each other through atomics: the order inside of launches (ADR-0021 D6).
+"""The order among programs that atomics establish inside of launches (ADR-0021 D6).
 
 What a program does is cut into *segments*: a new one begins behind each release, and where the
 program takes up (acquires) what others have released. A segment follows the one before it, the
@@ -95,7 +95,7 @@ class Past:
 
 
 class Segments:
-    """The segments of one launch, or of all launches that may talk to each other."""
+    """The segments of one launch, or of all launches that may synchronize."""
 
     def __init__(self) -> None:
         self._program_of: Array = np.zeros(1024, np.int64)
@@ -154,7 +154,7 @@ class Segments:
         return found
 
     def programs_of(self, segments: Array) -> Array:
-        """Return whose segments these are, by numbers that no two launches share."""
+        """Return the programs of segments, by numbers that are unique among launches."""
         return self._program_of[segments]
 
     def is_before(self, a: int, b: int) -> bool:
@@ -183,7 +183,7 @@ class Segments:
         return f"{name} of {launch.who}" if launch.who.startswith("kernel ") else launch.who
 
     def _look_back(self, segment: int) -> Past:
-        """Return what comes before a segment, its own program's earlier segments included."""
+        """Return what comes before a segment, including its own program's earlier segments."""
         past = Past()
         self._walk(past, [segment])
         past.prune(self._launch_of)
@@ -236,7 +236,7 @@ class Segments:
         return launch.beginning
 
     def _ending(self, launch: Launch) -> Past:
-        """Return what comes before whatever follows a launch, the launch itself included."""
+        """Return what comes before anything that follows a launch, including the launch itself."""
         past = Past()
         assert launch.beginning is not None
         assert launch.clock is not None

@@ -1,4 +1,4 @@
-"""Which operations of a run touched which bytes of a buffer, so that one in no order is noticed."""
+"""Which operations of a run touched which bytes of a buffer, to detect unordered ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MANY = 64
 
 
 class TouchKind(Enum):
-    """What an operation does to bytes; the value is how errors say it."""
+    """What an operation does to bytes; the value is the verb in errors."""
 
     READ = "reads"
     WRITE = "writes"
@@ -79,7 +79,7 @@ class TouchPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Touch:
-    """What one operation does, in one way, to one buffer."""
+    """All bytes of one buffer that one operation reads, or writes."""
 
     kind: TouchKind
     clock: Clock
@@ -110,7 +110,7 @@ class Touch:
         return None
 
     def makes_superfluous(self, older: Touch) -> bool:
-        """Return whether whoever races with the older one races with this one as well."""
+        """Return whether every race with the older one is also a race with this one."""
         if self.kind is not TouchKind.WRITE and self.kind is not older.kind:
             return False
         return all(
@@ -133,7 +133,7 @@ class Touches:
         self._limits: dict[int, int] = {}
 
     def add(self, touch: Touch, buffer: Buffer) -> None:
-        """Take note of a touch. Whatever it is ordered behind must have been added before.
+        """Record a touch. Everything that it follows must have been recorded before.
 
         Raises:
             DataRaceError: It is in no order with an earlier one, they share a byte, and one
@@ -158,7 +158,7 @@ class Touches:
             self._thin_out(clock.timeline)
 
     def _thin_out(self, timeline: int) -> None:
-        """Forget what newer touches make superfluous, of a timeline that has many."""
+        """Drop touches of a long timeline that newer ones make superfluous."""
         newest_first = list(reversed(self._by_timeline[timeline].items()))
         lows = np.array([touch.low for _, touch in newest_first])
         highs = np.array([touch.high for _, touch in newest_first])
@@ -247,7 +247,7 @@ class SeenTouches:
         self._flags: dict[tuple[int, TouchKind, str, int], Array] = {}
 
     def add(self, command: Transfer, name: str, where: Array, buffer: Buffer) -> None:
-        """Take note of lanes at bytes ``where`` of a buffer."""
+        """Record lanes at bytes ``where`` of a buffer."""
         access = access_of(command)
         key = (access.param, kind_of(command), name, access.dtype.itemsize)
         flags = self._flags.get(key)
@@ -278,12 +278,12 @@ def _same(spans: Array) -> Array:
 
 
 def is_blind(command: Transfer) -> bool:
-    """Return whether an atomic only writes: nobody reads what it found, or computes with it."""
+    """Return whether an atomic only writes: its old value is neither read nor computed with."""
     return isinstance(command, Atomic) and command.kind == "exch" and command.dst is None
 
 
 def is_volatile(command: Transfer) -> bool:
-    """Return whether it is a load that looks for what others write, as an atomic one does."""
+    """Return whether it is a volatile load, which may observe what others write."""
     return isinstance(command, DmaRead) and command.volatile
 
 
@@ -293,7 +293,7 @@ def is_known(command: Transfer) -> bool:
 
 
 def name_of(command: Transfer) -> str:
-    """Return how errors name an access."""
+    """Return the name of an access in errors."""
     if isinstance(command, Atomic):
         return f"tt.{atomic_name(command)} at {command.line}"
     return f"tt.{'load' if isinstance(command, DmaRead) else 'store'} at {command.line}"
