@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,58 +103,11 @@ def test_a_sort_goes_over_its_keys_a_byte_at_a_time() -> None:
     assert template(aten.topk.default, empty(n), 8).hbm_bytes == 4 * 2 * n + (2 + 8) * 8
 
 
-ORDINARY = {
-    "convolution": (
-        "m = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.LeakyReLU(), nn.MaxPool2d(2),"
-        " nn.ConvTranspose2d(8, 4, 2), nn.Upsample(scale_factor=2), nn.AdaptiveAvgPool2d(1),"
-        " nn.Flatten(), nn.Linear(4, 5)).cuda()\n"
-        "x = torch.randn(2, 3, 12, 12, device='cuda')\n"
-        "F.cross_entropy(m(x), torch.zeros(2, device='cuda', dtype=torch.int64)).backward()"
-    ),
-    "generation": (
-        "x = torch.randn(2, 64, device='cuda')\n"
-        "x = x.masked_fill(x < x.topk(5)[0][:, [-1]], -float('inf')).softmax(-1)\n"
-        "p, i = x.sort(descending=True); p[p.cumsum(-1) > 0.9] = 0\n"
-        "cache = torch.zeros(2, 9, device='cuda')\n"
-        "cache.index_copy_(1, torch.tensor([3], device='cuda'), p[:, :1])\n"
-        "i.gather(-1, torch.multinomial(x, 1)).argmax(-1)"
-    ),
-    "experts": (
-        "x = torch.randn(12, 8, device='cuda', requires_grad=True)\n"
-        "v, i = x.softmax(-1).topk(2); flat = i.flatten(); order = flat.argsort(stable=True)\n"
-        "count = torch.bincount(flat, minlength=8); x.repeat_interleave(2, 0)[order].split(8)\n"
-        "F.one_hot(i, 8); torch.nonzero(i); flat.unique()\n"
-        "v = v.reshape(-1, 1).expand(-1, 8)\n"
-        "torch.zeros_like(x).index_add(0, order // 2, v).sum().backward()"
-    ),
-    "transformer": (
-        "m = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).cuda()\n"
-        "x = torch.randn(2, 4, 8, device='cuda')\n"
-        "m(x).sum().backward(); m.eval()\n"
-        "with torch.no_grad(): m(x)\n"
-        "nn.LSTM(8, 8).cuda()(x)[0].sum().backward()"
-    ),
-    "rotary": (
-        "x = torch.randn(2, 4, 8, device='cuda', requires_grad=True)\n"
-        "turn = torch.polar(torch.ones(4, 4, device='cuda'), torch.rand(4, 4, device='cuda'))\n"
-        "turned = torch.view_as_complex(x.reshape(2, 4, 4, 2)) * turn\n"
-        "torch.view_as_real(turned).flatten(2).sum().backward()"
-    ),
-    "fsdp": (
-        "from torch.distributed.fsdp import fully_shard\n"
-        "torch.distributed.init_process_group('nccl')\n"
-        "m = fully_shard(nn.Linear(8, 8).cuda())\n"
-        "m(torch.randn(2, 8, device='cuda')).sum().backward()"
-    ),
-}
-
-
-@pytest.mark.parametrize("program", ORDINARY)
-def test_no_operation_of_ordinary_models_is_unknown(program: str, tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    start = "import torch, torch.nn as nn, torch.nn.functional as F\n"
-    path.write_text(start + ORDINARY[program])
-    remarks = [line for ask in simulated(path).run.remarks for line in ask()]
+@pytest.mark.parametrize(
+    "model", ["convolution", "generation", "experts", "transformer", "rotary", "fsdp"]
+)
+def test_no_operation_of_ordinary_models_is_unknown(model: str) -> None:
+    remarks = [line for ask in simulated("costs.py", model).run.remarks for line in ask()]
     assert not [line for line in remarks if "bytes alone" in line]
 
 
@@ -236,27 +188,16 @@ def test_arithmetic_counts_where_it_takes_longer_than_the_bytes() -> None:
 
 
 @pytest.mark.adr("0064-D3")
-def test_operations_of_unknown_arithmetic_are_counted_and_listed(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import torch\n"
-        "x = torch.ones(8, 8, device='cuda')\n"
-        "torch.fft.rfft(x); torch.fft.rfft(x); x + x; x @ x; x.view(64); x.is_pinned(); x.sum()\n"
-    )
-    context = simulated(path)
+def test_operations_of_unknown_arithmetic_are_counted_and_listed() -> None:
+    context = simulated("costs.py", "unknown_arithmetic")
     remarks = [line for ask in context.run.remarks for line in ask()]
     (listed,) = [line for line in remarks if "bytes alone" in line]
     assert listed.endswith("is not modeled: aten._fft_r2c (2)")
 
 
 @pytest.mark.adr("0064-D4")
-def test_a_small_model_is_bound_by_launches(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(
-        "import torch\nx = torch.ones(8, 8, device='cuda')\n"
-        "for _ in range(100):\n    x = x @ x\ntorch.cuda.synchronize()\n"
-    )
-    context = simulated(path)
+def test_a_small_model_is_bound_by_launches() -> None:
+    context = simulated("costs.py", "small_products")
     launches_ps = 101 * SIP.host_launch_ps
     last = context.op_log.instances[-1]
     busy_ps = sum(each.template.duration_ps for each in context.op_log.instances)
