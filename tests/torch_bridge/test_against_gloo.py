@@ -51,46 +51,8 @@ def test_training_on_a_mesh_and_from_a_checkpoint_has_the_bits_of_real_processes
     assert resumed[0]["losses"][0] < expected[0]["losses"][0]
 
 
-VERSIONS = """
-import sys
-import torch, torch.distributed as dist
-device, folder = sys.argv[1:]
-dist.init_process_group("gloo" if device == "cpu" else "nccl")
-rank, size = dist.get_rank(), dist.get_world_size()
-found = {}
-
-def note(name, collective):
-    x = torch.ones(4, device=device, requires_grad=True)
-    y = torch.relu(x)
-    with torch.no_grad():
-        collective(y)
-    y.sum().backward()
-    found[name] = y._version
-
-def ones(many=4):
-    return torch.ones(many, device=device)
-
-note("all_reduce", dist.all_reduce)
-note("of a view", lambda y: dist.all_reduce(y[1:3]))
-note("broadcast", lambda y: dist.broadcast(y, 0))
-note("reduce", lambda y: dist.reduce(y, 0))
-note("all_to_all_single", lambda y: dist.all_to_all_single(y, ones()))
-note("scatter", lambda y: dist.scatter(y, [ones() for _ in range(size)] if rank == 0 else None))
-note("send and recv", lambda y: dist.send(ones(), 1) if rank == 0 else dist.recv(y, 0))
-with torch.inference_mode():
-    dist.all_reduce(ones())
-parts = [ones() for _ in range(size)]
-dist.all_gather(parts, ones())
-found["all_gather"] = parts[0]._version
-torch.save(found, f"{folder}/{device}{rank}.pt")
-dist.destroy_process_group()
-"""
-
-
 def test_collectives_write_below_autograd_as_the_backends_do(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(VERSIONS)
-    real(path, "cpu", tmp_path, nprocs=2)
-    simulated(path, "cuda", tmp_path, nprocs=2)
+    real("written_versions.py", "cpu", tmp_path, nprocs=2)
+    simulated("written_versions.py", "cuda", tmp_path, nprocs=2)
     assert results(tmp_path, "cuda") == results(tmp_path, "cpu")
     assert set(results(tmp_path, "cuda")[0].values()) == {0, 1}

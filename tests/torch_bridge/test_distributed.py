@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,38 +12,12 @@ torch = pytest.importorskip("torch")
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
 
-START = """
-import json, os, sys
-import torch
-import torch.distributed as dist
-dist.init_process_group("nccl")
-rank, size = dist.get_rank(), dist.get_world_size()
-torch.cuda.set_device(rank)
-def say(**values):
-    with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
-        json.dump(values, file)
-"""
-
-
-def run(folder: Path, source: str, nprocs: int, **options: Any) -> tuple[RuntimeContext, list[Any]]:
-    path = folder / "program.py"
-    path.write_text(START + source)
-    context = simulated(path, folder, nprocs=nprocs, **options)
-    return context, [json.loads(each.read_text()) for each in sorted(folder.glob("rank*.json"))]
-
 
 @pytest.mark.adr("0062-D1")
 def test_groups_and_backends_keep_their_names(tmp_path: Path) -> None:
-    source = """
-from torch.distributed.device_mesh import init_device_mesh
-pair = dist.new_group([0, 1])
-mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("a", "b"))
-gloo = dist.new_group(backend="gloo")
-say(backend=dist.get_backend(), gloo=dist.get_backend(gloo), inside=dist.get_rank(pair),
-    row=dist.get_process_group_ranks(mesh["b"].get_group()),
-    column=dist.get_process_group_ranks(mesh["a"].get_group()))
-"""
-    _, said = run(tmp_path, source, 4)
+    simulated("distributed.py", "names", tmp_path, nprocs=4)
+    said = [json.loads(each.read_text()) for each in sorted(tmp_path.glob("rank*.json"))]
+    assert len(said) == 4
     for rank, each in enumerate(said):
         assert each == {
             "backend": "nccl",
@@ -56,8 +29,8 @@ say(backend=dist.get_backend(), gloo=dist.get_backend(gloo), inside=dist.get_ran
 
 
 @pytest.mark.adr("0062-D2")
-def test_an_all_reduce_takes_what_the_runtimes_own_takes(tmp_path: Path) -> None:
-    context, _ = run(tmp_path, "dist.all_reduce(torch.empty(1 << 16, device='cuda'))", 4)
+def test_an_all_reduce_takes_what_the_runtimes_own_takes() -> None:
+    context = simulated("distributed.py", "all_reduce", nprocs=4)
     (found,) = context.op_log.instances
 
     with RuntimeContext(machine=context.machine, ranks=4) as kernbench:
@@ -76,14 +49,8 @@ def test_an_all_reduce_takes_what_the_runtimes_own_takes(tmp_path: Path) -> None
 
 
 @pytest.mark.adr("0062-D2")
-def test_waiting_for_device_tensors_holds_the_stream_up_and_not_the_host(tmp_path: Path) -> None:
-    source = """
-x = torch.ones(1 << 20, device="cuda")
-work = dist.all_reduce(x, async_op=True)
-{wait}
-x.add_(1)
-"""
-    context, _ = run(tmp_path, source.format(wait="work.wait()"), 2)
+def test_waiting_for_device_tensors_holds_the_stream_up_and_not_the_host() -> None:
+    context = simulated("distributed.py", "wait", nprocs=2)
     by_end = sorted(context.op_log.instances, key=lambda each: each.ends_ps)
     collective, *adds = by_end[2:]
     assert collective.template.name == "all_reduce"
@@ -91,12 +58,8 @@ x.add_(1)
     assert not [span for span in context.op_log.host_spans if span.kind == "wait"]
 
 
-def test_a_barrier_and_host_tensors_block_the_host(tmp_path: Path) -> None:
-    source = """
-dist.all_reduce(torch.ones(4), group=dist.new_group(backend="gloo"))
-dist.barrier()
-"""
-    context, _ = run(tmp_path, source, 2)
+def test_a_barrier_and_host_tensors_block_the_host() -> None:
+    context = simulated("distributed.py", "on_the_host", nprocs=2)
     waits = [span for span in context.op_log.host_spans if span.kind == "wait"]
     assert sorted((span.rank, span.label) for span in waits) == [
         (0, "all_reduce"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,33 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.torch_bridge.running import PROGRAMS  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
-TESTS = """
-import pytest
-import torch
-import torch.distributed as dist
-
-seen = []
-
-def test_sum():
-    dist.init_process_group("nccl")
-    x = torch.ones(2, device=torch.cuda.current_device())
-    dist.all_reduce(x)
-    assert x.tolist() == [2, 2]
-    seen.append(dist.get_rank())
-    assert len(seen) == 1
-
-@pytest.mark.parametrize("value, other", [(1, 1), (1, 2)])
-def test_values(value, other):
-    assert value == other
-
-class TestSetup:
-    def setup_method(self, method):
-        self.name = method.__name__
-
-    def test_name(self):
-        assert self.name == "test_name"
-"""
 
 
 @pytest.mark.slow
@@ -45,7 +22,7 @@ def test_what_passes_is_told_from_what_does_not_and_from_what_is_lost(tmp_path: 
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:2]):
         (package / "__init__.py").touch()
-    (folder / "test_made_up.py").write_text(TESTS)
+    shutil.copy(PROGRAMS / "megatron_tests.py", folder / "test_made_up.py")
     listed = tmp_path / "list"
     listed.write_text("test_made_up.py::test_sum\ntest_made_up.py::test_gone\n")
     tool = ROOT / "tools" / "megatron_tests.py"
