@@ -101,10 +101,11 @@ def test_a_rank_that_ends_without_its_collective_is_named() -> None:
 
 
 def test_a_rank_that_leaves_at_once_ends_no_other_unheard() -> None:
-    for call, given in {
-        "os._exit(3)": ["one_leaves_at_once"],
-        "sys.exit(3)": ["one_exits", 3],
-    }.items():
+    cases: dict[str, tuple[str, ...]] = {
+        "os._exit(3)": ("one_leaves_at_once",),
+        "sys.exit(3)": ("one_exits", "3"),
+    }
+    for call, given in cases.items():
         error = fails(*given)
         assert f"rank 1 called {call}" in str(error)
         assert any("rank 2  barrier #1" in note for note in error.__notes__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import inspect
 import linecache
 import re
 import sys
@@ -231,9 +232,10 @@ def _is_raised(error: BaseException, last: TracebackType) -> bool:
 
 
 def _is_handed_on(last: TracebackType) -> bool:
-    """Return whether a method failed inside the method of the same name that it wraps.
+    """Return whether a function failed inside the one that it wraps, which has no frame.
 
-    ``super().__getitem__(index)`` in ``__getitem__`` say: the built-in method has no frame.
+    That is a method of the same name, ``super().__getitem__(index)`` in ``__getitem__`` say, or
+    what is given all of the function's own ``*args``.
     """
     code = last.tb_frame.f_code
     line, end_line, column, end_column = [*code.co_positions()][last.tb_lasti // 2]
@@ -249,11 +251,15 @@ def _is_handed_on(last: TracebackType) -> bool:
         failed = ast.parse(b"".join(encoded), mode="eval").body
     except SyntaxError:
         return False
-    return (
-        isinstance(failed, ast.Call)
-        and isinstance(failed.func, ast.Attribute)
-        and failed.func.attr == code.co_name
-    )
+    if not isinstance(failed, ast.Call):
+        return False
+    if isinstance(failed.func, ast.Attribute) and failed.func.attr == code.co_name:
+        return True
+    # All that *args of the failed function has, for a built-in function in whose place it is.
+    given = {ast.unparse(each) for each in failed.args if isinstance(each, ast.Starred)}
+    has_rest = bool(code.co_flags & inspect.CO_VARARGS)
+    number = code.co_argcount + code.co_kwonlyargcount
+    return has_rest and f"*{code.co_varnames[number]}" in given
 
 
 @cache

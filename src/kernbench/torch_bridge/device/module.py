@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernbench.hardware import MachineSpec
+from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import rng, streams
 from kernbench.torch_bridge.placement.names import (
@@ -66,7 +68,8 @@ class DeviceContext:
 class DeviceOfContext(DeviceContext):
     """``torch.cuda.device_of``: sets the device of a tensor; one on the host changes nothing."""
 
-    def __init__(self, obj: Any) -> None:
+    @checked
+    def __init__(self, obj: Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
         super().__init__(obj.get_device() if obj.is_cuda else None)
 
 

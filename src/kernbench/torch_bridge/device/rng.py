@@ -19,6 +19,7 @@ import torch.distributed.tensor._random as dtensor_random
 from torch import Tensor
 from torch.distributed.device_mesh import _get_device_handle
 
+from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.streams import refuse_in_capture
 from kernbench.torch_bridge.placement.names import (
@@ -87,7 +88,10 @@ def _handle(kind: str) -> Any:
 
 
 def _seed(state: RandomState, seed: int) -> None:
-    seed = int(seed)
+    try:
+        seed = int(seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"manual_seed(): argument 'seed' must be int, but got {seed!r}") from None
     if not -(1 << 63) <= seed < 1 << 64:
         raise RuntimeError(f"a seed must fit in 64 bits, but got {seed}")
     if seed & _64_BITS != state.seed:
@@ -226,6 +230,7 @@ class Generator(_Generator, metaclass=_Kind):
         _remember(state)
         return state.offset
 
+    @checked
     def set_offset(self, offset: int) -> Generator:
         """Continue from an offset.
 

@@ -12,6 +12,7 @@ from kernbench.clock import Handle
 from kernbench.clock import Stream as Queue
 from kernbench.errors import UsageError
 from kernbench.runtime_api import DeviceStream, Marker, WaitFor
+from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.refusals import CaptureError
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, is_simulated, with_index
 from kernbench.torch_bridge.processes.process import current
@@ -32,6 +33,10 @@ class Stream:
         queue: DeviceStream | None = None,
         **ignored: Any,
     ) -> None:
+        if not isinstance(priority, int):
+            raise TypeError(
+                f"Stream(): argument 'priority' must be int, not {type(priority).__name__}"
+            )
         run = current().session.run
         sip_id = with_index(DEVICE_TYPE if device is None else device).index
         self.queue = run.new_stream(sip_id) if queue is None else queue
@@ -63,14 +68,17 @@ class Stream:
     device_type = 1
     """PyTorch's number for CUDA."""
 
+    @checked
     def wait_event(self, event: Event) -> None:
         """Let later work on the stream wait for an event; the host continues."""
         event.wait(self)
 
+    @checked
     def wait_stream(self, stream: Stream) -> None:
         """Let later work on the stream wait for all that is enqueued on another stream so far."""
-        self.wait_event(stream.record_event())
+        stream.record_event().wait(self)
 
+    @checked
     def record_event(self, event: Event | None = None) -> Event:
         """Return an event that happens after all that is enqueued on the stream so far."""
         event = Event() if event is None else event
@@ -112,6 +120,7 @@ class Event:
         self._is_captured = False
         """Whether it is part of a captured graph, and happens only in replays."""
 
+    @checked
     def record(self, stream: Stream | None = None) -> Event:
         """Record the point after all that is enqueued on a stream (default: the current one)."""
         process = current()
@@ -121,11 +130,13 @@ class Event:
         process.host.enqueue(self._marker, queue.queue)
         return self
 
+    @checked
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work on a stream (default: the current one) wait for this."""
+        given = None if stream is None else stream.queue
         if self._marker is not None and not self._marker.done:
             process = current()
-            queue = (current_stream() if stream is None else stream).queue
+            queue = current_stream().queue if given is None else given
             if process.capture is not None and process.capture.waits(queue, self._marker):
                 return
             self._check("wait")
@@ -142,6 +153,7 @@ class Event:
         current().host.poll()
         return self._marker is None or self._marker.done
 
+    @checked
     def elapsed_time(self, end_event: Event) -> float:
         """Return the simulated milliseconds from this event to another.
 
@@ -257,6 +269,7 @@ def default_stream(device: Any = None) -> Stream:
     return Stream(queue=current().session.run.default_stream(sip_id))
 
 
+@checked
 def set_stream(stream: Stream | None) -> None:
     """Set the calling rank's current stream."""
     if stream is not None:
@@ -274,8 +287,12 @@ def stream_context(stream: Stream | None) -> Iterator[None]:
     if stream is None:
         yield
         return
-    with stream:
+    before = current_stream()
+    set_stream(stream)
+    try:
         yield
+    finally:
+        set_stream(before)
 
 
 def synchronize(device: Any = None) -> None:

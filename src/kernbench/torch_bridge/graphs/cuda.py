@@ -203,6 +203,10 @@ class CaptureContext:
             raise CaptureError(
                 f"torch.cuda.graph takes a torch.cuda.CUDAGraph, but got {cuda_graph!r}"
             )
+        if not isinstance(stream, streams.Stream | None):
+            raise TypeError(
+                f"graph(): argument 'stream' must be Stream or None, not {type(stream).__name__}"
+            )
         self.cuda_graph = cuda_graph
         self.pool = pool
         self.capture_stream = stream

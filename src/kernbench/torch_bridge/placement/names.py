@@ -73,7 +73,11 @@ def with_index(device: Any) -> torch.device:
     if number >= MOST_DEVICES:
         # Before PyTorch truncates it to 8 bits, which would name another device.
         check_index(number)
-    found = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
+    try:
+        found = torch.device(DEVICE_TYPE, device) if type(device) is int else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        # PyTorch's own words for the program, whose mistake it is.
+        raise type(error)(str(error)) from None
     if found.index is None:
         return torch.device(DEVICE_TYPE, current_index())
     check_index(found.index)

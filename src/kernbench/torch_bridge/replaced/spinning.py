@@ -7,12 +7,14 @@ from dataclasses import replace
 import torch
 
 from kernbench.op_log import Limit
+from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes
 from kernbench.torch_bridge.processes.process import current
 
 
+@checked
 def spin(cycles: int) -> None:
     """Keep the current stream of the caller's device busy for a number of its clock cycles."""
     process = current()
