@@ -13,7 +13,7 @@ from kernbench.cli.commands.collective import parse_size
 from kernbench.collectives import known_ops
 from kernbench.errors import UsageError
 
-AHBM = Path(__file__).parents[2] / "src/kernbench/hardware/presets/ahbm.yaml"
+AHBM = Path(__file__).parents[3] / "src/kernbench/hardware/presets/ahbm.yaml"
 
 
 def show(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
