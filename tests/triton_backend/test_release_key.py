@@ -9,7 +9,7 @@ import pytest
 from triton.runtime import cache as triton_cache
 
 from kernbench.triton_backend import activate
-from kernbench.triton_backend.release_key import _work_out, remembered
+from kernbench.triton_backend.release_key import _compute, remembered
 from tests.triton_backend.recording import RecordingLauncher
 
 
@@ -81,6 +81,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 def test_inside_a_run_triton_has_its_own_key_from_disk() -> None:
     before = triton_cache.triton_key
     with activate(RecordingLauncher()):
-        assert triton_cache.triton_key is not _work_out
-        assert triton_cache.triton_key() == _work_out()
+        assert triton_cache.triton_key is not _compute
+        assert triton_cache.triton_key() == _compute()
     assert triton_cache.triton_key is before

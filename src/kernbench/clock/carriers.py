@@ -194,7 +194,7 @@ class _ThreadWorker:
             self._take(turn)
         except KeyboardInterrupt:
             if self._is_back or self._turn != turn:
-                # Main was told: this thread may go on when it is its turn again.
+                # Main was told: this thread may resume when it is its turn again.
                 self._take(turn)
             raise
 

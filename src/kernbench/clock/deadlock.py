@@ -43,7 +43,7 @@ def deadlock_error(simulation: Simulation, wanted: Handle | None) -> DeadlockErr
     now = microseconds(simulation.now_ps)
     running = [f"  {each.describe()}" for each in simulation.open_ended]
     if running and not waiting:
-        lines = [f"nothing can end what is under way at {now}", *running]
+        lines = [f"nothing can end what is pending at {now}", *running]
         return DeadlockError("\n".join([*lines, *map(_ended_line, simulation.ranks)]))
     if not waiting:
         text = wanted.describe() if wanted is not None else "main"
@@ -61,7 +61,7 @@ def idle_error(simulation: Simulation, label: str) -> DeadlockError:
     who = "main" if running is None else f"rank {running.rank_id}"
     lines = [
         f"nothing happens any more at {microseconds(simulation.now_ps)}: {who} is at {label} at "
-        f"{user_site()}, as it was very often before, and nobody else can do anything"
+        f"{user_site()}, as it was very often before, and no other rank can make progress"
     ]
     others = [line for rank, line in _lines_of(simulation) if rank is not running]
     return DeadlockError("\n".join([*lines, *others]))

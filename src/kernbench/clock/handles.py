@@ -13,14 +13,14 @@ class Handle(Event):
     """A point of virtual time that ranks may wait for, and what happens there.
 
     A handle ends exactly once. Its outcome is :attr:`error`, not a failed SimPy event: SimPy would
-    rebuild the exception from its ``args``, and an error nobody waits for would end the run.
+    rebuild the exception from its ``args``, and an error that no rank waits for would end the run.
     """
 
     callbacks: EventCallbacks
     error: Exception | None = None
     """Raised in everyone who waits, once the handle has ended."""
     error_seen = False
-    """Whether somebody has waited and got the error."""
+    """Whether a rank has waited and got the error."""
     clock: Any = None
     """What certainly comes before it, in a run with the sanitizer; else None."""
     _ok = True

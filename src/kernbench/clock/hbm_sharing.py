@@ -94,7 +94,7 @@ class HbmSharing:
         self._flows: dict[int, dict[Flow, int]] = {}
         """By SIP, and how many shares they have there."""
         self._alone: dict[int, _Alone] = {}
-        """By SIP, what began last while nothing else was under way, until something joins it."""
+        """By SIP, what began last while nothing else was in progress, until something joins it."""
         self._unsettled: dict[Flow, None] = {}
         self._planners: dict[int, Planner] = {}
 

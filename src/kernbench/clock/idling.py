@@ -2,7 +2,7 @@
 
 A program that looks again and again keeps the clock going although nothing happens any more. What
 was to happen by a time is found missing when such a wait would pass that time, and not before: else
-nobody could see that a run without such waits is stuck.
+it would not be seen that a run without such waits is stuck.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernbench.clock.simulation import Simulation
 
 _MANY = 1 << 14
-"""So many waits in a row, in which nothing else can happen, are exact; later ones grow."""
+"""How many waits in a row, in which nothing else can happen, are exact; later ones grow."""
 _GROWTH_SHIFT = 9
 """All of them together by 1/512 of the time that they have lasted, as long as that at most."""
 _LONG_PS = 24 * 3600 * 10**12
@@ -41,7 +41,7 @@ class Idling:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._ends_ps: dict[Event, int] = {}
-        """Of entries of the event queue in which nothing happens but that somebody goes on."""
+        """Of entries of the event queue in which nothing happens but that a rank resumes."""
         self._in_a_row = 0
         self._since_ps = 0
         self._limited: dict[Limited, None] = {}

@@ -150,7 +150,7 @@ class Rank:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the interrupt that caused an error, if any: libraries may wrap it."""
+    """Return the interrupt that an error wraps, or else the error itself."""
     found: BaseException | None = error
     for _ in range(_MOST_CONTEXTS):
         if found is None:

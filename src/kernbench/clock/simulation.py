@@ -45,7 +45,7 @@ class Simulation:
         """In the order in which they began."""
         self.idling = Idling(self)
         self.main_resumes: Callable[[], None] | None = None
-        """Called when main goes on after a wait, in which ranks have run."""
+        """Called when main resumes after a wait, in which ranks have run."""
         self._main = current_greenlet()
 
     @property

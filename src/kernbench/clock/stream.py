@@ -66,7 +66,7 @@ class DeviceEngine:
         self.is_busy = False
         self.waiting: deque[tuple[Entrance, StreamCommand]] = deque()
         self.holder: Holder | None = None
-        """Who has it, if that is somebody who can give way in the middle."""
+        """Who has it, if that is an owner who can yield it between commands."""
 
     def wanted_by(self, entrance: Entrance, command: StreamCommand) -> None:
         """Queue a command for it; ``entrance`` is called when it is free."""
@@ -79,7 +79,7 @@ class DeviceEngine:
         self.is_busy = False
         if self.waiting:
             entrance, command = self.waiting.popleft()
-            # It asks again, and nobody else can have come in between.
+            # It asks again, and no other command can have come in between.
             entrance.enter(command)
 
 

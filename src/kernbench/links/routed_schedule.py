@@ -84,7 +84,7 @@ class LinkPlan:
     hbm_bytes: Times
     reduced_bytes: int
     _kept: dict[_RoundKey, tuple[Wires, list[RouteHop]] | None]
-    """Where rounds travel that come several times, once it has been worked out."""
+    """Where rounds travel that come several times, once it has been computed."""
 
     @property
     def num_links(self) -> int:

@@ -51,7 +51,7 @@ class Choice:
     protocol: str
     ranks_per_node: int
     time_ps: int | None = None
-    """Modeled time on idle links; None where it was not worked out."""
+    """Modeled time on idle links; None where it was not computed."""
     why_not: str = ""
     """Why it cannot be taken; empty if it can."""
     chosen_by: str = ""

@@ -44,11 +44,11 @@ class Wires:
     ahead_ps: Times | None
     """Latency of links before the first one that carries the transfer; None where there is none."""
     at_second: Positions | None
-    """Whose first link is the second of its route; None for nobody."""
+    """Whose first link is the second of its route; None if there is none."""
     not_taken_in: Positions | None
-    """Who ends in a switch; None for nobody."""
+    """Who ends in a switch; None if there is none."""
     by_receiver: Positions | None
-    """All of them, receiver by receiver; None for a round of one step, where nobody sends or
+    """All of them, receiver by receiver; None for a round of one step, where no SIP sends or
     receives twice."""
 
 

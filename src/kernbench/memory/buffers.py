@@ -50,7 +50,7 @@ class Buffer:
     last_writer: Any = None
     """The runtime's handle of the newest command that writes here, or None."""
     in_flight: tuple[Any, ...] = ()
-    """The runtime's collectives that use the buffer and that nobody has waited for yet."""
+    """The runtime's collectives that use the buffer and that no rank has waited for yet."""
     symmetric: Any = None
     """The runtime's record of who shares it with whom; None where it is the SIP's own."""
     touches: Any = None
@@ -121,7 +121,7 @@ class Buffer:
     def poison(self) -> None:
         """Fill a fresh buffer with :data:`POISON`, and track which bytes are written.
 
-        Both take memory when somebody first asks for them.
+        Both take memory only when first used.
         """
         self._is_poisoned = True
 

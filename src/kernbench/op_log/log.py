@@ -2,7 +2,7 @@
 
 The same kernel on the same machine in the same state has the same relative schedule, so the log
 stores that schedule once (a :class:`Template`) and a small :class:`Instance` for every launch.
-Rows of single commands are made from both when somebody asks for them.
+Rows of single commands are made from both on demand.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class Template:
     make_rows: Callable[[], dict[str, Column]] = field(repr=False)
     """Columns named in ROW_COLUMNS, all of one length or 0-d; absent ones take their default."""
     bound_ps: int = 0
-    """Least time that the SIP's peak rates allow for this work; 0 when it was not worked out."""
+    """Least time that the SIP's peak rates allow for this work; 0 when it was not computed."""
     limits_ps: Mapping[Limit, int] = field(default_factory=dict)
     """How long each limit would take by itself, averaged over the SIP's parts of that sort; the
-    latency is what is left of the duration. Empty where it was not worked out."""
+    latency is what is left of the duration. Empty where it was not computed."""
     hbm_bytes_by_rank: tuple[int, ...] = ()
     """Collectives: ``hbm_bytes`` by position in the group; empty where ranks share it evenly."""
     comm_ps: int = 0
@@ -177,7 +177,7 @@ class OpLog:
     """Everything that a run did, in the order in which it completed.
 
     What one rank does between two waits comes in numbers: :attr:`plain_instances` and
-    :attr:`plain_spans` take it as plain values, which become objects when somebody reads them:
+    :attr:`plain_spans` take it as plain values, which become objects when they are read:
     until then Python's search for garbage has nothing to look at.
     """
 

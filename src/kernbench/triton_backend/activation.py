@@ -115,7 +115,7 @@ def _remove(driver: KernbenchDriver) -> None:
     if triton_driver._active is driver:
         triton_driver.set_active(driver.previous)
         return
-    # A run that began after this one goes on: it must not bring this one back when it ends.
+    # A run that began after this one is still active: it must not bring this one back when it ends.
     later = triton_driver._active
     while isinstance(later, KernbenchDriver):
         if later.previous is driver:

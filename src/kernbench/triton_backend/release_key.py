@@ -18,9 +18,9 @@ from triton.runtime import cache as triton_cache
 
 _ROOT = Path(triton.__file__).parent
 _FOLDERS = ("_C", "backends", "compiler", "language", "runtime")
-"""Those that Triton reads for it, and what lies beside."""
+"""Those that Triton reads for it, and what lies next to them."""
 _FILENAME = "triton.key"
-_work_out = triton_cache.triton_key
+_compute = triton_cache.triton_key
 
 
 def install() -> None:
@@ -30,16 +30,16 @@ def install() -> None:
 
 def remove() -> None:
     """Make Triton compute the hash itself again."""
-    triton_cache.triton_key = _work_out
+    triton_cache.triton_key = _compute
 
 
 @cache
 def _key() -> str:
-    return remembered(_ROOT, triton.__version__, _work_out)
+    return remembered(_ROOT, triton.__version__, _compute)
 
 
-def remembered(root: Path, begins_with: str, work_out: Callable[[], str]) -> str:
-    """Return what ``work_out`` returns, or returned when the files under ``root`` were the same.
+def remembered(root: Path, begins_with: str, compute: Callable[[], str]) -> str:
+    """Return what ``compute`` returns, or returned when the files under ``root`` were the same.
 
     They are the same if nothing has happened to any of them since, as far as the file system
     knows. A file in Triton's cache that cannot be read or written is as good as none.
@@ -50,7 +50,7 @@ def remembered(root: Path, begins_with: str, work_out: Callable[[], str]) -> str
         found = "" if path is None else Path(path).read_text()
         if found and found.startswith(begins_with):
             return found
-    made = work_out()
+    made = compute()
     with contextlib.suppress(OSError):
         triton_cache.get_cache_manager(stamp).put(made, _FILENAME, binary=False)
     return made

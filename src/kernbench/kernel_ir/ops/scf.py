@@ -149,11 +149,11 @@ def _check_while(op: Op) -> str | None:
     if last is None or last.name != "scf.condition" or not last.operands:
         return "must end its first region with scf.condition"
     if not last.operands[0].type.is_bool or last.operands[0].type.shape:
-        return f"goes on by {last.operands[0].type}"
+        return f"has a condition of type {last.operands[0].type}"
     handed = [value.type for value in last.operands[1:]]
     for taken in (op.results, after.entry.args):
         if not are_alike([value.type for value in taken], handed):
-            return f"hands on {len(handed)} values that its results or its body do not take"
+            return f"passes on {len(handed)} values that its results or its body do not take"
     return yields(after, inits)
 
 

@@ -99,7 +99,7 @@ class DmaCosts:
 
     load: Load
     alone: Overlapped
-    """What it takes with no other load beside it."""
+    """What it takes with no other load in flight."""
     busy_ps: int
     latency_ps: int
     shares_ps: tuple[int, int, int]

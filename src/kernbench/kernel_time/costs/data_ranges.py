@@ -134,7 +134,7 @@ class Numbers:
         found = _stand_in(np.arange(count).reshape(part.shape) + (part.number << 32), part.dtype)
         if part.op or part.dtype.is_floating_point or part.dtype.bits == 1:
             return found
-        # An address that nobody knows more of is that of a row.
+        # An address of which no more is known is that of a row.
         return Guess(found.array << _ROW_BITS, True)
 
 

@@ -110,7 +110,7 @@ def _marks(part: Part, count: int) -> Array:
             known = [each.access.offset]
             known += [each.mask] if isinstance(each.mask, Predicate) else []
         elif isinstance(each, Made) and not each.inputs:
-            # What an atomic found, or nobody knows what: each program has something else.
+            # What an atomic found, or something unknown: each program has something else.
             total += mixed(np.arange(count) + (each.number << 32)).view(np.int64)
         for value in known:
             total = total * SPREAD + reduce(np.add, _program_terms(value), np.zeros_like(total))

@@ -162,7 +162,7 @@ def _steps(
 ) -> tuple[Array, list[tuple[int, Array]]] | None:
     """Return each program's lowest byte, its steps, and how often it takes each.
 
-    Steps rise. None where loops and axes do not go on evenly, or not by themselves.
+    Steps rise. None where loops and axes do not advance evenly, or not independently.
     """
     if access.gather is not None:
         return None
@@ -249,7 +249,7 @@ def _row_start(left: Array, width: Array, stride: int) -> int | None:
     begins, numbers = np.unique(left, return_inverse=True)
     widest = np.zeros_like(begins)
     np.maximum.at(widest, numbers.reshape(-1), width)
-    # Twice around: what ends after the stride goes on at its begin.
+    # Twice around: what ends after the stride continues at its begin.
     ends = np.maximum.accumulate(np.concatenate((begins + widest, begins + widest + stride)))
     gaps = begins + stride - ends[len(begins) - 1 : -1]
     at = int(gaps.argmax())

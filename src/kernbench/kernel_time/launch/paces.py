@@ -94,7 +94,7 @@ class Paces:
         interval = None
         if self._together > 1:
             interval = interval_ps(self._plan, self._times, self._timing.resident, trips)
-            # No order of commands is better than full queues, or than nobody waiting for another.
+            # No order of commands is better than full queues, or than no wait for another.
             least = max(-(-pipeline.end_ps // self._together), *busy_ps(self._plan, costs))
             if interval > _GOOD_ENOUGH * least:
                 interval = min(interval, interval_in_turns_ps(self._turns, trips))

@@ -1,6 +1,6 @@
 """When each command of one program starts and ends on its PE (ADR-0007).
 
-Commands take the queues of the PE by the rules of ``queues``. A command of a loop waits besides for
+Commands take the queues of the PE by the rules of ``queues``. A command of a loop also waits for
 the TCM slots of its iteration: at most ``num_stages`` iterations of an innermost loop have them at
 a time, and they come free when an iteration's last command ends. What follows a loop starts after
 the loop.
@@ -49,7 +49,7 @@ class Steady:
     shift_ps: int
 
 
-# A loop that has not become steady within so many programs has its average taken as its pace.
+# A loop that has not become steady within this many programs has its average taken as its pace.
 _MOST_STEPS = 64
 _PROGRAMS = -1
 

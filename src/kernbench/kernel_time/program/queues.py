@@ -5,7 +5,7 @@ starts when its operands are ready and its queue is free. It takes the queue for
 its result is there a latency after the queue is free again (ADR-0007). :class:`PeQueues` serves a
 program's commands by these rules, and :class:`SipQueues` keeps what outlives a part of a launch.
 
-Loads of one loop's body are under way together (ADR-0081 D1). Each resource serves the loads of an
+Loads of one loop's body are in flight together (ADR-0081 D1). Each resource serves the loads of an
 iteration in their order, and none waits for another: a load is there when every resource has served
 it and the loads before it. So a load that waits for HBM and one that the cache serves take what the
 busier of the two needs, and no load takes longer because some resource became faster. What a load
@@ -228,7 +228,7 @@ class Overlapped:
     varies: tuple[int, ...]
     """Loops (by id, outermost first) that index the occupancy."""
     total_ps: int
-    """Of so many iterations, what issuing it takes aside."""
+    """Of all ``iterations``, without what issuing them takes."""
     iterations: int = 1
 
     def busy_ps(self, count: int, issue_ps: int) -> int:

@@ -1,1 +1,1 @@
-"""Launches that are timed a few commands at a time, as others run beside them."""
+"""Launches that are timed a few commands at a time, while others run."""
