@@ -53,7 +53,7 @@ def _check(op: Op) -> str | None:
         return "must have operands and a region"
     shape = op.operands[0].type.shape
     if not isinstance(axis, int) or not 0 <= axis < len(shape):
-        return f"goes along axis {axis!r} of {op.operands[0].type}"
+        return f"reduces axis {axis!r} of {op.operands[0].type}"
     left = shape if op.name == "tt.scan" else (*shape[:axis], *shape[axis + 1 :])
     if len(op.results) != len(op.operands):
         return f"must have {len(op.operands)} results, but has {len(op.results)}"
@@ -67,7 +67,7 @@ def _check(op: Op) -> str | None:
         return f"combines {2 * len(op.operands)} elements, but its region takes {len(block.args)}"
     for arg, value in zip(block.args, (*op.operands, *op.operands), strict=True):
         if arg.type.shape or arg.type.dtype != value.type.dtype:
-            return f"hands an element of {value.type} to {arg.type}"
+            return f"passes an element of {value.type} to {arg.type}"
     return yields(op.regions[0], [arg.type for arg in block.args[: len(op.operands)]])
 
 

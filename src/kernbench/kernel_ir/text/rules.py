@@ -93,11 +93,11 @@ def conversion(source: Callable[[Type], bool], target: Callable[[Type], bool]) -
 def yields(region: Region, types: list[Type]) -> str | None:
     """Check what the region's last operation yields."""
     last = region.blocks[-1].ops[-1:] if region.blocks else ()
-    # A body that hands over nothing prints no terminator.
+    # A body that yields nothing prints no terminator.
     values = last[0].operands if last and last[0].name in _HAND_OVER else ()
     if len(values) != len(types):
-        return f"must hand over {len(types)} values, but its region hands over {len(values)}"
+        return f"must yield {len(types)} values, but its region yields {len(values)}"
     for value, type_ in zip(values, types, strict=True):
         if not alike(value.type, type_):
-            return f"hands over {value.type} for {type_}"
+            return f"yields {value.type} for {type_}"
     return None
