@@ -157,7 +157,7 @@ def mark_written(written: Array, where: Array, itemsize: int) -> None:
 
 
 def unwritten_lanes(written: Array, where: Array, itemsize: int) -> Array | None:
-    """Return which accesses touch a byte that nobody wrote, or None if none does."""
+    """Return which accesses touch an unwritten byte, or None if none does."""
     words = _words(written, where, itemsize)
     if words is not None:
         missing = words[where // itemsize] != np.iinfo(words.dtype).max

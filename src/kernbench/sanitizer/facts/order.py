@@ -89,7 +89,7 @@ class Clock:
             if told.get(who.timeline, -1) >= who.index:
                 _learn(known, operation)
         self._known = known
-        # Nobody asks for those that came before through this one.
+        # Those that came before are not looked up through this one.
         self._after, self._asked = [], ()
 
 

@@ -3,8 +3,8 @@
 What a program does is cut into *segments*: a new one begins behind each release, and where the
 program takes up (acquires) what others have released. A segment follows the one before it, the
 segments that it has acquired, and at the start of a launch everything that the launch follows.
-So two accesses are in order if a walk back from one finds the other; nobody keeps a clock per
-program, which would be as long as there are programs.
+So two accesses are ordered if a walk back from one finds the other; there is no clock per program,
+which would have an entry for each program.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Launch:
     taken_up: list[int] = field(default_factory=list)
     """Segments of other launches that programs of this one have acquired."""
     newest_before: list[Launch] | None = None
-    """Per timeline, the newest launches that it follows, once somebody has asked."""
+    """Per timeline, the newest launches that it follows; None until it is needed."""
     beginning: Past | None = None
-    """What comes before all of its programs, once somebody has asked."""
+    """What comes before all of its programs; None until it is needed."""
     ending: Past | None = None
-    """What comes before those that follow it, once somebody has asked."""
+    """What comes before those that follow it; None until it is needed."""
 
     def is_one_with(self, other: Launch) -> bool:
         """Return whether both are parts of one operation."""
@@ -100,7 +100,7 @@ class Segments:
     def __init__(self) -> None:
         self._program_of: Array = np.zeros(1024, np.int64)
         self._count = 1
-        """Segment 0 is nobody's."""
+        """Segment 0 belongs to no program."""
         self._launches: list[Launch] = []
         self._firsts: list[int] = []
         self._by_timeline: dict[int, list[Launch]] = {}
@@ -130,7 +130,7 @@ class Segments:
         self._firsts.append(self._num_programs)
         self._num_programs += count
         if self._acquired:
-            # Now, while what it follows has just been worked out.
+            # Now, as what it follows has just been computed.
             self._beginning(launch)
         return self._new(programs)
 

@@ -39,7 +39,7 @@ class CUDAGraph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Take down from now on what is launched on the current stream.
+        """Capture what is launched on the current stream from now on.
 
         The graph keeps the memory that it reads, so that nothing in it can dangle.
 
@@ -167,7 +167,7 @@ class AcceleratorGraph(CUDAGraph):
         self.capture_error_mode = capture_error_mode
 
     def capture_begin(self, *unused: Any) -> None:
-        """Take down from now on what is launched on the current stream.
+        """Capture what is launched on the current stream from now on.
 
         Raises:
             CaptureError: The stream is the default one, or a capture is under way.
