@@ -1,4 +1,4 @@
-"""Kernels whose programs decide by data, or wait for each other: executed program by program."""
+"""Interleaved execution of kernels whose programs decide by data or wait for each other."""
 
 from kernbench.interleaved.execution import StrandWatch, capture
 from kernbench.interleaved.launch import (

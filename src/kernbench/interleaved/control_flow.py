@@ -2,7 +2,7 @@
 
 An operation with regions pushes a frame (:data:`CONTROL_FLOW`); the end of a block moves within
 its frame or pops it (:func:`end_block`, :func:`end_region`). Nothing is kept on Python's stack: a
-strand may stop before any operation, and its parts go on from there.
+strand may stop before any operation, and its parts resume from there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Array = npt.NDArray[Any]
 TERMINATORS = frozenset({"scf.yield", "scf.condition", "tt.return"})
 """Operations that end a block; so does whatever has successors."""
 _MOST_ITERATIONS = 1 << 20
-"""A loop that runs longer does not end, as far as anybody wants to wait."""
+"""A loop that runs longer is taken for endless."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class RegionFrame:
     """Where a strand is inside of one region."""
 
     op: Op | None
-    """What the region belongs to, None for the kernel's own body."""
+    """The operation that the region belongs to, None for the kernel's own body."""
     region: Region
     block: Block
     position: int = 0
@@ -58,11 +58,11 @@ class RegionFrame:
     outer: dict[Value, Held] | None = None
     """Of a call: the caller's values."""
     carried: tuple[Held, ...] = ()
-    """What the last turn of the loop began with."""
+    """The values that the current iteration of the loop began with."""
     is_polling: bool = False
-    """Whether the operation at the position has been tried in vain."""
+    """Whether the operation at the position is a poll that has not succeeded yet."""
     records: bool = False
-    """Whether the recording is inside of a loop for this frame."""
+    """Whether this frame has an open loop in the recording."""
 
     @property
     def is_function(self) -> bool:
@@ -119,7 +119,7 @@ def _enter_for(strand: Strand, frame: RegionFrame, op: Op) -> None:
 
 
 def _run_whole(strand: Strand, frame: RegionFrame, op: Op) -> bool:
-    """Run a loop that decides nothing by data as one command; return whether it is one."""
+    """Run a loop that decides nothing by data as one command; return whether it was one."""
     open_loops = dict(strand.open_loops)
     strand.trying += 1
     try:
@@ -190,7 +190,7 @@ CONTROL_FLOW: dict[str, Callable[[Strand, RegionFrame, Op], None]] = {
 
 
 def end_block(strand: Strand, frame: RegionFrame, op: Op) -> bool:
-    """End a block; return whether it is somebody else's turn."""
+    """End a block; return whether the strand yields."""
     if op.successors:
         return _take_branch(strand, frame, op)
     if op.name == "scf.condition":
@@ -204,7 +204,7 @@ def end_block(strand: Strand, frame: RegionFrame, op: Op) -> bool:
 
 
 def end_region(strand: Strand, frame: RegionFrame, held: tuple[Held, ...]) -> bool:
-    """Hand over what a region ends with; return whether it is somebody else's turn."""
+    """Pass on the values that a region ends with; return whether the strand yields."""
     op = frame.op
     if op is not None and op.name == "scf.for":
         frame.iteration += 1
@@ -272,7 +272,7 @@ def _abandon_region(strand: Strand) -> None:
 
 
 def _leave_region(strand: Strand, results: Sequence[Held]) -> None:
-    """Leave the innermost region for good: its operation has these results."""
+    """Leave the innermost region, whose operation has these results."""
     frame = strand.frames.pop()
     if frame.records:
         strand.recording.leave_loop()
@@ -285,13 +285,13 @@ def _leave_region(strand: Strand, results: Sequence[Held]) -> None:
 
 
 def _begin_turn(strand: Strand, frame: RegionFrame, op: Op, held: tuple[Held, ...]) -> bool:
-    """Begin another turn of a loop; return whether it is somebody else's turn to run."""
+    """Begin another iteration of a loop; return whether the strand yields."""
     if op.name != "scf.for":
         _record_decision(strand, op)
         frame.iteration += 1
         if frame.iteration > _MOST_ITERATIONS:
             raise DeadlockError(
-                f"{strand.place(op)} has run {_MOST_ITERATIONS} times: does it end?"
+                f"{strand.place(op)} has run {_MOST_ITERATIONS} times; it may never end"
             )
     strand.recording.next_iteration()
     before, frame.carried = frame.carried, held
@@ -313,7 +313,7 @@ def _begin_turn(strand: Strand, frame: RegionFrame, op: Op, held: tuple[Held, ..
 
 
 def _record_decision(strand: Strand, op: Op) -> None:
-    """A decision by data costs one operation of the math engine, on one element."""
+    """Record the cost of a decision by data: one operation of the math engine on one element."""
     flag = Splat(True, (), bool_)
     strand.recording.add(
         strand.program_ids,

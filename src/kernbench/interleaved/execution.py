@@ -1,4 +1,4 @@
-"""Commands of a strand on data: put on the tensors that they go to, then executed."""
+"""Commands of a strand on data: placed on the tensors that they access, then executed."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ Array = npt.NDArray[Any]
 
 
 class StrandWatch(Watch, Protocol):
-    """Looks on while strands run; what it knows about a slot lies in the strand, at ``~slot``."""
+    """Observes strands; what it knows about a slot is kept in the strand, at ``~slot``."""
 
     def issue(self, program_ids: Array, commands: Collection[Command]) -> Any:
-        """Return what has to be known of programs when their writes take effect later."""
+        """Return what must be kept of programs whose writes become visible later."""
 
     def enter(self, frame: Frame, issued: Any) -> None:
         """Prepare a frame for commands that run now, or were ``issued`` before."""
@@ -66,7 +66,7 @@ class StrandWatch(Watch, Protocol):
 
 
 def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Command, ...]:
-    """Return the commands of an operation with every address on the tensor that it is in.
+    """Return the commands of an operation with every address relative to its tensor.
 
     Raises:
         SplitPrograms: Programs reach different tensors by one command.
@@ -79,7 +79,7 @@ def place(strand: Strand, op: Op, commands: tuple[Command, ...]) -> tuple[Comman
 
 
 def transfers_of(commands: tuple[Command, ...]) -> list[Transfer]:
-    """Return the commands that touch memory, those in loops too."""
+    """Return the commands that touch memory, including those in loops."""
     return [each for each in walk(commands) if isinstance(each, DmaRead | DmaWrite | Atomic)]
 
 
@@ -112,10 +112,10 @@ def capture(
     *,
     later: bool = False,
 ) -> Callable[[], None]:
-    """Return what runs placed commands on the values that the strand holds now.
+    """Return what runs placed commands on the current values of the strand.
 
     Slots that are ``kept`` can be read from the frame right after it. With ``later`` the strand
-    goes on before that.
+    resumes before that.
     """
     memory, transfers = strand.launch.memory, transfers_of(commands)
     watch, program_ids = strand.launch.watch, strand.program_ids
@@ -236,7 +236,7 @@ def _one_by_one(
 def _joined(
     strand: Strand, command: Atomic, dst: Tile, parts: list[Command]
 ) -> tuple[Command, ...]:
-    """Let the parts of an atomic find old values of their own, and put them together."""
+    """Let the parts of an atomic each return their old values, and merge them."""
     found: list[Command] = []
     old: Operand | None = None
     for number, part in enumerate(parts):
@@ -262,7 +262,7 @@ def _lost(
     position = flat // max(int(np.prod(addresses.shape[1:])), 1)
     address = int(addresses.reshape(-1)[flat])
     return BadPointerError(
-        f"{op.name} at {command.line} goes to address {address:#x} (program "
+        f"{op.name} at {command.line} points to address {address:#x} (program "
         f"{strand.launch.coordinates(int(strand.program_ids[position]))}), which "
         f"{strand.launch.memory.why_lost(address)}"
     )

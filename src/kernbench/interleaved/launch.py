@@ -1,4 +1,4 @@
-"""A launch whose programs decide by data: strands in turn, until all have returned."""
+"""A launch whose programs decide by data: strands run in turn until all have returned."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executed:
-    """What a launch did. Its data is in memory already."""
+    """What a launch did; its data is in memory already."""
 
     trace: KernelTrace
     """For the scheduler: every strand's commands, with the trip counts that it had."""
     reached: tuple[PointerArg, ...]
-    """What pointers in memory led to; the trace numbers them after the kernel's parameters."""
+    """Buffers reached through pointers in memory, numbered after the kernel's parameters."""
     pointers: Mapping[int, PointerArg]
-    """All that it could reach, by parameter index: its arguments, and what is in ``reached``."""
+    """All reachable buffers by parameter index: its arguments, and those in ``reached``."""
 
 
 class InterleavedLaunch:
-    """A kernel on data, programs taking turns where they wait for each other (ADR-0031).
+    """A kernel on data whose programs yield where they wait for each other (ADR-0031).
 
     Args:
         module: The kernel.
@@ -107,7 +107,7 @@ class InterleavedLaunch:
         return Executed(self.trace(), self.memory.reached, self.memory.frame.pointers)
 
     def _run(self) -> None:
-        """Give strands their turns until all have ended.
+        """Run the strands in turn until all have ended.
 
         The order is fixed: by program at the start and where a strand is split, and whoever reads
         memory in a loop goes to the end of the line with every iteration.
@@ -134,16 +134,16 @@ class InterleavedLaunch:
                 patient[0].gives_up = True
 
     def show_printed(self) -> None:
-        """Print what programs have printed since the last call, program by program."""
+        """Flush what programs have printed since the last call, program by program."""
         show_printed(self.memory.frame)
 
     def is_stuck(self) -> bool:
-        """Whether another turn of all strands would change nothing."""
+        """Whether no strand can make progress."""
         version = self.memory.version
         return all(strand.stuck_at == version for strand in self.waiting)
 
     def deadlock(self) -> DeadlockError:
-        """Return the error that names who waits where."""
+        """Return the error that names the waiting programs and lines."""
         by_line: dict[str, list[int]] = {}
         for strand in self.waiting:
             by_line.setdefault(str(strand.loop_line), []).extend(strand.program_ids.tolist())
@@ -160,7 +160,7 @@ class InterleavedLaunch:
         return DeadlockError("\n".join(lines))
 
     def coordinates(self, program_id: int) -> tuple[int, int, int]:
-        """Return a program's place in the grid."""
+        """Return a program's coordinates in the grid."""
         x, y, _ = self.grid
         return program_id % x, program_id // x % y, program_id // (x * y)
 
@@ -197,7 +197,7 @@ class InterleavedLaunch:
 
     @cached_property
     def most_in_step(self) -> int:
-        """The most programs that begin as one strand."""
+        """The largest number of programs that begin as one strand."""
         return max(_STRAND_ELEMENTS // _largest_tile(self.module), 1)
 
     def strand(self, program_ids: Array) -> Strand:

@@ -1,4 +1,4 @@
-"""When a value is read for the last time, so that a strand does not keep what nobody needs."""
+"""When a value is last read, so that a strand does not keep dead values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernbench.kernel_ir import Block, Module, Value
 
 
 class Liveness:
-    """Last uses inside of blocks, worked out when a block is first asked for."""
+    """Last uses inside of blocks, computed once per block."""
 
     def __init__(self, module: Module) -> None:
         self._uses = Counter(module.reads())
@@ -17,7 +17,7 @@ class Liveness:
     def last_uses(self, block: Block) -> dict[Value, int]:
         """Return, of the values that a block makes and only it reads, where it does so last.
 
-        The place is an index of the block's operations; of a value that nobody reads, where it
+        The place is an index of the block's operations; of a value that is never read, where it
         is made.
         """
         found = self._known.get(block)

@@ -1,4 +1,4 @@
-"""The memory that a launch reaches: its arguments, and what their contents point to."""
+"""The memory that a launch reaches: its arguments, and what addresses in them point to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Params = Sequence[PointerArg | float | int | None]
 
 
 class LaunchMemory:
-    """The frame of a launch, and a parameter index for every buffer that it meets on its way."""
+    """The frame of a launch, with a parameter index for every buffer that it reaches."""
 
     def __init__(
         self, name: str, params: Params, resolve: Resolve, outside: OutsideReads | None = None
@@ -28,7 +28,7 @@ class LaunchMemory:
         self.params = params
         pointers = {i: p for i, p in enumerate(params) if isinstance(p, PointerArg)}
         self.is_partial = any(not pointer.buffer.has_data for pointer in pointers.values())
-        """Whether there is memory of which nobody knows what it holds: the run has no data."""
+        """Whether contents of memory may be unknown, as the run has no data."""
         self.frame = Frame.on({i: p for i, p in pointers.items() if p.buffer.has_data})
         self.frame.pointers = pointers
         self.frame.changed = False
@@ -41,7 +41,7 @@ class LaunchMemory:
 
     @property
     def reached(self) -> tuple[PointerArg, ...]:
-        """What pointers in memory led to, in the order of the parameter indices that it got."""
+        """Buffers reached through pointers in memory, in the order of their parameter indices."""
         first = len(self.params)
         return tuple(self.frame.pointers[first + i] for i in range(len(self._met)))
 
@@ -52,7 +52,7 @@ class LaunchMemory:
         return pointer.buffer.address + pointer.offset_bytes
 
     def check_pointer(self, param: int) -> None:
-        """Refuse to go through a parameter that is no tensor.
+        """Refuse an access through a parameter that is not a tensor.
 
         Raises:
             UsageError: It is not.
@@ -65,7 +65,7 @@ class LaunchMemory:
             )
 
     def why_lost(self, address: int) -> str:
-        """Return why no access may go to an address, behind its name."""
+        """Return why an address must not be accessed, to follow its name in an error."""
         try:
             self._resolve(address)
         except UnreachableError as error:
@@ -95,11 +95,11 @@ class LaunchMemory:
         return index
 
     def knows(self, param: int) -> bool:
-        """Return whether anybody knows what the memory behind a parameter holds."""
+        """Return whether the contents of the memory behind a parameter are known."""
         return param in self.frame.memory
 
     def forget(self, param: int) -> None:
-        """Take note that memory was written with what nobody knows."""
+        """Note that memory was written with unknown values."""
         buffer = self.buffer(param)
         buffer.has_data = False
         for index, pointer in self.frame.pointers.items():

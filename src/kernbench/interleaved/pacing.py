@@ -1,4 +1,4 @@
-"""A launch whose commands somebody else performs: in the order of virtual time, beside others.
+"""A launch whose commands its caller performs, ordered in virtual time with other launches.
 
 A strand of such a launch hands out what an operation does in *parts*: one access to memory each,
 or a run of commands that touch none. What was read on the way is kept, so that a program that
@@ -45,19 +45,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a program has read, and how it looked then; None where it was too much to keep."""
+    """Bytes that a program has read, and their values then; None if too many to keep."""
 
     span: Span
     seen: bytes | None
 
     @property
     def has_changed(self) -> bool:
-        """Whether memory looks different now, as far as that is known."""
+        """Whether memory has changed since, as far as that is known."""
         return self.seen is None or self.seen != _bytes(self.span)
 
 
 class Decisions(Recording):
-    """What remains of a record where commands are timed as they come: how many decisions."""
+    """The recording where commands are timed as they come: only a count of decisions."""
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
@@ -124,7 +124,7 @@ def _signalling(region: Region) -> tuple[bool, list[Op]]:
 
 
 def spans_of(strand: Strand, part: Commands) -> list[Span]:
-    """Return what a part may touch of memory: never too little."""
+    """Return the bytes that a part may touch, an upper bound."""
     return [
         _span(strand, command, isinstance(part[0], Loop))
         for command in walk(part)
@@ -133,7 +133,7 @@ def spans_of(strand: Strand, part: Commands) -> list[Span]:
 
 
 def watch(strand: Strand, part: Commands) -> list[Watched]:
-    """Return what a part is about to read, as it looks now."""
+    """Return what a part is about to read, with its current values."""
     found = []
     for span in spans_of(strand, part):
         if not span.writes or any(isinstance(each, Atomic) for each in part):

@@ -1,7 +1,7 @@
-"""Strands in a run without data: computed is what follows from the memory that is known.
+"""Strands in a run without data: they compute what follows from known memory.
 
 Lengths, pages and expert ids that the host made decide where a kernel goes and how often; what it
-multiplies there, nobody knows. A command that reads something unknown is recorded but not executed,
+multiplies there is unknown. A command that reads something unknown is recorded but not executed,
 its results are unknown, and so is memory that it writes.
 """
 
@@ -50,7 +50,7 @@ def _is_known(command: Command, known: set[int], memory: LaunchMemory) -> bool:
     if isinstance(command, Loop):
         return _is_known_loop(command, known, memory)
     if isinstance(command, Print | Assert):
-        # As in all launches without data, nobody hears of them.
+        # As in all launches without data, they are not reported.
         return False
     if isinstance(command, Transfer) and not memory.knows(access_of(command).param):
         return False

@@ -1,7 +1,7 @@
-"""What a strand did, as commands for the scheduler: iterations that look alike are one loop.
+"""What a strand did, as commands for the scheduler: equal iterations become one loop.
 
 A strand records while it runs, and is split while it runs. An entry therefore keeps the programs
-that it was recorded for; what it means for those that are left is worked out at the end.
+that it was recorded for; what it means for those that are left is computed at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """Commands that ran together. What follows ``decisive`` ones starts after they have ended."""
+    """Commands that ran together; those after ``decisive`` ones start once these have ended."""
 
     program_ids: Array
     commands: tuple[Command, ...]
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated:
-    """A loop that ran one iteration after the other: iterations in runs that look alike."""
+    """A loop that ran iteration by iteration, as runs of equal iterations."""
 
     line: SourceLine
     runs: tuple[tuple[int, tuple[Node, ...]], ...]
@@ -57,7 +57,7 @@ class _Scope:
     line: SourceLine
     runs: list[tuple[int, tuple[Node, ...]]] = field(default_factory=list)
     marks: tuple[Any, ...] | None = None
-    """How the iterations of the last run look."""
+    """The key of the iterations of the last run."""
     nodes: list[Node] = field(default_factory=list)
     """The iteration that is being recorded."""
 
@@ -147,7 +147,7 @@ def _mark(node: Node) -> Any:
 
 
 def look(command: Command, whole: bool = False) -> Any:
-    """Return what two commands that cost the same have in common.
+    """Return a key that is equal for commands that cost the same.
 
     Where the ``whole`` is compared, loops must have the same number as well.
     """

@@ -4,7 +4,7 @@ It is the evaluator of ``kernel_ir`` with three differences. Commands are execut
 operation has emitted them. A scalar that was data (a loaded trip count, what an atomic found) is
 from then on a number per program, as if phase 1 had known it. And control flow
 (:mod:`~kernbench.interleaved.control_flow`) is a stack of its own and not Python's, so that
-a strand can stop anywhere, be split, and go on later.
+a strand can stop anywhere, be split, and resume later.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 _KEPT_BYTES = 32 << 20
-"""New data after which a strand looks for what it does not need any more."""
+"""How much new data makes a strand look for dead values."""
 
 
 class Strand(Evaluator):
@@ -89,31 +89,31 @@ class Strand(Evaluator):
         self.data: dict[int, PickedRows] = {}
         self.recording = Decisions() if launch.is_paced else Recording(self.module.kernel.line)
         self.polled = False
-        """Whether memory was read since the strand last gave way."""
+        """Whether memory was read since the strand last yielded."""
         self.stuck_at: int | None = None
-        """The version of memory at which another turn of the loop would change nothing."""
+        """The version of memory at which another iteration would change nothing."""
         self.loop_line = self.module.kernel.line
-        """The line of the loop that the strand last gave way in."""
+        """The line of the loop in which the strand last yielded."""
         self.parts: list[tuple[Command, ...]] = []
-        """In a paced launch: what the operation at hand does, which whoever paces it performs."""
+        """In a paced launch: the parts of the current operation, which its pacer performs."""
         self.watched: list[Watched] = []
-        """In a paced launch: what the present turn of a loop has read."""
+        """In a paced launch: what the current iteration has read."""
         self.is_waiting = False
-        """In a paced launch: whether it gave way because only a change of memory gets it on."""
+        """In a paced launch: whether it yielded until memory changes."""
         self._settling: tuple[RegionFrame, Op]
         self._polling: tuple[Tile, tuple[Command, ...]]
         self.turn_began_at: int | None = None
-        """The version of memory that the present turn of a loop began with."""
+        """The version of memory at the start of the current iteration."""
         self.may_give_up = False
-        """Whether what it waits for has a timeout."""
+        """Whether its wait has a timeout."""
         self.timeout_ns = 0
-        """How long it waits then."""
+        """The timeout."""
         self.gives_up = False
-        """Whether that has run out."""
+        """Whether it has expired."""
         self.trying = 0
-        """How many operations around this one are being tried as one command."""
+        """How many enclosing operations are being tried as one command."""
         self.undefined = UndefinedScalars()
-        """Which known scalars a watch knows to be undefined."""
+        """Known scalars that a watch found to be undefined."""
         self._free: list[int] = []
         self._prune_at = 256
         self._new_bytes = 0
@@ -182,7 +182,7 @@ class Strand(Evaluator):
             raise self.needs_data(op, "its address was made from an integer")
 
     def split_partial(self, mask: Predicate) -> None:
-        """Strands are short: it does not pay to split one for the sake of a mask."""
+        """Do nothing: strands are short, so splitting one for a mask does not pay."""
 
     def _resolved(self, pointer: Pointer) -> Pointer:
         """Return a scalar pointer relative to the buffer that it points into.
@@ -198,7 +198,7 @@ class Strand(Evaluator):
             raise SplitPrograms(found)
         index = int(found[0])
         if index < 0:
-            # Nothing is wrong as long as nobody goes there.
+            # Nothing is wrong as long as it is not accessed.
             return pointer
         base = uniform(memory.buffer(index).address)
         return Pointer(index, pointer.offset - base)
@@ -216,7 +216,7 @@ class Strand(Evaluator):
         return rows.array
 
     def bytes_of(self, tile: Tile) -> bytes | None:
-        """Return the data of a tile as bytes; None: nobody knows it."""
+        """Return the data of a tile as bytes, None if it is unknown."""
         return self.array(tile).tobytes() if tile.slot in self.data else None
 
     def keep_shadow(self, slot: int, shadow: Array | None) -> None:
@@ -232,7 +232,7 @@ class Strand(Evaluator):
         self._new_bytes += array.nbytes
 
     def _prune(self) -> None:
-        """Forget values that nobody reads any more, and the data of tiles that no value names."""
+        """Drop dead values, and the data of tiles that no value names."""
         for frame in self.frames:
             for value, last in self.launch.liveness.last_uses(frame.block).items():
                 if last < frame.position:
@@ -263,12 +263,12 @@ class Strand(Evaluator):
     # -- one operation after the other --------------------------------------------------------
 
     def advance(self) -> bool:
-        """Run until all programs have returned (False) or it is somebody else's turn (True).
+        """Run until all programs have returned (False) or the strand yields (True).
 
         In a paced launch it is also when an operation has :attr:`parts`.
 
         Raises:
-            SplitPrograms: The programs disagree; the parts go on with the same operation.
+            SplitPrograms: The programs disagree; the parts resume at the same operation.
         """
         if self.turn_began_at is None:
             self.turn_began_at = self.launch.memory.version
@@ -325,7 +325,7 @@ class Strand(Evaluator):
         self._pass(frame)
 
     def _hand_out(self, commands: tuple[Command, ...], frame: RegionFrame, op: Op) -> None:
-        """Leave the commands of an operation to whoever paces the launch."""
+        """Leave the commands of an operation to the pacer of the launch."""
         self.parts = parts_of(commands)
         self._settling = (frame, op)
 
@@ -339,7 +339,7 @@ class Strand(Evaluator):
         execute(self, part)
 
     def settle(self) -> bool:
-        """Go on after the operation whose parts have all been performed.
+        """Resume after the operation whose parts have all been performed.
 
         Returns whether it decides what comes next, so that nothing may start before it has ended.
 
@@ -390,7 +390,7 @@ class Strand(Evaluator):
     # -- polls --------------------------------------------------------------------------------
 
     def _poll(self, frame: RegionFrame, op: Op) -> bool:
-        """Read what a poll waits for; return whether it is somebody else's turn.
+        """Read what a poll waits for; return whether the strand yields.
 
         Raises:
             SplitPrograms: Some programs have to wait and some have not.
@@ -417,7 +417,7 @@ class Strand(Evaluator):
         return self._look(frame, op)
 
     def _look(self, frame: RegionFrame, op: Op) -> bool:
-        """Go on behind a poll if memory holds what it waits for; return whether it has to wait.
+        """Resume after a poll if memory holds what it waits for; return whether it must wait.
 
         Raises:
             SplitPrograms: Some programs have to and some have not.

@@ -44,7 +44,7 @@ _MASKS = {
     "tt.atomic_load": 1,
     "tt.atomic_store": 2,
 }
-"""Of accesses, which operand is the mask; before it are the pointer and what is stored."""
+"""By access, the index of its mask; the pointer and the stored value come before it."""
 _DECIDES = {
     "scf.if": "the branch",
     "cf.cond_br": "the branch",
@@ -54,7 +54,7 @@ _DECIDES = {
 
 
 class UndefinedScalars:
-    """The undefined ones among the values that a strand knows, by the identity of what it holds.
+    """The undefined ones among the known values of a strand, by object identity.
 
     So they keep their mark where a block takes them as arguments, a call or a loop returns them.
     """
@@ -66,27 +66,27 @@ class UndefinedScalars:
         return bool(self._marked)
 
     def mark(self, held: Held, shadow: Array) -> Held:
-        """Mark a value; returns it as an object of its own, for another may hold this one."""
+        """Mark a value; returns a copy, because the object may be held elsewhere."""
         own = copy.copy(held)
         self._marked[id(own)] = own, shadow
         return own
 
     def of(self, held: Held | None) -> Array | None:
-        """Return the number of an origin per program of the strand, or None if it is defined."""
+        """Return the origin of a value per program of the strand, or None if it is defined."""
         found = self._marked.get(id(held))
         return None if found is None else found[1]
 
     def take_programs(
         self, other: UndefinedScalars, old: Environment, new: Environment, positions: Array
     ) -> None:
-        """Mark what a part of the ``other`` one's strand holds in place of its values."""
+        """Mark the values of a part of the ``other`` one's strand that replace its own."""
         for value, held in old.items():
             shadow = other.of(held)
             if shadow is not None and shadow[positions].any():
                 self._marked[id(new[value])] = new[value], shadow[positions]
 
     def keep(self, used: Iterable[Held]) -> None:
-        """Forget all but what is still held."""
+        """Drop the marks of values that are not held any more."""
         ids = {id(held) for held in used}
         self._marked = {key: found for key, found in self._marked.items() if key in ids}
 
@@ -102,7 +102,7 @@ def part_of(strand: Strand, other: Strand, positions: Array) -> None:
 
 
 def note_scalar(strand: Strand, result: Value, slot: int) -> None:
-    """Keep what a watch knew of a scalar that was the data of a slot and is known from now on."""
+    """Keep what a watch knew of a slot's data once it becomes a known scalar."""
     watch, rows = strand.launch.watch, strand.data.get(~slot)
     if watch is None or rows is None:
         return
@@ -165,7 +165,7 @@ def _rows(strand: Strand, held: Held | None) -> Array:
 
 
 def _spoil(strand: Strand, tile: Tile, shadow: Array) -> None:
-    """Take all lanes of a tile as undefined in the programs where an operand was."""
+    """Mark all lanes of a tile as undefined in the programs in which an operand was."""
     spread = shadow.reshape(-1, *(1,) * len(tile.shape))
     before = strand.data.get(~tile.slot)
     strand.keep_shadow(tile.slot, spread if before is None else np.maximum(before.array, spread))
@@ -175,7 +175,7 @@ def check_decision(strand: Strand, op: Op, values: Sequence[Value]) -> None:
     """Refuse what an undefined value decides.
 
     Raises:
-        UndefinedValueError: A program of the strand goes one way or the other by such a value.
+        UndefinedValueError: A program of the strand branches on such a value.
         NeedsDataError: One would, if the operation were reached, which is only being tried.
     """
     for value in values:

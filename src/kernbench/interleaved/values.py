@@ -1,4 +1,4 @@
-"""What a strand's programs hold, and what is left of it when the strand is split."""
+"""The values of a strand's programs, and their parts when the strand is split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 class PickedRows:
-    """An array with a row per program (or one row for all); rows are picked when somebody looks.
+    """An array with a row per program (or one for all), whose rows are selected lazily.
 
     A strand that waits for a lock is split again and again. Its large tiles are not copied on the
     way, only when they are used.
@@ -35,7 +35,7 @@ class PickedRows:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the array behind it, picked rows or not."""
+        """Bytes of the whole array behind it."""
         return self._array.nbytes
 
     def take(self, positions: Array) -> PickedRows:
@@ -71,7 +71,7 @@ def slots_of(held: Held) -> tuple[int, ...]:
 
 
 def as_known(array: Array) -> Separable | Predicate:
-    """Return a scalar per program, which was data, as phase 1 knows scalars."""
+    """Return a scalar per program that was data in the form that phase 1 has for scalars."""
     if array.dtype == np.bool_:
         if array.all():
             return Predicate(())
