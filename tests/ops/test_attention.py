@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused(torch: Any) -> None:
         ops.attention(q[0], k, k)
     with pytest.raises(UsageError, match=r"heads \(4\) must be a multiple of the key heads \(3\)"):
         ops.attention(q, torch.zeros(1, 3, 8, 16), torch.zeros(1, 3, 8, 16))
-    with pytest.raises(UsageError, match="k and v must be alike"):
+    with pytest.raises(UsageError, match="k and v must have one shape"):
         ops.attention(q, k, k[:, :, 1:])
     with pytest.raises(UsageError, match="equal dtypes"):
         ops.attention(q, k.to(torch.float16), k)
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused(torch: Any) -> None:
     out, lse = ops.attention_with_lse(q, k, k)
     with pytest.raises(UsageError, match="lse must be"):
         ops.attention_backward(q, q, k, k, out, lse[0])
-    with pytest.raises(UsageError, match="the gradient must be like q"):
+    with pytest.raises(UsageError, match="the gradient must have the shape and dtype of q"):
         ops.attention_backward(q[:, :, 1:], q, k, k, out, lse)
 
 

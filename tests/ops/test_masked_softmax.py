@@ -45,7 +45,7 @@ def test_padding_has_no_weight(torch: Any) -> None:
 
 
 def test_what_does_not_fit_is_refused(torch: Any) -> None:
-    with pytest.raises(UsageError, match="of 4 queries the first see none of 3 keys"):
+    with pytest.raises(UsageError, match="the first of 4 queries attend to none of 3 keys"):
         ops.masked_softmax(torch.zeros(4, 3), causal=True)
     with pytest.raises(UsageError, match="at least 2 dims"):
         ops.masked_softmax(torch.zeros(3))

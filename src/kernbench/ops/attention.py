@@ -25,7 +25,7 @@ from kernbench.ops.base.promotion import compute_dtype, require_float
 from kernbench.runtime_api import Tensor
 
 _PREPARED = Memo()
-"""Launches by the layouts of their tensors and the options."""
+"""Prepared launches, keyed by the layouts of their tensors and the options."""
 
 NUM_STAGES = 2
 _TILE_BYTES = 16 * 1024
@@ -43,7 +43,7 @@ def _walk(
     CAUSAL: tl.constexpr, RAGGED: tl.constexpr, ACC: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys from ``begin`` to ``end``; ``rows`` see those below their ``limits``.
+    """Process the keys from ``begin`` to ``end``; ``rows`` attend to those below their ``limits``.
 
     With RAGGED false every row of the tile sees all of them.
     """
@@ -225,7 +225,7 @@ class Sizes:
         return self.group if self.queries * self.group <= 64 else 1
 
     def parts(self, rows: int) -> int:
-        """Return over how many programs the keys of ``rows`` rows are split."""
+        """Return how many programs share the keys of ``rows`` rows."""
         programs = -(-self.queries * self.pack // rows) * self.batch
         programs *= self.heads // self.pack
         return max(1, min(_PROGRAMS // programs, -(-self.keys // _KEYS_PER_SPLIT)))
@@ -339,7 +339,7 @@ def launch_forward(
     parts: int,
     blocks: dict[str, int],
 ) -> None:
-    """Launch the kernel that walks over the keys; with several parts each has an ``out``."""
+    """Launch the kernel over the keys; with several parts each has an ``out`` of its own."""
     q, k, v, mask = operands
     tensors = (out, lse, *operands)
     key = (
@@ -385,7 +385,7 @@ def first_query(sizes: Sizes, query_offset: int | None) -> int:
 
 
 def scale_of(sizes: Sizes, scale: float | None) -> float:
-    """Return what scores are multiplied with."""
+    """Return the factor of the scores."""
     return sizes.width**-0.5 if scale is None else float(scale)
 
 
@@ -417,8 +417,8 @@ def check_sizes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> 
     batch, heads, queries, width = shapes[0]
     if shapes[1] != shapes[2] or shapes[1][0] != batch or shapes[1][3] != width:
         raise UsageError(
-            f"attention of q {shapes[0]}, k {shapes[1]} and v {shapes[2]}: k and v must be alike, "
-            "with the batch and the head size of q"
+            f"attention of q {shapes[0]}, k {shapes[1]} and v {shapes[2]}: k and v must have one "
+            "shape, with the batch and the head size of q"
         )
     key_heads, keys = shapes[1][1:3]
     if key_heads < 1 or heads % key_heads:

@@ -1,4 +1,4 @@
-"""The gradients of scaled dot-product attention, from what its forward kept: no matrix of scores.
+"""The gradients of scaled dot-product attention, without a matrix of scores.
 
 Source: Dao, "FlashAttention-2", 2023, algorithm 2. One kernel goes over the keys of a tile of
 queries (for q), one over the queries of a tile of keys (for k and v), so that nothing is summed by
@@ -51,7 +51,7 @@ def attention_delta(
 
 @triton.jit
 def _weights(q, k, lse, mask, scale, visible, ACC: tl.constexpr):
-    """Give the softmax of a tile of scores again: ``exp(q @ k * scale + mask - lse)``."""
+    """Recompute the softmax of a tile of scores: ``exp(q @ k * scale + mask - lse)``."""
     scores = tl.dot(q, k, input_precision="ieee", out_dtype=ACC) * scale
     if mask is not None:
         scores += mask.to(ACC)
@@ -198,8 +198,9 @@ def attention_backward(
     for name, tensor in (("the gradient", grad_BHQD), ("out", out_BHQD)):
         if tuple(tensor.shape) != tuple(q_BHQD.shape) or tensor.dtype != q_BHQD.dtype:
             raise UsageError(
-                f"attention_backward: {name} must be like q, {tuple(q_BHQD.shape)} of "
-                f"{q_BHQD.dtype}, but is {tuple(tensor.shape)} of {tensor.dtype}"
+                f"attention_backward: {name} must have the shape and dtype of q, "
+                f"{tuple(q_BHQD.shape)} of {q_BHQD.dtype}, but is {tuple(tensor.shape)} of "
+                f"{tensor.dtype}"
             )
     if tuple(lse_BHQ.shape) != tuple(q_BHQD.shape[:3]) or lse_BHQ.dtype != float32:
         raise UsageError(
@@ -256,7 +257,7 @@ def _delta(sizes: Sizes, grad: Tensor, out: Tensor) -> Tensor:
 
 
 def _blocks(sizes: Sizes, itemsize: int) -> dict[str, int]:
-    """Return the tile of both kernels: half as many rows as forward, as twice as much is held."""
+    """Return the tile of both kernels: half the rows of forward, as twice as much is held."""
     forward = sizes.blocks(itemsize)
     rows = block(sizes.queries, 16, 64)
     return {**forward, "BLOCK_M": rows, "BLOCK_N": min(forward["BLOCK_N"], 64)}

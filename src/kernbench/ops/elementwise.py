@@ -33,7 +33,7 @@ from kernbench.runtime_api import Tensor
 Operand = Tensor | float | int | bool
 
 _PREPARED = Memo()
-"""Launches by function, dtypes and layouts, where all operands are tensors."""
+"""Prepared launches by function, dtypes and layouts, where all operands are tensors."""
 
 _ABSENT = (None, None, None)
 
@@ -44,7 +44,7 @@ def _tensors(operands: Sequence[Operand]) -> list[Tensor]:
 
 @triton.jit
 def _read(operand, offsets, mask, COMPUTE: tl.constexpr):
-    """Give the elements of a tensor at ``offsets``, or a number as it is."""
+    """Load the elements of a tensor at ``offsets``, or pass a number through."""
     if operand.dtype.is_ptr():
         return tl.load(operand + offsets, mask=mask).to(COMPUTE)
     else:
@@ -142,7 +142,7 @@ def run_elementwise(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which of the two kernels runs, and all it is given behind its operands."""
+    """Which of the two kernels runs, and its arguments after the operands."""
 
     kernel: Any
     numbers: tuple[int, ...]
@@ -215,12 +215,12 @@ def div(a: Operand, b: Operand, out: Tensor | None = None) -> Tensor:
 
 
 def maximum(a: Operand, b: Operand) -> Tensor:
-    """Return the larger of each two elements."""
+    """Return the elementwise maximum."""
     return _arithmetic("maximum", fn.maximum, a, b, None)
 
 
 def minimum(a: Operand, b: Operand) -> Tensor:
-    """Return the smaller of each two elements."""
+    """Return the elementwise minimum."""
     return _arithmetic("minimum", fn.minimum, a, b, None)
 
 
@@ -358,7 +358,7 @@ def fill(target: Tensor, value: float | int | bool) -> Tensor:
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Return the tensors one after another along ``dim``.
+    """Return the tensors concatenated along ``dim``.
 
     Raises:
         UsageError: There are none, or they differ in another size, in dims or in dtype.

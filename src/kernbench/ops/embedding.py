@@ -18,7 +18,7 @@ def gather_rows(
     out_ptr, weight_ptr, indices_ptr, first, V, M, N, weight_v, weight_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """``out[m] = weight[indices[m] - first]``, or zeros where that is no row of ``weight``."""
+    """``out[m] = weight[indices[m] - first]``, or zeros where ``weight`` has no such row."""
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.load(indices_ptr + m, mask=m < M, other=-1).to(tl.int64) - first

@@ -1,4 +1,4 @@
-"""What transformer stacks do in one kernel between two matrix products.
+"""Operations that transformer stacks fuse into one kernel between two matrix products.
 
 Names of dims: T tokens, F features.
 """
@@ -152,7 +152,7 @@ def residual_norm_rows(
 
 
 def rms_norm(x_TF: Tensor, weight_F: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    """Return each row of the last dim over the root of the mean of its squares, times weight.
+    """Return the RMS norm of each row of the last dim, times weight.
 
     Raises:
         UsageError: The weight does not have the size of the last dim.
@@ -172,7 +172,7 @@ def residual_norm(
     eps: float = 1e-5,
     centred: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``sum = x + bias + residual`` and the layer norm of it, in one pass over memory.
+    """Return ``sum = x + bias + residual`` and its layer norm, in one pass over memory.
 
     Without ``centred`` the norm is the RMS norm.
 

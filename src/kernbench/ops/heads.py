@@ -1,4 +1,4 @@
-"""Between the tokens of a projection and the heads of attention: split, rotate, join.
+"""From the tokens of a projection to the heads of attention and back: split, rotate, join.
 
 Names of dims: B batch, S tokens of a sequence, T = B * S tokens, H query heads, G key heads,
 D head size, E = (H + 2 * G) * D features of a fused projection.
@@ -189,8 +189,8 @@ def _check(
         shapes[0][0], *shapes[0][2:]
     ) != (shapes[1][0], *shapes[1][2:]):  # fmt: skip
         raise UsageError(
-            f"{name}: q, k and v must be (batch, heads, tokens, head size) and differ in q's "
-            f"heads only, but got {', '.join(map(str, shapes))}"
+            f"{name}: q, k and v must be (batch, heads, tokens, head size) and may differ "
+            f"only in the heads of q, but got {', '.join(map(str, shapes))}"
         )
     batch, num_heads, seq, width = shapes[0]
     tokens = batch * seq if rows is None else math.prod(rows.shape)

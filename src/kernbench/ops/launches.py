@@ -1,4 +1,4 @@
-"""The launches of an operation, for who times kernels without running them.
+"""The launches of an operation, for timing kernels without running them.
 
 The functions of this package take tensors and launch; these take anything that Triton accepts as a
 pointer, and sizes, and return what would be launched.
@@ -72,14 +72,14 @@ def _specialized(kernel: Any) -> Any:
 def product_call(
     a: Any, b: Any, out: Any, sizes: tuple[int, int, int], dtype: DType, tile: GemmTile
 ) -> KernelCall:
-    """Return the GEMM of two row-major matrices, sizes M, N, K; of its parts with split-K."""
+    """Return the GEMM of two row-major matrices, sizes M, N, K; with split-K, of its parts."""
     m, n, k = sizes
     pointers, numbers = tile.arguments((a, b, out), sizes, (k, 1, n, 1), n)
     return KernelCall(tile.kernel, tile.grid(m, n), (*pointers, *numbers), tile.constants(dtype))
 
 
 def sum_parts_call(out: Any, parts: Any, size: int, split: int) -> KernelCall:
-    """Return the sum of the parts that split-K leaves."""
+    """Return the launch that sums the parts of split-K."""
     grid, options = sum_parts_launch(size, split)
     return KernelCall(sum_parts, grid, (out, parts, size), options)
 

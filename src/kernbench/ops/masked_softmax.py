@@ -22,7 +22,7 @@ def masked_softmax_rows(
     out_ptr, x_ptr, lengths_ptr, scale, first, M, Q, N, rows,
     CAUSAL: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """``out[m] = softmax(x[m] * scale)`` over the keys that query ``m % Q`` sees; others are 0.
+    """``out[m] = softmax(x[m] * scale)`` over the keys that query ``m % Q`` attends to, else 0.
 
     Of sequence ``m // rows`` it sees the first ``lengths[m // rows]``.
     """
@@ -82,7 +82,7 @@ def masked_softmax(
     queries, keys = scores_BHQK.shape[-2:]
     if causal and keys < queries:
         raise UsageError(
-            f"masked_softmax: of {queries} queries the first see none of {keys} keys; causal "
+            f"masked_softmax: the first of {queries} queries attend to none of {keys} keys; causal "
             "needs as many keys as queries"
         )
     out = new_result(tuple(scores_BHQK.shape), scores_BHQK.dtype, scores_BHQK)

@@ -19,7 +19,7 @@ from kernbench.ops.reductions import sum as sum_dim
 from kernbench.runtime_api import Tensor
 
 _MOST_PARTS = 256
-"""Programs that each sum the gradients of the parameters over their rows."""
+"""How many programs sum the gradients of the parameters, each over its rows."""
 
 
 @kernel
@@ -27,7 +27,7 @@ def norm_backward_rows(
     gx_ptr, gweight_ptr, gshift_ptr, grad_ptr, x_ptr, weight_ptr, added_ptr, eps, M, N, rounds,
     CENTRED: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of rows; each program goes through ``rounds`` tiles and sums its parameters'."""
+    """The gradient of rows; each program processes ``rounds`` tiles and sums the parameters'."""
     n = tl.arange(0, BLOCK_N)
     weight = tl.full((BLOCK_N,), 1.0, dtype=COMPUTE)
     if weight_ptr is not None:

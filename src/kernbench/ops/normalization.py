@@ -78,7 +78,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Return each row of the last dim with mean 0 and variance 1, times weight, plus bias.
+    """Return the layer norm of each row of the last dim, times weight, plus bias.
 
     Raises:
         UsageError: Weight or bias do not have the size of the last dim.

@@ -33,7 +33,7 @@ class ProbePointer:
 
 
 class KernelProbe:
-    """Takes launches in place of a run, and keeps what they would do."""
+    """A stand-in for a run that keeps the traces of launches."""
 
     cuda_architecture: int | None = None
 
@@ -41,7 +41,7 @@ class KernelProbe:
         self._seen: tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]] | None = None
 
     def trace(self, call: KernelCall) -> KernelTrace:
-        """Return what a launch does."""
+        """Return the trace of a launch."""
         with activate(self):
             call.kernel[call.grid](*call.args, **call.options)
         if self._seen is None:
@@ -55,7 +55,7 @@ class KernelProbe:
         self._seen = (binary, grid, args)
 
     def tcm_capacity_bytes(self) -> int:
-        """Return room for anything: whether a tile fits is asked of the trace."""
+        """Return unlimited room: the trace says whether a tile fits."""
         return 1 << 62
 
     def shared_memory_bytes(self) -> int:
@@ -71,13 +71,13 @@ class KernelProbe:
         """Return None: nothing runs."""
 
     def benchmark_ms(self, fn: Callable[[], Any]) -> float:
-        raise InternalError("a kernel that tunes itself cannot be timed alone")
+        raise InternalError("a kernel that tunes itself cannot be timed on its own")
 
 
 def trace_of(
     binary: KernelBinary, grid: tuple[int, int, int], args: tuple[Any, ...]
 ) -> KernelTrace:
-    """Return what a launch does whose arguments are those of the TTIR function."""
+    """Return the trace of a launch, given the arguments of the TTIR function."""
     ints = {
         param.index: args[param.index]
         for param in binary.module.kernel.params
@@ -89,7 +89,7 @@ def trace_of(
 
 
 class ShapedTensor:
-    """A contiguous tensor that is none: functions of this package launch on it in a probe."""
+    """A stand-in for a contiguous tensor, on which functions of this package launch in a probe."""
 
     def __init__(self, context: LaunchRecorder, shape: tuple[int, ...], dtype: DType) -> None:
         self.context = context
@@ -116,7 +116,7 @@ class ShapedTensor:
 
 
 class LaunchRecorder:
-    """Stands for the run of :class:`ShapedTensor` and keeps what is launched."""
+    """A stand-in for the run of :class:`ShapedTensor` that keeps what is launched."""
 
     def __init__(self, probe: KernelProbe, machine: Machine) -> None:
         self._probe = probe
@@ -151,7 +151,7 @@ class LaunchRecorder:
 def record_launches(
     work: Callable[[LaunchRecorder], object], machine: Machine
 ) -> list[KernelTrace]:
-    """Return what the launches of ``work`` do, which gets its tensors from what it is given.
+    """Return the traces of the launches of ``work``, which makes its tensors by its argument.
 
     ``machine`` is whose kernels are taken, where machines take different ones.
 

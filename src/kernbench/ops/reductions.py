@@ -89,7 +89,7 @@ def _reduce(
 
 
 def _reduce_dim(name: str, x: Tensor, dim: int, dtype: DType) -> Tensor:
-    """Return ``x`` reduced along one dim, which stays with size 1."""
+    """Return ``x`` reduced along one dim, which is kept with size 1."""
     shape = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
     out = new_result(shape, dtype, x)
     if math.prod(shape) == 0:
@@ -117,7 +117,7 @@ def _reduce_dim(name: str, x: Tensor, dim: int, dtype: DType) -> Tensor:
 
 
 def _lowest(dtype: DType) -> float | int:
-    """Return what no element of a dtype is below."""
+    """Return the smallest value of a dtype."""
     if dtype.is_floating_point:
         return -math.inf
     return 0 if dtype.name == "bool" else int(np.iinfo(dtype.numpy).min)

@@ -32,7 +32,7 @@ def test_a_tiled_product_is_the_product(tile: GemmTile, shape: tuple[int, int, i
 def test_matrices_that_do_not_fit_are_refused() -> None:
     with RuntimeContext("ahbm", ranks=1) as torch:
         a, b = torch.zeros(4, 5), torch.zeros(4, 5)
-        with pytest.raises(UsageError, match="fit each other"):
+        with pytest.raises(UsageError, match="inner sizes and dtypes match"):
             matmul_tiled(a, b, TILES[0])
 
 

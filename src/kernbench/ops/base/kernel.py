@@ -30,11 +30,11 @@ def kernel(function: Any) -> Any:
 
 
 class Prepared:
-    """A launch of which only the tensors are missing; it serves all of equal types and layouts.
+    """A launch that lacks only its tensors, reused for all of equal dtypes and layouts.
 
     Triton's ``kernel[grid](...)`` looks at every argument to find the compiled kernel. A program
-    asks for the same few launches again and again, so what it found is kept here. Where nobody
-    wants to hear of launches, Triton is not asked again.
+    asks for the same few launches again and again, so what it found is kept here. Where no hook
+    listens to launches, Triton is not asked again.
     """
 
     __slots__ = ("_compiled", "_grid", "_launcher", "_rest")
@@ -43,7 +43,7 @@ class Prepared:
         self._compiled = compiled
         self._grid = grid
         self._rest = rest
-        """The arguments behind the tensors: numbers, then constants."""
+        """The arguments after the tensors: numbers, then constants."""
         self._launcher: CompiledLauncher | None = None
 
     def launch(
@@ -84,7 +84,7 @@ def prepare(
 
 
 class Memo(dict[Any, Any]):
-    """What was prepared, by all that decides it. Forgets everything rather than grow for ever."""
+    """Prepared launches by all that decides them; cleared when full."""
 
     def keep(self, key: Any, value: Any) -> Any:
         """Store ``value`` and return it."""

@@ -1,4 +1,4 @@
-"""Shapes and strides of operands, made as simple as the kernels need them. No device, no data.
+"""Shapes and strides of operands, simplified for the kernels. No device, no data.
 
 These are functions of a few small tuples that a program asks for again with every launch, so their
 answers are kept.
@@ -16,7 +16,7 @@ from kernbench.errors import UsageError
 Ints = tuple[int, ...]
 
 MAX_DIMS = 4
-"""What the strided kernels loop over, after neighbouring dims have been merged."""
+"""The most dims that the strided kernels loop over, after adjacent dims have been merged."""
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Which dtype an operation gives, and which one it computes in."""
+"""The dtype of an operation's result, and the one that it computes in."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def is_tensor(operand: Any) -> TypeGuard[Tensor]:
 
 
 def as_number(value: Any) -> float | int:
-    """Return a number as Triton takes it."""
+    """Return a number as Triton accepts it."""
     return float(value) if _kind(_dtype_of_number(value)) == _FLOAT else int(value)
 
 

@@ -1,4 +1,4 @@
-"""What the kernels that work on whole rows share: a tensor seen as rows of its last dim."""
+"""A tensor viewed as rows of its last dim, for the kernels that work on whole rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to one element: the functions that the elementwise and GEMM kernels are given."""
+"""Functions of single elements, which the elementwise and GEMM kernels take as arguments."""
 
 from __future__ import annotations
 

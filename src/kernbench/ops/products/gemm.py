@@ -21,7 +21,7 @@ from kernbench.ops.products.row_products import ProductLaunch, RowProduct, faste
 from kernbench.runtime_api import Tensor
 
 _PREPARED = Memo()
-"""The shape and the launch of each product, by the types and layouts of its operands."""
+"""The shape and prepared launch of each product, by the dtypes and layouts of its operands."""
 
 GROUP_M = 8
 NUM_STAGES = 3
@@ -182,7 +182,7 @@ def _by_library(
     activation: str | None,
     choose: TileChoice,
 ) -> Tensor | None:
-    """Return the product with the tile that a library takes; None if it is none of matrices."""
+    """Return the product with the tile of a library; None unless it is one of matrices."""
     _check(a, b, bias, activation)
     shape = a.shape[:-1] + b.shape[-1:]
     if len(b.shape) != 2 or 0 in shape or (out is not None and out.shape != shape):
@@ -245,7 +245,7 @@ def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) ->
 
 @dataclass(frozen=True)
 class GemmLayout:
-    """What a launch of :func:`gemm` needs beside its tensors; strides in elements."""
+    """The arguments of a launch of :func:`gemm` besides its tensors; strides in elements."""
 
     sizes: Ints
     """M, N, K."""
@@ -267,7 +267,7 @@ def build_layout(
     batch: Ints,
     itemsize: int,
 ) -> GemmLayout | None:
-    """Return the layout of one launch, or None if the batch dims are not one run in memory.
+    """Return the layout of one launch, or None if the batch dims do not merge into one.
 
     Vectors count as matrices with one row or column. With one matrix ``b`` for the whole batch,
     batch dims become more rows where strides allow.
@@ -311,7 +311,7 @@ def _batch_by_batch(
     activation: str | None,
     input_precision: str,
 ) -> Tensor:
-    """Launch once per entry of the first batch dim: the batch is not one run in memory."""
+    """Launch once per entry of the first batch dim, as the batch dims do not merge."""
 
     def entry(operand: Any, index: int) -> Any:
         if len(operand.shape) < len(out.shape):

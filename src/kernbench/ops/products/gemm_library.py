@@ -1,4 +1,4 @@
-"""Which tile a matrix product takes: one that is good for its sizes, or the choice of a library.
+"""The tile of a matrix product: one chosen by its sizes, or by a library.
 
 :func:`~kernbench.ops.matmul` has one kernel, whose tile follows from the sizes. A vendor's library
 picks among kernels that were tuned for the device. ``use_tiles`` puts such a choice in its place,
@@ -37,7 +37,7 @@ _LEAST_PART = 256
 
 
 def library_tiles(k: int, dtype: DType, wide: bool, vector: bool = False) -> Iterator[GemmTile]:
-    """Yield the tiles of a vendor's library for products with ``k`` columns of A.
+    """Yield the tiles that a vendor's library has for products with ``k`` columns of A.
 
     ``wide`` adds those that are no power of two wide: libraries for matrix engines that take
     operands from shared memory have them. ``vector`` adds those of a product whose A is one row,
@@ -58,7 +58,7 @@ _SHARED_NATIVE_M = 64
 
 
 def takes_shared_operands(sip: SipSpec) -> bool:
-    """Say whether a matrix engine takes its operands from shared memory, not from registers.
+    """Return whether a matrix engine takes its operands from shared memory, not from registers.
 
     Its native tiles have 64 rows or more.
     """
@@ -66,7 +66,7 @@ def takes_shared_operands(sip: SipSpec) -> bool:
 
 
 def in_stages(tile: GemmTile, dtype: DType, sip: SipSpec) -> GemmTile | None:
-    """Return the tile in as many stages as fit in TCM beside the registers, None if too few do."""
+    """Return the tile with as many stages as fit in TCM and registers, None if too few do."""
     held = max(tile.sum_bytes, sip.pe.register_kib * 1024)
     stage = (tile.block_m + tile.columns) * tile.block_k * dtype.itemsize
     stages = min(_MOST_STAGES, (sip.tcm_bytes - held) // stage)
@@ -84,7 +84,7 @@ TileChoice = Callable[[int, int, int, DType, SipSpec], GemmTile]
 
 
 def use_tiles(choose: TileChoice | None, torch: RuntimeContext | None = None) -> None:
-    """Let ``choose`` pick the tiles of the calling rank's matrix products; None ends that.
+    """Make ``choose`` pick the tiles of the calling rank's matrix products; None undoes that.
 
     Products of single matrices then are :func:`~kernbench.ops.matmul_tiled`; a bias and an
     activation are a kernel of their own. Batches keep the kernel that they have.
@@ -102,6 +102,6 @@ def use_tiles(choose: TileChoice | None, torch: RuntimeContext | None = None) ->
 
 
 def chosen_tiles(torch: Any) -> TileChoice | None:
-    """Return what picks the tiles of the calling rank's products, None for the sizes."""
+    """Return what chooses the tiles of the calling rank's products, None if only sizes do."""
     found: TileChoice | None = torch.run.rank_state.extensions.get(use_tiles)
     return found

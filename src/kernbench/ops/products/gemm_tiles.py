@@ -1,4 +1,4 @@
-"""A matrix product with its tiles given: what an autotuner chooses among.
+"""A matrix product with a given tile: what an autotuner chooses among.
 
 :func:`kernbench.ops.matmul` picks a tile that is good enough. A vendor's library has a list of
 kernels and takes the fastest one; :class:`GemmTile` is one entry of such a list.
@@ -36,7 +36,7 @@ class GemmTile:
     block_n: int
     block_k: int = 64
     block_n2: int = 0
-    """Columns of a second piece of the tile, so that it need not be a power of two wide."""
+    """Columns of a second piece of the tile, so that its width need not be a power of two."""
     split_k: int = 1
     """Programs that share one tile of C, each with a part of K."""
     group: int = 8
@@ -48,7 +48,7 @@ class GemmTile:
 
     @property
     def is_vector(self) -> bool:
-        """Whether a program has a row of C and no dots."""
+        """Whether a program computes one row of C without dots."""
         return self.block_m == 1
 
     @property
@@ -58,11 +58,11 @@ class GemmTile:
 
     @property
     def sum_bytes(self) -> int:
-        """Bytes of the sums that a program keeps: of a tile of C, or of one of B for a vector."""
+        """Bytes of the accumulator of a program: a tile of C, or of B for a vector."""
         return 4 * self.columns * (self.block_k if self.is_vector else self.block_m)
 
     def steps(self, k: int) -> int:
-        """Return how many tiles of K one program goes through."""
+        """Return how many tiles of K one program processes."""
         return -(-k // (self.block_k * self.split_k))
 
     def grid(self, m: int, n: int) -> tuple[int, int]:
@@ -178,15 +178,15 @@ def matmul_tiled(a: Tensor, b: Tensor, tile: GemmTile) -> Tensor:
     first one ends and finds in the cache what that holds of the parts.
 
     Raises:
-        UsageError: They are no matrices that fit each other.
+        UsageError: They are not matrices, or their inner sizes or dtypes differ.
     """
     for operand in (a, b):
         require_dims("matmul_tiled", operand, 2)
         require_float("matmul_tiled", operand)
     if len(a.shape) > 2 or len(b.shape) > 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         raise UsageError(
-            f"matmul_tiled needs two matrices that fit each other, but got {tuple(a.shape)} of "
-            f"{a.dtype} and {tuple(b.shape)} of {b.dtype}"
+            f"matmul_tiled needs two matrices whose inner sizes and dtypes match, but got "
+            f"{tuple(a.shape)} of {a.dtype} and {tuple(b.shape)} of {b.dtype}"
         )
     m, k = a.shape
     n = b.shape[1]

@@ -1,4 +1,4 @@
-"""A vector times a matrix on the vector engine: what a library takes where C has one row.
+"""A vector times a matrix on the vector engine: what libraries use where C has one row.
 
 A tile of a matrix engine has 16 rows or more, of which a single row fills one. Here programs hold
 columns of B only, multiply them by elements of A, and sum over K once, at the end.

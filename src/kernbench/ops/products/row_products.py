@@ -1,4 +1,4 @@
-"""Which kernel a plain product of one row takes: the matrix kernel, or a vector tile.
+"""The kernel of a plain product of one row: the matrix kernel, or a vector tile.
 
 A tile of a matrix engine has many rows of C, of which one row fills one. What is faster is asked of
 the timing of each kernel on the device, once per shape; no rule of sizes says it.
@@ -26,7 +26,7 @@ Types = tuple[DType | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class ProductLaunch:
-    """A launch of a product of which only a, b, bias and c are missing."""
+    """A launch of a product that lacks only a, b, bias and c."""
 
     kernel: Any
     numbers: Ints
@@ -81,7 +81,7 @@ def _vector_launches(product: RowProduct, machine: Machine) -> Iterator[ProductL
 
 @lru_cache(maxsize=512)
 def _trace(launch: ProductLaunch, types: Types) -> KernelTrace:
-    """Return what a launch does; it serves all machines."""
+    """Return the trace of a launch, which is the same on all machines."""
     pointers = tuple(None if each is None else ProbePointer(each) for each in types)
     options = {**dict(launch.constants), "num_stages": launch.num_stages}
     call = KernelCall(launch.kernel, launch.grid, (*pointers, *launch.numbers), options)
