@@ -341,7 +341,9 @@ def test_what_does_not_fit_is_refused(on_ranks: Any) -> None:
         config = config_of(1, **GPT)
         heads = TransformerLayer.heads(config)
         layer = TransformerLayer(config, TrainingAttention(heads, 3), norm="layer")
-        with pytest.raises(UsageError, match="4 tokens are no 3 sequences of equal length"):
+        with pytest.raises(
+            UsageError, match="4 tokens cannot be divided into 3 sequences of equal length"
+        ):
             layer(torch.zeros(4, HIDDEN))
         with pytest.raises(tp.BackwardError, match="needs a forward before it"):
             TransformerLayer(config, TrainingAttention(heads, 1)).backward(torch.zeros(1, HIDDEN))

@@ -1,4 +1,4 @@
-"""What is between the fused projection of q, k and v and the projection back: attention itself.
+"""Attention itself: from the fused projection of q, k and v to the output projection.
 
 Heads are split over the tensor-parallel ranks, so nothing here communicates. Names of dims: B
 batch, S tokens of a sequence, T = B * S, H and G this rank's query and key heads, D head size,
@@ -39,7 +39,7 @@ class Heads:
 
 
 class Attention(ABC):
-    """From a fused projection to the context of each token.
+    """Computes the context of each token from a fused projection.
 
     Args:
         heads: This rank's heads.
@@ -80,7 +80,7 @@ class Attention(ABC):
         raise BackwardError(f"{type(self).__name__} has no backward")
 
     def _sequence(self, fused: Tensor) -> int:
-        """Return the tokens of a sequence."""
+        """Return the number of tokens of a sequence."""
         if len(fused.shape) != 2 or fused.shape[1] != self.heads.features:
             raise UsageError(
                 f"attention expects (tokens, {self.heads.features}), but got shape "
@@ -88,7 +88,9 @@ class Attention(ABC):
             )
         tokens = fused.shape[0]
         if tokens % self.batch or not tokens:
-            raise UsageError(f"{tokens} tokens are no {self.batch} sequences of equal length")
+            raise UsageError(
+                f"{tokens} tokens cannot be divided into {self.batch} sequences of equal length"
+            )
         return tokens // self.batch
 
     def _scores(self, q_BHSD: Tensor, k_BGKD: Tensor, lengths_B: Tensor | None = None) -> Tensor:
@@ -101,7 +103,7 @@ class Attention(ABC):
         return ops.masked_softmax(scores, size**-0.5, self.causal, lengths_B)
 
     def _weighted(self, weights_BHSK: Tensor, v_BGKD: Tensor) -> Tensor:
-        """Return the sum of the values by weight, (T, F)."""
+        """Return the weighted sum of the values, (T, F)."""
         batch, heads, queries, keys = weights_BHSK.shape
         key_heads = v_BGKD.shape[1]
         rows = weights_BHSK.view(batch, key_heads, heads // key_heads * queries, keys)
@@ -196,7 +198,7 @@ class TrainingAttention(Attention):
 
 
 class PackedAttention(Attention):
-    """Attention in a batch of sequences of different lengths, whose tokens are packed.
+    """Attention in a batch of packed sequences of different lengths.
 
     The projections see real tokens only; for attention they are put where the longest sequence has
     room for them. It stores the matrix of scores, and has no gradient.
@@ -237,7 +239,7 @@ class PackedAttention(Attention):
 
 
 class CachedAttention(Attention):
-    """Attention over all tokens so far, whose keys and values a cache keeps; for inference.
+    """Attention over all tokens so far, with a KV cache; for inference.
 
     Args:
         keys: The cache, (B, G, room, D).

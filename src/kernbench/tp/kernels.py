@@ -2,7 +2,7 @@
 
 A rank holds the vocabulary entries ``[first, first + num_local)`` and owns these ids; the first
 rank also owns every id below them and the last rank every id above (``is_first``, ``is_last``).
-So an id that exists nowhere is somebody's out-of-bounds access instead of a silent zero.
+So an id that exists nowhere is an out-of-bounds access on some rank instead of a silent zero.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def exp_sum_kernel(
     logits_ptr, targets_ptr, maxima_ptr, sums_ptr, first, num_local, is_first, is_last, num_rows,
     BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """Store each row's sum of exponentials, and behind all sums the targets' shifted logits."""
+    """Store each row's sum of exponentials and, after all sums, the targets' shifted logits."""
     row = tl.program_id(0)
     row_ptr = logits_ptr + row.to(tl.int64) * num_local
     maximum = tl.load(maxima_ptr + row)

@@ -41,7 +41,7 @@ class BackwardError(KernbenchError, RuntimeError):
 
 
 class ParallelLayer(ABC):
-    """A layer whose weight is split: what its kinds have in common.
+    """The base class of layers whose weight is split.
 
     Attributes:
         weight: This rank's shard.
@@ -119,7 +119,7 @@ class ParallelLayer(ABC):
             target.copy_(np.broadcast_to(self.dtype.numpy.type(0), target.shape))
 
     def _take_saved(self) -> Tensor:
-        """Return what forward kept, and forget it."""
+        """Return what forward saved, and drop it."""
         saved, self._saved = self._saved, None
         if saved is None:
             raise BackwardError(
@@ -161,8 +161,8 @@ class ColumnParallelLinear(ParallelLayer):
         skip_bias_add: Leave the bias to the caller, who adds it in a kernel with something else.
 
     Raises:
-        UsageError: ``out_features`` does not divide by the ranks, or ``gather_output`` with
-            ``sequence_parallel``.
+        UsageError: ``out_features`` is not divisible by the number of ranks, or
+            ``gather_output`` with ``sequence_parallel``.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ColumnParallelLinear(ParallelLayer):
         if gather_output and sequence_parallel:
             raise UsageError(
                 "gather_output must be False with sequence_parallel: the row-parallel layer "
-                "behind this one takes the split output"
+                "after this one takes the split output"
             )
         size = get_parallel_state().tensor.size
         weight_spec = column_parallel(in_features, out_features, size, parts)
@@ -209,7 +209,7 @@ class ColumnParallelLinear(ParallelLayer):
     def backward(self, grad_output: Tensor) -> Tensor:
         """Return the gradient of the input, summed over the ranks; keep those of the parameters.
 
-        The collectives run beside the matmul that does not need them.
+        The collectives overlap with the matmul that does not need them.
         """
         features = self.out_features if self.gather_output else self.local_out_features
         self._check_last_dim(grad_output, features, "an output gradient")
@@ -245,8 +245,8 @@ class RowParallelLinear(ParallelLayer):
         skip_bias_add: Leave the bias to the caller, who adds it in a kernel with something else.
 
     Raises:
-        UsageError: ``in_features`` does not divide by the ranks, or ``sequence_parallel`` with an
-            input that is not parallel.
+        UsageError: ``in_features`` is not divisible by the number of ranks, or
+            ``sequence_parallel`` with an input that is not parallel.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class RowParallelLinear(ParallelLayer):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``(..., out_features)``: the same bits on every rank, or each rank's tokens."""
+        """Return ``(..., out_features)``: bitwise equal on every rank, or each rank's tokens."""
         features = self.local_in_features if self.input_is_parallel else self.in_features
         self._check_last_dim(x, features, "an input")
         if not self.input_is_parallel:

@@ -1,6 +1,6 @@
-"""The edges of the tensor-parallel regions: what crosses them forward, and what backward.
+"""The edges of tensor-parallel regions: their mappings forward and backward.
 
-Each mapping is called like a function and has its gradient beside it::
+Each mapping is called like a function and has its gradient as a method::
 
     y = gather_from_tensor_model_parallel_region(x)
     grad_x = gather_from_tensor_model_parallel_region.backward(grad_y)
@@ -47,7 +47,7 @@ class Mapping:
         return self.forward(x)
 
     def start(self, x: Tensor) -> InFlight:
-        """Start ``forward(x)``, so that kernels can run beside its collective."""
+        """Start ``forward(x)``, so that kernels can overlap with its collective."""
         return _start(self.forward, x)
 
     def start_backward(self, grad: Tensor) -> InFlight:
@@ -63,7 +63,7 @@ _STARTS: dict[Step, Callable[[Tensor], InFlight]] = {
 
 
 def _start(step: Step, x: Tensor) -> InFlight:
-    """Start a step where it is a single collective; do the others at once."""
+    """Start a step if it is a single collective; complete others at once."""
     starting = _STARTS.get(step)
     return InFlight(step(x)) if starting is None else starting(x)
 
@@ -90,12 +90,12 @@ scatter_to_tensor_model_parallel_region = Mapping(
 gather_from_tensor_model_parallel_region = Mapping(
     "gather_from_tensor_model_parallel_region", gather_last_dim, split_last_dim
 )
-"""All ranks get all parts of the last dim, and do the same with them."""
+"""All ranks get all parts of the last dim, and use them alike."""
 
 all_gather_last_dim_from_tensor_parallel_region = Mapping(
     "all_gather_last_dim_from_tensor_parallel_region", gather_last_dim, reduce_scatter_last_dim
 )
-"""All ranks get all parts of the last dim, and each does something else with them."""
+"""All ranks get all parts of the last dim, and each uses them differently."""
 
 reduce_scatter_last_dim_to_tensor_parallel_region = Mapping(
     "reduce_scatter_last_dim_to_tensor_parallel_region", reduce_scatter_last_dim, gather_last_dim
@@ -110,7 +110,7 @@ scatter_to_sequence_parallel_region = Mapping(
 gather_output_from_sequence_parallel_region = Mapping(
     "gather_output_from_sequence_parallel_region", gather_first_dim, split_first_dim
 )
-"""All ranks get all tokens, and do the same with them.
+"""All ranks get all tokens, and use them alike.
 
 Megatron spells it ``gather_from_sequence_parallel_region(x, tensor_parallel_output_grad=False)``.
 """
@@ -118,7 +118,7 @@ Megatron spells it ``gather_from_sequence_parallel_region(x, tensor_parallel_out
 gather_from_sequence_parallel_region = Mapping(
     "gather_from_sequence_parallel_region", gather_first_dim, reduce_scatter_first_dim
 )
-"""All ranks get all tokens, and each does something else with them (a parallel layer)."""
+"""All ranks get all tokens, and each uses them differently (a parallel layer)."""
 
 reduce_scatter_to_sequence_parallel_region = Mapping(
     "reduce_scatter_to_sequence_parallel_region", reduce_scatter_first_dim, gather_first_dim

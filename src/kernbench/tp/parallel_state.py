@@ -20,7 +20,7 @@ class ParallelStateError(KernbenchError, RuntimeError):
 
 @dataclass(frozen=True)
 class Axis:
-    """One rank's place on one axis of the grid: its group, and where it stands in it."""
+    """One rank's place on one axis of the grid: its group, and its position there."""
 
     group: Any
     ranks: tuple[int, ...]
@@ -90,7 +90,7 @@ def _join(context: RuntimeContext, axis: list[range]) -> Axis:
 
 
 def destroy_model_parallel() -> None:
-    """Forget the calling rank's groups. Does nothing where there are none."""
+    """Drop the calling rank's groups, if it has any."""
     current_context().run.rank_state.extensions.pop(ParallelState, None)
 
 
@@ -147,7 +147,7 @@ def get_data_parallel_world_size() -> int:
 
 
 def get_data_parallel_rank() -> int:
-    """Return which copy of the model the calling rank belongs to."""
+    """Return the index of the calling rank's copy of the model."""
     return get_parallel_state().data.rank
 
 

@@ -1,4 +1,4 @@
-"""What a tensor-parallel group does with a tensor: reduce, split, gather, reduce-scatter it.
+"""Operations of a tensor-parallel group on a tensor: reduce, split, gather, reduce-scatter.
 
 Ranks agree on shapes. Where a result is one rank's part, the parts are in the group's rank order.
 """
@@ -16,26 +16,26 @@ from kernbench.tp.sharding import ShardRange, shard_range
 
 @dataclass(frozen=True)
 class InFlight:
-    """A tensor that a collective is still making. Until ``wait()``, leave it alone."""
+    """A pending result of a collective; not to be used before ``wait()``."""
 
     result: Tensor
     work: Work | None = None
 
     def wait(self) -> Tensor:
-        """Return the tensor once it is there."""
+        """Return the tensor once it is complete."""
         if self.work is not None:
             self.work.wait()
         return self.result
 
 
 def start_all_reduce(x: Tensor, op: Literal["sum", "max"] = "sum") -> InFlight:
-    """Start to reduce ``x`` over the group, in place where it is contiguous."""
+    """Start reducing ``x`` over the group, in place where it is contiguous."""
     x, group = x.contiguous(), get_parallel_state().tensor.group
     return InFlight(x, current_context().distributed.all_reduce(x, op, group, async_op=True))
 
 
 def start_gather_first_dim(x: Tensor) -> InFlight:
-    """Start to collect all ranks' ``x``, one after the other along the first dim."""
+    """Start gathering all ranks' ``x``, concatenated along the first dim."""
     _check_has_dims(x)
     run, axis = current_context(), get_parallel_state().tensor
     out = run.empty((axis.size * x.shape[0], *x.shape[1:]), dtype=x.dtype)
@@ -44,7 +44,7 @@ def start_gather_first_dim(x: Tensor) -> InFlight:
 
 
 def start_reduce_scatter_first_dim(x: Tensor) -> InFlight:
-    """Start to sum all ranks' ``x``, of which each gets its part along the first dim."""
+    """Start summing all ranks' ``x``; each rank gets its part along the first dim."""
     part = _part_of(x, 0)
     run, axis = current_context(), get_parallel_state().tensor
     out = run.empty((part.size, *x.shape[1:]), dtype=x.dtype)
@@ -55,7 +55,7 @@ def start_reduce_scatter_first_dim(x: Tensor) -> InFlight:
 
 
 def all_reduce(x: Tensor, op: Literal["sum", "max"] = "sum") -> Tensor:
-    """Return ``x`` reduced over the group: the same bits on every rank.
+    """Return ``x`` reduced over the group, bitwise equal on every rank.
 
     In place: a contiguous ``x`` is the result itself.
     """
@@ -73,12 +73,12 @@ def split_last_dim(x: Tensor) -> Tensor:
 
 
 def gather_first_dim(x: Tensor) -> Tensor:
-    """Return all ranks' ``x``, one after the other along the first dim."""
+    """Return all ranks' ``x``, concatenated along the first dim."""
     return start_gather_first_dim(x).wait()
 
 
 def gather_last_dim(x: Tensor) -> Tensor:
-    """Return all ranks' ``x``, side by side along the last dim."""
+    """Return all ranks' ``x``, concatenated along the last dim."""
     last = len(x.shape)
     gathered = gather_first_dim(x).view(get_parallel_state().tensor.size, *x.shape)
     return gathered.permute(*range(1, last), 0, last).flatten(-2)

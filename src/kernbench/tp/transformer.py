@@ -73,7 +73,7 @@ class TransformerLayer:
 
     @staticmethod
     def heads(config: TransformerConfig) -> Heads:
-        """Return the heads of a rank, for what does the attention."""
+        """Return the heads of a rank, for its attention."""
         assert config.head_dim is not None
         return Heads(
             num_heads=config.local_num_heads,
@@ -103,7 +103,9 @@ class TransformerLayer:
             BackwardError: There was no forward before it, or the norms are behind the residuals.
         """
         if self.post_norm:
-            raise BackwardError("TransformerLayer.backward knows norms before the residuals only")
+            raise BackwardError(
+                "TransformerLayer.backward supports norms before the residuals only"
+            )
         if not self._saved:
             raise BackwardError("TransformerLayer.backward needs a forward before it")
         (x, middle, inner), self._saved = self._saved, ()

@@ -24,7 +24,7 @@ _ROWS_PER_PROGRAM = 128
 
 
 def _place(num_local: int) -> tuple[int, int, int, int]:
-    """Return what the kernels ask of a rank: first, num_local, is_first, is_last."""
+    """Return a rank's arguments of the kernels: first, num_local, is_first, is_last."""
     axis = get_parallel_state().tensor
     is_first, is_last = axis.rank == 0, axis.rank == axis.size - 1
     return axis.rank * num_local, num_local, int(is_first), int(is_last)
@@ -53,7 +53,7 @@ class VocabParallelEmbedding(ParallelLayer):
         dp: How the table lies over the cubes and PEs of the SIP.
 
     Raises:
-        UsageError: ``num_embeddings`` does not divide by the ranks.
+        UsageError: ``num_embeddings`` is not divisible by the number of ranks.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class VocabParallelEmbedding(ParallelLayer):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``(*ids.shape, embedding_dim)`` for the ids ``x``, which all ranks give alike."""
+        """Return ``(*ids.shape, embedding_dim)`` for the ids ``x``, equal on all ranks."""
         ids = _check_ids(x, "embedding ids")
         self._saved = ids
         num_local, width = self.weight.shape
@@ -144,7 +144,7 @@ class VocabParallelCrossEntropy:
         if tuple(logits.shape[:-1]) != tuple(targets.shape) or not logits.shape:
             raise UsageError(
                 f"logits {tuple(logits.shape)} must have the dims of targets "
-                f"{tuple(targets.shape)} and this rank's vocabulary behind them"
+                f"{tuple(targets.shape)} and this rank's vocabulary as last dim"
             )
         num_local = logits.shape[-1]
         if num_local < 1:

@@ -1,4 +1,4 @@
-"""Which block of a weight each tensor-parallel rank holds, and how blocks become other blocks."""
+"""The block of a weight that each tensor-parallel rank holds, and how weights are resharded."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ShardSpec:
         fused = sum(part.size for part in self.parts)
         if fused != length:
             raise UsageError(
-                f"the parts of dim {self.dim} have {fused} indices in all, "
+                f"the parts of dim {self.dim} have {fused} indices in total, "
                 f"but shape {self.shape} has {length} there"
             )
         for part in self.parts:
@@ -190,7 +190,7 @@ def row_parallel(
 
 
 def check_full_shape(full: Array, spec: ShardSpec) -> None:
-    """Refuse what is not the whole weight.
+    """Refuse an array that is not the whole weight.
 
     Raises:
         UsageError: The shape is another one.
@@ -235,7 +235,7 @@ class ShardMove:
 
 
 def plan_reshard(spec: ShardSpec, to_tp: int) -> tuple[ShardMove, ...]:
-    """Return what has to move so that ``to_tp`` ranks hold the weight that ``spec`` splits.
+    """Return the moves after which ``to_tp`` ranks hold the weight that ``spec`` splits.
 
     Every index of every new shard is written exactly once. Where several ranks hold a block, it
     is taken from the first of them.
@@ -266,7 +266,7 @@ def plan_reshard(spec: ShardSpec, to_tp: int) -> tuple[ShardMove, ...]:
 
 
 def reshard(shards: Sequence[Array], spec: ShardSpec, to_tp: int) -> list[Array]:
-    """Return the shards of ``to_tp`` ranks, bit for bit those that a fresh split would give.
+    """Return the shards of ``to_tp`` ranks, bitwise equal to those of a fresh split.
 
     The full weight is never formed. Raises what :func:`merge` raises, but does not compare
     replicas.
@@ -309,6 +309,6 @@ def _check_replicas(shards: Sequence[Array], spec: ShardSpec, full: Array) -> No
         # Bytes, so that a NaN equals itself and -0.0 differs from 0.0.
         if extract(full, spec, rank).tobytes() != shard.tobytes():
             raise UsageError(
-                f"rank {rank} holds other bits than the first rank that shares its block; "
+                f"rank {rank} holds other values than the first rank that shares its block; "
                 "sum the replicas' gradients before the update"
             )

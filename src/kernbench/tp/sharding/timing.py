@@ -13,7 +13,7 @@ from kernbench.tp.sharding.traffic import CollectiveUse
 
 @dataclass(frozen=True)
 class TimedCollective:
-    """A collective of a step beside its modeled time.
+    """A collective of a step with its modeled time.
 
     Attributes:
         use: What is called, how often, and how many bytes.
@@ -64,7 +64,8 @@ def time_collectives(
 def _run_once(use: CollectiveUse, machine: Any) -> tuple[str, float]:
     if use.op != "all_reduce" and use.num_elements % use.num_ranks:
         raise UsageError(
-            f"{use.op} of {use.num_elements} elements must divide by its {use.num_ranks} ranks"
+            f"{use.op} of {use.num_elements} elements must be divisible by its "
+            f"{use.num_ranks} ranks"
         )
     world_size = use.num_ranks * use.num_groups
     with RuntimeContext(machine=machine, ranks=world_size, data=False) as torch:

@@ -32,7 +32,7 @@ class TransformerConfig:
         num_layers: Transformer blocks.
         tp_size: Tensor-parallel ranks.
         dtype: Of weights and activations.
-        gated: The MLP has a gate beside the up projection, fused into one weight.
+        gated: The MLP has a gate next to the up projection, fused into one weight.
         bias: Projections have biases.
         tied_embeddings: The output layer is the embedding.
         sequence_parallel: Between the parallel regions the tokens are split over the ranks.
