@@ -53,7 +53,7 @@ def _check(op: Op) -> str | None:
         return "must have operands and a region"
     shape = op.operands[0].type.shape
     if not isinstance(axis, int) or not 0 <= axis < len(shape):
-        return f"reduces axis {axis!r} of {op.operands[0].type}"
+        return f"has axis {axis!r}, which {op.operands[0].type} does not have"
     left = shape if op.name == "tt.scan" else (*shape[:axis], *shape[axis + 1 :])
     if len(op.results) != len(op.operands):
         return f"must have {len(op.operands)} results, but has {len(op.results)}"
