@@ -83,7 +83,6 @@ class Network:
         self.selector = Selector(machine)
         self._timings: Recent[_TimingKey, _Relative] = Recent(_MOST_TIMINGS)
         self._bookings: dict[int, LinkBookings] = {}
-        self._rates: dict[tuple[int, int, Fraction], Fraction] = {}
 
     def latency_ps(self, src_sip: int, dst_sip: int) -> int:
         """Return what an empty signal takes; it neither waits for a link nor holds one."""
@@ -114,15 +113,11 @@ class Network:
 
     def _gbps(self, src_sip: int, dst_sip: int, link: Link) -> Fraction:
         """Return what kernels reach of a link on the way from one SIP to another."""
-        found = self._rates.get((src_sip, dst_sip, link.bandwidth_gbps))
-        if found is None:
-            most = span_gbps(self.machine, (src_sip, dst_sip))
-            library = self.machine.spec.collectives
-            peer = None if library is None else library.peer
-            found = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
-            found *= Fraction(1) if peer is None else peer.bandwidth_share
-            self._rates[src_sip, dst_sip, link.bandwidth_gbps] = found
-        return found
+        most = span_gbps(self.machine, (src_sip, dst_sip))
+        library = self.machine.spec.collectives
+        peer = None if library is None else library.peer
+        found = link.bandwidth_gbps if most is None else min(link.bandwidth_gbps, most)
+        return found * (Fraction(1) if peer is None else peer.bandwidth_share)
 
     def _free(self, links: Times) -> Times:
         """Return when links are free of collectives and transfers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,6 +21,7 @@ from kernbench.collectives import (
 from kernbench.errors import UnknownNameError, UsageError, nearest
 from kernbench.hardware import PLAIN_PROTOCOL, Machine, ProtocolSpec
 from kernbench.links.idle_times import IdleTimes, least_ps
+from kernbench.links.recent import Recent
 from kernbench.links.routed_schedule import LinkPlan
 
 PLAIN = ""
@@ -78,7 +78,7 @@ class Selector:
         self.machine = machine
         self.idle_times = IdleTimes(machine)
         self._library = machine.spec.collectives
-        self._known: OrderedDict[tuple[Asked, tuple[int, ...], str, str], Choice] = OrderedDict()
+        self._known: Recent[tuple[Asked, tuple[int, ...], str, str], Choice] = Recent(_MOST_CHOICES)
 
     def choose(
         self, asked: Asked, sips: tuple[int, ...], algorithm: str = AUTO, protocol: str = AUTO
@@ -93,12 +93,7 @@ class Selector:
             UsageError: It cannot serve this group or message.
         """
         key = (asked, sips, algorithm, protocol)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._choose(asked, sips, algorithm, protocol)
-            if len(self._known) > _MOST_CHOICES:
-                self._known.popitem(last=False)
-        return found
+        return self._known.get(key, lambda: self._choose(*key))
 
     def table(self, asked: Asked, sips: tuple[int, ...]) -> list[Choice]:
         """Return every way to do the collective: with its time, or why it cannot be done."""

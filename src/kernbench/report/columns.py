@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, get_type_hints
 
 from kernbench.report.peaks import Peaks
@@ -47,7 +46,6 @@ class Column:
         return self.title if wide or self.narrow_title is None else self.narrow_title
 
 
-@cache
 def columns_of(kind: type) -> tuple[Column, ...]:
     """Return the columns that the fields of a part of the report define, in their order."""
     hints = get_type_hints(kind, include_extras=True).values()

@@ -7,16 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.kernel_time.program.pipeline import (
+    PipelineRun,
     PipelineTimes,
     SiteTimes,
     interval_in_turns_ps,
     interval_ps,
-    run_pipeline,
     side_by_side,
 )
 from kernbench.kernel_time.program.queues import Cost, Queue, QueueStep
 from kernbench.kernel_time.program.timed_plan import LoopNode, Node, ProgramPlan
 from tests.kernel_time.program.pipeline_reference import run_reference
+
+
+def run_pipeline(plan: ProgramPlan, times: SiteTimes, jump: bool = True) -> PipelineTimes:
+    return PipelineRun(plan, times, jump).times()
 
 
 class RandomProgram:

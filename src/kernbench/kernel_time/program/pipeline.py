@@ -6,7 +6,7 @@ a time, and they come free when an iteration's last command ends. What follows a
 the loop.
 
 These rules only add and take maxima, so a loop whose costs do not change soon repeats itself,
-shifted in time. :func:`run_pipeline` steps until it does, and then jumps.
+shifted in time. :class:`PipelineRun` steps until it does, and then jumps.
 """
 
 from __future__ import annotations
@@ -52,16 +52,6 @@ class Steady:
 # A loop that has not become steady within this many programs has its average taken as its pace.
 _MOST_STEPS = 64
 _PROGRAMS = -1
-
-
-def run_pipeline(
-    plan: ProgramPlan, times: SiteTimes, jump: bool = True, trips: Mapping[int, int] = ONE_PATH
-) -> PipelineTimes:
-    """Return the times of one program. ``jump=False`` steps through every iteration.
-
-    ``trips`` are its trip counts of loops that programs go around differently often.
-    """
-    return PipelineRun(plan, times, jump, trips).times()
 
 
 def interval_ps(

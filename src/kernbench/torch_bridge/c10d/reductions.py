@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,12 +28,7 @@ def kind_of(op: Any) -> Any:
 
 def name_of(op: Any) -> str:
     """Return a reduce op's name for error messages."""
-    return _name(kind_of(op))
-
-
-@cache
-def _name(kind: Any) -> str:
-    return str(kind).rpartition(".")[2].lower()
+    return str(kind_of(op)).rpartition(".")[2].lower()
 
 
 def reduce_in_order(tensors: Sequence[Tensor], op: Any) -> Tensor:

@@ -6,23 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.validation import Row, read_rows
 from kernbench.accuracy.validation.predictors.stacks import STACKS, Stack
-from kernbench.accuracy.validation.predictors.tp_scaling import TpPredictor
-from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.hardware import load_machine
+from tests.accuracy.validation.predictors.answers import PREDICTOR, rows_of, times_of
 
 HEADER = (
     "device,op,dtype,model,hidden,layers,heads,seq,batch,tokens,input_len,output_len,tp,pp,"
     "time_us,tflops,impl,source\n"
 )
-PREDICTOR = TpPredictor(presets())
-
-
-def rows_of(tmp_path: Path, *lines: str) -> list[Row]:
-    path = tmp_path / "rows.csv"
-    path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
-    return read_rows([path])
 
 
 def generated(
@@ -34,20 +25,11 @@ def generated(
     )
 
 
-def times_of(tmp_path: Path, *lines: str) -> list[float]:
-    found = []
-    for row in rows_of(tmp_path, *lines):
-        answer = PREDICTOR.predict(row)
-        assert answer.time_us is not None, answer.why_not
-        found.append(answer.time_us)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.adr("0038-D1")
 def test_more_work_takes_longer(tmp_path: Path) -> None:
     base, longer, deeper, wider, prompt = times_of(
-        tmp_path,
+        tmp_path, HEADER,
         generated(), generated(new=6), generated(layers=8), generated(batch=64),
         generated(prompt=512, batch=8),
     )  # fmt: skip
@@ -61,14 +43,14 @@ def test_more_work_takes_longer(tmp_path: Path) -> None:
 @pytest.mark.adr("0038-D1")
 def test_a_request_is_its_prompt_and_its_tokens(tmp_path: Path) -> None:
     """Every further token costs a pass through all layers, over a cache that is little longer."""
-    four, six, eight = times_of(tmp_path, *(generated(new=new) for new in (4, 6, 8)))
+    four, six, eight = times_of(tmp_path, HEADER, *(generated(new=new) for new in (4, 6, 8)))
     assert eight - six == pytest.approx(six - four, rel=0.02)
 
 
 @pytest.mark.slow
 @pytest.mark.adr("0038-D3")
 def test_stages_without_microbatches_take_as_long_as_one(tmp_path: Path) -> None:
-    one, two = times_of(tmp_path, generated(), generated(pp=2))
+    one, two = times_of(tmp_path, HEADER, generated(), generated(pp=2))
     assert one < two < 1.5 * one
 
 
@@ -76,7 +58,7 @@ def test_stages_without_microbatches_take_as_long_as_one(tmp_path: Path) -> None
 @pytest.mark.adr("0038-D1")
 def test_padding_is_not_computed_where_it_is_removed(tmp_path: Path) -> None:
     line = "A100-SXM4-80GB,encode,fp16,small,1024,4,8,128,32,{tokens},,,1,1,1000,,,ft-bert6b"
-    packed, whole = times_of(tmp_path, line.format(tokens=1000), line.format(tokens=4096))
+    packed, whole = times_of(tmp_path, HEADER, line.format(tokens=1000), line.format(tokens=4096))
     assert packed < 0.7 * whole
 
 
@@ -96,7 +78,7 @@ def test_what_cannot_be_answered_says_why(tmp_path: Path) -> None:
         "heads (8) must be divisible by tensor parallel size (3)",
         "no composition of a pray from layers",
     ]
-    for row, why_not in zip(rows_of(tmp_path, *lines), expected, strict=True):
+    for row, why_not in zip(rows_of(tmp_path, HEADER, *lines), expected, strict=True):
         answer = PREDICTOR.predict(row)
         assert answer.time_us is None
         assert why_not in answer.why_not

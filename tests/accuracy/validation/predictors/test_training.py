@@ -6,24 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.validation import Row, read_rows
+from kernbench.accuracy.validation import read_rows
 from kernbench.accuracy.validation.predictors.stacks import STACKS
-from kernbench.accuracy.validation.predictors.tp_scaling import TpPredictor
 from kernbench.accuracy.validation.predictors.wires import StageWires
 from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.links import Asked, Network
+from tests.accuracy.validation.predictors.answers import PREDICTOR, rows_of, times_of
 
 HEADER = (
     "device,op,dtype,model,hidden,layers,heads,seq,batch,tp,pp,dp,time_us,tflops,"
     "tokens_per_s_per_dev,impl,source\n"
 )
-PREDICTOR = TpPredictor(presets())
-
-
-def rows_of(tmp_path: Path, *lines: str) -> list[Row]:
-    path = tmp_path / "rows.csv"
-    path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
-    return read_rows([path])
 
 
 def trained(
@@ -37,19 +30,10 @@ def trained(
     )
 
 
-def times_of(tmp_path: Path, *lines: str) -> list[float]:
-    found = []
-    for row in rows_of(tmp_path, *lines):
-        answer = PREDICTOR.predict(row)
-        assert answer.time_us is not None, answer.why_not
-        found.append(answer.time_us)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.adr("0070-D1")
 def test_a_step_grows_by_what_every_layer_adds(tmp_path: Path) -> None:
-    four, eight, twelve = times_of(tmp_path, *(trained(layers=each) for each in (4, 8, 12)))
+    four, eight, twelve = times_of(tmp_path, HEADER, *(trained(layers=each) for each in (4, 8, 12)))
     assert eight > four
     assert twelve - eight == pytest.approx(eight - four, rel=1e-6)
 
@@ -58,14 +42,14 @@ def test_a_step_grows_by_what_every_layer_adds(tmp_path: Path) -> None:
 @pytest.mark.adr("0070-D2")
 def test_stages_of_one_microbatch_work_one_after_the_other(tmp_path: Path) -> None:
     """The source's pipelines have one microbatch, so nothing is gained but the update."""
-    one, two = times_of(tmp_path, trained(), trained(pp=2))
+    one, two = times_of(tmp_path, HEADER, trained(), trained(pp=2))
     assert 0.9 * one < two < 1.2 * one
 
 
 @pytest.mark.slow
 @pytest.mark.adr("0070-D2")
 def test_copies_take_their_part_of_the_batch_and_sum_gradients(tmp_path: Path) -> None:
-    alone, copies = times_of(tmp_path, trained(batch=2), trained(batch=4, dp=2))
+    alone, copies = times_of(tmp_path, HEADER, trained(batch=2), trained(batch=4, dp=2))
     wires = StageWires(presets().machine_of)
     # Four layers with biases and norms, and the embedding.
     elements = 4 * (12 * 256**2 + 13 * 256) + 51200 * 256
@@ -77,7 +61,7 @@ def test_copies_take_their_part_of_the_batch_and_sum_gradients(tmp_path: Path) -
 @pytest.mark.adr("0070-D3")
 def test_a_rate_is_the_time_of_its_work(tmp_path: Path) -> None:
     """Operations by hand: 3 passes of 24 s h^2 (1 + s / 6h) per layer, and the logits."""
-    time_us, rate_us = times_of(tmp_path, trained(), trained(measured=",100,"))
+    time_us, rate_us = times_of(tmp_path, HEADER, trained(), trained(measured=",100,"))
     blocks = 72 * 4 * 128 * 4 * 256**2 * (1 + 128 / (6 * 256))
     logits = 6 * 4 * 128 * 256 * 51200
     assert rate_us == pytest.approx(time_us / ((blocks + logits) / 1e12))
@@ -120,7 +104,7 @@ def test_what_a_source_does_not_say_is_named(tmp_path: Path) -> None:
         "not per token",
         "heads (4) must be divisible by tensor parallel size (3)",
     ]
-    for row, why_not in zip(rows_of(tmp_path, *lines), expected, strict=True):
+    for row, why_not in zip(rows_of(tmp_path, HEADER, *lines), expected, strict=True):
         answer = PREDICTOR.predict(row)
         assert answer.time_us is None
         assert why_not in answer.why_not
