@@ -153,7 +153,7 @@ class HostSpan:
     """Time that a rank's host spent: launching, waiting, or reading.
 
     A launch is labelled with the name of the template that it launches, or of the graph. What a
-    capture takes down for one is launched by nothing.
+    capture records for one is launched by nothing.
     """
 
     rank: int

@@ -67,7 +67,6 @@ def run_product(device: ExecutingLauncher, m: int, n: int, k: int, programs: int
     return c.numpy(), a.astype(np.float32) @ b.astype(np.float32) * np.float32(0.5)
 
 
-@pytest.mark.adr("0044-D1")
 @pytest.mark.parametrize("programs", [1, 4, 5, 12, 50])
 def test_a_persistent_product_is_one_product(device: ExecutingLauncher, programs: int) -> None:
     found, expected = run_product(device, 96, 64, 40, programs)
@@ -76,7 +75,6 @@ def test_a_persistent_product_is_one_product(device: ExecutingLauncher, programs
     assert [len(group.chunks.program_ids) for group in plan.groups] == [1]
 
 
-@pytest.mark.adr("0044-D1")
 @settings(deadline=None, max_examples=15)
 @given(
     m=st.integers(2, 100), n=st.integers(2, 80), k=st.integers(2, 50), programs=st.integers(1, 20)
@@ -131,7 +129,6 @@ def running_maximum(x_ptr, out_ptr, n):
         tl.store(out_ptr + i, tl.maximum(before, here))
 
 
-@pytest.mark.adr("0044-D3")
 def test_a_loop_that_works_in_place_keeps_its_order(device: ExecutingLauncher) -> None:
     x = RNG.permutation(64).astype(np.int32)
     apart, source = device.tensor(np.zeros(64, np.int32)), device.tensor(x)
@@ -160,7 +157,6 @@ def two_stores_apart(x_ptr, out_ptr, n):
         tl.store(out_ptr + 2 * i + 1, -x)
 
 
-@pytest.mark.adr("0044-D2")
 def test_stores_to_other_bytes_have_no_order(device: ExecutingLauncher) -> None:
     x = RNG.integers(1, 100, 12).astype(np.int32)
     out = device.tensor(np.zeros(24, np.int32))
@@ -198,7 +194,6 @@ def counts(x_ptr, out_ptr, n):
         tl.atomic_add(out_ptr + i % 3, tl.load(x_ptr + i))
 
 
-@pytest.mark.adr("0044-D2")
 def test_loops_with_an_order_are_left_alone(device: ExecutingLauncher) -> None:
     x = RNG.integers(1, 100, 36).astype(np.int32)
     chosen = [x[3 * (i - j) + j] for i in range(14) for j in [max(0, i - 11)]]

@@ -69,7 +69,6 @@ def run_in_halves(device: ExecutingLauncher, m: int, n: int, k: int) -> Any:
     return c.numpy(), a.astype(np.float32) @ b.astype(np.float32)
 
 
-@pytest.mark.adr("0044-D4")
 def test_a_tile_that_is_split_in_two_is_part_of_one_product(device: ExecutingLauncher) -> None:
     found, expected = run_in_halves(device, 96, 64, 40)
     np.testing.assert_array_equal(found, expected)
@@ -99,7 +98,6 @@ def split_k(a_ptr, b_ptr, c_ptr, M, N, K, S: tl.constexpr, B: tl.constexpr):
     tl.atomic_add(c_ptr + rows[:, None] * N + cols[None, :], acc)
 
 
-@pytest.mark.adr("0044-D4")
 def test_every_part_of_split_k_is_a_product(device: ExecutingLauncher) -> None:
     a, b = integers(64, 96), integers(96, 48)
     c = device.tensor(np.ones((64, 48), np.float32))
@@ -124,7 +122,6 @@ def largest_of_rows(a_ptr, b_ptr, out_ptr, N, K, B: tl.constexpr):
     tl.store(out_ptr + rows * tl.num_programs(1) + tl.program_id(1), tl.max(plain + doubled, 1))
 
 
-@pytest.mark.adr("0044-D4")
 def test_a_reduction_follows_two_products(device: ExecutingLauncher) -> None:
     a, b = integers(64, 32), integers(32, 48)
     out = device.tensor(np.zeros((64, 3), np.float32))

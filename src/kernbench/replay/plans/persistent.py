@@ -4,7 +4,14 @@ Such a program is one loop that carries no data. If no iteration reads what anot
 iteration is equivalent to a program, and the optimizations of grids apply: tiles of all iterations
 form an outer product (``composite``), chunks are as large as the cache, and stores fill whole
 buffers. Whether stored bytes are read depends on where the parameters point, so a plan compares
-those (ADR-0044 D1).
+those. A launch that stores to a buffer to which two of its parameters point runs the loop as
+written.
+
+No order may be lost: no atomic, print or assert, no store inside of another loop, no parameter that
+is both loaded and stored, and no two stores to one parameter that write the same byte. Programs of
+a launch have no order that a device promises, but the iterations of one program have. Groups that
+differ only in their number of tiles, addresses and masks become one. Timing is not affected: it
+schedules the programs that the launch has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products of a whole group whose surrounding commands cannot be merged (ADR-0044 D4).
+"""Products of a whole group whose surrounding commands cannot be merged.
 
 The commands after a product may depend on the tile: it is split in two, reduced along rows, or
 added to memory atomically. The programs then remain separate, but the loop that computes the
