@@ -85,6 +85,9 @@ class SanitizerWatch:
         steps = self._uses(group, access)
         for before in self._before:
             steps += before(group, access)
+        if access.is_known:
+            # Cheap to find again; large arrays that are held cost the command its caches.
+            steps.append(access.forget)
         return steps
 
     def after(self, group: GroupPlan, command: Command) -> list[Step]:

@@ -34,7 +34,7 @@ class LaneFinder:
         self.site = site
         self._dims = (PROGRAM, *(axis_dim(axis) for axis in range(len(site.access.shape))))
         self._per_program = max(int(np.prod(site.access.shape, dtype=np.int64)), 1)
-        self._is_known = site.access.gather is None and not isinstance(site.mask, Tile)
+        self.is_known = site.access.gather is None and not isinstance(site.mask, Tile)
         dims = {*site.access.offset.dims, *site.predicate.dims}
         self._loops = [dim - 1 for dim in dims if is_loop(dim)]
         self._kept: dict[Any, Lanes] = {}
@@ -43,11 +43,11 @@ class LaneFinder:
         self._found: Lanes | None = None
 
     def forget(self, frame: Frame) -> None:
-        """The last step of an access: what was found is of one execution of it."""
+        """The step after which lanes are found anew: they are of one execution of an access."""
         self._found = None
 
     def find(self, frame: Frame) -> Lanes:
-        """Return the active lanes, which are inside the buffer; found once per execution.
+        """Return the active lanes, which are inside the buffer; kept until :meth:`forget`.
 
         Raises:
             OutOfBoundsError: They are not, and that is not allowed.
@@ -69,8 +69,8 @@ class LaneFinder:
         return Lanes(where, relative.positions, relative.programs)
 
     def _relative(self, frame: Frame) -> Lanes:
-        """Return the lanes with bytes relative to the parameter's address."""
-        if not self._is_known:
+        """Return the lanes with bytes counted from where the parameter points."""
+        if not self.is_known:
             return self._compute(frame)
         key = self._key(frame)
         found = self._kept.get(key)
@@ -87,8 +87,8 @@ class LaneFinder:
         return (frame.chunk, *[frame.iterations[loop] for loop in self._loops])
 
     def overlapping(self, frame: Frame) -> Lanes | None:
-        """Return the active lanes if two of them touch the same byte, otherwise None."""
-        if not self._is_known:
+        """Return the active lanes if two of them touch the same byte, else None."""
+        if not self.is_known:
             found = self.find(frame)
             return found if _have_common_bytes(found.where, self.site.itemsize) else None
         key = self._key(frame)
