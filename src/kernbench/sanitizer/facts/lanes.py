@@ -69,7 +69,7 @@ class LaneFinder:
         return Lanes(where, relative.positions, relative.programs)
 
     def _relative(self, frame: Frame) -> Lanes:
-        """Return the lanes with bytes counted from where the parameter points."""
+        """Return the lanes with bytes relative to the parameter's address."""
         if not self.is_known:
             return self._compute(frame)
         key = self._key(frame)
@@ -87,7 +87,7 @@ class LaneFinder:
         return (frame.chunk, *[frame.iterations[loop] for loop in self._loops])
 
     def overlapping(self, frame: Frame) -> Lanes | None:
-        """Return the active lanes if two of them touch the same byte, else None."""
+        """Return the active lanes if two of them touch the same byte, otherwise None."""
         if not self.is_known:
             found = self.find(frame)
             return found if _have_common_bytes(found.where, self.site.itemsize) else None
