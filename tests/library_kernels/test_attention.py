@@ -1,40 +1,63 @@
 """Flash attention's tiles against brute force over queries and keys."""
 
+import math
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.library_kernels import AttentionProblem, FlashKernel, flash_forward
+from kernbench.library_kernels import (
+    AttentionProblem,
+    FlashKernel,
+    Splits,
+    efficient_splits,
+    flash_forward,
+    flash_launches,
+)
 
 KERNEL = FlashKernel(name="test", block_m=16, block_n=8)
 
 
-def blocks_seen(problem: AttentionProblem) -> int:
-    """Blocks of keys of which some query of a tile sees one, over all tiles."""
+def blocks_seen(problem: AttentionProblem, kernel: FlashKernel) -> int:
+    """Blocks of keys from the first that some query of a tile sees to the last, over all tiles."""
     found = 0
     offset = problem.kv_len - problem.q_len
-    for first in range(0, problem.q_len, KERNEL.block_m):
-        queries = range(first, min(first + KERNEL.block_m, problem.q_len))
+    packed = problem.group if kernel.packs_groups else 1
+    rows = problem.q_len * packed
+    for first in range(0, rows, kernel.block_m):
+        queries = {row // packed for row in range(first, min(first + kernel.block_m, rows))}
         seen = {
-            key // KERNEL.block_n
+            key // kernel.block_n
             for query in queries
             for key in range(problem.kv_len)
-            if not problem.causal or key <= query + offset
+            if (not problem.one_sided or key <= query + offset)
+            and (not problem.window or key >= query + offset - problem.window)
         }
-        found += max(len(seen), 1)
-    return found * problem.batch * problem.heads
+        found += max(seen) - min(seen) + 1
+    return found * problem.batch * problem.heads // packed
 
 
-@given(st.integers(1, 3), st.integers(1, 70), st.integers(0, 50), st.booleans())
+@given(
+    st.integers(1, 3),
+    st.integers(1, 70),
+    st.integers(0, 50),
+    st.booleans(),
+    st.integers(0, 40),
+    st.booleans(),
+)
 def test_tiles_go_over_the_keys_that_their_queries_see(
-    batch: int, q_len: int, more: int, causal: bool
+    batch: int, q_len: int, more: int, causal: bool, window: int, packs: bool
 ) -> None:
     problem = AttentionProblem(
         batch=batch, q_len=q_len, kv_len=q_len + more, heads=4, kv_heads=2, head_dim=64,
-        causal=causal,
+        causal=causal, window=window,
     )  # fmt: skip
-    kernel = flash_forward(problem, KERNEL)
-    assert sum(each.count * each.trips for each in kernel.tiles) == blocks_seen(problem)
-    assert kernel.num_tiles == -(-q_len // 16) * batch * 4
+    described = replace(KERNEL, packs_groups=packs)
+    kernel = flash_forward(problem, described)
+    assert sum(each.count * each.trips for each in kernel.tiles) == blocks_seen(problem, described)
+    rows, sequences = (2 * q_len, 2) if packs else (q_len, 4)
+    assert kernel.num_tiles == -(-rows // 16) * batch * sequences
 
 
 def test_packed_groups_fill_tiles_with_the_rows_of_heads_that_share_keys() -> None:
@@ -42,3 +65,84 @@ def test_packed_groups_fill_tiles_with_the_rows_of_heads_that_share_keys() -> No
     packed = FlashKernel(name="test", block_m=16, block_n=8, packs_groups=True)
     assert flash_forward(problem, KERNEL).num_tiles == 16
     assert flash_forward(problem, packed).num_tiles == 4
+
+
+def decode(batch: int, kv_len: int, heads: int = 8, kv_heads: int = 2) -> AttentionProblem:
+    return AttentionProblem(
+        batch=batch, q_len=1, kv_len=kv_len, heads=heads, kv_heads=kv_heads, head_dim=64
+    )
+
+
+@given(st.integers(1, 200), st.integers(1, 132), st.integers(1, 400))
+def test_efficient_splits_are_the_fewest_that_are_nearly_best(
+    tiles: int, slots: int, blocks: int
+) -> None:
+    found = efficient_splits(tiles, slots, blocks)
+    assert 1 <= found <= max(1, min(blocks, slots))
+
+    def busy(splits: int) -> float:
+        return tiles * splits / slots / math.ceil(tiles * splits / slots)
+
+    if tiles < 0.8 * slots:
+        useful = {-(-blocks // each): each for each in range(min(128, slots, blocks), 0, -1)}
+        assert busy(found) >= 0.85 * max(busy(each) for each in useful.values()) * (1 - 1e-9)
+    else:
+        assert found == 1
+
+
+def test_split_keys_are_combined_by_a_second_launch() -> None:
+    kernel = replace(KERNEL, packs_groups=True, splits=Splits.FILL)
+    main, combine = flash_launches(decode(1, 256), kernel, num_pes=16)
+    # 32 blocks of keys among 16 PEs: each of the 2 tiles has 8 splits of 4 blocks.
+    assert main.num_tiles == 16
+    assert {each.trips for each in main.tiles} == {4}
+    assert combine.name == "test_combine"
+    assert combine.hbm_read_bytes == main.hbm_written_bytes == 8 * 8 * 64 * 4
+    (alone,) = flash_launches(decode(8, 256), kernel, num_pes=16)
+    assert alone.hbm_written_bytes == 8 * 8 * 64 * 2
+
+
+def test_a_choice_made_for_one_sequence_leaves_partial_results_of_all() -> None:
+    kernel = replace(KERNEL, packs_groups=True, splits=Splits.DYNAMIC)
+    launches = flash_launches(decode(512, 256), kernel, num_pes=108)
+    assert [each.name for each in launches] == ["test", "test_combine"]
+    # 1,024 tiles fill the machine: nothing is split, but the kernel that splits runs.
+    assert launches[0].num_tiles == 1024
+    short = flash_launches(decode(512, 32), kernel, num_pes=108)
+    assert [each.name for each in short] == ["test"]
+
+
+def test_a_single_query_of_a_group_is_put_together_and_back() -> None:
+    kernel = replace(KERNEL, splits=Splits.SINGLE_QUERY)
+    names = [each.name for each in flash_launches(decode(512, 32), kernel, num_pes=108)]
+    assert names == ["test_copy", "test", "test_copy"]
+    plain = flash_launches(decode(512, 32, heads=2), kernel, num_pes=108)
+    assert [each.name for each in plain] == ["test"]
+    assert plain[0].num_tiles == 1024
+
+
+@pytest.mark.adr("0129-D2")
+def test_new_keys_are_appended_before() -> None:
+    problem = AttentionProblem(
+        batch=2, q_len=64, kv_len=64, heads=8, kv_heads=2, head_dim=64, kv_bytes=1
+    )
+    append, main = flash_launches(problem, replace(KERNEL, appends="keys"), num_pes=108)
+    new = 2 * 64 * 2 * 128
+    assert (append.name, append.hbm_read_bytes, append.hbm_written_bytes) == (
+        "test_append", 2 * new, new,
+    )  # fmt: skip
+    assert main.name == "test"
+
+
+def test_head_sizes_are_padded_as_kernels_are_compiled() -> None:
+    padded = {
+        padding: replace(KERNEL, padding=padding).head_padded(72)
+        for padding in ("none", "16", "flash", "power")
+    }
+    assert padded == {"none": 72, "16": 80, "flash": 96, "power": 128}
+
+
+def test_tiles_shrink_with_few_rows_and_blocks_with_wide_heads() -> None:
+    kernel = replace(KERNEL, block_m=128, block_n=64, least_block_m=16, block_n_of_128=True)
+    assert [kernel.rows_of_tile(rows) for rows in (1, 17, 100, 1000)] == [16, 32, 128, 128]
+    assert [kernel.keys_of_block(size) for size in (64, 128, 256)] == [128, 64, 32]

@@ -1,11 +1,21 @@
 """The engine of library kernels against closed forms."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hardware import KernelConstants, SipSpec, load_machine
-from kernbench.library_kernels import LibraryKernel, Tiles, Trip, makespan, time_kernel
+from kernbench.library_kernels import (
+    LibraryKernel,
+    Tiles,
+    Trip,
+    kept_share,
+    makespan,
+    stream,
+    time_kernel,
+)
 
 PLAIN = KernelConstants(source="assumed: a test")
 
@@ -50,6 +60,29 @@ def test_memory_decides_where_it_is_slower_than_the_tiles() -> None:
     found = time_kernel(kernel, sip(), PLAIN)
     assert found.hbm_us == pytest.approx(1000.0)
     assert found.total_us > 1000.0
+
+
+@pytest.mark.adr("0129-D3")
+def test_what_the_cache_keeps_of_a_warm_launch_is_not_read_again() -> None:
+    # The A100's cache keeps 20 of its 40 MiB.
+    kept = 20 * 2**20
+    assert [kept_share(each * kept, sip()) for each in (0.5, 1.0, 1.25, 2.0, 9.0)] == [
+        1.0, 1.0, 0.75, 0.0, 0.0,
+    ]  # fmt: skip
+    small, large = (time_kernel(stream("test", each, 0.0), sip(), PLAIN) for each in (1e6, 1e9))
+    assert small.hbm_us == 0.0
+    assert small.cache_us == pytest.approx(1e6 / 4146e3)
+    assert large.hbm_us == pytest.approx(1e9 / 2039e3)
+
+
+def test_a_long_tile_that_starts_last_ends_alone() -> None:
+    long, short = products(1, 40).tiles[0], products(1, 1).tiles[0]
+    tiles = (replace(long, count=108), replace(short, count=4 * 108))
+    ordered = LibraryKernel(name="test", tiles=tiles)
+    found = time_kernel(ordered, sip(), PLAIN).tiles_us
+    last = time_kernel(replace(ordered, longest_first=False), sip(), PLAIN).tiles_us
+    assert found == pytest.approx(44 * trip_us())
+    assert last == pytest.approx((44 + 40 * (1 - 1 / 108)) * trip_us())
 
 
 def test_few_tiles_reach_what_their_ports_give() -> None:

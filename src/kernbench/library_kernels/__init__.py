@@ -1,7 +1,15 @@
 """Kernels of vendor libraries: what each does on tiles, and how long it takes."""
 
-from kernbench.library_kernels.attention import AttentionProblem, FlashKernel, flash_forward
-from kernbench.library_kernels.engine import KernelTime, makespan, time_kernel
+from kernbench.library_kernels.attention import (
+    AttentionProblem,
+    FlashKernel,
+    flash_forward,
+    flash_launches,
+)
+from kernbench.library_kernels.attention_catalogue import attention_kernels
+from kernbench.library_kernels.attention_splits import Splits, efficient_splits
+from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
+from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 __all__ = [
@@ -9,9 +17,15 @@ __all__ = [
     "FlashKernel",
     "KernelTime",
     "LibraryKernel",
+    "Splits",
     "Tiles",
     "Trip",
+    "attention_kernels",
+    "efficient_splits",
     "flash_forward",
+    "flash_launches",
+    "kept_share",
     "makespan",
+    "stream",
     "time_kernel",
 ]

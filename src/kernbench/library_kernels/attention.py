@@ -3,19 +3,25 @@
 A tile keeps ``block_m`` rows of queries and goes over its keys ``block_n`` at a time: a product for
 the scores, their softmax, a product with the values. Queries of the heads that share keys can be
 packed into one tile (GQA); few tiles share the keys of one among several programs (split KV), whose
-results a second kernel adds up.
+partial results a second kernel combines. What a serving stack launches beside, to put new keys and
+values into its cache, belongs to its kernel.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
+from kernbench.library_kernels.attention_splits import Splits, num_splits
+from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""
+_FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
+"""What flash kernels are compiled for: others are padded to the next."""
+_PARTIAL_BYTES = 4
+"""Results that are combined later are float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,9 @@ class AttentionProblem:
     window: int = 0
     """How many keys before its own a query sees; 0 for all."""
     dtype: str = "bfloat16"
+    """Of queries, and of the products."""
+    q_bytes: int = 2
+    """Of an element of queries and results."""
     kv_bytes: int = 2
     """Of an element of keys and values."""
 
@@ -47,61 +56,182 @@ class AttentionProblem:
     def values(self) -> int:
         return self.head_dim if self.value_dim is None else self.value_dim
 
+    @property
+    def seen_keys(self) -> int:
+        """Keys of a sequence that some query sees."""
+        return min(self.kv_len, self.window + self.q_len) if self.window else self.kv_len
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether queries do not see the keys after their own."""
+        return self.causal or self.window > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashKernel:
     """The structure of one implementation."""
 
     name: str
+    """Of its constants."""
     block_m: int
     block_n: int
     resident: int = 1
     packs_groups: bool = False
     """Whether rows of the heads that share keys fill a tile together."""
+    least_block_m: int = 0
+    """The tile of few rows: the smallest of its doubles that takes them all; 0 for one size."""
+    block_n_of_128: bool = False
+    """Whether ``block_n`` is of head size 128, and shrinks or grows with others."""
+    padding: str = "none"
+    """Of head sizes: ``none``, ``flash`` (64, 96, 128, 192, 256), ``16``, or ``power`` of two."""
+    skips_window: bool = True
+    """Whether it leaves out keys that lie before the windows of all queries of a tile."""
+    splits: Splits = Splits.NONE
+    split_slots: int = 1
+    """Programs of a PE that the choice of splits counts on."""
+    longest_first: bool = True
+    """Whether the tiles with most keys start first."""
+    appends: str = "none"
+    """What a launch before it copies into the cache: ``none``, ``keys`` (and values), ``all``."""
+    family: str = ""
+    """Of the constants of launches beside it, which add ``_combine``, ``_append``, ``_copy``: its
+    own name when empty."""
+
+    @property
+    def beside(self) -> str:
+        return self.family or self.name
+
+    def head_padded(self, size: int) -> int:
+        """Return the head size that the products take."""
+        if self.padding == "flash":
+            return next((each for each in _FLASH_HEAD_DIMS if each >= size), size)
+        if self.padding == "16":
+            return -(-size // 16) * 16
+        return 1 << (size - 1).bit_length() if self.padding == "power" else size
+
+    def rows_of_tile(self, rows: int) -> int:
+        """Return ``block_m``, less where there are few rows."""
+        if not self.least_block_m:
+            return self.block_m
+        found = self.least_block_m
+        while found < min(self.block_m, rows):
+            found *= 2
+        return found
+
+    def keys_of_block(self, head_dim: int) -> int:
+        """Return ``block_n`` for a head size."""
+        if not self.block_n_of_128:
+            return self.block_n
+        return max(16, self.block_n * 128 // head_dim // 16 * 16)
 
 
-def flash_forward(problem: AttentionProblem, kernel: FlashKernel) -> LibraryKernel:
-    """Return the launch of a forward pass."""
-    packed = problem.group if kernel.packs_groups else 1
+def flash_launches(
+    problem: AttentionProblem, kernel: FlashKernel, num_pes: int
+) -> tuple[LibraryKernel, ...]:
+    """Return what a call launches, one after another; replays of it are warm."""
+    single = kernel.splits is Splits.SINGLE_QUERY and problem.q_len == 1 and problem.group > 1
+    packed = problem.group if kernel.packs_groups or single else 1
     rows = problem.q_len * packed
-    per_head = math.ceil(rows / kernel.block_m)
-    sequences = problem.batch * problem.heads // packed
+    m, n = kernel.rows_of_tile(rows), kernel.keys_of_block(problem.head_dim)
+    sequences = problem.batch * (problem.heads if packed == 1 else problem.kv_heads)
     counts = Counter[int]()
-    for index in range(per_head):
-        last_query = min((index + 1) * kernel.block_m, rows) // packed
-        counts[_blocks(problem, kernel, last_query)] += sequences
-    m, n = kernel.block_m, kernel.block_n
+    for first in range(0, rows, m):
+        end = -(-min(first + m, rows) // packed)
+        counts[_blocks(problem, kernel, n, (first // packed, end))] += sequences
+    chosen = num_splits(
+        kernel.splits if single or kernel.splits is not Splits.SINGLE_QUERY else Splits.NONE,
+        counts,
+        num_pes,
+        kernel.split_slots,
+        problem.kv_heads * -(-problem.q_len * problem.group // kernel.block_m),
+    )
+    main = _main(problem, kernel, (m, n), counts, chosen.splits, chosen.combined)
+    launches = [*_appended(problem, kernel), main]
+    results = problem.batch * problem.q_len * problem.heads * problem.values
+    if chosen.combined:
+        partial = float(_PARTIAL_BYTES * chosen.splits * results)
+        launches.append(stream(f"{kernel.beside}_combine", partial, 2.0 * results))
+    if single and problem.kv_heads > 1:
+        # Queries of a group are put beside each other before, and their results back after.
+        copy = stream(f"{kernel.beside}_copy", 2.0 * results, 2.0 * results)
+        launches = [copy, *launches, copy]
+    return tuple(launches)
+
+
+def flash_forward(
+    problem: AttentionProblem, kernel: FlashKernel, num_pes: int = 1
+) -> LibraryKernel:
+    """Return the launch of a forward pass alone."""
+    launches = flash_launches(problem, kernel, num_pes)
+    return next(each for each in launches if each.name == kernel.name)
+
+
+def _main(
+    problem: AttentionProblem,
+    kernel: FlashKernel,
+    block: tuple[int, int],
+    counts: Counter[int],
+    splits: int,
+    combined: bool,
+) -> LibraryKernel:
+    m, n = block
+    head = kernel.head_padded(problem.head_dim) + kernel.head_padded(problem.values)
+    size = problem.head_dim + problem.values
+    simple = float(_SOFTMAX_SIMPLE * m * n)
+    if problem.kv_bytes < problem.q_bytes:
+        simple += n * size  # keys and values are converted
     trip = Trip(
-        flops=2.0 * m * n * (problem.head_dim + problem.values),
+        flops=2.0 * m * n * head,
         dtype=problem.dtype,
         transcendental=m * n,
-        simple=_SOFTMAX_SIMPLE * m * n,
-        loaded_bytes=n * (problem.head_dim + problem.values) * problem.kv_bytes,
+        simple=simple,
+        loaded_bytes=float(n * size * problem.kv_bytes),
     )
+    stored = m * problem.values * (_PARTIAL_BYTES if combined else 2)
     tiles = tuple(
-        Tiles(count=count, trips=trips, trip=trip, stored_bytes=2.0 * m * problem.values)
+        Tiles(
+            count=count * splits, trips=-(-trips // splits), trip=trip, stored_bytes=float(stored)
+        )
         for trips, count in sorted(counts.items(), reverse=True)
     )
-    tokens = problem.batch * problem.q_len
-    keys = problem.batch * problem.kv_heads * problem.kv_len
+    queries = problem.batch * problem.q_len * problem.heads
+    keys = problem.seen_keys if kernel.skips_window else problem.kv_len
+    keys *= problem.batch * problem.kv_heads
+    written = _PARTIAL_BYTES * splits if combined else problem.q_bytes
     return LibraryKernel(
         name=kernel.name,
         tiles=tiles,
         resident=kernel.resident,
-        hbm_read_bytes=2.0 * tokens * problem.heads * problem.head_dim
-        + keys * (problem.head_dim + problem.values) * problem.kv_bytes,
-        hbm_written_bytes=2.0 * tokens * problem.heads * problem.values,
+        hbm_read_bytes=float(
+            queries * problem.head_dim * problem.q_bytes + keys * size * problem.kv_bytes
+        ),
+        hbm_written_bytes=float(queries * problem.values * written),
+        warm=True,
+        longest_first=kernel.longest_first,
     )
 
 
-def _blocks(problem: AttentionProblem, kernel: FlashKernel, last_query: int) -> int:
-    """Return how many blocks of keys the tile that ends before a query goes over."""
-    end = problem.kv_len
-    if problem.causal:
-        end = min(end, last_query + problem.kv_len - problem.q_len)
-    first = 0
-    if problem.window:
-        first = max(
-            0, last_query - kernel.block_m + problem.kv_len - problem.q_len - problem.window
-        )
-    return max(math.ceil(end / kernel.block_n) - first // kernel.block_n, 1)
+def _appended(problem: AttentionProblem, kernel: FlashKernel) -> list[LibraryKernel]:
+    """Return the launch that brings what is new into the cache of keys and values."""
+    if kernel.appends == "none":
+        return []
+    tokens = problem.batch * problem.q_len
+    new = float(tokens * problem.kv_heads * (problem.head_dim + problem.values))
+    read, written = 2 * new, problem.kv_bytes * new
+    if kernel.appends == "all":
+        queries = 2.0 * tokens * problem.heads * problem.head_dim
+        read, written = read + queries, written + queries
+    return [stream(f"{kernel.beside}_append", read, written)]
+
+
+def _blocks(
+    problem: AttentionProblem, kernel: FlashKernel, n: int, queries: tuple[int, int]
+) -> int:
+    """Return how many blocks of keys the tile of some queries goes over."""
+    earlier = problem.kv_len - problem.q_len
+    end, first = problem.kv_len, 0
+    if problem.one_sided:
+        end = min(end, queries[1] + earlier)
+    if problem.window and kernel.skips_window:
+        first = max(0, queries[0] + earlier - problem.window)
+    return max(-(-end // n) - first // n, 1)

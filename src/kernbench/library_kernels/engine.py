@@ -3,8 +3,9 @@
 A PE runs ``resident`` tiles at a time. A trip of a tile takes at least its own chain (matrix
 engine, vector engine, latency, one after another) and at least what the busiest unit of the PE
 needs for all resident tiles: with one tile nothing overlaps, with enough of them the busiest unit
-decides. Tiles go to the PE that is free first, the longest first. Meanwhile the cache and HBM move
-the kernel's bytes; the slowest of the three decides.
+decides. Tiles go to the PE that is free first, the longest first; of a kernel that starts them in
+another order, a long one is the last and ends alone. Meanwhile the cache and HBM move the kernel's
+bytes; the slowest of the three decides.
 """
 
 from __future__ import annotations
@@ -55,16 +56,24 @@ def time_kernel(
     together = min(kernel.resident, max(1, math.ceil(kernel.num_tiles / num_pes)))
     tile_us = float(constants.tile_ns) / 1e3
     lengths: list[tuple[int, float]] = []
-    tensor_us = vector_us = 0.0
+    tensor_us = vector_us = alone_us = 0.0
     for tiles in kernel.tiles:
         matrix, vector = _trip_us(tiles.trip, sip, constants)
         step_us = _step_us(matrix, vector, tiles.trip, sip, constants, together)
         lengths.append((tiles.count, tiles.trips * step_us + tile_us))
+        step_us = _step_us(matrix, vector, tiles.trip, sip, constants, 1)
+        alone_us = max(alone_us, tiles.trips * step_us + tile_us)
         tensor_us += tiles.count * tiles.trips * matrix / num_pes
         vector_us += tiles.count * tiles.trips * vector / num_pes
-    tiles_us = makespan(lengths, num_pes * together)
+    slots = num_pes * together
+    tiles_us = makespan(lengths, slots)
+    if not kernel.longest_first and len(lengths) > 1 and kernel.num_tiles > slots:
+        total_us = sum(count * length for count, length in lengths)
+        longest_us = max(length for _, length in lengths)
+        tiles_us = max(total_us / slots + alone_us * (1 - 1 / slots), longest_us)
     cache_us = _cache_us(kernel, sip, constants)
-    hbm_us = kernel.hbm_bytes / _hbm_bytes_per_us(kernel, sip, constants)
+    missed = 1 - kept_share(kernel.hbm_bytes, sip) if kernel.warm else 1.0
+    hbm_us = missed * kernel.hbm_bytes / _hbm_bytes_per_us(kernel, sip, constants)
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = max(tiles_us, cache_us, hbm_us)
@@ -99,6 +108,17 @@ def makespan(lengths: Sequence[tuple[int, float]], slots: int) -> float:
         for _ in range(each):
             heapq.heapreplace(ends, ends[0] + length)
     return max(ends)
+
+
+def kept_share(num_bytes: float, sip: SipSpec) -> float:
+    """Return the share of bytes that the cache still holds when they are asked for again.
+
+    All of what its retained share holds, and none of twice as much.
+    """
+    if sip.cache is None:
+        return 0.0
+    kept = float(sip.cache.capacity_mib) * 2**20 * float(sip.cache.retained_share)
+    return min(1.0, max(0.0, 2 - num_bytes / kept))
 
 
 def _trip_us(trip: Trip, sip: SipSpec, constants: KernelConstants) -> tuple[float, float]:

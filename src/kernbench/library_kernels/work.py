@@ -45,6 +45,11 @@ class LibraryKernel:
     hbm_read_bytes: float = 0.0
     """Distinct bytes that come from HBM."""
     hbm_written_bytes: float = 0.0
+    warm: bool = False
+    """Whether a launch on the same bytes came just before: what the cache keeps of them, HBM does
+    not move."""
+    longest_first: bool = True
+    """Whether tiles with many trips start first; else the last tile that starts may be one."""
 
     @property
     def num_tiles(self) -> int:

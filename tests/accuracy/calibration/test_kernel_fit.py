@@ -17,7 +17,7 @@ HEAD = (
     "source,device,op,framework,kernel,attn_dtype,kv_dtype,batch,q_len,kv_len,heads,kv_heads,"
     "head_dim,window,causal,time_us"
 )
-KERNEL = "sglang_flash2_prefill"
+KERNEL = "sglang_flash_attention_prefill"
 TRUE = KernelConstants.model_validate(
     {"tensor_share": 0.6, "memory_share": 0.7, "trip_ns": 300, "tile_ns": 900, "fixed_us": 8,
      "source": "assumed: a test"}
@@ -37,7 +37,7 @@ def rows_of(tmp_path: Path, sizes: list[tuple[int, int, int]]) -> Path:
 
 @pytest.mark.adr("0128-D3")
 def test_a_fit_finds_the_constants_that_made_the_times(tmp_path: Path) -> None:
-    sizes = [(b, n, h) for b in (1, 4, 32) for n in (64, 512, 1024, 4096) for h in (4, 8, 32)]
+    sizes = [(b, n, h) for b in (1, 32, 256) for n in (16, 64, 512, 2048) for h in (4, 8, 32)]
     rows = read_rows([rows_of(tmp_path, sizes)])
     predictor = AttentionPredictor(presets())
     true = load_library("sm80").changed({KERNEL: TRUE})

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
 from kernbench.accuracy.validation.predictors.library_rows import (
     LibraryPredictor,
     MeasuredKernels,
     NotModeledError,
 )
 from kernbench.accuracy.validation.rows.reference import Row
-from kernbench.library_kernels import AttentionProblem, FlashKernel, flash_forward
+from kernbench.hardware import Machine, load_library
+from kernbench.library_kernels import (
+    AttentionProblem,
+    FlashKernel,
+    attention_kernels,
+    flash_launches,
+)
 
-_KERNELS = {
-    ("sm80", "sglang", "flash_attention", "attention_prefill"): FlashKernel(
-        name="sglang_flash2_prefill", block_m=128, block_n=64, resident=2, packs_groups=False
-    ),
-}
-"""By architecture, stack, its kernel and the operation."""
+_FP8 = "float8_e4m3fn"
+_MOST_GROUP_OF_XQA = 32
+"""TensorRT-LLM's decode kernel for groups takes so many heads that share keys."""
 
 
 class AttentionPredictor(LibraryPredictor):
@@ -25,25 +32,80 @@ class AttentionPredictor(LibraryPredictor):
         """Return what a row measured.
 
         Raises:
-            NotModeledError: No kernel is described for the stack and the architecture.
+            NotModeledError: No kernel is described for the stack and the architecture, or the
+                source marks the row as one that no device can give.
         """
         machine = self.machines.machine_of(row.device)
-        stack, kernel = row.fields.get("framework", ""), row.fields.get("kernel", "")
-        found = _KERNELS.get((machine.spec.kernel_library or "", stack, kernel, row.op))
-        if found is None:
-            raise NotModeledError(f"no kernel for {row.op} of {stack} {kernel} on {machine.name}")
-        problem = AttentionProblem(
-            batch=row.integer("batch"),
-            q_len=row.integer("q_len"),
-            kv_len=row.integer("kv_len"),
-            heads=row.integer("heads"),
-            kv_heads=row.integer("kv_heads"),
-            head_dim=row.integer("head_dim"),
-            causal=row.fields.get("causal") == "yes",
-            window=_window(row),
-        )
-        return MeasuredKernels(kernels=(flash_forward(problem, found),), machine=machine)
+        problem = _problem(row)
+        _refuse_impossible(row, problem, machine)
+        kernel = _kernel(row, problem, machine)
+        launches = flash_launches(problem, kernel, machine.sip.num_pes)
+        return MeasuredKernels(kernels=launches, machine=machine)
 
 
-def _window(row: Row) -> int:
-    return 0 if row.fields.get("window", "0") in ("", "0") else row.integer("window")
+def _problem(row: Row) -> AttentionProblem:
+    fp8 = row.fields.get("attn_dtype") == "fp8"
+    return AttentionProblem(
+        batch=row.integer("batch"),
+        q_len=row.integer("q_len"),
+        kv_len=row.integer("kv_len"),
+        heads=row.integer("heads"),
+        kv_heads=row.integer("kv_heads"),
+        head_dim=row.integer("head_dim"),
+        causal=row.fields.get("causal") == "yes",
+        window=0 if row.fields.get("window", "0") in ("", "0") else row.integer("window"),
+        dtype=_FP8 if fp8 else "bfloat16",
+        q_bytes=1 if fp8 else 2,
+        kv_bytes=1 if row.fields.get("kv_dtype") == "fp8" else 2,
+    )
+
+
+def _refuse_impossible(row: Row, problem: AttentionProblem, machine: Machine) -> None:
+    note = row.fields.get("note", "")
+    if note.startswith("suspect"):
+        raise NotModeledError(f"the source marks the row: {note}")
+    cache_spec = machine.sip.cache
+    keys = problem.batch * problem.kv_heads * problem.seen_keys
+    kv_bytes = 2 * keys * problem.head_dim * problem.kv_bytes
+    if note.startswith("cache-resident") and cache_spec is not None:
+        capacity = float(cache_spec.capacity_mib) * 2**20
+        if kv_bytes > 2 * capacity:
+            raise NotModeledError(
+                "the source marks keys and values as faster than DRAM, but no cache holds them"
+            )
+
+
+def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKernel:
+    """Return the kernel of a row; that of its head size where one has constants of its own."""
+    architecture = machine.spec.kernel_library or ""
+    stack, kernel = row.fields.get("framework", ""), row.fields.get("kernel", "")
+    op = row.op.removeprefix("attention_")
+    known = attention_kernels(architecture)
+    for variant in _variants(stack, op, problem):
+        name = f"{stack}_{kernel}_{op}{variant}"
+        if name in known:
+            own = f"{name}_d{problem.head_dim}"
+            if own in _constants_of(architecture):
+                return replace(known[name], name=own, family=name)
+            return known[name]
+    raise NotModeledError(f"no kernel for {row.op} of {stack} {kernel} on {machine.name}")
+
+
+def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
+    """Yield what the names of kernels end with, the nearest first."""
+    q = "_fp8q" if problem.q_bytes == 1 else ""
+    kv = "_fp8kv" if problem.kv_bytes == 1 else ""
+    single = ""
+    if stack == "trtllm" and op == "decode":
+        grouped = 1 < problem.group <= _MOST_GROUP_OF_XQA
+        single = "_xqa" if grouped else "_mmha"
+    window = "_window" if problem.window else ""
+    dtypes = (q + kv, kv)
+    yield from dict.fromkeys(f"{each}{single}{end}" for each in dtypes for end in (window, ""))
+    yield "_any"
+    yield from dict.fromkeys((single, ""))
+
+
+@cache
+def _constants_of(architecture: str) -> frozenset[str]:
+    return frozenset(load_library(architecture).names())

@@ -1,0 +1,35 @@
+"""Which structure each attention kernel has: a file per GPU architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from kernbench.library_kernels.attention import FlashKernel
+from kernbench.library_kernels.attention_splits import Splits
+
+
+@cache
+def attention_kernels(architecture: str) -> Mapping[str, FlashKernel]:
+    """Return the kernels of an architecture by name; none where nobody described any.
+
+    >>> attention_kernels("sm80")["sglang_flash_attention_prefill"].block_m
+    128
+    """
+    folder: Any = resources.files("kernbench.library_kernels") / "attention_kernels"
+    file = folder / f"{architecture}.yaml"
+    if not file.is_file():
+        return MappingProxyType({})
+    described: dict[str, dict[str, Any]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return MappingProxyType({name: _kernel(name, each) for name, each in described.items()})
+
+
+def _kernel(name: str, described: Mapping[str, Any]) -> FlashKernel:
+    given = dict(described)
+    splits = Splits(given.pop("splits", Splits.NONE))
+    return FlashKernel(name=name, splits=splits, **given)

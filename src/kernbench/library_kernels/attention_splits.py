@@ -1,0 +1,92 @@
+"""How many programs share the keys of a tile (split KV), as kernels choose it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+_FULL = 0.8
+"""Kernels do not split when tiles fill this share of the PEs."""
+_GOOD = 0.85
+"""Of the best share of busy PEs, that is good enough for fewer splits."""
+_MOST = 128
+_FEW_BLOCKS = 4
+_MARGIN = 1.1
+
+
+class Splits(StrEnum):
+    """Rules for the number of splits."""
+
+    NONE = "none"
+    EFFICIENT = "efficient"
+    """The fewest whose rounds of PEs are nearly as full as those of the best."""
+    SINGLE_QUERY = "single_query"
+    """As ``efficient`` for two programs on a PE, where a single query sees the keys of a group."""
+    DYNAMIC = "dynamic"
+    """Whether to split as if there were one sequence, and how often by all blocks of all."""
+    FILL = "fill"
+    """As many as there are free PEs for."""
+    FILL_PAIRS = "fill_pairs"
+    """As many as there are free PEs for, two blocks of keys each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A choice."""
+
+    splits: int
+    combined: bool
+    """Whether the kernel that leaves partial results runs, be it with one split."""
+
+
+def num_splits(
+    rule: Splits, counts: Mapping[int, int], num_pes: int, slots_per_pe: int, tiles_of_one: int
+) -> Chosen:
+    """Return the splits of a launch.
+
+    ``counts`` says how many tiles go over how many blocks of keys, ``tiles_of_one`` how many tiles
+    a single sequence has.
+
+    Source: the heuristics of FlashAttention 2 and 3 (``num_splits_heuristic`` in
+    ``flash_api.cpp`` and ``heuristics.h``; ``flash_prepare_scheduler.cu`` for ``dynamic``).
+    """
+    tiles, blocks = sum(counts.values()), max(counts)
+    slots = num_pes * slots_per_pe
+    if rule is Splits.NONE or blocks <= 1:
+        return Chosen(1, combined=False)
+    if rule is Splits.DYNAMIC:
+        return _dynamic(counts, blocks, num_pes, tiles_of_one)
+    if rule is Splits.FILL:
+        found = min(blocks, slots // tiles)
+    elif rule is Splits.FILL_PAIRS:
+        found = min(blocks // 2, slots // tiles)
+    elif rule is Splits.SINGLE_QUERY:
+        found = efficient_splits(tiles, 2 * num_pes, blocks)
+    else:
+        found = efficient_splits(tiles, slots, blocks) if blocks > _FEW_BLOCKS else 1
+    return Chosen(max(found, 1), combined=found > 1)
+
+
+def efficient_splits(tiles: int, slots: int, blocks: int) -> int:
+    """Return the fewest splits whose last round of slots is nearly as full as the best's."""
+    if tiles >= _FULL * slots:
+        return 1
+    found: dict[int, float] = {}
+    for splits in range(1, min(_MOST, slots, blocks) + 1):
+        if splits > 1 and -(-blocks // splits) == -(-blocks // (splits - 1)):
+            continue  # no shorter than with one split less
+        rounds = tiles * splits / slots
+        found[splits] = rounds / math.ceil(rounds)
+    best = max(found.values())
+    return next(splits for splits, share in found.items() if share >= _GOOD * best)
+
+
+def _dynamic(counts: Mapping[int, int], blocks: int, num_pes: int, tiles_of_one: int) -> Chosen:
+    most = efficient_splits(tiles_of_one, num_pes, blocks) if blocks > _FEW_BLOCKS else 1
+    if most == 1:
+        return Chosen(1, combined=False)
+    all_blocks = sum(each * count for each, count in counts.items())
+    per_pe = math.ceil(all_blocks * _MARGIN / num_pes)
+    return Chosen(max(1, min(most, math.ceil(blocks / per_pe))), combined=True)

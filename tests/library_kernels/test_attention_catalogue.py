@@ -1,0 +1,33 @@
+"""Structures and constants of attention kernels belong together."""
+
+import re
+
+import pytest
+
+from kernbench.hardware import known_libraries, load_library
+from kernbench.library_kernels import AttentionProblem, attention_kernels, flash_launches
+
+
+@pytest.mark.adr("0129-D1")
+@pytest.mark.adr("0129-D4")
+@pytest.mark.parametrize("architecture", known_libraries())
+def test_each_structure_has_constants_and_each_constant_a_structure(architecture: str) -> None:
+    problems = [
+        AttentionProblem(
+            batch=batch, q_len=q_len, kv_len=8192, heads=8, kv_heads=kv_heads, head_dim=64
+        )
+        for batch, q_len, kv_heads in ((1, 1, 2), (1, 512, 2), (1, 1, 8))
+    ]
+    library = load_library(architecture)
+    described = attention_kernels(architecture)
+    for kernel in described.values():
+        for problem in problems:
+            for launch in flash_launches(problem, kernel, num_pes=132):
+                library.constants(launch.name)
+    for name in library.families["attention"].kernels:
+        family = re.sub(r"_(append|combine|copy|d\d+)$", "", name)
+        assert family in described, name
+
+
+def test_an_architecture_that_nobody_described_has_none() -> None:
+    assert not attention_kernels("sm00")
