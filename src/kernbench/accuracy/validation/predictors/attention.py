@@ -102,7 +102,7 @@ def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
     window = "_window" if problem.window else ""
     dtypes = (q + kv, kv)
     yield from dict.fromkeys(f"{each}{single}{end}" for each in dtypes for end in (window, ""))
-    yield "_any"
+    yield f"_any{single}"
     yield from dict.fromkeys((single, ""))
 
 
