@@ -104,7 +104,7 @@ def test_a_failing_bench_has_its_own_status_and_no_traceback(
         (["bench.py", "--ranks", "99"], "99 ranks"),
         (["bench.py", "--ranks", "two"], "--ranks"),
         (["bench.py", "--machine", ""], "unknown machine ''"),
-        (["bench.py", "--machine", "H100"], "did you mean h100-sxm"),
+        (["bench.py", "--machine", "H100"], "did you mean h100-pcie or h100-sxm"),
         (["bench.py", "--json", "."], "is a folder"),
         (["bench.py", "--json", ""], "--json has an empty name"),
         (["bench.py", "--json", "bench.py"], "--json bench.py is "),

@@ -38,7 +38,7 @@ def test_a_poll_for_who_never_comes_ends_at_the_timeout(seconds: int | None) -> 
         run(body, **options)
     for error in caught.value.exceptions:
         assert isinstance(error, CollectiveTimeoutError)
-        assert f"timeout of {seconds or 600} s, without rank 0" in str(error)
+        assert f"timed out after {seconds or 600} s, without rank 0" in str(error)
         assert "rank 0  finished" in str(error)
         assert "test_timeouts.py:" in str(error)
 

@@ -1,0 +1,119 @@
+"""flex_attention on a device, compared with attention written out on the host.
+
+python flex_attention.py CASE [ARGUMENTS]
+"""
+
+import sys
+
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+BATCH, HEADS, LENGTH, SIZE = 2, 4, 96, 16
+
+
+def compared(is_masked: str, num_kv_heads: str) -> None:
+    masked, kv_heads = is_masked == "masked", int(num_kv_heads)
+    torch.manual_seed(0)
+    shapes = [(BATCH, heads, LENGTH, SIZE) for heads in (HEADS, kv_heads, kv_heads)]
+    host = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    device = [each.detach().cuda().requires_grad_() for each in host]
+    bias = torch.randn(HEADS, requires_grad=True)
+    my_bias = bias.detach().cuda().requires_grad_()
+    # Not a leaf.
+    doubled = my_bias * 2
+
+    def score_mod(
+        score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        return score + doubled[h] * (q - k)
+
+    def mask_mod(
+        b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        return (q >= k) & (q - k < 24)
+
+    block_mask = create_block_mask(
+        mask_mod, None, None, LENGTH, LENGTH, device="cuda", BLOCK_SIZE=32
+    )
+    attention = torch.compile(flex_attention) if masked else flex_attention
+    out, lse = attention(
+        *device,
+        score_mod=score_mod,
+        block_mask=block_mask if masked else None,
+        enable_gqa=kv_heads != HEADS,
+        return_lse=True,
+    )
+    (out * out + lse[..., None]).sum().backward()
+
+    q, k, v = host
+    k, v = (each.repeat_interleave(HEADS // kv_heads, 1) for each in (k, v))
+    place = torch.arange(LENGTH)
+    distance = place[:, None] - place
+    scores = q @ k.mT * SIZE**-0.5 + 2 * bias[:, None, None] * distance
+    if masked:
+        scores = scores.masked_fill((distance < 0) | (distance >= 24), float("-inf"))
+    expected = scores.softmax(-1) @ v
+    (expected * expected + scores.logsumexp(-1)[..., None]).sum().backward()
+
+    assert all(each.is_cuda for each in (out, lse, device[0].grad))
+    found = [out, lse, my_bias.grad, *(each.grad for each in device)]
+    wanted = [expected, scores.logsumexp(-1), bias.grad, *(each.grad for each in host)]
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=2e-4, atol=2e-4)
+
+
+def long(mask: str) -> None:
+    def all_keys(
+        b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
+        return q >= 0
+
+    def window(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (q >= k) & (q - k < 128)
+
+    q, k, v = (torch.randn(1, 8, 1024, 64, device="cuda", dtype=torch.float16) for _ in "qkv")
+    chosen = {"all_keys": all_keys, "window": window}[mask]
+    blocks = create_block_mask(chosen, None, None, 1024, 1024, device="cuda")
+    flex_attention(q, k, v, block_mask=blocks)
+    torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def on_the_host() -> None:
+    q = torch.randn(1, 2, 128, 16)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    torch.testing.assert_close(flex_attention(q, q, q), expected, rtol=1e-4, atol=1e-4)
+
+
+def in_a_graph() -> None:
+    bias = torch.randn(4, device="cuda", requires_grad=True)
+    given = [torch.randn(1, 4, 64, 16, device="cuda", requires_grad=True) for _ in "qkv"]
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 64, 64, device="cuda")
+
+    def step(operands: list[torch.Tensor], bias: torch.Tensor) -> torch.Tensor:
+        def score_mod(
+            score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+        ) -> torch.Tensor:
+            return score + bias[h] * (q - k)
+
+        q, k, v = operands
+        out = flex_attention(q, k, v, score_mod, block_mask=mask)
+        out.square().sum().backward()
+        return out
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step(given, bias)
+    for _ in range(2):
+        with torch.no_grad():
+            for each in (*given, bias):
+                each.copy_(torch.randn_like(each))
+        graph.replay()
+        eager = [each.detach().clone().requires_grad_() for each in (*given, bias)]
+        assert torch.equal(step(eager[:3], eager[3]), out)
+        for mine, theirs in zip((*given, bias), eager, strict=True):
+            assert torch.equal(mine.grad, theirs.grad)
+            assert theirs.grad.abs().sum() > 0
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,1 @@
+"""A stand-in for a library whose classes remember their process."""
