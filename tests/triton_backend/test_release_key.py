@@ -31,13 +31,11 @@ class Triton:
         return f"3.9-{self.asked}"
 
 
-@pytest.mark.adr("0083-D3")
 def test_the_same_files_are_looked_at_once(tmp_path: Path, empty_cache: Path) -> None:
     root, own = installation(tmp_path), Triton()
     assert {remembered(root, "3.9", own.key) for _ in range(3)} == {"3.9-1"}
 
 
-@pytest.mark.adr("0083-D3")
 @pytest.mark.parametrize("changed", ["text of the same length", "time", "another file", "gone"])
 def test_a_change_is_seen(tmp_path: Path, empty_cache: Path, changed: str) -> None:
     root, own = installation(tmp_path), Triton()
@@ -56,7 +54,6 @@ def test_a_change_is_seen(tmp_path: Path, empty_cache: Path, changed: str) -> No
     assert remembered(root, "3.9", own.key) == "3.9-2"
 
 
-@pytest.mark.adr("0083-D3")
 @pytest.mark.parametrize("damage", ["", "4.0-1", b"\xff\xfe"])
 def test_a_file_that_is_damaged_is_as_good_as_none(
     tmp_path: Path, empty_cache: Path, damage: str | bytes
@@ -68,7 +65,6 @@ def test_a_file_that_is_damaged_is_as_good_as_none(
     assert remembered(root, "3.9", own.key) == "3.9-2"
 
 
-@pytest.mark.adr("0083-D3")
 def test_a_folder_that_cannot_be_written_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +73,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     assert remembered(installation(tmp_path), "3.9", Triton().key) == "3.9-1"
 
 
-@pytest.mark.adr("0083-D3")
 def test_inside_a_run_triton_has_its_own_key_from_disk() -> None:
     before = triton_cache.triton_key
     with activate(RecordingLauncher()):

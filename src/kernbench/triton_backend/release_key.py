@@ -1,4 +1,4 @@
-"""The hash that Triton takes of its own files, kept on disk (ADR-0083).
+"""The hash that Triton takes of its own files, kept on disk.
 
 Triton puts it into the key of every compiled kernel. Its library has half a gigabyte, and reading
 that takes longer than finding a kernel that an earlier process has compiled.

@@ -41,19 +41,16 @@ def test_a_rule_is_found_once_and_each_rank_has_its_own_mesh(
     assert sum(count for name, count in asked.items() if "foreach" in name) == 6
 
 
-@pytest.mark.adr("0083-D1")
 def test_ranks_of_different_meshes_have_one_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asked_by(monkeypatch, "other_operations", 4)
     assert asked["aten._softmax.default"] == asked["aten.view.default"] == 3
     assert asked["aten.mm.default"] == asked["aten.t.default"] == 3
 
 
-@pytest.mark.adr("0083-D1")
 def test_ranks_with_unequal_shards_ask_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked_by(monkeypatch, "unequal_shards", 2)["aten.view.default"] == 2
 
 
-@pytest.mark.adr("0083-D1")
 def test_a_rule_that_is_registered_anew_is_asked_again() -> None:
     op = torch.ops.aten.erf.default
     made: list[OutputSharding] = []

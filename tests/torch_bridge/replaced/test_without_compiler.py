@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-@pytest.mark.adr("0083-D2")
 @pytest.mark.parametrize("asks", [[], ["asks"]])
 def test_the_compiler_comes_when_it_is_asked_for_and_is_itself_after_the_run(
     asks: list[str],

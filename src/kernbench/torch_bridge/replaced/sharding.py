@@ -1,8 +1,11 @@
-"""DTensor's sharding rules, computed once for all ranks (ADR-0066, ADR-0083).
+"""DTensor's sharding rules, computed once for all ranks (ADR-0066).
 
 A real rank computes how an operation is sharded once, in milliseconds. Here all ranks would do that
 one after another; and for lists of all parameters PyTorch takes time that grows with the square of
-their number.
+their number. A rule that was found for one rank is another's with its own mesh in it. Each rank
+asks for itself where the answer may be its own: placements that keep data of a rank, and shapes of
+shards that are not all equal. A rule that a program registers anew is asked again; one that is to
+differ between ranks with equal shards is one rank's rule on all, for which PyTorch asks nowhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """PyTorch's compiler, which is not imported before a program really needs it.
 
-PyTorch's optimizers, FSDP and reference operations only call it in order not to be compiled
-(ADR-0083). For that they would import it, which takes half as long as ``import torch``, and wrap
-each call; here nothing is compiled.
+PyTorch's optimizers, FSDP and reference operations only call it in order not to be compiled. For
+that they would import it, which takes half as long as ``import torch``, and wrap each call; here
+nothing is compiled. What stands in its place says so, gives the settings, and imports the compiler
+for whatever else it is asked. It leaves with the run.
 """
 
 from __future__ import annotations
