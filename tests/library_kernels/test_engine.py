@@ -1,5 +1,6 @@
 """The engine of library kernels against closed forms."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -106,3 +107,20 @@ def test_makespan_lies_between_its_bounds(jobs: list[tuple[int, float]], slots: 
 @given(st.integers(1, 500), st.integers(1, 64), st.floats(0.1, 50.0))
 def test_equal_tiles_end_in_whole_rounds(count: int, slots: int, length: float) -> None:
     assert makespan([(count, length)], slots) == pytest.approx(-(-count // slots) * length)
+
+
+@pytest.mark.adr("0132-D2")
+def test_a_kernel_that_overlaps_less_takes_the_norm_of_its_parts() -> None:
+    times = {}
+    for power in (1.0, 3.0, math.inf):
+        kernel = LibraryKernel(
+            name="test", tiles=products(108, 1000).tiles, hbm_read_bytes=2039e6, overlap=power
+        )
+        times[power] = time_kernel(kernel, sip(), PLAIN)
+    found = times[3.0]
+    parts = (found.tiles_us, found.cache_us, found.hbm_us)
+    busy = {power: each.total_us - each.start_us for power, each in times.items()}
+    stretch = busy[math.inf] / max(parts)
+    assert busy[1.0] == pytest.approx(sum(parts) * stretch, rel=0.1)
+    assert busy[3.0] == pytest.approx(sum(each**3 for each in parts) ** (1 / 3) * stretch, rel=0.1)
+    assert busy[1.0] > busy[3.0] > busy[math.inf]

@@ -9,14 +9,24 @@ from kernbench.library_kernels.attention import (
 from kernbench.library_kernels.attention_catalogue import attention_kernels
 from kernbench.library_kernels.attention_splits import Splits, efficient_splits
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
+from kernbench.library_kernels.gemm import (
+    GemmKernel,
+    GemmProblem,
+    LibraryTile,
+    product_choices,
+    quantize_rows,
+)
 from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 __all__ = [
     "AttentionProblem",
     "FlashKernel",
+    "GemmKernel",
+    "GemmProblem",
     "KernelTime",
     "LibraryKernel",
+    "LibraryTile",
     "Splits",
     "Tiles",
     "Trip",
@@ -26,6 +36,8 @@ __all__ = [
     "flash_launches",
     "kept_share",
     "makespan",
+    "product_choices",
+    "quantize_rows",
     "stream",
     "time_kernel",
 ]

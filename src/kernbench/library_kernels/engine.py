@@ -5,7 +5,8 @@ engine, vector engine, latency, one after another) and at least what the busiest
 needs for all resident tiles: with one tile nothing overlaps, with enough of them the busiest unit
 decides. Tiles go to the PE that is free first, the longest first; of a kernel that starts them in
 another order, a long one is the last and ends alone. Meanwhile the cache and HBM move the kernel's
-bytes; the slowest of the three decides.
+bytes; the slowest of the three decides, or, where a kernel says that they overlap less than
+perfectly, somewhat more than it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def time_kernel(
     hbm_us = missed * kernel.hbm_bytes / _hbm_bytes_per_us(kernel, sip, constants)
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
-    busy_us = max(tiles_us, cache_us, hbm_us)
+    busy_us = _together_us((tiles_us, cache_us, hbm_us), kernel.overlap)
     busy_us *= _stretch(tensor_us, busy_us, sip)
     return KernelTime(
         total_us=start_us + busy_us,
@@ -119,6 +120,15 @@ def kept_share(num_bytes: float, sip: SipSpec) -> float:
         return 0.0
     kept = float(sip.cache.capacity_mib) * 2**20 * float(sip.cache.retained_share)
     return min(1.0, max(0.0, 2 - num_bytes / kept))
+
+
+def _together_us(times_us: tuple[float, ...], overlap: float) -> float:
+    """Return how long parts take that overlap so well: the norm of that power."""
+    longest = max(times_us)
+    if math.isinf(overlap) or not longest:
+        return longest
+    shares: float = sum((each / longest) ** overlap for each in times_us)
+    return float(longest * shares ** (1 / overlap))
 
 
 def _trip_us(trip: Trip, sip: SipSpec, constants: KernelConstants) -> tuple[float, float]:

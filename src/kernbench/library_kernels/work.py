@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -50,6 +51,10 @@ class LibraryKernel:
     not move."""
     longest_first: bool = True
     """Whether tiles with many trips start first; else the last tile that starts may be one."""
+    overlap: float = math.inf
+    """How well the tiles, the cache and HBM work beside each other: the power of the norm of their
+    times that the kernel takes. The slowest alone decides when infinite, all one after another
+    at 1."""
 
     @property
     def num_tiles(self) -> int:

@@ -108,7 +108,7 @@ def fit_kernels(
         )
     ]
     kept, apart = parts
-    used = {kernel.name for each in kept.measured for kernel in each.kernels}
+    used = {name for each in kept.measured for name in each.names}
     keys = [
         (name, key) for name in named if name in used for key in _given(library.constants(name))
     ]
@@ -172,7 +172,7 @@ def _measured(
         except KernbenchError:
             continue
         if each.machine.spec.kernel_library == architecture and any(
-            kernel.name in named for kernel in each.kernels
+            name in named for name in each.names
         ):
             found.append((row, each))
     return found
@@ -214,7 +214,7 @@ def _with(
 def _sources(rows: _Rows, names: set[str]) -> dict[str, str]:
     found: dict[str, tuple[int, set[str]]] = {}
     for row, each in zip(rows.rows, rows.measured, strict=True):
-        for name in {kernel.name for kernel in each.kernels} & names:
+        for name in names.intersection(each.names):
             count, said = found.get(name, (0, set()))
             found[name] = (count + 1, said | {f"{row.source} {row.device}"})
     return {

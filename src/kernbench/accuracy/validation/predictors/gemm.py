@@ -1,4 +1,8 @@
-"""Predicts GEMM rows: kernbench's own Triton GEMM, with the fastest tile of a list."""
+"""Predicts GEMM rows: kernbench's own Triton GEMM, or the kernels of a vendor's library.
+
+Either takes the fastest tile of a list. The library answers rows that name a stack, rows in dtypes
+that Triton has not, and those of devices where it is nearer to what was measured.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kernbench.accuracy.validation.predictors.gemm_bounds import GemmBounds
+from kernbench.accuracy.validation.predictors.libraries.products import (
+    OPERANDS,
+    gemm_kernel,
+    kernel_name,
+    quantize_name,
+)
+from kernbench.accuracy.validation.predictors.library_rows import (
+    LibraryPredictor,
+    MeasuredKernels,
+    NotModeledError,
+)
 from kernbench.accuracy.validation.rows.devices import Machines
-from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness
+from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness, host_us
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.problem import Cached, Problem
 from kernbench.accuracy.validation.rows.reference import Row
@@ -16,8 +31,9 @@ from kernbench.accuracy.validation.rows.repeated import repeated_kernels
 from kernbench.commands import KernelTrace
 from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
-from kernbench.hardware import Machine, SipSpec
-from kernbench.kernel_time import Conditions, SharedCache, kernel_duration_ps
+from kernbench.hardware import Machine, SipSpec, load_library
+from kernbench.kernel_time import Conditions, SharedCache, kept_share, kernel_duration_ps
+from kernbench.library_kernels import GemmProblem, LibraryKernel, product_choices, quantize_rows
 from kernbench.ops import (
     GemmTile,
     KernelProbe,
@@ -32,6 +48,19 @@ from kernbench.triton_backend import activate
 
 DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3fn}
 
+_IN_LIBRARY = frozenset(
+    {
+        ("bf16", "sm89"),
+        ("fp32", "sm89"),
+        ("bf16", "sm100"),
+        ("bf16", "sm120"),
+        ("bf16", "gfx942"),
+        ("fp8", "gfx942"),
+        ("bf16", "gfx950"),
+    }
+)
+"""Dtypes and architectures that the Triton kernel could do, and the library does more exactly."""
+
 _MOST_TRACES = 32
 """Enough for all tiles of a problem, which rows of one shape on several devices share."""
 
@@ -44,21 +73,24 @@ class Timed:
     tile: GemmTile
 
 
-class GemmPredictor:
+class GemmPredictor(LibraryPredictor):
     """Predicts GEMM rows."""
 
     def __init__(self, machines: Machines) -> None:
-        self._machines = machines
+        super().__init__(machines)
         self._tuner = GemmTuner()
         self._met = lru_cache(maxsize=256)(_met)
 
     def predict(self, row: Row) -> Answer:
-        dtype = DTYPES.get(row.dtype)
+        """Return the modeled time of the product that the row measured."""
         if row.op != "gemm":
             return Answer(None, f"no kernel for op {row.op}")
+        machine = self.machines.machine_of(row.device)
+        if _in_library(row, machine):
+            return super().predict(row)
+        dtype = DTYPES.get(row.dtype)
         if dtype is None:
             return Answer(None, f"no Triton dtype for {row.dtype}")
-        machine = self._machines.machine_of(row.device)
         problem = Problem.of(row, dtype)
         harness = gemm_harness(row.source, machine.name)
         try:
@@ -68,6 +100,60 @@ class GemmPredictor:
         except MachineError as error:
             return Answer(None, str(error).split(";")[0])
         return Answer(harness.time_us(best.kernel_us), how=str(best.tile))
+
+    def measured(self, row: Row) -> MeasuredKernels:
+        """Return the launches of the vendor's library that a row measured.
+
+        Raises:
+            NotModeledError: The row is timed by the Triton kernel, or no kernel is described.
+        """
+        machine = self.machines.machine_of(row.device)
+        architecture, operands = machine.spec.kernel_library, OPERANDS.get(row.dtype)
+        if operands is None or architecture is None or not _in_library(row, machine):
+            raise NotModeledError(f"no library kernel for {row.dtype} on {machine.name}")
+        harness = gemm_harness(row.source, machine.name)
+        m, n, k = (row.integer(each) for each in ("m", "n", "k"))
+        batch = row.optional("batch") or 1
+        rotated = harness.weight_buffers * operands.weight_bytes * n * k
+        name = kernel_name(load_library(architecture), row.dtype, row.fields)
+        problem = GemmProblem(
+            m=m,
+            n=n,
+            k=k,
+            dtype=operands.dtype,
+            input_bytes=operands.input_bytes,
+            weight_bytes=operands.weight_bytes,
+            result_bytes=max(2.0, operands.input_bytes),
+            batch=batch,
+            cold_input=_cold(machine, harness, rotated + operands.input_bytes * m * k),
+            cold_weights=_cold(machine, harness, rotated),
+        )
+        kernels: tuple[LibraryKernel, ...] = ()
+        if operands.quantized:
+            cold = _cold(machine, harness, 2.0 * m * k)
+            kernels = (quantize_rows(quantize_name(name), m, k, operands.quantized, cold),)
+        return MeasuredKernels(
+            kernels=kernels,
+            choices=product_choices(problem, gemm_kernel(name, row.dtype, architecture)),
+            machine=machine,
+            extra_us=harness.fixed_us,
+            least_us=max(harness.host_us, host_us(row.fields, machine.name)),
+        )
+
+
+def _in_library(row: Row, machine: Machine) -> bool:
+    """Return whether the vendor's library answers a row rather than the Triton kernel."""
+    if "framework" in row.fields or row.dtype not in DTYPES:
+        return True
+    return (row.dtype, machine.spec.kernel_library) in _IN_LIBRARY
+
+
+def _cold(machine: Machine, harness: Harness, reused_bytes: float) -> float:
+    """Return the share of data that HBM brings when so many bytes come between its uses."""
+    cache = machine.sip.cache
+    if not harness.weight_buffers or cache is None:
+        return 1.0
+    return 1.0 - float(kept_share(int(reused_bytes), cache))
 
 
 def _met(machine: Machine, harness: Harness, repeated: float) -> Machine:

@@ -1,0 +1,1 @@
+"""What of vendors' libraries the rows of each category launch."""

@@ -1,0 +1,195 @@
+"""Which kernels of vendors' libraries a measured product launches.
+
+A serving stack reaches one of a few libraries: a BLAS with tiles of all sizes that cuts K where
+tiles are few, CUTLASS and DeepGEMM with their own lists that never cut it, AITER with kernels tuned
+per shape. The lists are by architecture; the constants are by stack, dtype and kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from itertools import product
+
+from kernbench.accuracy.validation.predictors.library_rows import NotModeledError
+from kernbench.hardware import KernelLibrary
+from kernbench.library_kernels import GemmKernel, LibraryTile
+
+
+class Maker(StrEnum):
+    """Whose tiles a kernel has."""
+
+    BLAS = "blas"
+    CUTLASS = "cutlass"
+    CUTLASS_SQUARE = "square tiles of cutlass"
+    DEEPGEMM = "deepgemm"
+    FP4 = "fp4"
+    ROCM = "rocm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """What a dtype of a row says of the operands."""
+
+    dtype: str
+    """That the matrix engine multiplies."""
+    input_bytes: float
+    weight_bytes: float
+    quantized: float = 0.0
+    """Bytes per element of the quantised input, where the row's kernels include that; else 0."""
+    simple_per_result: float = 0.0
+    simple_per_weight: float = 0.0
+
+
+_FP4_BYTES = 0.5 + 1 / 16
+"""Blocks of 16 share a scale of one byte."""
+_FP8, _FP4 = "float8_e4m3fn", "float4_e2m1fn"
+
+OPERANDS: dict[str, Operands] = {
+    "bfloat16": Operands(dtype="bfloat16", input_bytes=2, weight_bytes=2),
+    "bf16": Operands(dtype="bfloat16", input_bytes=2, weight_bytes=2),
+    "fp16": Operands(dtype="float16", input_bytes=2, weight_bytes=2),
+    "fp32": Operands(dtype="float32", input_bytes=4, weight_bytes=4),
+    "fp8": Operands(dtype=_FP8, input_bytes=1, weight_bytes=1, quantized=1),
+    "fp8_static": Operands(dtype=_FP8, input_bytes=1, weight_bytes=1, quantized=1),
+    "fp8_block": Operands(dtype=_FP8, input_bytes=1, weight_bytes=1, quantized=1),
+    "nvfp4": Operands(
+        dtype=_FP4, input_bytes=_FP4_BYTES, weight_bytes=_FP4_BYTES, quantized=_FP4_BYTES
+    ),
+    "int8_wo": Operands(dtype="bfloat16", input_bytes=2, weight_bytes=1, simple_per_weight=1),
+    "int4_wo": Operands(dtype="bfloat16", input_bytes=2, weight_bytes=0.5, simple_per_weight=1),
+    "sq": Operands(dtype="int8", input_bytes=1, weight_bytes=1),
+    "fp4": Operands(dtype=_FP4, input_bytes=0.5 + 1 / 32, weight_bytes=0.5 + 1 / 32),
+    "fp8 blockscale": Operands(dtype=_FP8, input_bytes=1, weight_bytes=1),
+    "int8/fp8 (a8w8) float8_e4m3fn": Operands(dtype=_FP8, input_bytes=1, weight_bytes=1),
+    "int8/fp8 (a8w8) int8": Operands(dtype="int8", input_bytes=1, weight_bytes=1),
+}
+"""By what files call it."""
+
+_ROCM_MAKERS = (
+    ("asm", r"_ZN5aiter|\basm\b"),
+    ("flydsl", r"flydsl"),
+    ("opus", r"opus"),
+    ("triton", r"triton"),
+    ("torch", r"torch"),
+    ("ck", ""),
+)
+"""What the name of an AITER kernel shows of its maker, the first that matches."""
+
+
+def kernel_name(library: KernelLibrary, dtype: str, fields: Mapping[str, str]) -> str:
+    """Return the name of the product's constants.
+
+    A stack's kernel that has no entry takes those of the stack's first one for the dtype.
+
+    Raises:
+        NotModeledError: The architecture has no products of the stack in that dtype.
+    """
+    if "framework" in fields:
+        stack = f"{fields['framework']}_{dtype}"
+        wanted = f"{stack}_{_label(fields.get('kernel', ''))}"
+    elif dtype in OPERANDS and "aiter" in fields["source"]:
+        stack = f"aiter_{_plain(dtype)}"
+        maker = next(name for name, shown in _ROCM_MAKERS if re.search(shown, fields["impl"]))
+        wanted = f"{stack}_{maker}"
+    else:
+        stack = wanted = f"blas_{dtype}"
+    found = [name for name in _products(library) if name == stack or name.startswith(f"{stack}_")]
+    if not found:
+        raise NotModeledError(f"{library.architecture} has no products of {stack}")
+    return wanted if wanted in found else min(found)
+
+
+def quantize_name(kernel: str) -> str:
+    """Return the name of the constants of the kernel that quantises a product's input."""
+    return f"quantize_for_{kernel}"
+
+
+def gemm_kernel(name: str, dtype: str, architecture: str) -> GemmKernel:
+    """Return the structure of a product's kernel."""
+    operands = OPERANDS[dtype]
+    return GemmKernel(
+        name=name,
+        tiles=_tiles(_maker(name, dtype, architecture), architecture),
+        sum_name="sum_of_parts",
+        simple_per_result=operands.simple_per_result,
+        simple_per_weight=operands.simple_per_weight,
+    )
+
+
+def _products(library: KernelLibrary) -> list[str]:
+    family = library.families.get("gemm")
+    return [] if family is None else sorted(family.kernels)
+
+
+def _label(kernel: str) -> str:
+    """Return what a stack calls its kernel, without the place in a network that ran it."""
+    return _plain(re.sub(r"^trt_flow_/|_L\d+/.*$", "", kernel))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+
+
+def _maker(name: str, dtype: str, architecture: str) -> Maker:
+    if architecture.startswith("gfx"):
+        return Maker.ROCM
+    if dtype == "nvfp4":
+        return Maker.FP4
+    if dtype == "fp8_block":
+        return Maker.DEEPGEMM
+    if dtype.startswith("fp8") and not name.startswith(("trtllm", "blas")):
+        # Of the stacks, only vLLM's own list has tiles for few rows on this architecture.
+        small = architecture != "sm120" or "cutlassfp8" in name
+        return Maker.CUTLASS if small else Maker.CUTLASS_SQUARE
+    return Maker.BLAS
+
+
+_SPLITS = (1, 2, 4, 8, 16)
+
+
+@cache
+def _tiles(maker: Maker, architecture: str) -> tuple[LibraryTile, ...]:
+    if architecture.startswith("gfx"):
+        return _grid((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), _SPLITS)
+    if architecture == "sm100":
+        return _blackwell(maker)
+    if architecture == "sm90":
+        return _hopper(maker)
+    if maker is Maker.BLAS:
+        return _grid((16, 32, 64, 128, 256), (64, 128, 256), _SPLITS)
+    if maker in (Maker.FP4, Maker.CUTLASS_SQUARE):
+        return _grid((128,), (128,))
+    return _grid((16, 32, 64, 128), (128, 256))
+
+
+def _blackwell(maker: Maker) -> tuple[LibraryTile, ...]:
+    widths = (16, 32, 64, 128, 192, 256)
+    pairs = tuple(LibraryTile(m=256, n=n, pes=2) for n in widths[2:])
+    if maker is Maker.FP4:
+        return _grid((128,), (128, 256)) + pairs
+    if maker is Maker.CUTLASS:
+        return _grid((128,), widths[1:]) + pairs
+    return _grid((64, 128), widths, _SPLITS if maker is Maker.BLAS else (1,)) + pairs
+
+
+def _hopper(maker: Maker) -> tuple[LibraryTile, ...]:
+    wide = (LibraryTile(m=256, n=128),)
+    if maker is Maker.DEEPGEMM:
+        return _grid((64, 128), tuple(range(16, 257, 16))) + wide
+    splits = _SPLITS if maker is Maker.BLAS else (1,)
+    return _grid((64, 128), (16, 32, 64, 128, 192, 256), splits) + wide
+
+
+def _grid(
+    heights: tuple[int, ...], widths: tuple[int, ...], splits: tuple[int, ...] = (1,)
+) -> tuple[LibraryTile, ...]:
+    """Return tiles of these heights and widths, but none whose results fill the registers."""
+    return tuple(
+        LibraryTile(m=m, n=n, splits=parts)
+        for m, n, parts in product(heights, widths, splits)
+        if m * n <= 256 * 256
+    )

@@ -1,0 +1,172 @@
+"""Products as vendors' libraries do them: tiles to choose from, cuts of K, quantised inputs.
+
+A tile keeps ``m`` x ``n`` results and goes over its part of K, so much at a time. A library has
+several tiles, and may cut K among several tiles whose partial results a second kernel adds up;
+which it takes is for the caller to find, as a tuned library does: the fastest of
+:func:`product_choices`.
+Two PEs that work on one tile (2-SM instructions of Blackwell) are two tiles that load the other
+operand once between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+
+_OVERLAP = 3.0
+"""Tiles start and end with loads and stores alone, so cache, HBM and arithmetic share time."""
+_PARTIAL_BYTES = 4
+_SUM_ELEMENTS = 1024
+"""Results that one tile of the kernel that adds up parts of K writes."""
+_QUANTIZE_RESIDENT = 8
+"""Blocks of 256 threads that share a PE."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmProblem:
+    """``C[m, n] = A[m, k] @ B[k, n]`` with operands that may be narrower than they multiply."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    """That the matrix engine multiplies: a key of its rates."""
+    input_bytes: float
+    """Of an element of A, with its share of the scales."""
+    weight_bytes: float
+    """Of an element of B, with its share of the scales."""
+    result_bytes: float = 2.0
+    batch: int = 1
+    cold_input: float = 1.0
+    """Share of A that comes from HBM; the rest is in the cache from the launch before."""
+    cold_weights: float = 1.0
+    """Share of B that comes from HBM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryTile:
+    """One tile of a library."""
+
+    m: int
+    n: int
+    k_bytes: int = 128
+    """Of the wider operand, per trip: what a swizzled row of shared memory holds."""
+    pes: int = 1
+    """That work on a tile together, each on its rows, and load B once between them."""
+    splits: int = 1
+    """Parts of K, each a tile of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmKernel:
+    """The structure of one library's products."""
+
+    name: str
+    tiles: Sequence[LibraryTile]
+    sum_name: str = ""
+    """Of the kernel that adds up parts of K."""
+    simple_per_result: float = 0.0
+    """Arithmetic of the vector engine per result and 128 of K: scales of blocks."""
+    simple_per_weight: float = 0.0
+    """The same per element of B: integers that become floating point."""
+
+
+def product_choices(
+    problem: GemmProblem, kernel: GemmKernel
+) -> tuple[tuple[LibraryKernel, ...], ...]:
+    """Return the launches of a product, for each tile that it can take.
+
+    A tile that cuts K into more parts than it has trips is none of them.
+    """
+    wider = max(problem.input_bytes, problem.weight_bytes)
+    found = []
+    for tile in kernel.tiles:
+        step = _k_of(tile, wider)
+        if tile.splits == 1 or tile.splits <= math.ceil(problem.k / step):
+            found.append(_launches(problem, kernel, tile, step))
+    return tuple(found)
+
+
+def quantize_rows(
+    name: str, rows: int, cols: int, written_bytes: float, cold: float = 1.0
+) -> LibraryKernel:
+    """Return the kernel that quantises an input of 16 bits, a block of threads per row.
+
+    ``written_bytes`` are of an element of the result, ``cold`` is the share of the input that comes
+    from HBM.
+    """
+    row = Trip(loaded_bytes=2.0 * cols)
+    return LibraryKernel(
+        name=name,
+        tiles=(Tiles(count=rows, trips=1, trip=row, stored_bytes=written_bytes * cols),),
+        resident=_QUANTIZE_RESIDENT,
+        hbm_read_bytes=2.0 * rows * cols * cold,
+        hbm_written_bytes=written_bytes * rows * cols * cold,
+        overlap=_OVERLAP,
+    )
+
+
+def _k_of(tile: LibraryTile, wider: float) -> int:
+    """Return how much of K one trip takes: whole bytes of the wider operand, scales apart."""
+    per_byte = 2 if wider < 1 else 1 / math.floor(wider)
+    return max(round(tile.k_bytes * per_byte), 16)
+
+
+def _launches(
+    problem: GemmProblem, kernel: GemmKernel, tile: LibraryTile, step: int
+) -> tuple[LibraryKernel, ...]:
+    rows, cols = tile.m // tile.pes, tile.n
+    count = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n)
+    trip = Trip(
+        flops=2.0 * rows * cols * step,
+        dtype=problem.dtype,
+        simple=kernel.simple_per_result * rows * cols * step / 128
+        + kernel.simple_per_weight * cols * step,
+        loaded_bytes=(rows * problem.input_bytes + cols / tile.pes * problem.weight_bytes) * step,
+    )
+    partial = tile.splits > 1
+    stored = _PARTIAL_BYTES if partial else problem.result_bytes
+    results = problem.batch * problem.m * problem.n
+    product = LibraryKernel(
+        name=kernel.name,
+        tiles=(
+            Tiles(
+                count=problem.batch * count * tile.pes * tile.splits,
+                trips=math.ceil(math.ceil(problem.k / step) / tile.splits),
+                trip=trip,
+                stored_bytes=stored * rows * cols,
+            ),
+        ),
+        hbm_read_bytes=problem.batch
+        * problem.k
+        * (
+            problem.m * problem.input_bytes * problem.cold_input
+            + problem.n * problem.weight_bytes * problem.cold_weights
+        ),
+        # Partial results are added up while the cache still has them.
+        hbm_written_bytes=0.0 if partial else results * problem.result_bytes,
+        overlap=_OVERLAP,
+    )
+    return (product, _sum_of_parts(problem, kernel, tile)) if partial else (product,)
+
+
+def _sum_of_parts(problem: GemmProblem, kernel: GemmKernel, tile: LibraryTile) -> LibraryKernel:
+    results = problem.batch * problem.m * problem.n
+    loaded = Trip(loaded_bytes=_PARTIAL_BYTES * tile.splits * _SUM_ELEMENTS)
+    return LibraryKernel(
+        name=kernel.sum_name,
+        tiles=(
+            Tiles(
+                count=math.ceil(results / _SUM_ELEMENTS),
+                trips=1,
+                trip=loaded,
+                stored_bytes=problem.result_bytes * _SUM_ELEMENTS,
+            ),
+        ),
+        resident=2,
+        hbm_written_bytes=results * problem.result_bytes,
+        overlap=_OVERLAP,
+    )

@@ -1,0 +1,102 @@
+"""Products of libraries: tiles, bytes and arithmetic against brute force."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.hardware import KernelConstants, load_machine
+from kernbench.library_kernels import (
+    GemmKernel,
+    GemmProblem,
+    LibraryKernel,
+    LibraryTile,
+    product_choices,
+    quantize_rows,
+    time_kernel,
+)
+
+SIZES = st.integers(1, 700)
+
+
+def problem(m: int, n: int, k: int, weight_bytes: float = 2.0) -> GemmProblem:
+    return GemmProblem(
+        m=m, n=n, k=k, dtype="bfloat16", input_bytes=2.0, weight_bytes=weight_bytes
+    )  # fmt: skip
+
+
+def only(asked: GemmProblem, tile: LibraryTile) -> tuple[LibraryKernel, ...]:
+    (found,) = product_choices(asked, GemmKernel(name="p", tiles=(tile,), sum_name="s"))
+    return found
+
+
+@given(SIZES, SIZES, SIZES, st.sampled_from([1, 2]))
+def test_tiles_cover_every_result_and_all_of_k(m: int, n: int, k: int, pes: int) -> None:
+    (kernel,) = only(problem(m, n, k), LibraryTile(m=128, n=64, pes=pes))
+    rows = len({row // 128 for row in range(m)})
+    cols = len({col // 64 for col in range(n)})
+    trips = len({each // 64 for each in range(k)})
+    assert kernel.num_tiles == rows * cols * pes
+    assert kernel.flops == 2.0 * (rows * 128) * (cols * 64) * (trips * 64)
+    assert kernel.hbm_bytes == 2.0 * (m * k + n * k + m * n)
+
+
+def test_two_pes_load_the_weights_of_their_tile_once() -> None:
+    asked = problem(256, 256, 64)
+    (alone,), (paired,) = (only(asked, LibraryTile(m=256, n=256, pes=pes)) for pes in (1, 2))
+    assert alone.port_bytes == paired.port_bytes
+    assert paired.tiles[0].trip.loaded_bytes == alone.tiles[0].trip.loaded_bytes / 2
+
+
+@pytest.mark.adr("0132-D1")
+@given(SIZES, SIZES, st.integers(1, 3000), st.sampled_from([2, 4, 8]))
+def test_parts_of_k_do_all_its_work_and_are_added_up(m: int, n: int, k: int, parts: int) -> None:
+    kernel = GemmKernel(name="p", tiles=(LibraryTile(m=64, n=64, splits=parts),), sum_name="s")
+    choices = product_choices(problem(m, n, k), kernel)
+    trips = math.ceil(k / 64)
+    assert len(choices) == (parts <= trips)
+    for product, adding in choices:
+        assert product.tiles[0].trips * parts >= trips
+        assert product.num_tiles % parts == 0
+        assert adding.name == "s"
+        assert adding.hbm_written_bytes == 2.0 * m * n
+
+
+def test_narrow_weights_are_loaded_narrow_and_converted() -> None:
+    tile = LibraryTile(m=64, n=128)
+    kernel = GemmKernel(name="p", tiles=(tile,), simple_per_weight=1.0)
+    ((wide,),) = product_choices(problem(64, 128, 640), GemmKernel(name="p", tiles=(tile,)))
+    ((narrow,),) = product_choices(problem(64, 128, 640, weight_bytes=0.5), kernel)
+    assert wide.hbm_bytes - narrow.hbm_bytes == 1.5 * 128 * 640
+    assert narrow.tiles[0].trip.simple * narrow.tiles[0].trips == 128 * 640
+
+
+def test_fp4_takes_twice_as_much_of_k_in_a_trip_as_fp8() -> None:
+    fp8, fp4 = (
+        only(
+            GemmProblem(
+                m=128, n=128, k=1024, dtype="float8_e4m3fn", input_bytes=size, weight_bytes=size
+            ),
+            LibraryTile(m=128, n=128),
+        )[0]
+        for size in (1.0, 0.5625)
+    )
+    assert (fp8.tiles[0].trips, fp4.tiles[0].trips) == (8, 4)
+
+
+@given(SIZES, SIZES)
+def test_quantising_reads_two_bytes_and_writes_what_it_is_told(rows: int, cols: int) -> None:
+    kernel = quantize_rows("q", rows, cols, 1.0)
+    assert kernel.hbm_bytes == 3.0 * rows * cols
+    assert kernel.port_bytes == 3.0 * rows * cols
+    assert quantize_rows("q", rows, cols, 1.0, cold=0.0).hbm_bytes == 0.0
+
+
+@given(SIZES, SIZES, st.integers(1, 3000))
+def test_a_product_never_beats_its_arithmetic(m: int, n: int, k: int) -> None:
+    sip = load_machine("b200").sip
+    (kernel,) = only(problem(m, n, k), LibraryTile(m=128, n=64))
+    found = time_kernel(kernel, sip, KernelConstants(source="assumed: a test"))
+    peak = sip.gemm_flops_per_clock("bfloat16") * sip.num_pes * float(sip.clock_ghz) * 1e3
+    assert found.total_us > 2.0 * m * n * k / peak
