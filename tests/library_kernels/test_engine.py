@@ -53,6 +53,14 @@ def test_resident_tiles_hide_latency_and_not_the_busiest_unit() -> None:
     assert busy == pytest.approx(20 * trip_us())
 
 
+def test_latency_behind_arithmetic_costs_nothing_where_loads_run_ahead() -> None:
+    trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16", pipelined=True)
+    kernel = LibraryKernel(name="test", tiles=(Tiles(count=108, trips=10, trip=trip),))
+    for waits_us, expected in ((trip_us() / 2, trip_us()), (3.0, 3.0)):
+        waits = KernelConstants.model_validate({"trip_ns": waits_us * 1e3, "source": "a test"})
+        assert time_kernel(kernel, sip(), waits).tiles_us == pytest.approx(10 * expected)
+
+
 @pytest.mark.adr("0128-D2")
 def test_memory_decides_where_it_is_slower_than_the_tiles() -> None:
     kernel = LibraryKernel(

@@ -140,8 +140,9 @@ class CacheSpec(Spec):
 class SustainedSpec(Spec):
     """What the clock loses to heat when the GEMM engines work hard for long."""
 
-    clock_loss: Share
-    """By how much a long kernel at full load is slower than its first moments suggest."""
+    clock_loss: Positive
+    """By how much a long kernel at full load is slower than its first moments suggest: 2 is three
+    times as long, as on a board with a low power cap."""
     full_load: Share
     """GEMM utilization from which on the whole loss is paid; below, the loss is in proportion."""
     half_time_us: Positive

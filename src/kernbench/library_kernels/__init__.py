@@ -8,6 +8,7 @@ from kernbench.library_kernels.attention import (
 )
 from kernbench.library_kernels.attention_catalogue import attention_kernels
 from kernbench.library_kernels.attention_splits import Splits, efficient_splits
+from kernbench.library_kernels.choice import KernelChoice, fastest
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
 from kernbench.library_kernels.gemm import (
     GemmKernel,
@@ -15,6 +16,12 @@ from kernbench.library_kernels.gemm import (
     LibraryTile,
     product_choices,
     quantize_rows,
+)
+from kernbench.library_kernels.products import (
+    Product,
+    family_of,
+    product_candidates,
+    product_kernels,
 )
 from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
@@ -24,19 +31,25 @@ __all__ = [
     "FlashKernel",
     "GemmKernel",
     "GemmProblem",
+    "KernelChoice",
     "KernelTime",
     "LibraryKernel",
     "LibraryTile",
+    "Product",
     "Splits",
     "Tiles",
     "Trip",
     "attention_kernels",
     "efficient_splits",
+    "family_of",
+    "fastest",
     "flash_forward",
     "flash_launches",
     "kept_share",
     "makespan",
+    "product_candidates",
     "product_choices",
+    "product_kernels",
     "quantize_rows",
     "stream",
     "time_kernel",

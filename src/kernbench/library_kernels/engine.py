@@ -149,7 +149,8 @@ def _step_us(
     matrix: float, vector: float, trip: Trip, sip: SipSpec, constants: KernelConstants, tiles: int
 ) -> float:
     port = trip.loaded_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
-    chain = matrix + vector + float(constants.trip_ns) / 1e3
+    latency = float(constants.trip_ns) / 1e3
+    chain = max(matrix + vector, latency) if trip.pipelined else matrix + vector + latency
     return max(tiles * max(matrix, vector, port), chain)
 
 

@@ -20,6 +20,8 @@ class Trip:
     """Other arithmetic; elements of the vector engine."""
     loaded_bytes: float = 0.0
     """Into the PE, from the cache or from HBM."""
+    pipelined: bool = False
+    """Whether loads run ahead: latency then adds nothing to the arithmetic that it is behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

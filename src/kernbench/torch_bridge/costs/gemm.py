@@ -1,4 +1,4 @@
-"""The time of matrix products: that of kernbench's own Triton kernel."""
+"""The time of matrix products: that of the vendor library, or of kernbench's own Triton kernel."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernbench.dtypes import float32
+from kernbench.hardware import load_library
+from kernbench.library_kernels import Product, family_of, product_kernels
 from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
+from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
     from kernbench.hardware import Machine
+    from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.products import Products, Sizes
 
@@ -48,16 +52,52 @@ class GemmCosts:
             if dtype.itemsize == 1:
                 # Raised at the program's call: not all machines multiply FP8.
                 sip.gemm_flops_per_clock(dtype.name)
-            traces = [
-                trace
-                for sizes in products
-                for trace in record_launches(
-                    _one(sizes, dtype, out_dtype, precision, sip.num_pes),
-                    self._machine,
-                )
-            ]
-            found = self._known[key] = timing_of_kernels(name, traces, self._machine, sip_id)
+            found = self._by_library(name, products, dtype, out_dtype, sip_id, precision)
+            if found is None:
+                traces = [
+                    trace
+                    for sizes in products
+                    for trace in record_launches(
+                        _one(sizes, dtype, out_dtype, precision, sip.num_pes),
+                        self._machine,
+                    )
+                ]
+                found = timing_of_kernels(name, traces, self._machine, sip_id)
+            self._known[key] = found
         return found
+
+    def _by_library(
+        self,
+        name: str,
+        products: Products,
+        dtype: DType,
+        out_dtype: DType,
+        sip_id: int,
+        precision: str,
+    ) -> OperationTiming | None:
+        """Return the time of the vendor library's kernels; None if the machine has none."""
+        architecture = self._machine.spec.kernel_library
+        if architecture is None or any(rows for _, _, _, _, *rows in products):
+            # Rows of patches are those of convolutions.
+            return None
+        sip, library = self._machine.sip_at(sip_id), load_library(architecture)
+        rates = sip.pe.gemm.flops_per_clock
+        multiplied = precision if dtype == float32 and precision in rates else dtype.name
+        if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
+            return None
+        kernels: list[LibraryKernel] = []
+        for batch, m, n, k in products:
+            product = Product(
+                batch=batch,
+                m=m,
+                n=n,
+                k=k,
+                dtype=multiplied,
+                itemsize=dtype.itemsize,
+                out_bytes=out_dtype.itemsize,
+            )
+            kernels += product_kernels(product, sip, library).kernels
+        return timing_of_library(name, kernels, sip, library)
 
 
 def _one(

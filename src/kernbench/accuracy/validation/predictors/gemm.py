@@ -33,7 +33,14 @@ from kernbench.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32
 from kernbench.errors import MachineError
 from kernbench.hardware import Machine, SipSpec, load_library
 from kernbench.kernel_time import Conditions, SharedCache, kept_share, kernel_duration_ps
-from kernbench.library_kernels import GemmProblem, LibraryKernel, product_choices, quantize_rows
+from kernbench.library_kernels import (
+    GemmProblem,
+    LibraryKernel,
+    Product,
+    product_candidates,
+    product_choices,
+    quantize_rows,
+)
 from kernbench.ops import (
     GemmTile,
     KernelProbe,
@@ -51,7 +58,6 @@ DTYPES = {"bf16": bfloat16, "fp16": float16, "fp32": float32, "fp8": float8_e4m3
 _IN_LIBRARY = frozenset(
     {
         ("bf16", "sm89"),
-        ("fp32", "sm89"),
         ("bf16", "sm100"),
         ("bf16", "sm120"),
         ("bf16", "gfx942"),
@@ -113,6 +119,15 @@ class GemmPredictor(LibraryPredictor):
             raise NotModeledError(f"no library kernel for {row.dtype} on {machine.name}")
         harness = gemm_harness(row.source, machine.name)
         m, n, k = (row.integer(each) for each in ("m", "n", "k"))
+        if row.dtype == "fp32":
+            product = Product(m=m, n=n, k=k, dtype="float32", itemsize=4, out_bytes=4)
+            return MeasuredKernels(
+                kernels=(),
+                choices=product_candidates(product, machine.sip),
+                machine=machine,
+                extra_us=harness.fixed_us,
+                least_us=harness.host_us,
+            )
         batch = row.optional("batch") or 1
         rotated = harness.weight_buffers * operands.weight_bytes * n * k
         name = kernel_name(load_library(architecture), row.dtype, row.fields)
@@ -145,7 +160,10 @@ def _in_library(row: Row, machine: Machine) -> bool:
     """Return whether the vendor's library answers a row rather than the Triton kernel."""
     if "framework" in row.fields or row.dtype not in DTYPES:
         return True
-    return (row.dtype, machine.spec.kernel_library) in _IN_LIBRARY
+    architecture = machine.spec.kernel_library
+    if row.dtype == "fp32" and architecture is not None:
+        return "blas_float32" in load_library(architecture).names()
+    return (row.dtype, architecture) in _IN_LIBRARY
 
 
 def _cold(machine: Machine, harness: Harness, reused_bytes: float) -> float:

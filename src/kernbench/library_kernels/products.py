@@ -1,0 +1,211 @@
+"""Matrix products as vendors' libraries do them: the fastest of a list of tiles, with split-K.
+
+A library has kernels for some tiles and takes the one that it expects to be fastest; here that is
+the one with the least modeled time. A long K with few tiles of C is split among programs, whose
+float32 parts a second kernel adds up. A product with one row or column needs no matrix engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernbench.library_kernels.choice import fastest
+from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+
+if TYPE_CHECKING:
+    from kernbench.hardware import KernelLibrary, SipSpec
+    from kernbench.library_kernels.choice import KernelChoice
+
+_PART_BYTES = 4
+_LEAST_PART = 256
+"""A part of a split K is at least this long."""
+_HELD = 0.5
+"""The share of the cache that an operand may take to be read from HBM once."""
+_COLUMNS = 8
+"""Of C, by a program of a product with one row."""
+_ROWS_AT_A_TIME = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """``C[b, m, n] = A[b, m, k] @ B[b, k, n]``."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "bfloat16"
+    """Of the multiplication: a key of ``sip.pe.gemm.flops_per_clock``."""
+    itemsize: int = 2
+    """Bytes of an element of A and B."""
+    out_bytes: int = 2
+    """Of an element of C."""
+    a_bytes: float | None = None
+    """Distinct bytes of A in all; its elements' when missing. Patches of an image overlap."""
+    a_cold: float = 1.0
+    """The share of A that no cache holds before."""
+    b_cold: float = 1.0
+
+    @property
+    def distinct(self) -> tuple[float, float, float]:
+        """Bytes of A, B and C."""
+        a = self.batch * self.m * self.k * self.itemsize if self.a_bytes is None else self.a_bytes
+        b = self.batch * self.k * self.n * self.itemsize
+        return a, b, self.batch * self.m * self.n * self.out_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """One kernel of a library."""
+
+    block_m: int
+    block_n: int
+    splits: tuple[int, ...] = (1,)
+
+
+_MATRIX_TILES = (
+    ProductTile(64, 32, (1, 8)),
+    ProductTile(64, 64, (1, 4, 8, 16)),
+    ProductTile(64, 128, (1, 6)),
+    ProductTile(128, 64, (1, 4)),
+    ProductTile(128, 128, (1, 3, 6)),
+    ProductTile(128, 256, (1, 2, 3)),
+    ProductTile(256, 128, (1, 2, 3)),
+)
+_WIDE_TILES = tuple(ProductTile(128, columns) for columns in (96, 160, 192, 224))
+_VECTOR_TILES = (
+    ProductTile(32, 32, (1, 4)),
+    ProductTile(64, 64, (1, 4, 8)),
+    ProductTile(32, 128),
+    ProductTile(128, 64, (1, 3)),
+    ProductTile(128, 128, (1, 3)),
+)
+_FAMILIES = {"float32": "float32", "tf32": "tf32", "float64": "float64"}
+
+
+def family_of(dtype: str) -> str:
+    """Return which kernels of the library multiply a dtype: those with equal structure."""
+    return _FAMILIES.get(dtype, "half")
+
+
+def product_kernels(
+    product: Product, sip: SipSpec, library: KernelLibrary, prefix: str = "blas"
+) -> KernelChoice:
+    """Return the launches of a product and their time.
+
+    ``prefix`` names the library: its kernels are ``blas_half``, ``blas_tf32``, ``blas_float32``.
+
+    Raises:
+        UnknownNameError: The architecture has no such kernels.
+        MachineError: The machine has no rate for the dtype.
+    """
+    return fastest(product_candidates(product, sip, prefix), sip, library)
+
+
+def product_candidates(
+    product: Product, sip: SipSpec, prefix: str = "blas"
+) -> tuple[tuple[LibraryKernel, ...], ...]:
+    """Return the launches of a product for each tile and number of parts of K."""
+    return tuple(_candidates(product, sip, f"{prefix}_{family_of(product.dtype)}"))
+
+
+def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[LibraryKernel, ...]]:
+    if min(product.m, product.n) == 1:
+        yield (_one_row(product),)
+    by_vector = product.dtype in ("float32", "float64")
+    depth = 8 if by_vector else max(128 // product.itemsize, 32)
+    tiles: tuple[ProductTile, ...] = _VECTOR_TILES if by_vector else _MATRIX_TILES
+    if not by_vector and sip.pe.gemm.native_m >= 64:
+        tiles += _WIDE_TILES
+    for tile in tiles:
+        for split in tile.splits:
+            if split == 1 or (product.batch == 1 and product.k >= split * _LEAST_PART):
+                yield _tiled(product, tile, split, depth, name, sip)
+
+
+def _tiled(
+    product: Product, tile: ProductTile, split: int, depth: int, name: str, sip: SipSpec
+) -> tuple[LibraryKernel, ...]:
+    m, n, size = tile.block_m, tile.block_n, product.itemsize
+    rows, columns = math.ceil(product.m / m), math.ceil(product.n / n)
+    trips = math.ceil(math.ceil(product.k / split) / depth)
+    out_bytes = _PART_BYTES if split > 1 else product.out_bytes
+    a, b, c = product.distinct
+    loads = min(m, product.m) + min(n, product.n)
+    trip = Trip(
+        flops=2.0 * m * n * depth,
+        dtype=product.dtype,
+        loaded_bytes=loads * depth * size,
+        pipelined=True,
+    )
+    stored = min(m, product.m) * min(n, product.n) * out_bytes
+    count = rows * columns * split * product.batch
+    a_read, b_read = _reads(product, tile, rows, columns, split, sip)
+    main = LibraryKernel(
+        name=name,
+        tiles=(Tiles(count=count, trips=trips, trip=trip, stored_bytes=stored),),
+        resident=max(1, min(8, 128 * 128 // (m * n))),
+        hbm_read_bytes=a * product.a_cold * a_read + b * product.b_cold * b_read,
+        hbm_written_bytes=c if split == 1 else 0.0,
+    )
+    return (main,) if split == 1 else (main, _sum_parts(product, split, name, sip))
+
+
+def _reads(
+    product: Product, tile: ProductTile, rows: int, columns: int, split: int, sip: SipSpec
+) -> tuple[float, float]:
+    """Return how often A and B are read from HBM, with programs in groups as square as can be."""
+    a, b = (each / product.batch for each in product.distinct[:2])
+    held = 0.0 if sip.cache is None else float(sip.cache.capacity_mib) * 2**20 * _HELD
+    at_once = max(min(rows * columns, sip.num_pes // split), 1)
+    high = min(max(round(math.sqrt(at_once * tile.block_n / tile.block_m)), 1), rows)
+    groups = math.ceil(rows / high)
+    b_reads = 1 if b <= held else groups
+    of_group = high * tile.block_m * product.k * product.itemsize
+    if a + b <= held or of_group <= held:
+        return 1.0, b_reads
+    return max(1.0, rows * columns / at_once / groups), b_reads
+
+
+def _sum_parts(product: Product, split: int, name: str, sip: SipSpec) -> LibraryKernel:
+    """Return the kernel that adds up the parts of C, which come from the cache if they fit."""
+    size = product.m * product.n
+    read = float(_PART_BYTES * split * size)
+    held = 0.0 if sip.cache is None else float(sip.cache.capacity_mib) * 2**20 * _HELD
+    block = 1024
+    trip = Trip(simple=block, loaded_bytes=_PART_BYTES * block)
+    count = math.ceil(size / block)
+    tiles = Tiles(count=count, trips=split, trip=trip, stored_bytes=product.out_bytes * block)
+    return LibraryKernel(
+        name=f"{name.partition('_')[0]}_sum_parts",
+        tiles=(tiles,),
+        resident=8,
+        hbm_read_bytes=0.0 if read <= held else 2 * read,
+        hbm_written_bytes=float(product.out_bytes * size),
+    )
+
+
+def _one_row(product: Product) -> LibraryKernel:
+    """Return a product whose programs each make a few elements of C on the vector engine."""
+    columns = max(product.m, product.n)
+    trip = Trip(
+        simple=_COLUMNS * _ROWS_AT_A_TIME,
+        loaded_bytes=_COLUMNS * _ROWS_AT_A_TIME * product.itemsize,
+    )
+    tiles = Tiles(
+        count=math.ceil(columns / _COLUMNS) * product.batch,
+        trips=max(product.k / _ROWS_AT_A_TIME, 1.0),
+        trip=trip,
+        stored_bytes=_COLUMNS * product.out_bytes,
+    )
+    a, b, c = product.distinct
+    return LibraryKernel(
+        name="blas_vector",
+        tiles=(tiles,),
+        resident=8,
+        hbm_read_bytes=a * product.a_cold + b * product.b_cold,
+        hbm_written_bytes=c,
+    )

@@ -1,0 +1,112 @@
+"""Schedules of operations that run kernels of the machine's vendor library."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench.commands import Engine, Space
+from kernbench.library_kernels import time_kernel
+from kernbench.op_log import Limit, Template
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
+
+if TYPE_CHECKING:
+    from kernbench.hardware import KernelLibrary, SipSpec
+    from kernbench.library_kernels import KernelTime, LibraryKernel
+    from kernbench.op_log import Column
+
+
+def timing_of_library(
+    name: str, kernels: Sequence[LibraryKernel], sip: SipSpec, library: KernelLibrary
+) -> OperationTiming:
+    """Return the schedules of an operation that launches kernels of a library in turn.
+
+    Raises:
+        UnknownNameError: The library has no such kernel.
+    """
+    for each in kernels:
+        library.constants(each.name)
+    return OperationTiming(partial(_template, name, tuple(kernels), sip, library))
+
+
+def _template(
+    name: str,
+    kernels: tuple[LibraryKernel, ...],
+    sip: SipSpec,
+    library: KernelLibrary,
+    queued: bool,
+) -> Template:
+    times = [
+        time_kernel(each, sip, library.constants(each.name), queued=queued or number > 0)
+        for number, each in enumerate(kernels)
+    ]
+    limits: Counter[Limit] = Counter()
+    for each in times:
+        limits += _limits(each, sip)
+    duration_ps = _ps(sum(each.total_us for each in times))
+    limits[Limit.LAUNCH] = sip.queued_front_end_ps if queued else sip.front_end_ps
+    busiest = max(limits[each] for each in _WORK)
+    limits[Limit.LATENCY] = max(duration_ps - limits[Limit.LAUNCH] - busiest, 0)
+    read = sum(int(each.hbm_read_bytes) for each in kernels)
+    written = sum(int(each.hbm_written_bytes) for each in kernels)
+    flops = sum(int(each.flops) for each in kernels)
+    hbm_ps, gemm_ps, math_ps = limits[Limit.HBM], limits[Limit.GEMM], limits[Limit.MATH]
+    busy = {Engine.DMA_IN: hbm_ps, Engine.DMA_OUT: hbm_ps, Engine.GEMM: gemm_ps}
+    return Template(
+        name=name,
+        kind="kernel",
+        algorithm="",
+        duration_ps=duration_ps,
+        flops=flops,
+        hbm_bytes=read + written,
+        engine_busy_ps=busy | {Engine.MATH: math_ps},
+        message_bytes=0,
+        bound_ps=max(hbm_ps, gemm_ps),
+        limits_ps=dict(limits),
+        make_rows=partial(
+            _rows, duration_ps, (hbm_ps, hbm_ps, gemm_ps, math_ps), (read, written), flops
+        ),
+    )
+
+
+_WORK = (Limit.GEMM, Limit.MATH, Limit.CACHE, Limit.HBM)
+
+
+def _limits(time: KernelTime, sip: SipSpec) -> Counter[Limit]:
+    return Counter(
+        {
+            Limit.GEMM: _ps(time.tensor_us),
+            Limit.MATH: _ps(time.vector_us),
+            Limit.CACHE: _ps(time.cache_us),
+            Limit.HBM: _ps(time.hbm_us),
+        }
+    )
+
+
+def _ps(time_us: float) -> int:
+    return round(time_us * 1e6)
+
+
+def _rows(
+    end_ps: int, busy_ps: tuple[int, ...], moved: tuple[int, int], flops: int
+) -> dict[str, Column]:
+    hbm, tcm = Space.HBM.value, Space.TCM.value
+    columns: dict[str, Any] = {
+        "engine": (
+            Engine.DMA_IN.value, Engine.DMA_OUT.value, Engine.GEMM.value, Engine.MATH.value,
+        ),
+        "kind": ("dma_read", "dma_write", "gemm", "math"),
+        "start_ps": (0,) * 4,
+        "end_ps": (end_ps,) * 4,
+        "busy_ps": busy_ps,
+        "bytes": (*moved, 0, 0),
+        "flops": (0, 0, flops, 0),
+        "src_space": (hbm, tcm, tcm, tcm),
+        "dst_space": (tcm, hbm, tcm, tcm),
+    }  # fmt: skip
+    kept = [number for number, busy in enumerate(busy_ps) if busy or number < 2]
+    return {name: np.array([values[each] for each in kept]) for name, values in columns.items()}

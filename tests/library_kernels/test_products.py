@@ -1,0 +1,58 @@
+"""Matrix products of vendors' libraries: bounds of their time, split-K, products with one row."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.hardware import load_library, load_machine
+from kernbench.library_kernels import Product, product_kernels
+
+SIP = load_machine("a100-sxm-80g").sip
+LIBRARY = load_library("sm80")
+
+
+def time_us(product: Product) -> float:
+    return product_kernels(product, SIP, LIBRARY).total_us
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 20000), st.integers(1, 40))
+def test_no_product_beats_the_machine(m: int, n: int, k: int, batch: int) -> None:
+    product = Product(m=m, n=n, k=k, batch=batch)
+    peak_us = 2.0 * m * n * k * batch / (2048 * 108 * 1410)
+    bytes_us = sum(product.distinct) / 2039e3
+    assert time_us(product) >= max(peak_us, bytes_us) * (1 - 1e-9)
+    assert time_us(product) < 60 * max(peak_us, bytes_us) + 60
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.integers(1, 4000))
+def test_flops_and_bytes_cover_the_product(m: int, n: int, k: int) -> None:
+    main = product_kernels(Product(m=m, n=n, k=k), SIP, LIBRARY).kernels[0]
+    assert main.flops == 0 if main.name == "blas_vector" else main.flops >= 2 * m * n * k
+    assert main.hbm_read_bytes >= 2 * k * (m + n)
+
+
+def test_a_long_k_with_few_tiles_is_split_and_added_up() -> None:
+    chosen = product_kernels(Product(m=64, n=64, k=65536), SIP, LIBRARY)
+    assert [each.name for each in chosen.kernels] == ["blas_half", "blas_sum_parts"]
+    assert chosen.kernels[0].num_tiles > 1
+    batched = product_kernels(Product(m=64, n=64, k=65536, batch=200), SIP, LIBRARY)
+    assert len(batched.kernels) == 1
+
+
+def test_float32_with_few_rows_takes_small_tiles() -> None:
+    # ViT-Base at batch 1: with tiles of 128 x 128, 12 of 108 PEs have work.
+    found = time_us(Product(m=197, n=768, k=768, dtype="float32", itemsize=4, out_bytes=4))
+    whole_tiles_us = 768 * 128 * 128 / 64 / 1410
+    assert found < whole_tiles_us / 2
+
+
+def test_tf32_is_several_times_faster_than_float32() -> None:
+    sizes = {"m": 4096, "n": 4096, "k": 4096, "itemsize": 4, "out_bytes": 4}
+    ratio = time_us(Product(dtype="float32", **sizes)) / time_us(Product(dtype="tf32", **sizes))
+    assert ratio == pytest.approx(8, rel=0.2)
+
+
+def test_what_a_cache_holds_is_not_read_again() -> None:
+    cold = Product(m=8, n=4096, k=4096)
+    warm = Product(m=8, n=4096, k=4096, b_cold=0.0)
+    assert time_us(warm) < time_us(cold) / 1.5

@@ -1,0 +1,67 @@
+"""Operations on a machine that names a vendor library take the time of its kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kernbench.hardware import load_library, load_machine  # noqa: E402
+from kernbench.library_kernels import Product, product_kernels  # noqa: E402
+from kernbench.op_log import Template  # noqa: E402
+from kernbench.torch_bridge.base.operations import describe  # noqa: E402
+from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
+from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+
+aten = torch.ops.aten
+A100 = load_machine("a100-sxm-80g", 1)
+V100 = load_machine("v100", 1)
+
+
+def template(
+    machine: Any, func: Any, *args: Any, precision: str = "ieee", queued: bool = True
+) -> Template:
+    costs = OperationCosts(machine, Float32(precision, precision, precision))
+    result = func(*args)
+    return costs.timing(func, describe(func), args, {}, result, 0).template(queued)
+
+
+def empty(*shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def test_a_product_takes_the_time_of_the_librarys_fastest_kernel() -> None:
+    a, b = empty(512, 1024, dtype=torch.bfloat16), empty(1024, 256, dtype=torch.bfloat16)
+    expected = product_kernels(Product(m=512, n=256, k=1024), A100.sip, load_library("sm80"))
+    for queued, front_ps in ((False, A100.sip.front_end_ps), (True, A100.sip.queued_front_end_ps)):
+        found = template(A100, aten.mm.default, a, b, queued=queued)
+        others_ps = found.duration_ps - front_ps
+        assert others_ps == pytest.approx(expected.total_us * 1e6 - A100.sip.front_end_ps, abs=2)
+    assert found.flops == sum(each.flops for each in expected.kernels) >= 2 * 512 * 1024 * 256
+    rows = found.make_rows()
+    assert sum(rows["flops"]) == found.flops
+    assert sum(rows["bytes"]) == found.hbm_bytes
+
+
+def test_tf32_takes_the_time_of_its_engine_where_the_machine_has_one() -> None:
+    a, b = empty(4096, 4096), empty(4096, 4096)
+    slow, fast = (
+        template(A100, aten.mm.default, a, b, precision=each).duration_ps
+        for each in ("ieee", "tf32")
+    )
+    assert 6 < slow / fast < 10
+    same = {
+        template(V100, aten.mm.default, a, b, precision=each).duration_ps
+        for each in ("ieee", "tf32")
+    }
+    assert len(same) == 1
+
+
+def test_batches_and_transposed_products_are_one_launch() -> None:
+    a, b = empty(192, 1024, 64, dtype=torch.bfloat16), empty(192, 64, 1024, dtype=torch.bfloat16)
+    found = template(A100, aten.bmm.default, a, b)
+    # Bound by the 403 MB of scores, which no form of the product avoids.
+    assert found.duration_ps / 1e6 > found.hbm_bytes / 2039e3
+    assert found.flops >= 2 * 192 * 1024 * 1024 * 64
