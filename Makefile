@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint docs format bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -49,6 +49,10 @@ bench-baseline: $(VENV)/torch.stamp ## keep what is measured now as the baseline
 validate: $(VENV)/run.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
 	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }
 	$(BIN)/kernbench validate $(DATA) --page docs/validation.md
+
+programs: $(VENV)/torch.stamp ## fetch programs whose rows validate answers into build/programs: [ARGS="--from CLONES"]
+	$(PIP) install --quiet transformers==5.23.0 timm==1.0.31
+	$(BIN)/python -m kernbench.accuracy.programs.sources build/programs $(ARGS)
 
 test-triton-versions: ## run the plug-in's tests on every supported Triton release: ARGS="3.8 3.7"
 	$(PYTHON) tests/releases.py triton $(ARGS)

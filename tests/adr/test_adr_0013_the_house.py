@@ -18,7 +18,13 @@ SEAMS = {
     "greenlet": ("kernbench.clock.carriers",),
     "triton": ("kernbench.triton_backend", "kernbench.ops", "kernbench.tp.kernels"),
     "pydantic": ("kernbench.hardware",),
-    "torch": ("kernbench.torch_bridge", "kernbench.accuracy.measurement.cuda"),
+    "torch": (
+        "kernbench.torch_bridge",
+        "kernbench.accuracy.measurement.cuda",
+        # Programs, which no module imports, and the process that they run in.
+        "kernbench.accuracy.programs.loops",
+        "kernbench.accuracy.programs.child",
+    ),
 }
 
 

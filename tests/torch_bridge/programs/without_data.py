@@ -152,6 +152,19 @@ def attention(causal):
     assert k.grad.device == k.device
 
 
+def tied():
+    table, head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10, bias=False)
+    table.weight = head.weight
+    model = torch.nn.Sequential(table, head)
+    (before,) = model.parameters()
+    model.to("cuda")
+    (after,) = model.parameters()
+    assert before is after
+    assert after.is_cuda
+    model(torch.zeros(3, dtype=torch.int64, device="cuda")).sum().backward()
+    assert before.grad.device == after.device
+
+
 def ranges():
     for end in (3.0, 9.0, 2.5):
         made = torch.arange(end, device="cuda"), torch.arange(0.0, end, device="cuda")

@@ -128,3 +128,8 @@ def test_equal_operations_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.adr("0066-D1")
 def test_numbers_with_a_fraction_size_a_range() -> None:
     run("ranges")
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_parameters_that_move_stay_themselves_and_tied(data: bool) -> None:
+    run("tied", data=data)

@@ -53,6 +53,7 @@ class ValidateOptions:
     every: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     borrow: str | None = None
+    programs: str | None = None
 
 
 PLACE = 40
@@ -97,6 +98,12 @@ def _validate(
             help="Score TARGET's GEMMs with DONOR's fitted constants, as if it had no rows.",
         ),
     ] = None,
+    programs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Where make programs put scripts.  [default: build/programs]"
+        ),
+    ] = None,
 ) -> None:
     """Score the model on measured rows: errors per category, device and source."""
     asked = ValidateOptions(
@@ -109,6 +116,7 @@ def _validate(
         every=tuple(every or ()),
         machines=tuple(machine or ()),
         borrow=borrow,
+        programs=programs,
     )
     raise typer.Exit(validate(asked))
 
@@ -166,9 +174,21 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
             f"there is nothing to score: {', '.join(options.data)} "
             + (f"and --every {' '.join(options.every)} leave no row" if every else "has no rows")
         )
-    machines = Machines(added)
+    machines, jobs = Machines(added), options.jobs or os.cpu_count() or 1
+    programs = _folder(options.programs)
     with _bar(len(rows)) as advance:
-        return answer_rows(rows, options.jobs or os.cpu_count() or 1, advance, machines), machines
+        return answer_rows(rows, jobs, advance, machines, programs), machines
+
+
+def _folder(asked: str | None) -> Path | None:
+    """Return the folder of ``--programs``.
+
+    Raises:
+        UsageError: It does not exist.
+    """
+    if asked is not None and not Path(asked).is_dir():
+        raise UsageError(f"--programs {asked}: no such folder; make programs makes build/programs")
+    return None if asked is None else Path(asked)
 
 
 def _every(asked: Sequence[str]) -> dict[Category, int]:

@@ -17,6 +17,7 @@ _aten = torch.ops.aten
 _attention = F.scaled_dot_product_attention
 _repr = Tensor.__repr__
 _data: Any = Tensor.data
+_takes_data_in_cpp = torch._has_compatible_shallow_copy_type
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -27,6 +28,7 @@ def install(patches: Patches) -> None:
         patches.set(module, "_verify_param_shape_across_processes", _verify_parameters)
     patches.set(Tensor, "__repr__", _described)
     patches.set(Tensor, "data", property(_data.__get__, _set_data))
+    patches.set(torch, "_has_compatible_shallow_copy_type", _takes_data)
     # Pickled objects are sent as tensors, and would be lost on a device without data.
     patches.set(c10d, "_get_object_coll_device", lambda group=None: "cpu")
 
@@ -85,6 +87,19 @@ def _set_data(self: Tensor, value: Tensor) -> None:
         return
     made = value.detach().requires_grad_(self.requires_grad)
     torch._C._swap_tensor_impl(self, made)
+
+
+def _takes_data(input: Tensor, from_: Tensor) -> bool:
+    """Whether ``input.data = from_`` can be, as it can between the host and a GPU.
+
+    By this, ``Module.to`` decides whether parameters stay themselves, and with them tied weights.
+    PyTorch's compiler compares the names of the parameters with those of its own replacement.
+    """
+    if cpp_device(input) == cpp_device(from_):
+        return bool(_takes_data_in_cpp(input, from_))
+    devices = {device_of(input).type, device_of(from_).type}
+    # What the autograd of an earlier forward holds cannot be swapped.
+    return devices == {"cpu", "cuda"} and input._use_count() == 1
 
 
 def _described(self: Tensor, *, tensor_contents: Any = None) -> str:

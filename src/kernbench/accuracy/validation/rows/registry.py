@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
@@ -22,11 +23,21 @@ PREDICTORS: dict[Category, tuple[str, str]] = {
         "CollectivePredictor",
     ),
     Category.TP_SCALING: ("kernbench.accuracy.validation.predictors.tp_scaling", "TpPredictor"),
+    Category.PROGRAMS: (
+        "kernbench.accuracy.validation.predictors.families.predictor",
+        "ProgramPredictor",
+    ),
 }
 
 
-def make_predictor(category: Category, machines: Machines | None = None) -> Predictor:
-    """Return a new predictor of a category, for the given machines or the presets."""
+def make_predictor(
+    category: Category, machines: Machines | None = None, programs: Path | None = None
+) -> Predictor:
+    """Return a new predictor of a category, for the given machines or the presets.
+
+    ``programs`` is the folder of scripts that programs are run from; only their predictor asks.
+    """
     module, name = PREDICTORS[category]
-    maker: Callable[[Machines], Predictor] = getattr(import_module(module), name)
-    return maker(machines or presets())
+    maker: Callable[..., Predictor] = getattr(import_module(module), name)
+    more = {"programs": programs} if category is Category.PROGRAMS else {}
+    return maker(machines or presets(), **more)

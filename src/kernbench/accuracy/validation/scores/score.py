@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,11 @@ def answer_rows(
     jobs: int = 1,
     advance: Callable[[int], Any] = lambda count: None,
     machines: Machines | None = None,
+    programs: Path | None = None,
 ) -> list[Scored]:
     """Return every row with the model's answer, in order; ``advance`` is called with rows done.
+
+    ``programs`` is the folder that scripts of programs are in.
 
     Rows of equal shapes go to one process together, whatever their devices: its compiled and
     evaluated kernels serve all devices.
@@ -92,7 +96,7 @@ def answer_rows(
     chunks = _chunks(order, rows)
     answers: dict[int, Answer] = {}
     if jobs == 1 or len(chunks) < 2:
-        answerer = _Answerer(machines)
+        answerer = _Answerer(machines, programs)
         for chunk in chunks:
             found = answerer.answer([rows[index] for index in chunk])
             answers.update(zip(chunk, found, strict=True))
@@ -100,7 +104,7 @@ def answer_rows(
     else:
         context = get_context("spawn")
         with ProcessPoolExecutor(
-            min(jobs, len(chunks)), context, initializer=_begin, initargs=(machines.added,)
+            min(jobs, len(chunks)), context, initializer=_begin, initargs=(machines.added, programs)
         ) as pool:
             with _interrupts_held():
                 pending = {
@@ -139,8 +143,9 @@ def _chunks(order: Sequence[int], rows: Sequence[Row]) -> list[list[int]]:
 class _Answerer:
     """The predictors of one process."""
 
-    def __init__(self, machines: Machines) -> None:
+    def __init__(self, machines: Machines, programs: Path | None) -> None:
         self._machines = machines
+        self._programs = programs
         self._predictors: dict[Category, Predictor] = {}
 
     def answer(self, rows: Iterable[Row]) -> list[Answer]:
@@ -152,7 +157,9 @@ class _Answerer:
         if row.category not in PREDICTORS:
             return Answer(None, f"no model of {row.category.value} rows")
         if row.category not in self._predictors:
-            self._predictors[row.category] = make_predictor(row.category, self._machines)
+            self._predictors[row.category] = make_predictor(
+                row.category, self._machines, self._programs
+            )
         try:
             return self._predictors[row.category].predict(row)
         except UnknownNameError as error:
@@ -173,12 +180,12 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(added: tuple[tuple[str, str], ...]) -> None:
+def _begin(added: tuple[tuple[str, str], ...], programs: Path | None) -> None:
     # Ctrl-C reaches all processes of a terminal; only one should report it.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    _ANSWERERS[:] = [_Answerer(Machines(added))]
+    _ANSWERERS[:] = [_Answerer(Machines(added), programs)]
 
 
 def _answer(rows: list[Row]) -> list[Answer]:

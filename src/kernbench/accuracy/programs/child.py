@@ -1,0 +1,166 @@
+"""The process in which programs run, one after another, each in a run of its own."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import re
+import resource
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from importlib.util import find_spec
+from io import TextIOBase
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from kernbench.accuracy.programs.program import Program
+from kernbench.errors import KernbenchError
+from kernbench.hardware import Machine
+
+_LONGEST = 140
+_MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
+_LIBRARIES: list[object] = []
+"""Declarations last as long as these."""
+
+
+class _Lines(TextIOBase):
+    """What a program prints; ends it at the line that says the time."""
+
+    def __init__(self, program: Program) -> None:
+        self._pattern = re.compile(program.reads)
+        self._left = program.line
+        self._rest = ""
+        self.found: float | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *whole, self._rest = (self._rest + text).split("\n")
+        for line in whole:
+            said = self._pattern.search(line)
+            if said is not None and self.found is None:
+                self._left -= 1
+                if not self._left:
+                    self.found = float(said.group(1))
+                    raise SystemExit(0)
+        return len(text)
+
+
+def serve(pipe: Connection) -> None:
+    """Answer each ``(program, machine)`` by ``(microseconds, why not, MiB of this process)``."""
+    # Ctrl-C reaches all processes of a terminal; the one that asks ends this one.
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prepare()
+    while True:
+        try:
+            program, machine = pipe.recv()
+        except EOFError:
+            return
+        time_us, reason = _answer(program, machine)
+        gc.collect()
+        pipe.send((time_us, reason, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10))
+
+
+def _prepare() -> None:
+    """Import PyTorch and the bridge, without what libraries of programs would fetch or say."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
+    gc.disable()
+
+    _import_torchvision()
+    gc.enable()
+    gc.freeze()
+
+
+def _import_torchvision() -> None:
+    """Import torchvision, if there is one, though it may be built for another PyTorch.
+
+    A build for CUDA cannot load its operators beside a PyTorch for the CPU. Those whose absence its
+    import does not bear are declared; programs that call one fail.
+    """
+    import torch
+
+    kept = []
+    while find_spec("torchvision") is not None:
+        try:
+            importlib.import_module("torchvision")
+        except RuntimeError as error:
+            missing = _MISSING.search(str(error))
+            if missing is None:
+                return
+            library = torch.library.Library("torchvision", "FRAGMENT")
+            library.define(f"{missing.group(1)}(Tensor dets, Tensor scores, float at) -> Tensor")
+            kept.append(library)
+            for name in [each for each in sys.modules if each.partition(".")[0] == "torchvision"]:
+                del sys.modules[name]
+        except ImportError:
+            return
+        else:
+            break
+    _LIBRARIES.extend(kept)
+
+
+def _answer(program: Program, machine: Machine) -> tuple[float, str]:
+    lines = _Lines(program)
+    reason = "prints no time of a step"
+    try:
+        with redirect_stdout(lines), redirect_stderr(lines):
+            time_program(program, machine)
+    except SystemExit as end:
+        reason = f"exits with {end.code}" if end.code else reason
+    except (Exception, BaseExceptionGroup) as error:
+        reason = _reason(error)
+    if lines.found is not None:
+        return lines.found * program.unit_us, ""
+    return 0.0, reason
+
+
+def time_program(program: Program, machine: Machine) -> None:
+    """Run a program to its end, without data."""
+    from kernbench.runtime_api import RuntimeContext
+    from kernbench.torch_bridge import run_torchrun
+
+    code = compile(program.text(), str(program.script), "exec")
+    context = RuntimeContext(machine=machine, data=False, check=False)
+    argv = [str(program.script), *program.args]
+    with _surroundings(program), context, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_torchrun(
+            context,
+            program.script,
+            code,
+            argv,
+            program.ranks,
+            shown={0, program.ranks - 1},
+            module=program.module or None,
+            variables={"MASTER_ADDR": "localhost", **dict(program.variables)},
+        )
+
+
+@contextmanager
+def _surroundings(program: Program) -> Iterator[None]:
+    """Give a program its working directory, and the folders from which it imports."""
+    folder, paths = Path.cwd(), list(sys.path)
+    sys.path[:0] = [str(each) for each in program.paths]
+    if program.folder is not None:
+        os.chdir(program.folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = paths
+        with suppress(OSError):
+            os.chdir(folder)
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a program failed: the first rank's reason, in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = (str(error).splitlines() or [""])[0].split(";")[0]
+    named = text if isinstance(error, KernbenchError) else f"{type(error).__name__}: {text}"
+    return named[:_LONGEST]

@@ -1,0 +1,41 @@
+"""Forward of a Llama of Hugging Face, with gradients recorded, as accelerate's benchmark does.
+
+arguments: layers, hidden, heads, key-value heads, feed-forward, vocabulary, batch, sequence.
+
+Source: huggingface/accelerate, benchmarks/torch.compile/regional_compilation.py.
+"""
+
+import sys
+import time
+
+import torch
+
+
+def main() -> None:
+    """Time forwards."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    layers, hidden, heads, kv_heads, ffn, vocab, batch, length = map(int, sys.argv[1:])
+    config = LlamaConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=ffn,
+        vocab_size=vocab,
+        max_position_embeddings=131072,
+    )
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config).to(dtype=torch.float16).eval()
+    tokens = torch.randint(0, 1000, (batch, length), device="cuda")
+    model(tokens, use_cache=False)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(3):
+        model(tokens, use_cache=False)
+    torch.cuda.synchronize()
+    print(f"step {(time.perf_counter() - began) / 3 * 1e3:.4f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Forward of a vision model of Hugging Face's transformers, without gradients, from its config.
+
+arguments: checkpoint, batch. The picture has the size that the checkpoint's processor makes of one
+of 640 x 480.
+
+Source: huggingface/transformers, docs/source/en/perf_torch_compile.md; configs of the checkpoints.
+"""
+
+import sys
+import time
+from typing import Any
+
+import torch
+
+
+def vit() -> tuple[Any, tuple[int, int]]:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(num_labels=1000)), (224, 224)
+
+
+def beit() -> tuple[Any, tuple[int, int]]:
+    from transformers import BeitConfig, BeitForImageClassification
+
+    config = BeitConfig(
+        image_size=224,
+        use_relative_position_bias=True,
+        use_mask_token=False,
+        num_labels=21841,
+    )
+    return BeitForImageClassification(config), (224, 224)
+
+
+def segformer() -> tuple[Any, tuple[int, int]]:
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    return SegformerForSemanticSegmentation(SegformerConfig(num_labels=150)), (512, 512)
+
+
+def owlvit() -> tuple[Any, tuple[int, int]]:
+    from transformers import OwlViTConfig, OwlViTForObjectDetection
+
+    return OwlViTForObjectDetection(OwlViTConfig()), (768, 768)
+
+
+def convnext() -> tuple[Any, tuple[int, int]]:
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(
+        depths=[3, 3, 27, 3], hidden_sizes=[192, 384, 768, 1536], num_labels=1000
+    )
+    return ConvNextForImageClassification(config), (224, 224)
+
+
+def resnet() -> tuple[Any, tuple[int, int]]:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    return ResNetForImageClassification(ResNetConfig(num_labels=1000)), (224, 224)
+
+
+def swin() -> tuple[Any, tuple[int, int]]:
+    from transformers import SwinConfig, SwinForImageClassification
+
+    return SwinForImageClassification(SwinConfig(num_labels=1000)), (224, 224)
+
+
+def mobilenet() -> tuple[Any, tuple[int, int]]:
+    from transformers import MobileNetV2Config, MobileNetV2ForSemanticSegmentation
+
+    config = MobileNetV2Config(image_size=513, num_labels=21, output_stride=16)
+    return MobileNetV2ForSemanticSegmentation(config), (513, 513)
+
+
+def mask2former() -> tuple[Any, tuple[int, int]]:
+    from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
+
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    backbone = SwinConfig(
+        embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], out_features=stages
+    )
+    config = Mask2FormerConfig(backbone_config=backbone, num_queries=100, num_labels=133)
+    return Mask2FormerForUniversalSegmentation(config), (384, 384)
+
+
+def maskformer() -> tuple[Any, tuple[int, int]]:
+    from transformers import (
+        DetrConfig,
+        MaskFormerConfig,
+        MaskFormerForInstanceSegmentation,
+        MaskFormerSwinConfig,
+    )
+
+    backbone = MaskFormerSwinConfig(
+        image_size=384,
+        embed_dim=128,
+        depths=[2, 2, 18, 2],
+        num_heads=[4, 8, 16, 32],
+        window_size=12,
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+    )
+    config = MaskFormerConfig(
+        backbone_config=backbone, decoder_config=_detr(DetrConfig, 50), num_labels=133
+    )
+    return MaskFormerForInstanceSegmentation(config), (384, 384)
+
+
+def _detr(config: Any, depth: int, **more: Any) -> Any:
+    from transformers import ResNetConfig
+
+    depths = {50: [3, 4, 6, 3], 101: [3, 4, 23, 3]}[depth]
+    backbone = ResNetConfig(depths=depths, out_features=["stage4"])
+    return config(use_timm_backbone=False, backbone_config=backbone, backbone=None, **more)
+
+
+def detr(depth: int = 50) -> tuple[Any, tuple[int, int]]:
+    from transformers import DetrConfig, DetrForObjectDetection
+
+    return DetrForObjectDetection(_detr(DetrConfig, depth)), (800, 1066)
+
+
+def conditional_detr() -> tuple[Any, tuple[int, int]]:
+    from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection
+
+    config = _detr(ConditionalDetrConfig, 50, num_queries=300)
+    return ConditionalDetrForObjectDetection(config), (800, 1066)
+
+
+MODELS = {
+    "google/vit-base": vit,
+    "microsoft/beit-base": beit,
+    "nvidia/segformer-b0": segformer,
+    "google/owlvit-base-patch32": owlvit,
+    "facebook/convnext-large": convnext,
+    "microsoft/resnet-50": resnet,
+    "microsoft/swin-tiny": swin,
+    "google/deeplabv3_mobilenet_v2": mobilenet,
+    "facebook/mask2former-swin-tiny": mask2former,
+    "facebook/maskformer-swin-base": maskformer,
+    "facebook/detr-resnet-50": detr,
+    "facebook/detr-resnet-101": lambda: detr(101),
+    "microsoft/conditional-detr-resnet-50": conditional_detr,
+}
+
+
+def main() -> None:
+    """Time forwards."""
+    checkpoint, batch = sys.argv[1], int(sys.argv[2])
+    known = [each for each in MODELS if checkpoint.startswith(each)]
+    if not known:
+        raise SystemExit(f"no config of {checkpoint}")
+    torch.set_grad_enabled(False)
+    with torch.device("cuda"):
+        model, size = MODELS[max(known, key=len)]()
+        model.to("cuda").eval()
+        given = {"pixel_values": torch.randn(batch, 3, *size)}
+        if "owlvit" in checkpoint:
+            # Two texts for each picture.
+            given["input_ids"] = torch.randint(0, 1000, (2 * batch, 16))
+            given["attention_mask"] = torch.ones(2 * batch, 16, dtype=torch.int64)
+    model(**given)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(3):
+        model(**given)
+    torch.cuda.synchronize()
+    print(f"step {(time.perf_counter() - began) / 3 * 1e3:.4f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What is run for a measured program, and where its time is read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from kernbench.errors import KernbenchError
+
+LOOPS = Path(__file__).parent / "loops"
+STEP = r"^step ([\d.]+) ms"
+"""What loops of ours print."""
+
+
+class ProgramError(KernbenchError):
+    """A program cannot be run or timed; the text is the reason, in equal words for equal ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One configuration of a program."""
+
+    script: Path
+    args: tuple[str, ...] = ()
+    ranks: int = 1
+    module: str = ""
+    """Its name where it is run as a module (``python -m``)."""
+    reads: str = STEP
+    """What a line that says the time of a step looks like; its group is the number."""
+    unit_us: float = 1e3
+    """What a 1 in that number is."""
+    line: int = 1
+    """Which such line counts: it ends the program. Earlier ones are of steps that warm up."""
+    needs: tuple[str, ...] = ()
+    """Packages that it imports."""
+    folder: Path | None = None
+    """Its working directory."""
+    paths: tuple[Path, ...] = ()
+    """Folders from which it imports, besides its own."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Environment variables."""
+    without: str = ""
+    """A regular expression: lines of the script that match are left out, as the source did."""
+
+    def check(self) -> None:
+        """Raise ``ProgramError`` where the script, or a package that it needs, is missing."""
+        missing = [each for each in self.needs if find_spec(each) is None]
+        if missing:
+            raise ProgramError(f"needs {', '.join(missing)}: make programs")
+        if not self.script.is_file():
+            raise ProgramError(f"needs {self.script.name}: make programs")
+
+    def text(self) -> str:
+        """Return the script's text."""
+        found = self.script.read_text(encoding="utf-8")
+        if self.without:
+            kept = [each for each in found.splitlines(True) if not re.search(self.without, each)]
+            found = "".join(kept)
+        return found
+
+
+def loop(name: str, *args: object, needs: tuple[str, ...] = (), ranks: int = 1) -> Program:
+    """Return a loop of ours, by the name of its file."""
+    return Program(
+        script=LOOPS / f"{name}.py", args=tuple(map(str, args)), needs=needs, ranks=ranks
+    )

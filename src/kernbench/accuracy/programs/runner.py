@@ -1,0 +1,84 @@
+"""Runs programs in a child process, which is ended where one takes too long or too much memory."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from kernbench.accuracy.programs.child import serve
+from kernbench.accuracy.programs.program import Program, ProgramError
+from kernbench.hardware import Machine
+
+TIME_LIMIT_S = 150.0
+"""How long one program may run here."""
+MOST_MIB = 900
+"""A child that has come to hold more than this is replaced after the program."""
+
+
+class ProgramRunner:
+    """Runs programs one after another, each distinct one once.
+
+    The child that runs them is started for the first one, so that PyTorch and the libraries of
+    programs are imported once for all.
+    """
+
+    def __init__(self, limit_s: float = TIME_LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._known: dict[tuple[Program, str], float | str] = {}
+        self._child: BaseProcess | None = None
+        self._pipe: Connection | None = None
+
+    def step_us(self, program: Program, machine: Machine) -> float:
+        """Return the modeled time of a step, in microseconds.
+
+        Raises:
+            ProgramError: The program cannot be run, fails, says no time, or takes too long here.
+        """
+        key = (program, machine.name)
+        if key not in self._known:
+            try:
+                program.check()
+                self._known[key] = self._run(program, machine)
+            except ProgramError as error:
+                self._known[key] = str(error)
+        found = self._known[key]
+        if isinstance(found, str):
+            raise ProgramError(found)
+        return found
+
+    def _run(self, program: Program, machine: Machine) -> float:
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send((program, machine))
+            if not pipe.poll(self._limit_s):
+                self.close()
+                raise ProgramError(f"takes longer than {self._limit_s:g} s to run")
+            found, reason, mib = pipe.recv()
+        except (EOFError, OSError):
+            self.close()
+            raise ProgramError("its process ended without an answer") from None
+        if mib > MOST_MIB:
+            self.close()
+        if reason:
+            raise ProgramError(reason)
+        return float(found)
+
+    def _start(self) -> Connection:
+        context = get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._child = context.Process(target=serve, args=(other,), daemon=True)
+        self._child.start()
+        other.close()
+        return self._pipe
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
+        if self._pipe is not None:
+            with suppress(OSError):
+                self._pipe.close()
+        self._child = self._pipe = None

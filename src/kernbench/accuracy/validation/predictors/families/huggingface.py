@@ -1,0 +1,28 @@
+"""Forwards of models of Hugging Face's transformers: Llama with accelerate, and vision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernbench.accuracy.programs import Program, loop
+from kernbench.accuracy.validation.predictors.families.chosen import A100_80G, ChosenProgram
+from kernbench.accuracy.validation.rows.reference import Row
+
+_NEEDS = ("transformers",)
+_LLAMA = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "local_batch", "seq_len")
+
+
+def llama_forward(row: Row, programs: Path) -> ChosenProgram:
+    """The forward that accelerate's benchmark of regional compilation times.
+
+    The source names no device; its 59.5 ms of the 8B model with 4 x 128 tokens are an A100's.
+    """
+    sizes = [row.integer(each) for each in _LLAMA]
+    return ChosenProgram(program=loop("hf_llama", *sizes, needs=_NEEDS), device=A100_80G)
+
+
+def vision_forward(row: Row, programs: Path) -> ChosenProgram:
+    """The forward of a checkpoint's architecture on one size of pictures."""
+    checkpoint = row.fields["program_config"].partition(";")[0].strip()
+    program: Program = loop("hf_vision", checkpoint, row.integer("local_batch"), needs=_NEEDS)
+    return ChosenProgram(program=program, device=A100_80G if row.device == "A100" else "")

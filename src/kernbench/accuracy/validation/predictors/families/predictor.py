@@ -1,0 +1,66 @@
+"""Rows of whole programs: each configuration is run once, on the machine of the row's device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from kernbench.accuracy.programs import ProgramError, ProgramRunner
+from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram, is_compiled
+from kernbench.accuracy.validation.rows.devices import Machines
+from kernbench.accuracy.validation.rows.predictor import Answer
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.errors import KernbenchError
+
+PROGRAMS = Path("build/programs")
+"""Where ``make programs`` puts what it fetches."""
+_ROOM = "kernbench.accuracy.validation.predictors.families"
+ADAPTERS = {
+    "accelerate-compile": f"{_ROOM}.huggingface:llama_forward",
+    "hf-compile-vision": f"{_ROOM}.huggingface:vision_forward",
+    "build-nanogpt-lecture": f"{_ROOM}.nanogpt:build_nanogpt",
+    "nanogpt-readme": f"{_ROOM}.nanogpt:nanogpt",
+}
+"""By source, who says what is run for a row."""
+Adapter = Callable[[Row, Path], ChosenProgram]
+
+
+class ProgramPredictor:
+    """Answers rows of programs by running them."""
+
+    def __init__(self, machines: Machines, programs: Path | None = None) -> None:
+        self._machines = machines
+        self._programs = (programs or PROGRAMS).absolute()
+        self._runner = ProgramRunner()
+
+    def predict(self, row: Row) -> Answer:
+        """Return the modeled time of the step, or of the unit, that the row measured."""
+        try:
+            asked = self.asked(row)
+            machine = self._machines.machine_of(asked.device or row.device, asked.program.ranks)
+            step_us = self._runner.step_us(asked.program, machine)
+        except KernbenchError as error:
+            return Answer(None, str(error).split(";")[0])
+        how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
+        return Answer(step_us / asked.units, how=how[:100])
+
+    def asked(self, row: Row) -> ChosenProgram:
+        """Return what is run for a row.
+
+        Raises:
+            ProgramError: Nothing is, for a reason that the error says.
+        """
+        if row.source not in ADAPTERS:
+            said = row.fields.get("rerunnable", "")
+            if said.startswith("no"):
+                raise ProgramError(f"cannot be run again: {said[2:].strip(' ()')[:80]}")
+            raise ProgramError(f"no program is described for {row.source}")
+        if is_compiled(row):
+            raise ProgramError("compiled programs are not modeled")
+        nodes = row.optional("nodes") if row.fields.get("nodes") else 1
+        if nodes != 1:
+            raise ProgramError("more devices than one node has are not modeled")
+        module, _, name = ADAPTERS[row.source].partition(":")
+        adapter: Adapter = getattr(import_module(module), name)
+        return adapter(row, self._programs)

@@ -1,0 +1,97 @@
+"""Programs run in a child: those that say a time, fail, hang, or need what is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from kernbench.accuracy.programs import Program, ProgramError, ProgramRunner
+from kernbench.hardware import load_machine
+
+MACHINE = load_machine("a100-sxm-80g", 2)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[ProgramRunner]:
+    made = ProgramRunner(limit_s=60)
+    yield made
+    made.close()
+
+
+def written(tmp_path: Path, text: str, **options: object) -> Program:
+    script = tmp_path / "program.py"
+    script.write_text(text)
+    return Program(script=script, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.adr("0131-D2")
+def test_the_line_that_says_the_time_ends_the_program(
+    runner: ProgramRunner, tmp_path: Path
+) -> None:
+    text = (
+        "import pathlib, sys\n"
+        "for step in range(1, 9):\n"
+        "    print(f'step {step}.5 ms')\n"
+        "    pathlib.Path(sys.argv[1]).write_text(str(step))\n"
+    )
+    note = tmp_path / "note"
+    program = written(tmp_path, text, args=(str(note),), line=3)
+    assert runner.step_us(program, MACHINE) == 3500
+    assert note.read_text() == "2"
+
+
+@pytest.mark.adr("0131-D3")
+def test_a_configuration_runs_once_on_each_machine(runner: ProgramRunner, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    text = (
+        "import pathlib, sys, time, torch\n"
+        "note = pathlib.Path(sys.argv[1])\n"
+        "note.write_text(note.read_text() + 'x' if note.exists() else 'x')\n"
+        "x = torch.zeros(1 << 29, device='cuda')\n"
+        "torch.cuda.synchronize(); began = time.perf_counter(); y = x + 1\n"
+        "torch.cuda.synchronize(); print(f'step {(time.perf_counter() - began) * 1e3} ms')\n"
+    )
+    program = written(tmp_path, text, args=(str(note),))
+    times = [runner.step_us(program, MACHINE) for _ in range(3)]
+    assert note.read_text() == "x"
+    assert len(set(times)) == 1
+    # 2 GiB read and 2 GiB written, at up to the 2039 GB/s of the device.
+    least = 2 * 2**31 / 2039e9 * 1e6
+    assert least < times[0] < 1.3 * least
+    slower = runner.step_us(program, load_machine("t4", 1))
+    assert note.read_text() == "xx"
+    assert slower == pytest.approx(times[0] * 2039 / 320, rel=0.2)
+
+
+@pytest.mark.adr("0131-D1")
+def test_what_keeps_a_program_from_a_time_is_said(runner: ProgramRunner, tmp_path: Path) -> None:
+    def reason(program: Program) -> str:
+        with pytest.raises(ProgramError) as found:
+            runner.step_us(program, MACHINE)
+        return str(found.value)
+
+    assert reason(written(tmp_path, "", needs=("no_such_package",))) == (
+        "needs no_such_package: make programs"
+    )
+    assert reason(Program(script=tmp_path / "none.py")) == "needs none.py: make programs"
+    assert reason(written(tmp_path, "print('step 1 s')")) == "prints no time of a step"
+    (tmp_path / "raising").mkdir()
+    raising = written(tmp_path / "raising", "raise ValueError('of no use')")
+    assert reason(raising) == "ValueError: of no use"
+    (tmp_path / "ranks").mkdir()
+    ranks = written(tmp_path / "ranks", "import os; print('step', os.environ['RANK'] + '7 ms')")
+    assert runner.step_us(Program(script=ranks.script, ranks=2), MACHINE) in (7000, 17000)
+
+
+@pytest.mark.adr("0131-D3")
+def test_a_program_that_takes_too_long_is_ended(runner: ProgramRunner, tmp_path: Path) -> None:
+    runner._limit_s, before = 0.5, runner._limit_s
+    try:
+        with pytest.raises(ProgramError, match=r"takes longer than 0\.5 s to run"):
+            runner.step_us(written(tmp_path, "while True: pass"), MACHINE)
+    finally:
+        runner._limit_s = before

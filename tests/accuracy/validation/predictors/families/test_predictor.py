@@ -1,0 +1,91 @@
+"""What is run for rows of whole programs, and why for others nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernbench.accuracy.programs import ProgramError, folder_of
+from kernbench.accuracy.validation.predictors.families.predictor import ProgramPredictor
+from kernbench.accuracy.validation.rows.devices import presets
+from kernbench.accuracy.validation.rows.reference import Row
+from tests.accuracy.validation.predictors.answers import rows_of
+
+COLUMNS = (  # noqa: SIM905 - as the first line of a file
+    "source,device,program,program_config,n_devices,nodes,dtype,compile,model,layers,hidden,heads,"
+    "kv_heads,ffn,vocab,seq_len,local_batch,grad_accum,global_batch,metric,value,unit,"
+    "derived_step_time_s,rerunnable"
+).split(",")
+PROGRAMS = Path("/programs")
+PREDICTOR = ProgramPredictor(presets(), PROGRAMS)
+
+
+def row(tmp_path: Path, **fields: object) -> Row:
+    given = {
+        "device": "A100-SXM4-80GB",
+        "compile": "no",
+        "nodes": 1,
+        "n_devices": 1,
+        "metric": "time_per_step",
+        "value": 1,
+        "unit": "ms",
+        "derived_step_time_s": 0.001,
+        "rerunnable": "yes",
+        **fields,
+    }
+    line = ",".join(f'"{given.get(name, "")}"' for name in COLUMNS)
+    return rows_of(tmp_path, ",".join(COLUMNS) + "\n", line)[0]
+
+
+LLAMA = {
+    "source": "accelerate-compile",
+    "layers": 2,
+    "hidden": 64,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 128,
+    "vocab": 1000,
+    "local_batch": 3,
+    "seq_len": 16,
+}
+
+
+@pytest.mark.adr("0131-D1")
+def test_sizes_of_a_row_become_arguments(tmp_path: Path) -> None:
+    asked = PREDICTOR.asked(row(tmp_path, **LLAMA))
+    assert asked.program.script.name == "hf_llama.py"
+    assert asked.program.args == ("2", "64", "4", "2", "128", "1000", "3", "16")
+    vision = row(
+        tmp_path,
+        source="hf-compile-vision",
+        program_config="google/vit-base-patch16-224; COCO image; batch 4",
+        local_batch=4,
+    )
+    assert PREDICTOR.asked(vision).program.args == ("google/vit-base-patch16-224", "4")
+
+
+@pytest.mark.adr("0131-D1")
+def test_a_row_of_a_commit_runs_that_commit(tmp_path: Path) -> None:
+    said = "git checkout 5265b20 without its set_float32_matmul_precision line; B=16"
+    asked = PREDICTOR.asked(row(tmp_path, source="build-nanogpt-lecture", program_config=said))
+    assert asked.program.script == folder_of(PROGRAMS, "build-nanogpt", "5265b20") / "train_gpt2.py"
+    assert asked.program.without
+    as_it_is = row(tmp_path, source="build-nanogpt-lecture", program_config="git checkout 5265b20")
+    assert not PREDICTOR.asked(as_it_is).program.without
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"compile": "yes (full)"}, "compiled programs are not modeled"),
+        ({"nodes": 2}, "more devices than one node has are not modeled"),
+        ({"source": "x", "rerunnable": "no (Transformer Engine)"}, "Transformer Engine"),
+        ({"source": "x"}, "no program is described for x"),
+    ],
+)
+def test_what_is_not_run_has_a_reason(
+    tmp_path: Path, fields: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ProgramError, match=reason):
+        PREDICTOR.asked(row(tmp_path, **{**LLAMA, **fields}))
