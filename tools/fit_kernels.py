@@ -27,10 +27,13 @@ def main() -> None:
     parser.add_argument("data", nargs="+")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN")
     parser.add_argument("--device", action="append", default=[], metavar="NAME")
+    parser.add_argument(
+        "--hold", type=float, default=0.0, help="weight of a first guess, beside one row's error"
+    )
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     rows = [row for row in read_rows(given.data) if not given.device or row.device in given.device]
-    found = fit_kernels(given.architecture, rows, given.only, print)
+    found = fit_kernels(given.architecture, rows, given.only, print, given.hold)
     for each in found.changes:
         print(f"  {each.kernel + '.' + each.key:50} {each.before:10.4g} -> {each.after:10.4g}")
     print(f"fitted: {_said(found.fitted)}\napart:  {_said(found.apart)}")

@@ -17,6 +17,13 @@ from kernbench.library_kernels.gemm import (
     product_choices,
     quantize_rows,
 )
+from kernbench.library_kernels.moe import (
+    ExpertLoad,
+    MoeKernels,
+    MoeProblem,
+    expert_kernels,
+    expert_products,
+)
 from kernbench.library_kernels.products import (
     Product,
     family_of,
@@ -28,6 +35,7 @@ from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 __all__ = [
     "AttentionProblem",
+    "ExpertLoad",
     "FlashKernel",
     "GemmKernel",
     "GemmProblem",
@@ -35,12 +43,16 @@ __all__ = [
     "KernelTime",
     "LibraryKernel",
     "LibraryTile",
+    "MoeKernels",
+    "MoeProblem",
     "Product",
     "Splits",
     "Tiles",
     "Trip",
     "attention_kernels",
     "efficient_splits",
+    "expert_kernels",
+    "expert_products",
     "family_of",
     "fastest",
     "flash_forward",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
 import numpy as np
@@ -70,13 +70,27 @@ class KernelFit:
 class _Rows:
     rows: tuple[Row, ...]
     measured: tuple[MeasuredKernels, ...]
+    last: list[tuple[tuple[KernelConstants, ...], float]] = field(default_factory=list)
+    """Of each row, the constants that it was modeled with before, and its time."""
 
     @property
     def times_us(self) -> Array:
         return np.array([row.time_us for row in self.rows], dtype=np.float64)
 
     def modeled_us(self, library: KernelLibrary) -> Array:
-        return np.array([each.time_us(lambda name: library) for each in self.measured])
+        """Return the times; a row whose kernels have the constants of before is not timed again."""
+        names = {name for each in self.measured for name in each.names}
+        constants = {name: library.constants(name) for name in names}
+        if not self.last:
+            self.last.extend([((), 0.0)] * len(self.measured))
+        for index, each in enumerate(self.measured):
+            used = tuple(constants[name] for name in each.names)
+            before = self.last[index][0]
+            if len(before) != len(used) or any(
+                old is not new for old, new in zip(before, used, strict=True)
+            ):
+                self.last[index] = (used, each.time_us(lambda name: library))
+        return np.array([time for _, time in self.last])
 
 
 def fit_kernels(
@@ -84,12 +98,15 @@ def fit_kernels(
     rows: Sequence[Row],
     only: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
+    hold: float = 0.0,
 ) -> KernelFit:
     """Return an architecture's kernels with those named by ``only`` (patterns) fitted to rows.
 
     Fitted are the constants that a kernel's entry gives already, wherever it begins: what an entry
     leaves out keeps its default. Rows are those of the devices of machines that name the
     architecture, and that launch one of these kernels; one in four, by whole shapes, is kept apart.
+    ``hold`` is how much a constant's distance from its first guess weighs beside one row's error,
+    both as logarithms: it keeps constants that few rows determine near what was guessed.
 
     Raises:
         UsageError: No row launches a kernel of them, or too few for the constants.
@@ -121,12 +138,14 @@ def fit_kernels(
     start = np.array([float(getattr(library.constants(name), key)) for name, key in keys])
     lower, upper = (np.array(each) for each in zip(*map(_bounds, keys), strict=True))
     measured = kept.times_us
+    start = np.clip(start, lower, upper)
+    reused: dict[str, tuple[dict[str, float], KernelConstants]] = {}
 
     def residuals(values: Array) -> Array:
-        tried = _with(library, keys, values)
-        return np.asarray(np.log(kept.modeled_us(tried) / measured))
+        tried = _with(library, keys, values, before=reused)
+        errors = np.log(kept.modeled_us(tried) / measured)
+        return np.concatenate([errors, hold * np.log(values / start)]) if hold else errors
 
-    start = np.clip(start, lower, upper)
     values = solve(residuals, start, lower, upper, scale=_SCALE, rounds=_ROUNDS)
     sources = _sources(kept, {name for name, _ in keys})
     made = _with(library, keys, values, sources)
@@ -198,16 +217,23 @@ def _with(
     keys: Sequence[tuple[str, str]],
     values: Array,
     sources: Mapping[str, str] | None = None,
+    before: dict[str, tuple[dict[str, float], KernelConstants]] | None = None,
 ) -> KernelLibrary:
-    changes: dict[str, dict[str, object]] = {}
+    """Return a library with these constants; a kernel that has those of ``before`` is reused."""
+    changes: dict[str, dict[str, float]] = {}
     for (name, key), value in zip(keys, values, strict=True):
         changes.setdefault(name, {})[key] = float(f"{value:.{_DIGITS}g}")
     kernels = {}
     for name, changed in changes.items():
+        if before is not None and name in before and before[name][0] == changed:
+            kernels[name] = before[name][1]
+            continue
         old = library.constants(name)
         given = {key: _plain(getattr(old, key)) for key in _given(old)}
         source = (sources or {}).get(name, old.source)
         kernels[name] = KernelConstants.model_validate({**given, **changed, "source": source})
+        if before is not None:
+            before[name] = (changed, kernels[name])
     return library.changed(kernels)
 
 

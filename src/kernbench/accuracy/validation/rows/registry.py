@@ -18,6 +18,7 @@ PREDICTORS: dict[Category, tuple[str, str]] = {
         "kernbench.accuracy.validation.predictors.attention",
         "AttentionPredictor",
     ),
+    Category.MOE: ("kernbench.accuracy.validation.predictors.moe", "MoePredictor"),
     Category.COLLECTIVES: (
         "kernbench.accuracy.validation.predictors.collectives",
         "CollectivePredictor",

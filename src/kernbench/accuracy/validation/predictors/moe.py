@@ -1,0 +1,221 @@
+"""Rows of mixtures of experts: the kernels that serving stacks launch for one rank's experts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from kernbench.accuracy.validation.predictors.expert_loads import Others, Routing, load_of
+from kernbench.accuracy.validation.predictors.library_rows import (
+    LibraryPredictor,
+    MeasuredKernels,
+    NotModeledError,
+)
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.hardware import Machine
+from kernbench.library_kernels import MoeKernels, MoeProblem, expert_kernels, expert_products
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """What a row's dtype says: what is multiplied, and bytes of elements with their scales."""
+
+    short: str
+    dtype: str
+    row_bytes: float
+    weight_bytes: float
+
+
+_FORMATS = {
+    "bfloat16": _Format("bf16", "bfloat16", 2, 2),
+    "fp8": _Format("fp8", "float8_e4m3fn", 1, 1),
+    "fp8_block": _Format("fp8_block", "float8_e4m3fn", 1 + 4 / 128, 1),
+    "nvfp4": _Format("nvfp4", "float4_e2m1fn", 0.5 + 1 / 16, 0.5 + 1 / 16),
+    "int4_wo": _Format("int4", "bfloat16", 2, 0.5 + 2 / 128),
+    "w4a16_mxfp4": _Format("mxfp4", "bfloat16", 2, 0.5 + 1 / 32),
+    "w4a8_mxfp4_mxfp8": _Format("mxfp8", "float8_e4m3fn", 1 + 1 / 32, 0.5 + 1 / 32),
+    "w4afp8": _Format("w4afp8", "float8_e4m3fn", 1, 0.5 + 2 / 128),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stack:
+    """How one stack runs its experts, and what it does with the rows of other ranks' experts."""
+
+    has: str
+    """In the kernel's name."""
+    kernels: MoeKernels
+    others: Others = Others.TAKEN_OUT
+    own_tokens: bool = False
+
+
+def _stack(has: str, kernels: MoeKernels, others: Others = Others.TAKEN_OUT) -> _Stack:
+    return _Stack(has=has, kernels=kernels, others=others, own_tokens=others is Others.COMPUTED)
+
+
+_TRITON = MoeKernels(
+    name="triton_moe", row_tiles=(16, 32, 64, 128), columns=64, depth=64, resident=3, launches=3
+)
+_MARLIN = MoeKernels(
+    name="marlin_moe", row_tiles=(8, 16, 32, 48, 64), columns=128, depth=64, resident=2, launches=2
+)
+_CUTLASS = MoeKernels(
+    name="cutlass_moe", row_tiles=(16, 32, 64, 128), columns=128, depth=64, resident=2,
+    copies_rows=True, launches=3,
+)  # fmt: skip
+_TRTLLM_GEN = MoeKernels(
+    name="trtllm_gen_moe", row_tiles=(8, 16, 32, 64, 128), columns=128, depth=128,
+    activates_apart=False, launches=2,
+)  # fmt: skip
+_DEEPGEMM = MoeKernels(
+    name="deepgemm_moe", row_tiles=(64, 128), columns=128, depth=128, copies_rows=True, launches=3
+)
+_CUTEDSL = MoeKernels(
+    name="cutedsl_moe", row_tiles=(128,), columns=128, depth=256, copies_rows=True, launches=0
+)
+_DEEPEP = MoeKernels(name="deepep_moe", row_tiles=(64, 128), columns=128, depth=128, launches=0)
+_UNTUNED = replace(_CUTLASS, name="flashinfer_cutlass_moe")
+
+# In the order in which they are looked for: the first whose text a kernel's name has.
+_STACKS = (
+    _stack("deepepmoe", _DEEPEP),
+    _stack("cutedsl", _CUTEDSL),
+    _stack("sglang_marlin", _MARLIN, Others.COMPUTED),
+    _stack("marlin", _MARLIN),
+    _stack("flashinfer_trtllm", _TRTLLM_GEN),
+    _stack("mxfp4_flashinfer", _TRTLLM_GEN),
+    _stack("flashinfer_mxfp4", _TRTLLM_GEN),
+    _stack("vllm_mxfp4_moe", _TRTLLM_GEN),
+    _stack("min_latency", _TRTLLM_GEN),
+    _stack("flashinfer_cutlass", _UNTUNED),
+    _stack("triton_fp8_block", _TRITON),
+    _stack("deepgemm", _DEEPGEMM),
+    _stack("sglang_fused_moe_triton", _TRITON, Others.COMPUTED),
+    _stack("triton", _TRITON, Others.ZEROED),
+    _stack("vllm_fused_moe", _TRITON, Others.ZEROED),
+    _stack("moe_torch_flow", _CUTLASS),
+)
+
+_AITER_FORMATS = {
+    "bfloat16": ("bf16", "bfloat16", 2.0),
+    "float8_e4m3fn": ("fp8", "float8_e4m3fn", 1.0),
+    "float8_e4m3fnuz": ("fp8", "float8_e4m3fn", 1.0),
+    "float4_e2m1fn_x2": ("fp4", "float4_e2m1fn", 0.5 + 1 / 32),
+    "int8": ("int8", "int8", 1.0),
+    "int4": ("int4", "bfloat16", 0.5 + 2 / 128),
+}
+_AITER_TILES = (
+    re.compile(r"_gemm1_\d+x(?P<rows>\d+)x(?P<columns>\d+)x\d+_"),
+    re.compile(r"_t(?P<rows>\d+)x(?P<columns>\d+)x\d+"),
+    re.compile(r"_a\dw\d_(?P<rows>\d+)x(?P<columns>\d+)x\d+"),
+    re.compile(r"_(?P<rows>\d+)x(?P<columns>\d+)[E_]"),
+    re.compile(r"_(?P<rows>\d+)x\d*$"),  # The file cuts long names.
+    re.compile(r"_bm(?P<rows>\d+)"),
+)
+_AITER_ROWS, _AITER_COLUMNS, _AITER_BYTES_DEEP = 32, 128, 128
+_AITER_TIMED = {"MI308X": (16, 1024)}
+"""Devices on which AITER's rows of fewer and of more tokens repeat those of the fewest and most."""
+_AITER_FROM_1 = "per_Token"
+"""Rows so quantised were timed from 1 token on."""
+
+
+class MoePredictor(LibraryPredictor):
+    """Answers rows of mixtures of experts."""
+
+    def measured(self, row: Row) -> MeasuredKernels:
+        """Return what a row measured.
+
+        Raises:
+            NotModeledError: No kernel is described for the stack and its format.
+        """
+        machine = self.machines.machine_of(row.device)
+        if row.fields["framework"] == "aiter":
+            return MeasuredKernels(kernels=expert_products(*_aiter(row, machine)), machine=machine)
+        kernel = row.fields["kernel"]
+        stack = next((each for each in _STACKS if each.has in kernel), None)
+        form = _FORMATS.get(row.dtype)
+        if stack is None or form is None:
+            raise NotModeledError(f"no kernels for {row.dtype} of {kernel}")
+        return MeasuredKernels(
+            kernels=expert_kernels(*_problem(row, machine, stack, form)), machine=machine
+        )
+
+
+def _problem(
+    row: Row, machine: Machine, stack: _Stack, form: _Format
+) -> tuple[MoeProblem, MoeKernels]:
+    ranks, experts = row.integer("moe_ep_size"), row.integer("num_experts")
+    routing = Routing(
+        tokens=row.integer("num_tokens"),
+        topk=row.integer("topk"),
+        experts=experts,
+        ranks=ranks,
+        distribution=row.fields["distribution"],
+        others=stack.others,
+        own_tokens=stack.own_tokens,
+    )
+    problem = MoeProblem(
+        load=load_of(routing),
+        experts=experts // ranks,
+        hidden=row.integer("hidden_size"),
+        inter=max(row.integer("inter_size") // row.integer("moe_tp_size"), 1),
+        gated="nongated" not in row.fields["kernel"],
+        dtype=form.dtype,
+        row_bytes=form.row_bytes,
+        weight_bytes=form.weight_bytes,
+        cache_bytes=_cache_bytes(machine),
+    )
+    quantises = form.row_bytes < 2 and not stack.kernels.copies_rows
+    name = f"{stack.kernels.name}_{form.short}"
+    return problem, replace(stack.kernels, name=name, quantises=quantises)
+
+
+def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
+    """Return a row of AITER's tuner, which times the products alone."""
+    kernel, formats = row.fields["kernel"], (row.fields["q_dtype_a"], row.fields["q_dtype_w"])
+    if any(each not in _AITER_FORMATS for each in formats):
+        raise NotModeledError(f"no kernels for {' times '.join(formats)} of aiter")
+    if row.fields["topk"].startswith("-"):
+        raise NotModeledError("the row does not say how many experts a token has")
+    (short_rows, dtype, row_bytes), (short, _, weight_bytes) = (
+        _AITER_FORMATS[each] for each in formats
+    )
+    tokens = row.integer("num_tokens")
+    if row.device in _AITER_TIMED:
+        least, most = _AITER_TIMED[row.device]
+        tokens = min(max(tokens, 1 if row.fields["q_type"] == _AITER_FROM_1 else least), most)
+    experts = row.integer("num_experts")
+    load = load_of(
+        Routing(
+            tokens=tokens,
+            topk=row.integer("topk"),
+            experts=experts,
+            distribution="random",
+        )
+    )
+    problem = MoeProblem(
+        load=load,
+        experts=experts,
+        hidden=row.integer("hidden_size"),
+        inter=row.integer("inter_size"),
+        gated=row.fields["g1u1"] == "1",
+        dtype=dtype,
+        row_bytes=row_bytes,
+        weight_bytes=weight_bytes,
+        cache_bytes=_cache_bytes(machine),
+    )
+    one = "fmoe" in kernel and "stage1" not in kernel
+    tile = next((found for each in _AITER_TILES if (found := each.search(kernel))), None)
+    sizes = {} if tile is None else tile.groupdict()
+    return problem, MoeKernels(
+        name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}",
+        row_tiles=(max(int(sizes.get("rows", _AITER_ROWS)), 1),),
+        columns=int(sizes.get("columns", _AITER_COLUMNS)),
+        depth=round(_AITER_BYTES_DEEP / row_bytes),
+        one_kernel=one,
+    )
+
+
+def _cache_bytes(machine: Machine) -> float:
+    cache = machine.sip.cache
+    return 0.0 if cache is None else float(cache.capacity_mib) * 2**20

@@ -1,0 +1,217 @@
+"""Mixtures of experts: routing and sorting, two grouped products, and what lies between them.
+
+A rank has experts; the rows that chose an expert go through its up and down projections. Each
+expert's rows are padded to whole tiles; the weights of every expert that has a row come from
+HBM, which decides while rows are few. Around the products go small kernels: routing, sorting and
+copying rows, quantising them, the activation, and the weighted sum over a token's experts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+
+_OUT_BYTES = 2
+"""Of an element between the kernels: bfloat16."""
+STEPS = "moe_steps"
+"""Name of the constants of the kernels around the products, the same for all implementations."""
+_DEQUANT_SIMPLE = 2
+"""Per packed weight: shift, mask and scale, on two elements at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertLoad:
+    """The rows of one rank's experts."""
+
+    rows: tuple[int, ...]
+    """Of each expert that has any."""
+    tokens: int
+    """Tokens that the rank reads and sums up."""
+    slots: int
+    """Rows that the kernels around the products go over: those of other ranks' experts too, where
+    these are not taken out."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.rows)
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(len(self.rows), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeProblem:
+    """The experts of one rank."""
+
+    load: ExpertLoad
+    experts: int
+    """Of the rank."""
+    hidden: int
+    inter: int
+    """Columns of the rank's up projection, gate not counted."""
+    gated: bool = True
+    dtype: str = "bfloat16"
+    """That the matrix engine multiplies."""
+    row_bytes: float = 2.0
+    """Of an element of the products' rows, with its share of scales."""
+    weight_bytes: float = 2.0
+    """Of a weight, with its share of scales."""
+    cache_bytes: float = 0.0
+    """What the cache keeps from launch to launch: 0 where weights come from HBM every time."""
+
+    @property
+    def up(self) -> int:
+        """Columns of the up projection."""
+        return self.inter * (2 if self.gated else 1)
+
+    @property
+    def dequantised(self) -> bool:
+        """Whether weights are unpacked to the rows' format before they are multiplied."""
+        return self.weight_bytes < 1 < self.row_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeKernels:
+    """The structure of one implementation."""
+
+    name: str
+    """Of its products' constants."""
+    row_tiles: tuple[int, ...]
+    """Rows of a tile, of which the one is taken that holds an expert's mean."""
+    columns: int
+    depth: int
+    """Elements of the inner dimension in a trip."""
+    resident: int = 2
+    copies_rows: bool = False
+    """Whether rows are copied into the order of experts before the products."""
+    activates_apart: bool = True
+    quantises: bool = False
+    launches: int = 2
+    """Small kernels before the products: choose, count, sort."""
+    one_kernel: bool = False
+    """Whether both products are one launch that keeps what lies between them."""
+
+
+def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKernel, ...]:
+    """Return the launches of a layer of experts, one after another."""
+    load = problem.load
+    if not load.total:
+        return tuple(_routing(problem, kernels))
+    found = _routing(problem, kernels)
+    if kernels.copies_rows or kernels.quantises:
+        read = load.tokens * problem.hidden * _OUT_BYTES
+        rows = load.total if kernels.copies_rows else load.tokens
+        found.append(_step(problem, kernels, rows, read, rows * problem.hidden * problem.row_bytes))
+    up = _product(problem, kernels, problem.hidden, problem.up)
+    down = _product(problem, kernels, problem.inter, problem.hidden)
+    if kernels.one_kernel:
+        found.append(_joined(up, down))
+    else:
+        found.append(up)
+        if kernels.activates_apart:
+            out = load.slots * problem.inter
+            read = load.slots * problem.up * _OUT_BYTES
+            found.append(_step(problem, kernels, load.slots, read, out * problem.row_bytes))
+            if kernels.quantises and not kernels.copies_rows:
+                found.append(
+                    _step(problem, kernels, load.slots, out * _OUT_BYTES, out * problem.row_bytes)
+                )
+        found.append(down)
+    read = load.slots * problem.hidden * _OUT_BYTES
+    found.append(
+        _step(problem, kernels, load.tokens, read, load.tokens * problem.hidden * _OUT_BYTES)
+    )
+    return tuple(found)
+
+
+def expert_products(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKernel, ...]:
+    """Return the products alone, as sources do that time only these."""
+    up = _product(problem, kernels, problem.hidden, problem.up)
+    down = _product(problem, kernels, problem.inter, problem.hidden)
+    return (_joined(up, down),) if kernels.one_kernel else (up, down)
+
+
+def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
+    ids = problem.load.slots * 8.0
+    return [
+        _step(problem, kernels, problem.load.slots / 256, ids, ids) for _ in range(kernels.launches)
+    ]
+
+
+def _step(
+    problem: MoeProblem, kernels: MoeKernels, rows: float, read: float, written: float
+) -> LibraryKernel:
+    """Return a kernel that only moves bytes; what the cache holds does not come from HBM."""
+    count = max(int(rows), 1)
+    missed = _missed(problem, read + written)
+    return LibraryKernel(
+        name=STEPS,
+        tiles=(
+            Tiles(
+                count=count,
+                trips=1,
+                trip=Trip(loaded_bytes=read / count),
+                stored_bytes=written / count,
+            ),
+        ),
+        resident=8,
+        hbm_read_bytes=read * missed,
+        hbm_written_bytes=written * missed,
+    )
+
+
+def _missed(problem: MoeProblem, footprint: float) -> float:
+    """Return the share of a footprint that the cache does not keep."""
+    if not footprint:
+        return 0.0
+    return max(0.0, 1 - problem.cache_bytes / footprint)
+
+
+def rows_of_tile(load: ExpertLoad, kernels: MoeKernels) -> int:
+    """Return the rows of a product's tile."""
+    return next((each for each in kernels.row_tiles if each >= load.mean), kernels.row_tiles[-1])
+
+
+def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int) -> LibraryKernel:
+    load = problem.load
+    rows = rows_of_tile(load, kernels)
+    width = min(kernels.columns, columns)
+    tiles = sum(math.ceil(each / rows) for each in load.rows) * math.ceil(columns / width)
+    trips = math.ceil(depth / kernels.depth)
+    trip = Trip(
+        flops=2.0 * rows * width * kernels.depth,
+        dtype=problem.dtype,
+        simple=_DEQUANT_SIMPLE * width * kernels.depth if problem.dequantised else 0.0,
+        loaded_bytes=kernels.depth * (rows * problem.row_bytes + width * problem.weight_bytes),
+    )
+    weights = len(load.rows) * depth * columns * problem.weight_bytes
+    read = load.total * depth * problem.row_bytes
+    written = load.slots * columns * _OUT_BYTES
+    layer = problem.hidden * (problem.up + problem.inter) * problem.weight_bytes * len(load.rows)
+    missed = _missed(problem, layer + read + written)
+    found = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=2.0 * rows * width)]
+    if load.slots > load.total:
+        # Rows of other ranks' experts are set to 0.
+        empty = math.ceil((load.slots - load.total) / rows) * math.ceil(columns / width)
+        found.append(Tiles(count=empty, trips=0, trip=trip, stored_bytes=2.0 * rows * width))
+    return LibraryKernel(
+        name=kernels.name,
+        tiles=tuple(found),
+        resident=kernels.resident,
+        hbm_read_bytes=weights * missed + read * _missed(problem, read + written),
+        hbm_written_bytes=written * _missed(problem, read + written),
+    )
+
+
+def _joined(up: LibraryKernel, down: LibraryKernel) -> LibraryKernel:
+    """Return one launch with the tiles of both products."""
+    return LibraryKernel(
+        name=up.name,
+        tiles=up.tiles + down.tiles,
+        resident=up.resident,
+        hbm_read_bytes=up.hbm_read_bytes + down.hbm_read_bytes,
+        hbm_written_bytes=down.hbm_written_bytes,
+    )

@@ -1,0 +1,95 @@
+"""Launches of mixtures of experts against counts by hand and by brute force."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.hardware import KernelConstants, load_machine
+from kernbench.library_kernels import (
+    ExpertLoad,
+    LibraryKernel,
+    MoeKernels,
+    MoeProblem,
+    expert_kernels,
+    expert_products,
+    time_kernel,
+)
+
+KERNELS = MoeKernels(name="test", row_tiles=(16, 64), columns=32, depth=64)
+PLAIN = KernelConstants(source="assumed: a test")
+
+
+def problem(*rows: int, tokens: int = 8, slots: int = 0) -> MoeProblem:
+    load = ExpertLoad(rows=rows, tokens=tokens, slots=max(slots, sum(rows)))
+    return MoeProblem(load=load, experts=8, hidden=256, inter=96)
+
+
+def count(kernel: LibraryKernel) -> float:
+    return sum(each.count * each.trips for each in kernel.tiles)
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=9))
+def test_products_pad_the_rows_of_each_expert_to_whole_tiles(rows: list[int]) -> None:
+    up, down = expert_products(problem(*rows), KERNELS)
+    tile = 16 if sum(rows) / len(rows) <= 16 else 64
+    tiles = sum(len(range(0, each, tile)) for each in rows)
+    assert count(up) == tiles * (192 // 32) * (256 // 64)
+    assert count(down) == tiles * (256 // 32) * 2  # 96 deep: two trips of 64.
+    assert up.flops == count(up) * 2 * tile * 32 * 64
+
+
+def test_weights_of_the_experts_with_rows_come_from_hbm() -> None:
+    one, two = (
+        sum(each.hbm_read_bytes for each in expert_products(problem(*rows), KERNELS))
+        for rows in ((8,), (4, 4))
+    )
+    assert two - one == 3 * 256 * 96 * 2
+
+
+def test_weights_that_the_cache_keeps_do_not() -> None:
+    kept = replace(problem(4, 4), cache_bytes=1e9)
+    assert all(each.hbm_bytes == 0 for each in expert_kernels(kept, KERNELS))
+
+
+def test_experts_without_a_gate_have_one_up_projection() -> None:
+    gated = expert_products(problem(5), KERNELS)
+    plain = expert_products(replace(problem(5), gated=False), KERNELS)
+    assert plain[0].flops * 2 == gated[0].flops
+    assert plain[1].flops == gated[1].flops
+
+
+def test_rows_of_other_ranks_are_written_and_not_multiplied() -> None:
+    alone = expert_products(problem(5), KERNELS)
+    zeroed = expert_products(problem(5, slots=64), KERNELS)
+    for before, after in zip(alone, zeroed, strict=True):
+        assert after.flops == before.flops
+        assert after.hbm_written_bytes > before.hbm_written_bytes
+        assert after.num_tiles > before.num_tiles
+
+
+def test_one_kernel_has_the_tiles_of_both_products() -> None:
+    two = expert_products(problem(5, 7), KERNELS)
+    (one,) = expert_products(problem(5, 7), replace(KERNELS, one_kernel=True))
+    assert one.flops == pytest.approx(sum(each.flops for each in two))
+    assert one.hbm_written_bytes == two[1].hbm_written_bytes
+
+
+def test_a_rank_without_rows_still_routes() -> None:
+    empty = MoeProblem(load=ExpertLoad(rows=(), tokens=0, slots=0), experts=8, hidden=256, inter=96)
+    assert len(expert_kernels(empty, KERNELS)) == KERNELS.launches
+
+
+@given(st.integers(1, 5000), st.integers(1, 64))
+def test_more_rows_never_take_less_time(rows: int, more: int) -> None:
+    sip = load_machine("h200").sip
+    kernels = replace(KERNELS, row_tiles=(64,))
+    times = [
+        sum(
+            time_kernel(each, sip, PLAIN).total_us
+            for each in expert_products(problem(*([number] * 4)), kernels)
+        )
+        for number in (rows, rows + more)
+    ]
+    assert times[1] >= times[0] * (1 - 1e-9)
