@@ -18,7 +18,7 @@ PREDICTORS: dict[Category, tuple[str, str]] = {
         "kernbench.accuracy.validation.predictors.attention",
         "AttentionPredictor",
     ),
-    Category.MOE: ("kernbench.accuracy.validation.predictors.moe", "MoePredictor"),
+    Category.MOE: ("kernbench.accuracy.validation.predictors.libraries.moe", "MoePredictor"),
     Category.COLLECTIVES: (
         "kernbench.accuracy.validation.predictors.collectives",
         "CollectivePredictor",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.accuracy.validation.predictors.expert_loads import Others, Routing, load_of
+from kernbench.accuracy.validation.predictors.libraries.expert_loads import Others, Routing, load_of
 from kernbench.errors import UsageError
 
 LOADS = st.sampled_from(("balanced", "power_law_1.01", "power_law_1.2"))

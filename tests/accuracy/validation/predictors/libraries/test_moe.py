@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.accuracy.validation import Row, make_predictor, read_rows
-from kernbench.accuracy.validation.predictors.moe import MoePredictor
+from kernbench.accuracy.validation.predictors.libraries.moe import MoePredictor
 
 _HEAD = (
     "source,device,op,framework,kernel,dtype,num_tokens,hidden_size,inter_size,topk,num_experts,"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from kernbench.accuracy.validation.predictors.expert_loads import Others, Routing, load_of
+from kernbench.accuracy.validation.predictors.libraries.expert_loads import Others, Routing, load_of
 from kernbench.accuracy.validation.predictors.library_rows import (
     LibraryPredictor,
     MeasuredKernels,
