@@ -211,6 +211,24 @@ HOSTS: dict[tuple[str, str, str], dict[str, float]] = {
 }  # fmt: skip
 
 
+# The same of vLLM's MLA, by operation and kernel: launches take at least that. Medians of rows of
+# few keys and heads.
+MLA_HOSTS = {
+    ("context_mla", "vllm_flash_attn_mla"): 160.0,
+    ("context_mla", "vllm_flashmla"): 210.0,
+    ("context_mla", "vllm_triton_mla"): 293.0,
+    ("generation_mla", "vllm_flash_attn_mla"): 160.0,
+    ("generation_mla", "vllm_flashmla"): 208.0,
+    ("generation_mla", "vllm_triton_mla"): 340.0,
+}
+# What the host adds to vLLM's three convolutions of KDA, by machine: launches wait for it and for
+# each other. Medians of rows of fewer than 600 tokens, less the 20 us that devices take.
+KDA_CONVOLUTION_HOSTS = {
+    "b200": 440.0, "gb200": 1440.0, "h100-sxm": 455.0, "h200": 820.0, "l40s": 780.0,
+    "rtx-pro-6000": 440.0,
+}  # fmt: skip
+
+
 def host_us(fields: Mapping[str, str], machine: str) -> float:
     """Return how long the stack's host takes to launch a row's product, 0 where a graph does."""
     key = tuple(fields.get(each, "") for each in ("framework", "dtype", "kernel"))

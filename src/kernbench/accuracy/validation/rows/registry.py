@@ -19,6 +19,11 @@ PREDICTORS: dict[Category, tuple[str, str]] = {
         "AttentionPredictor",
     ),
     Category.MOE: ("kernbench.accuracy.validation.predictors.libraries.moe", "MoePredictor"),
+    Category.MLA: ("kernbench.accuracy.validation.predictors.libraries.mla", "MlaPredictor"),
+    Category.LINEAR_ATTENTION: (
+        "kernbench.accuracy.validation.predictors.libraries.linear_attention",
+        "LinearAttentionPredictor",
+    ),
     Category.COLLECTIVES: (
         "kernbench.accuracy.validation.predictors.collectives",
         "CollectivePredictor",
