@@ -5,7 +5,12 @@ import re
 import pytest
 
 from kernbench.hardware import known_libraries, load_library
-from kernbench.library_kernels import AttentionProblem, attention_kernels, flash_launches
+from kernbench.library_kernels import (
+    AttentionProblem,
+    attention_kernels,
+    flash_backward_launches,
+    flash_launches,
+)
 
 
 @pytest.mark.adr("0129-D1")
@@ -22,10 +27,15 @@ def test_each_structure_has_constants_and_each_constant_a_structure(architecture
     described = attention_kernels(architecture)
     for kernel in described.values():
         for problem in problems:
-            for launch in flash_launches(problem, kernel, num_pes=132):
+            launches = (
+                flash_backward_launches(problem, kernel)
+                if kernel.name.endswith("_backward")
+                else flash_launches(problem, kernel, num_pes=132)
+            )
+            for launch in launches:
                 library.constants(launch.name)
     for name in library.families["attention"].kernels:
-        family = re.sub(r"_(append|combine|copy|d\d+)$", "", name)
+        family = re.sub(r"_(append|combine|copy|prepare|convert|d\d+)$", "", name)
         assert family in described, name
 
 

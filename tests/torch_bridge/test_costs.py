@@ -9,7 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kernbench import dtypes, ops  # noqa: E402
-from kernbench.hardware import load_machine  # noqa: E402
+from kernbench.hardware import load_library, load_machine  # noqa: E402
+from kernbench.library_kernels import (  # noqa: E402
+    AttentionProblem,
+    attention_kernels,
+    flash_launches,
+    time_kernel,
+)
 from kernbench.op_log import Limit, Template  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
@@ -202,3 +208,56 @@ def test_a_small_model_is_bound_by_launches() -> None:
     last = context.op_log.instances[-1]
     busy_ps = sum(each.template.duration_ps for each in context.op_log.instances)
     assert busy_ps < launches_ps <= last.ends_ps[0] < launches_ps + 2 * last.template.duration_ps
+
+
+A100 = load_machine("a100-sxm-80g", 1)
+ON_A100 = OperationCosts(A100, Float32())
+FLASH = aten._scaled_dot_product_flash_attention.default
+
+
+def attention_on_a100(func: Any, *args: Any, dtype: Any = HALF, **kwargs: Any) -> Template:
+    q = empty(2, 8, 512, 64, dtype=dtype)
+    name = describe(func).name
+    found = ON_A100.attention.timing(func, name, (q, q, q, *args), kwargs, 0)
+    assert found is not None
+    return found.template(True)
+
+
+def library_us(name: str, **kwargs: Any) -> float:
+    """Return the time of a kernel of the A100's library, by the engine itself."""
+    problem = AttentionProblem(
+        batch=2, q_len=512, kv_len=512, heads=8, kv_heads=8, head_dim=64, **kwargs
+    )
+    library = load_library("sm80")
+    launches = flash_launches(problem, attention_kernels("sm80")[name], A100.sip.num_pes)
+    return sum(
+        time_kernel(each, A100.sip, library.constants(each.name)).total_us for each in launches
+    )
+
+
+def test_attention_takes_the_time_of_the_kernel_that_pytorch_ships_with() -> None:
+    found = attention_on_a100(FLASH, 0.0, True)
+    assert found.duration_ps / 1e6 == pytest.approx(library_us("flash2_forward", causal=True))
+    assert sum(found.limits_ps.values()) >= found.duration_ps
+    assert found.bound_ps <= found.duration_ps
+    # A causal pass does half of 4 B H S^2 D, and up to a tile more in each row of tiles.
+    half = 2 * 2 * 8 * 512 * 512 * 64
+    assert half <= found.flops <= 1.5 * half
+
+
+def test_what_flash_attention_does_not_take_runs_the_memory_efficient_kernel() -> None:
+    wide = attention_on_a100(FLASH, dtype=torch.float32)
+    efficient = library_us("efficient_forward", dtype="tf32", q_bytes=4, kv_bytes=4)
+    assert wide.duration_ps / 1e6 == pytest.approx(efficient)
+    masked = attention_on_a100(
+        aten._scaled_dot_product_flash_attention_for_cpu.default, attn_mask=empty(512, 512)
+    )
+    assert masked.duration_ps / 1e6 == pytest.approx(library_us("efficient_forward"))
+
+
+def test_a_query_of_a_step_reads_its_keys_from_memory() -> None:
+    q, k = empty(1, 8, 1, 64), empty(1, 8, 8192, 64)
+    found = ON_A100.attention.timing(FLASH, describe(FLASH).name, (q, k, k), {}, 0)
+    assert found is not None
+    kv_us = 2 * 8 * 8192 * 64 * 2 / 2039e3
+    assert found.template(True).limits_ps[Limit.HBM] / 1e6 >= kv_us

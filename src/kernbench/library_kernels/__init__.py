@@ -6,6 +6,7 @@ from kernbench.library_kernels.attention import (
     flash_forward,
     flash_launches,
 )
+from kernbench.library_kernels.attention_backward import flash_backward_launches
 from kernbench.library_kernels.attention_catalogue import attention_kernels
 from kernbench.library_kernels.attention_splits import Splits, efficient_splits
 from kernbench.library_kernels.choice import KernelChoice, fastest
@@ -73,6 +74,7 @@ __all__ = [
     "expert_products",
     "family_of",
     "fastest",
+    "flash_backward_launches",
     "flash_forward",
     "flash_launches",
     "kept_share",

@@ -1,21 +1,37 @@
-"""The time of scaled dot-product attention: that of kernbench's own flash kernels."""
+"""The time of scaled dot-product attention: of PyTorch's kernels, or of kernbench's own.
+
+A machine whose library has the kernels that PyTorch ships with (FlashAttention 2, the
+memory-efficient ones, cuDNN's) is timed as they are; others run kernbench's own flash kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kernbench.dtypes import float32
+from kernbench.hardware import load_library
+from kernbench.library_kernels import (
+    AttentionProblem,
+    attention_kernels,
+    flash_backward_launches,
+    flash_launches,
+)
 from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
+    from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 _PREFIX = "aten._scaled_dot_product_"
+_WIDEST = 256
+"""The head size that FlashAttention takes at most."""
 _MASKS = ("attn_bias", "attn_mask")
 Shape = tuple[int, ...]
 
@@ -41,16 +57,48 @@ class AttentionCosts:
             return None
         if not query.numel() or not key.numel():
             return None
-        return self.of_shapes(
+        causal = bool(given.get("is_causal"))
+        masked = any(given.get(each) is not None for each in _MASKS)
+        shapes = (tuple(query.shape), tuple(key.shape))
+        return self._of_library(
+            name, shapes, query.dtype, causal, masked, sip_id
+        ) or self.of_shapes(
             name,
-            query.shape,
-            key.shape,
+            *shapes,
             query.dtype,
             sip_id,
-            causal=bool(given.get("is_causal")),
-            masked=any(given.get(each) is not None for each in _MASKS),
+            causal=causal,
+            masked=masked,
             backward="backward" in name,
         )
+
+    def _of_library(
+        self,
+        name: str,
+        shapes: tuple[Shape, Shape],
+        dtype: Any,
+        causal: bool,
+        masked: bool,
+        sip_id: int,
+    ) -> OperationTiming | None:
+        """Return the schedules of PyTorch's own kernels, None where the library lacks them."""
+        kernels_dtype = kernel_dtype(dtype)
+        architecture = self._machine.spec.kernel_library
+        if architecture is None or kernels_dtype is None:
+            return None
+        sip = self._machine.sip_at(sip_id)
+        identity = (name, shapes, kernels_dtype, causal, masked, id(sip))
+        found = self._known.get(identity)
+        if found is None:
+            problem = _problem(shapes, kernels_dtype, causal)
+            direction = "backward" if "backward" in name else "forward"
+            backend = _backend(name, problem, masked)
+            launches = _of_pytorch(architecture, f"{backend}_{direction}", problem, sip.num_pes)
+            if not launches:
+                return None
+            found = timing_of_library(name, launches, sip, load_library(architecture))
+            self._known[identity] = found
+        return found
 
     def of_shapes(
         self,
@@ -81,6 +129,55 @@ class AttentionCosts:
 @cache
 def _names(func: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in func._schema.arguments)
+
+
+def _backend(name: str, problem: AttentionProblem, masked: bool) -> str:
+    """Return whose kernels an operation runs.
+
+    FlashAttention takes neither float32 nor a mask nor wide heads: on a GPU, PyTorch then takes the
+    memory-efficient kernels, whatever the operation of the device that stands for it.
+    """
+    if "cudnn" in name:
+        return "cudnn"
+    unfit = masked or problem.q_bytes > 2 or problem.head_dim > _WIDEST
+    return "efficient" if "efficient" in name or unfit else "flash2"
+
+
+def _problem(shapes: tuple[Shape, Shape], dtype: Any, causal: bool) -> AttentionProblem:
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = shapes
+    if causal:
+        # PyTorch's causal mask is aligned with the first key: nobody sees those after the queries.
+        kv_len = min(kv_len, q_len)
+    width = dtype.itemsize
+    return AttentionProblem(
+        batch=batch,
+        q_len=q_len,
+        kv_len=kv_len,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        causal=causal and q_len <= kv_len,
+        dtype="tf32" if width > 2 else dtype.name,
+        q_bytes=width,
+        kv_bytes=width,
+    )
+
+
+def _of_pytorch(
+    architecture: str, name: str, problem: AttentionProblem, num_pes: int
+) -> tuple[LibraryKernel, ...]:
+    """Return the launches of a pass; none where the architecture lacks the kernel."""
+    kernel = attention_kernels(architecture).get(name)
+    if kernel is None:
+        return ()
+    if name.endswith("backward"):
+        launches = flash_backward_launches(problem, kernel)
+    else:
+        launches = flash_launches(problem, kernel, num_pes)
+    if problem.q_len > 1:
+        return launches
+    # The keys of a single query come from a step before: the cache has not kept them.
+    return tuple(replace(each, warm=False) for each in launches)
 
 
 def _launch(

@@ -16,11 +16,18 @@ from kernbench.hardware import Machine, load_library
 from kernbench.library_kernels import (
     AttentionProblem,
     FlashKernel,
+    LibraryKernel,
     attention_kernels,
+    flash_backward_launches,
     flash_launches,
 )
 
 _FP8 = "float8_e4m3fn"
+_LIBRARIES = (
+    ("cudnn", "cudnn"), ("v4", "flash4"), ("fa4", "flash4"), ("v3", "flash3"), ("fa3", "flash3"),
+    ("tlx", "flash3"), ("v2", "flash2"), ("fa2", "flash2"), ("sdpa", "flash2"),
+)  # fmt: skip
+"""What an implementation's name has in it, and whose kernels those are."""
 _MOST_GROUP_OF_XQA = 32
 """TensorRT-LLM's decode kernel for groups takes so many heads that share keys."""
 
@@ -36,6 +43,8 @@ class AttentionPredictor(LibraryPredictor):
                 source marks the row as one that no device can give.
         """
         machine = self.machines.machine_of(row.device)
+        if "impl" in row.fields:
+            return MeasuredKernels(kernels=_published(row, machine), machine=machine)
         problem = _problem(row)
         _refuse_impossible(row, problem, machine)
         kernel = _kernel(row, problem, machine)
@@ -43,8 +52,30 @@ class AttentionPredictor(LibraryPredictor):
         return MeasuredKernels(kernels=launches, machine=machine)
 
 
+def _published(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
+    """Return the launches of one pass of a library, as its authors time it."""
+    problem = replace(_problem(row), dtype="bfloat16")
+    name = row.fields["impl"].lower()
+    library = next((found for text, found in _LIBRARIES if text in name), None)
+    known = attention_kernels(machine.spec.kernel_library or "")
+    launches: list[LibraryKernel] = []
+    for text, direction in (("f", "forward"), ("b", "backward")):
+        if not any(part.strip().startswith(text) for part in row.op.lower().split("+")):
+            continue
+        kernel = known.get(f"{library}_{direction}")
+        if kernel is None:
+            raise NotModeledError(f"no kernel for {direction} of {name} on {machine.name}")
+        if direction == "backward":
+            launches += flash_backward_launches(problem, kernel)
+        else:
+            launches += flash_launches(problem, kernel, machine.sip.num_pes)
+    if not launches:
+        raise NotModeledError(f"{row.op} is neither a forward nor a backward pass")
+    return tuple(launches)
+
+
 def _problem(row: Row) -> AttentionProblem:
-    fp8 = row.fields.get("attn_dtype") == "fp8"
+    fp8 = "fp8" in (row.fields.get("attn_dtype") or row.dtype)
     return AttentionProblem(
         batch=row.integer("batch"),
         q_len=row.integer("q_len"),
@@ -56,7 +87,7 @@ def _problem(row: Row) -> AttentionProblem:
         window=0 if row.fields.get("window", "0") in ("", "0") else row.integer("window"),
         dtype=_FP8 if fp8 else "bfloat16",
         q_bytes=1 if fp8 else 2,
-        kv_bytes=1 if row.fields.get("kv_dtype") == "fp8" else 2,
+        kv_bytes=1 if (row.fields.get("kv_dtype") or row.dtype) == "fp8" else 2,
     )
 
 
@@ -102,7 +133,7 @@ def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
     window = "_window" if problem.window else ""
     dtypes = (q + kv, kv)
     yield from dict.fromkeys(f"{each}{single}{end}" for each in dtypes for end in (window, ""))
-    yield f"_any{single}"
+    yield from dict.fromkeys((f"_any{single}", f"_any{window}", "_any"))
     yield from dict.fromkeys((single, ""))
 
 

@@ -1,0 +1,42 @@
+"""The backward pass's tiles against brute force over queries and keys."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench.library_kernels import AttentionProblem, FlashKernel, flash_backward_launches
+
+KERNEL = FlashKernel(name="test", block_m=8, block_n=16)
+
+
+@given(st.integers(1, 70), st.integers(0, 50), st.booleans())
+def test_tiles_of_keys_go_over_the_queries_that_see_them(
+    q_len: int, more: int, causal: bool
+) -> None:
+    problem = AttentionProblem(
+        batch=2, q_len=q_len, kv_len=q_len + more, heads=3, kv_heads=3, head_dim=64, causal=causal
+    )
+    expected = 0
+    for first in range(0, q_len + more, 16):
+        keys = range(first, min(first + 16, q_len + more))
+        seeing = {
+            query // 8
+            for query in range(q_len)
+            if not causal or any(key <= query + more for key in keys)
+        }
+        expected += max(len(seeing), 1)
+    _, main, _ = flash_backward_launches(problem, KERNEL)
+    assert sum(each.count * each.trips for each in main.tiles) == 6 * expected
+
+
+def test_a_pass_does_five_products_and_streams_beside() -> None:
+    problem = AttentionProblem(batch=1, q_len=64, kv_len=64, heads=4, kv_heads=2, head_dim=64)
+    prepare, main, convert, gather = flash_backward_launches(problem, KERNEL)
+    assert main.flops == 5 * 2 * 4 * 64 * 64 * 64
+    assert [each.flops for each in (prepare, convert, gather)] == [0, 0, 0]
+    elements = 64 * 4 * 64
+    assert convert.hbm_read_bytes == 4 * elements
+    assert convert.hbm_written_bytes == 2 * elements
+    # Gradients of keys and values of each head, added up over the two heads of a group.
+    assert gather.hbm_read_bytes == 2 * 2 * elements == 2 * gather.hbm_written_bytes
+    assert prepare.hbm_read_bytes == pytest.approx(2 * 2 * elements)
