@@ -119,6 +119,9 @@ def test_a_single_query_of_a_group_is_put_together_and_back() -> None:
     plain = flash_launches(decode(512, 32, heads=2), kernel, num_pes=108)
     assert [each.name for each in plain] == ["test"]
     assert plain[0].num_tiles == 1024
+    window = replace(decode(512, 32), window=16)
+    (windowed,) = flash_launches(window, kernel, num_pes=108)
+    assert windowed.num_tiles == 512 * 8
 
 
 @pytest.mark.adr("0129-D2")

@@ -9,6 +9,7 @@ values into its cache, belongs to its kernel.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -62,6 +63,11 @@ class AttentionProblem:
         return min(self.kv_len, self.window + self.q_len) if self.window else self.kv_len
 
     @property
+    def is_single_of_group(self) -> bool:
+        """Whether a single query of each head of a group sees all keys."""
+        return self.q_len == 1 and self.group > 1 and not self.window
+
+    @property
     def one_sided(self) -> bool:
         """Whether queries do not see the keys after their own."""
         return self.causal or self.window > 0
@@ -91,6 +97,8 @@ class FlashKernel:
     """Programs of a PE that the choice of splits counts on."""
     longest_first: bool = True
     """Whether the tiles with most keys start first."""
+    overlap: float = math.inf
+    """How well tiles, cache and HBM work beside each other, as in ``LibraryKernel``."""
     appends: str = "none"
     """What a launch before it copies into the cache: ``none``, ``keys`` (and values), ``all``."""
     family: str = ""
@@ -129,7 +137,7 @@ def flash_launches(
     problem: AttentionProblem, kernel: FlashKernel, num_pes: int
 ) -> tuple[LibraryKernel, ...]:
     """Return what a call launches, one after another; replays of it are warm."""
-    single = kernel.splits is Splits.SINGLE_QUERY and problem.q_len == 1 and problem.group > 1
+    single = kernel.splits is Splits.SINGLE_QUERY and problem.is_single_of_group
     packed = problem.group if kernel.packs_groups or single else 1
     rows = problem.q_len * packed
     m, n = kernel.rows_of_tile(rows), kernel.keys_of_block(problem.head_dim)
@@ -208,6 +216,7 @@ def _main(
         hbm_written_bytes=float(queries * problem.values * written),
         warm=True,
         longest_first=kernel.longest_first,
+        overlap=kernel.overlap,
     )
 
 

@@ -23,7 +23,7 @@ class Splits(StrEnum):
     EFFICIENT = "efficient"
     """The fewest whose rounds of PEs are nearly as full as those of the best."""
     SINGLE_QUERY = "single_query"
-    """As ``efficient`` for two programs on a PE, where a single query sees the keys of a group."""
+    """As ``efficient`` for two programs on a PE, where a single query of a group sees all keys."""
     DYNAMIC = "dynamic"
     """Whether to split as if there were one sequence, and how often by all blocks of all."""
     FILL = "fill"

@@ -100,7 +100,7 @@ def _refuse_impossible(row: Row, problem: AttentionProblem, machine: Machine) ->
     kv_bytes = 2 * keys * problem.head_dim * problem.kv_bytes
     if note.startswith("cache-resident") and cache_spec is not None:
         capacity = float(cache_spec.capacity_mib) * 2**20
-        if kv_bytes > 2 * capacity:
+        if kv_bytes > capacity:
             raise NotModeledError(
                 "the source marks keys and values as faster than DRAM, but no cache holds them"
             )
