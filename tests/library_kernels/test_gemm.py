@@ -13,7 +13,6 @@ from kernbench.library_kernels import (
     LibraryKernel,
     LibraryTile,
     product_choices,
-    quantize_rows,
     time_kernel,
 )
 
@@ -83,14 +82,6 @@ def test_fp4_takes_twice_as_much_of_k_in_a_trip_as_fp8() -> None:
         for size in (1.0, 0.5625)
     )
     assert (fp8.tiles[0].trips, fp4.tiles[0].trips) == (8, 4)
-
-
-@given(SIZES, SIZES)
-def test_quantising_reads_two_bytes_and_writes_what_it_is_told(rows: int, cols: int) -> None:
-    kernel = quantize_rows("q", rows, cols, 1.0)
-    assert kernel.hbm_bytes == 3.0 * rows * cols
-    assert kernel.port_bytes == 3.0 * rows * cols
-    assert quantize_rows("q", rows, cols, 1.0, cold=0.0).hbm_bytes == 0.0
 
 
 @given(SIZES, SIZES, st.integers(1, 3000))

@@ -16,7 +16,6 @@ from kernbench.library_kernels.gemm import (
     GemmProblem,
     LibraryTile,
     product_choices,
-    quantize_rows,
 )
 from kernbench.library_kernels.linear_attention import (
     LinearProblem,
@@ -40,6 +39,11 @@ from kernbench.library_kernels.products import (
     family_of,
     product_candidates,
     product_kernels,
+)
+from kernbench.library_kernels.quantize import (
+    missed_again,
+    quantize_rows,
+    scale_and_quantize_rows,
 )
 from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
@@ -80,11 +84,13 @@ __all__ = [
     "kept_share",
     "latent_decode",
     "makespan",
+    "missed_again",
     "product_candidates",
     "product_choices",
     "product_kernels",
     "quantize_rows",
     "recurrent_decode",
+    "scale_and_quantize_rows",
     "stream",
     "time_kernel",
 ]

@@ -21,8 +21,6 @@ _OVERLAP = 3.0
 _PARTIAL_BYTES = 4
 _SUM_ELEMENTS = 1024
 """Results that one tile of the kernel that adds up parts of K writes."""
-_QUANTIZE_RESIDENT = 8
-"""Blocks of 256 threads that share a PE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,25 +86,6 @@ def product_choices(
         if tile.splits == 1 or tile.splits <= math.ceil(problem.k / step):
             found.append(_launches(problem, kernel, tile, step))
     return tuple(found)
-
-
-def quantize_rows(
-    name: str, rows: int, cols: int, written_bytes: float, cold: float = 1.0
-) -> LibraryKernel:
-    """Return the kernel that quantises an input of 16 bits, a block of threads per row.
-
-    ``written_bytes`` are of an element of the result, ``cold`` is the share of the input that comes
-    from HBM.
-    """
-    row = Trip(loaded_bytes=2.0 * cols)
-    return LibraryKernel(
-        name=name,
-        tiles=(Tiles(count=rows, trips=1, trip=row, stored_bytes=written_bytes * cols),),
-        resident=_QUANTIZE_RESIDENT,
-        hbm_read_bytes=2.0 * rows * cols * cold,
-        hbm_written_bytes=written_bytes * rows * cols * cold,
-        overlap=_OVERLAP,
-    )
 
 
 def _k_of(tile: LibraryTile, wider: float) -> int:

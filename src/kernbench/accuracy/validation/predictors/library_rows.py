@@ -30,6 +30,8 @@ class MeasuredKernels:
     machine: Machine
     choices: tuple[tuple[LibraryKernel, ...], ...] = ()
     """Launches that follow, of which the library takes the fastest; none when empty."""
+    less: tuple[LibraryKernel, ...] = ()
+    """Launches whose time the source took off: what it gives is a difference."""
     extra_us: float = 0.0
     """What the source's way of measuring adds."""
     least_us: float = 0.0
@@ -38,7 +40,11 @@ class MeasuredKernels:
     @property
     def names(self) -> tuple[str, ...]:
         """Of the kernels that may be launched, each once."""
-        launched = (*self.kernels, *(each for choice in self.choices for each in choice))
+        launched = (
+            *self.kernels,
+            *self.less,
+            *(each for choice in self.choices for each in choice),
+        )
         return tuple(dict.fromkeys(each.name for each in launched))
 
     @property
@@ -57,7 +63,8 @@ class MeasuredKernels:
         """Return the modeled time."""
         library = libraries(self.architecture)
         fastest = min((self._sum_us(each, library) for each in self.choices), default=0.0)
-        return max(self.least_us, self.extra_us + self._sum_us(self.kernels, library) + fastest)
+        launched = self._sum_us(self.kernels, library) - self._sum_us(self.less, library)
+        return max(self.least_us, self.extra_us + launched + fastest)
 
     def _sum_us(self, kernels: tuple[LibraryKernel, ...], library: KernelLibrary) -> float:
         sip = self.machine.sip

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from kernbench.accuracy.validation.predictors.libraries.quantisation import (
+    OPERATIONS,
+    QuantisationPredictor,
+)
+from kernbench.accuracy.validation.predictors.library_rows import (
+    LibraryPredictor,
+    MeasuredKernels,
+    NotModeledError,
+)
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.harness import membound_harness
 from kernbench.accuracy.validation.rows.predictor import Answer
@@ -27,21 +36,35 @@ _WIDEST_ROW = 1 << 17
 _OPS_IN_PASSES = ("softmax", "layernorm")
 
 
-class MemboundPredictor:
-    """Predicts rows of elementwise operations, softmax and norms."""
+class MemboundPredictor(LibraryPredictor):
+    """Predicts rows of elementwise operations, softmax and norms; quantisation by a library's."""
 
     def __init__(self, machines: Machines) -> None:
-        self._machines = machines
+        super().__init__(machines)
+        self._quantisation = QuantisationPredictor(machines)
         self._probe = KernelProbe()
         self._traces = lru_cache(maxsize=4)(self._trace)
 
+    def measured(self, row: Row) -> MeasuredKernels:
+        """Return the launches of a library that a row measured.
+
+        Raises:
+            NotModeledError: It is timed by a Triton kernel, or no kernel is described.
+        """
+        if row.op not in OPERATIONS:
+            raise NotModeledError(f"no library kernel for {row.op}")
+        return self._quantisation.measured(row)
+
     def predict(self, row: Row) -> Answer:
+        """Return the modeled time of what the row measured."""
+        if row.op in OPERATIONS:
+            return super().predict(row)
         dtype = DTYPES.get(row.dtype)
         if dtype is None:
             return Answer(None, f"no Triton dtype for {row.dtype}")
         if row.op not in ELEMENTWISE_OPS | ROW_OPS:
             return Answer(None, f"no kernel for op {row.op}")
-        machine = self._machines.machine_of(row.device)
+        machine = self.machines.machine_of(row.device)
         rows, cols = row.integer("rows"), row.integer("cols")
         if row.op in ROW_OPS and cols > _WIDEST_ROW:
             return Answer(None, f"{row.op} of rows longer than {_WIDEST_ROW} elements")
