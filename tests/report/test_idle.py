@@ -30,3 +30,21 @@ def test_parts_are_summed_over_ranks_and_a_rank_without_work_has_its_launches() 
 
 def test_an_empty_run_has_no_idle_parts() -> None:
     assert idle_parts(OpLog()) == IdleParts(0, 0)
+
+
+def test_idle_time_of_the_host_is_split_by_what_it_did() -> None:
+    builder = LogBuilder()
+    builder.launch(kernel("gemm", 100, kind="kernel"), 0, 1_000)
+    spans = [
+        HostSpan(0, "python", "Python", 0, 300),
+        HostSpan(0, "dispatch", "operations without a kernel", 300, 350),
+        HostSpan(0, "allocate", "cudaMalloc", 350, 600),
+        HostSpan(0, "launch", "gemm", 600, 1_000),
+        # The kernel hides 100 of it.
+        HostSpan(0, "python", "Python", 1_000, 1_150),
+        HostSpan(0, "read", "a result", 1_150, 1_170),
+    ]
+    builder.log.host_spans[:] = spans
+    assert idle_parts(builder.log) == IdleParts(
+        copies_ps=0, launches_ps=450, python_ps=350, allocations_ps=250, reads_ps=20
+    )

@@ -7,6 +7,7 @@ from kernbench.hardware.collective_specs import (
     ProtocolSpec,
     RampSpec,
 )
+from kernbench.hardware.host_specs import HostOperationSpec, HostSpec
 from kernbench.hardware.kernel_constants import (
     KernelConstants,
     KernelFamily,
@@ -60,6 +61,8 @@ __all__ = [
     "DieToDieSpec",
     "GemmSpec",
     "HostLinkSpec",
+    "HostOperationSpec",
+    "HostSpec",
     "KernelConstants",
     "KernelFamily",
     "KernelLibrary",

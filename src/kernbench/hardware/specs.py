@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from kernbench.errors import MachineError
 from kernbench.hardware.collective_specs import CollectivesSpec
+from kernbench.hardware.host_specs import HostSpec
 from kernbench.hardware.link_specs import LinksSpec
 from kernbench.hardware.rates import PS_PER_NS, PS_PER_US, ceil_ps, cycles_ps, transfer_ps
 from kernbench.hardware.spec_base import Count, Cycles, NotNegative, Positive, Share, Spec
@@ -322,6 +323,9 @@ class MachineSpec(Spec):
     """The device; all SIPs are alike but for ``sip_overrides``."""
     sip_overrides: dict[Annotated[int, Field(ge=0)], dict[str, Any]] = Field(default_factory=dict)
     """For single SIPs, by number: the keys of ``sip`` that differ."""
+    host: HostSpec | None = None
+    """The CPU of eager PyTorch programs; without it a launch takes ``sip.host_launch_us``, and
+    Python between operations takes no time."""
     links: LinksSpec | None = None
     """May be left out where there is one SIP only."""
     collectives: CollectivesSpec | None = None

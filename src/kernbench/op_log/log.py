@@ -150,14 +150,17 @@ def absolute_ps(instances: Sequence[Instance], times_ps: Column) -> Column:
 
 @dataclass(slots=True)
 class HostSpan:
-    """Time that a rank's host spent: launching, waiting, or reading.
+    """Time that a rank's host spent, by what it did.
+
+    It launches, waits, reads, runs Python, calls operations without a kernel (``dispatch``), or
+    gets memory from the driver (``allocate``).
 
     A launch is labelled with the name of the template that it launches, or of the graph. What a
     capture records for one is launched by nothing.
     """
 
     rank: int
-    kind: Literal["launch", "capture", "wait", "read"]
+    kind: Literal["launch", "capture", "wait", "read", "python", "dispatch", "allocate"]
     label: str
     start_ps: int
     end_ps: int

@@ -9,34 +9,61 @@ import numpy as np
 
 from kernbench.op_log import Column, OpLog, build_spans, exposed_ps
 
+_PART_OF = {
+    "launch": "launches",
+    "dispatch": "launches",
+    "python": "python",
+    "allocate": "allocations",
+    "read": "reads",
+}
+"""What idle time is counted as, by the kind of the host span that it is in."""
+
 
 @dataclass(frozen=True, slots=True)
 class IdleParts:
-    """Idle time by cause, summed over all ranks; the rest of it is waiting and plain host code."""
+    """Idle time by cause, summed over all ranks; the rest of it is waiting."""
 
     copies_ps: int
     """Copies and fills run: weights and inputs arrive from the host, results return to it."""
     launches_ps: int
-    """The host launches, and the device has nothing to do: the program is launch-bound."""
+    """The host calls operations and launches, and the device has nothing to do: the program is
+    launch-bound."""
+    python_ps: int = 0
+    """The host runs Python between operations, where the machine's host takes time for that."""
+    allocations_ps: int = 0
+    """The driver makes memory for the caching allocator."""
+    reads_ps: int = 0
+    """The host reads what the device has computed before."""
 
 
 def idle_parts(log: OpLog) -> IdleParts:
     """Return why the ranks of a run were idle."""
     spans = build_spans(log)
     is_copy = np.array([each.kind in ("copy", "fill") for each in spans.templates], dtype=bool)
-    launches = [span for span in log.host_spans if span.kind == "launch"]
-    launch_rank = _column([span.rank for span in launches])
-    launch_start = _column([span.start_ps for span in launches])
-    launch_end = _column([span.end_ps for span in launches])
-    copies_ps = launches_ps = 0
-    for device, host in _by_rank(spans.rank, launch_rank):
+    host_spans = [span for span in log.host_spans if span.kind in _PART_OF]
+    host_rank = _column([span.rank for span in host_spans])
+    host_start = _column([span.start_ps for span in host_spans])
+    host_end = _column([span.end_ps for span in host_spans])
+    host_part = np.array([_PART_OF[span.kind] for span in host_spans], dtype="U11")
+    parts_ps = dict.fromkeys(_PART_OF.values(), 0)
+    copies_ps = 0
+    for device, host in _by_rank(spans.rank, host_rank):
         start_ps, end_ps = spans.start_ps[device], spans.end_ps[device]
         copies = is_copy[spans.template[device]]
         copies_ps += exposed_ps(
             start_ps[copies], end_ps[copies], start_ps[~copies], end_ps[~copies]
         )
-        launches_ps += exposed_ps(launch_start[host], launch_end[host], start_ps, end_ps)
-    return IdleParts(copies_ps, launches_ps)
+        for part in parts_ps:
+            mine = host[host_part[host] == part]
+            if mine.size:
+                parts_ps[part] += exposed_ps(host_start[mine], host_end[mine], start_ps, end_ps)
+    return IdleParts(
+        copies_ps,
+        parts_ps["launches"],
+        parts_ps["python"],
+        parts_ps["allocations"],
+        parts_ps["reads"],
+    )
 
 
 def _by_rank(*ranks: Column) -> Iterator[tuple[Column, ...]]:

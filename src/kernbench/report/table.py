@@ -70,9 +70,12 @@ def idle_line(report: Report, parts: IdleParts) -> str:
         return ""
     causes = {
         "copies and fills": parts.copies_ps / 1000,
+        "Python": parts.python_ps / 1000,
         "launching": parts.launches_ps / 1000,
-        "waiting": idle_ns - (parts.copies_ps + parts.launches_ps) / 1000,
+        "allocating": parts.allocations_ps / 1000,
+        "reading": parts.reads_ps / 1000,
     }
+    causes["waiting"] = idle_ns - sum(causes.values())
     shares = ", ".join(
         f"{format_share(time_ns, total_ns)} {cause}"
         for cause, time_ns in causes.items()

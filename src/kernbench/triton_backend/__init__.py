@@ -17,6 +17,7 @@ import triton  # noqa: F401
 if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError
+    from kernbench.triton_backend.launch_errors import around_launches
     from kernbench.triton_backend.launcher import CompiledLauncher, DeviceRates, Launcher
     from kernbench.triton_backend.sound_cache import cache_remarks
 
@@ -28,6 +29,7 @@ __all__ = [
     "TcmExhaustedError",
     "activate",
     "announced_target",
+    "around_launches",
     "cache_remarks",
     "check_announced",
 ]
@@ -40,6 +42,7 @@ _HOME = {
     "TcmExhaustedError": "binary",
     "activate": "activation",
     "announced_target": "activation",
+    "around_launches": "launch_errors",
     "cache_remarks": "sound_cache",
     "check_announced": "activation",
 }

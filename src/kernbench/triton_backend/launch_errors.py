@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from triton.compiler.errors import CompilationError
@@ -48,6 +49,20 @@ def remove() -> None:
     """Put Triton's own function back, unless other code has replaced ours meanwhile."""
     if JITFunction.run is _run:
         JITFunction.run = _RUN
+
+
+@contextmanager
+def around_launches(wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Let every launch inside the ``with`` call what ``wrap`` makes of the function that launches.
+
+    It must be entered inside of a run, and left before the run ends.
+    """
+    run = JITFunction.run
+    JITFunction.run = wrap(run)
+    try:
+        yield
+    finally:
+        JITFunction.run = run
 
 
 def _run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:

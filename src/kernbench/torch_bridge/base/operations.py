@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernbench.torch_bridge.base.host_parts import HostPart, host_part
 from kernbench.torch_bridge.base.refusals import WITHOUT_SYMMETRIC_MEMORY, UnsupportedTorchError
 
 _KEYS = torch._C.DispatchKey
@@ -119,6 +120,8 @@ class Operation:
     """Whether calls need nothing but a time, once their operands are known to be on one device."""
     is_by_layout: bool
     """Whether its time depends on how its operands lie in memory, too."""
+    host_part: HostPart
+    """What it is to the host that calls it."""
     written: frozenset[int]
     """Positions of the arguments that it writes, by its schema."""
     changed: tuple[int, ...]
@@ -178,6 +181,7 @@ def describe(func: Any) -> Operation:
         and not (is_free or is_copy or is_random or is_read or is_composite)
         and full_name not in _HOST_RESULTS,
         is_by_layout=full_name in _BY_LAYOUT,
+        host_part=host_part(func, full_name, is_free=is_free),
         written=written,
         changed=tuple(sorted(written.union(_WRITTEN_UNSAID.get(full_name, ())))),
         written_names=frozenset(schema.arguments[position].name for position in written),

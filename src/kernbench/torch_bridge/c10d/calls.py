@@ -27,6 +27,7 @@ from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
 from kernbench.torch_bridge.placement.names import EXECUTING
 from kernbench.torch_bridge.placement.residence import residence_of
+from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import Process, current
 
@@ -265,6 +266,7 @@ class WorkGroup(Work):
         return future
 
 
+@uncounted()
 def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork:
     """Add the calling rank's part to the collective; the host continues."""
     capture = current().capture
@@ -287,6 +289,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     return CollectiveWork(process, part, call.outputs)
 
 
+@uncounted()
 def post_pair(
     members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call, serves_host: bool
 ) -> CollectiveWork:
@@ -340,6 +343,7 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
             )
     part = TorchPart(run, call, user_site(), sip_id)
     if not process.is_replaying:
+        process.host.owe_collective()
         process.host.spend(call.signature.op)
     return process, part
 

@@ -79,6 +79,7 @@ class TorchLauncher(KernelLauncher):
             if run.has_data:
                 self.record(plan, params, Launched(entry.name, state.rank))()
         if not process.is_replaying:
+            process.host.owe_triton(len(args))
             process.host.launch(entry.name, timing, state.sip_id)
 
     def probe_ps(self, binary: KernelBinary, grid: Grid, args: tuple[Any, ...]) -> int:

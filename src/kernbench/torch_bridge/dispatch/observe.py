@@ -27,7 +27,8 @@ from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.placement.residence import Residence, settle, settle_on
 from kernbench.torch_bridge.processes.float32 import Float32
-from kernbench.torch_bridge.processes.process import Process, current
+from kernbench.torch_bridge.processes.process import HERE, Process, current
+from kernbench.torch_bridge.processes.python_calls import ThreadCalls
 from kernbench.torch_bridge.processes.registrations import KEYSET
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -99,6 +100,7 @@ class Observer(Mode):
                 settle_on(self._process, result, self._devices[sip_id], operation.name)
             else:
                 _settle_all(result, self._devices[sip_id], operation.name)
+        self._host.meet(operation, args)
         self._host.launch(operation.name, known.timing, sip_id)
         return result
 
@@ -160,6 +162,7 @@ class Observer(Mode):
         timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
         if name not in self._costs.unknown:
             self._known[key] = KnownCall(timing, call)
+        self._host.meet(operation, args)
         self._host.launch(name, timing, sip_id)
         return result
 
@@ -186,6 +189,7 @@ class Observer(Mode):
             settled = result[:1] if operation.has_host_results else result
             _settle_all(settled, source.device, operation.name)
         if operation.is_read:
+            self._host.meet(operation, args)
             self._copy_to_host(source.sip_id, num_bytes(args))
         else:
             self._launch(func, operation, args, kwargs, result, known, source.sip_id)
@@ -251,6 +255,7 @@ class Observer(Mode):
         if operation.makes_memory:
             _settle_all(result, target, operation.name)
         if operation.is_copy and source is None:
+            self._host.meet(operation, args)
             self._copy("copy_from_host", target.index, num_bytes((result,)))
         else:
             self._launch(func, operation, args, kwargs, result, known, target.index)
@@ -267,6 +272,7 @@ class Observer(Mode):
         if not wait and result is not args[0]:
             # CUDA pins the memory that an asynchronous copy writes.
             pinned(result)
+        self._host.meet(operation, args)
         self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
         return result
 
@@ -300,6 +306,7 @@ class Observer(Mode):
         sip_id: int,
     ) -> None:
         """Enqueue an operation on the current stream, with its time."""
+        self._host.meet(operation, args)
         if operation.is_free:
             if self._is_checked and operation.makes_empty:
                 begin_unwritten(result)
@@ -319,6 +326,36 @@ class Observer(Mode):
         command = self._copy("copy_to_host", sip_id, size_bytes)
         if wait:
             self._host.wait(command)
+            self._host.read()
+
+
+class EagerObserver(Observer):
+    """Sees the operations of a host whose Python takes time: that of the bridge is not counted."""
+
+    def __init__(self, process: Process, calls: ThreadCalls) -> None:
+        super().__init__(process)
+        self._calls = calls
+        assert process.host.calls is not None
+        self._of_process = process.host.calls
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        operation = self._quick.get(id(func))
+        if operation is not None and operation.is_view and not types and not _is_seen():
+            self._of_process.num_views += 1
+            return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
+        self._calls.pause()
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._calls.resume()
+
+
+def observer_of(process: Process) -> Observer:
+    """Return what sees the operations of the calling thread."""
+    calls = HERE.calls
+    return Observer(process) if calls is None else EagerObserver(process, calls)
 
 
 def _settle_all(result: Any, device: torch.device | None, label: str) -> None:
@@ -348,6 +385,7 @@ def _first_numel(args: Any) -> int:
     return 1
 
 
+@run_dtensor_rng_op.py_impl(EagerObserver)
 @run_dtensor_rng_op.py_impl(Observer)
 def _dtensor_random(mode: Observer, start: int, end: int, op: Any, *args: Any, **kw: Any) -> Any:
     """Fill one shard of a DTensor with random numbers: equal offsets give equal numbers."""

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from kernbench.torch_bridge import c10d, device, graphs, registered
 from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.dispatch import addresses, sync_batch_norm
 from kernbench.torch_bridge.front import spawn, workers
-from kernbench.torch_bridge.processes import float32, naming
-from kernbench.torch_bridge.python import clocks, endings, environ, locks, output, queues
+from kernbench.torch_bridge.processes import call_counts, float32, naming
+from kernbench.torch_bridge.python import (
+    clocks,
+    endings,
+    environ,
+    locks,
+    output,
+    queues,
+)
 from kernbench.torch_bridge.replaced import (
     attention_choice,
     attention_sharding,
@@ -66,7 +75,18 @@ def installations(programs: Programs) -> list[Installation]:
             },
         ),
         Installation("loggers", "loggers, per process", programs.loggers.install),
+        Installation(
+            "call_counts.unseen",
+            "C++ of a GPU build is not counted as Python",
+            lambda patches: _leave_out(programs, patches),
+        ),
     ]
+
+
+def _leave_out(programs: Programs, patches: Patches) -> None:
+    if programs.session.run.machine.spec.host is not None:
+        for owner in (torch.Tensor, torch, torch.nn.functional):
+            call_counts.leave_out(patches, owner)
 
 
 def _of_python(programs: Programs) -> list[Installation]:
@@ -80,6 +100,11 @@ def _of_python(programs: Programs) -> list[Installation]:
         Installation("output", "output of the chosen ranks, in whole lines", show_output),
         Installation("locks", "locks whose waits let other ranks run", locks.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),
+        Installation(
+            "call_counts",
+            "a count of Python calls, unseen",
+            lambda patches: call_counts.install(patches, programs.session.run.simulation),
+        ),
         Installation("queues", "queues, pipes and managers between ranks", queues.install),
         Installation(
             "workers",

@@ -22,11 +22,12 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
-from kernbench.torch_bridge.dispatch.observe import Observer
+from kernbench.torch_bridge.dispatch.observe import observer_of
 from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
 from kernbench.torch_bridge.front.session import Session
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.call_counts import counting_calls, unseen
 from kernbench.torch_bridge.processes.globals import Globals
 from kernbench.torch_bridge.processes.library_state import LibraryStates
 from kernbench.torch_bridge.processes.process import HERE, Process, _Here
@@ -36,7 +37,7 @@ from kernbench.torch_bridge.python.loggers import ProcessLoggers
 from kernbench.torch_bridge.python.modules import ProcessModules
 from kernbench.torch_bridge.python.packages import Packages
 from kernbench.torch_bridge.python.rank_threads import RankThreads, show_daemon, starting
-from kernbench.triton_backend import activate, announced_target
+from kernbench.triton_backend import activate, announced_target, around_launches
 
 if TYPE_CHECKING:
     from kernbench.clock import Carrier
@@ -91,7 +92,12 @@ class Programs:
             launcher = TorchLauncher(run, self._context.launcher.engine)
             arch = architecture_of(run.machine.spec)
             with activate(launcher, DEVICE_TYPE), announced_target(DEVICE_TYPE, arch):
-                yield
+                if run.machine.spec.host is None:
+                    yield
+                else:
+                    # It may compile, or find a compiled kernel: only its arguments decide its time.
+                    with around_launches(unseen):
+                        yield
         finally:
             self._enter(self._base)
             patches.close()
@@ -196,13 +202,14 @@ class Programs:
 def inside(process: Process) -> Iterator[None]:
     """Run the code of a thread of a process, observed."""
     c10d.know_groups(process)
-    observer = Observer(process)
-    process.observers.append(observer)
-    try:
-        with observer, _one_thread_backward():
-            yield
-    finally:
-        process.observers.remove(observer)
+    with counting_calls(process):
+        observer = observer_of(process)
+        process.observers.append(observer)
+        try:
+            with observer, _one_thread_backward():
+                yield
+        finally:
+            process.observers.remove(observer)
 
 
 @contextmanager

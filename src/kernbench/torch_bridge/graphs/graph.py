@@ -15,6 +15,7 @@ from kernbench.torch_bridge.graphs.memory import GraphMemory
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.processes.bursts import Burst
+from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.commands import HostCopy
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ class Graph:
                 found.append(command.call.signature.op)
         return found
 
+    @uncounted()
     def replay(self) -> None:
         """Recompute everything, and enqueue it on the current stream at the cost of one launch."""
         process = self._process
+        process.host.owe_graph(len(self._run.op_log.graphs[self._label]))
         earliest_ps = process.host.spend(self._label)
         queues = [self._run.queue_for(self._sip_id), *(each.queue for each in self._others)]
         commands, steps = iter(self._commands), iter(self._steps)

@@ -160,6 +160,8 @@ class CachingAllocator:
         self.num_failures = 0
         self.most_bytes: int | None = None
         """The most bytes that it may reserve, however many the device has."""
+        self.when_reserved: Callable[[], None] | None = None
+        """Called after each segment that the device gives it."""
 
     @property
     def amounts(self) -> Amounts:
@@ -314,6 +316,8 @@ class CachingAllocator:
         if most is not None and self._amounts.reserved_bytes.current + segment > most:
             raise DeviceFullError
         self._reserve(segment)
+        if self.when_reserved is not None:
+            self.when_reserved()
 
     def _split(
         self, block: MemoryBlock, size: int, free: list[tuple[int, int, MemoryBlock]]

@@ -35,6 +35,7 @@ def allocate(process: Process, sip_id: int, size_bytes: int, label: str) -> Memo
     if allocator is None:
         allocator = process.session.memories.allocator(process, sip_id)
         process.allocators[sip_id] = allocator
+        allocator.when_reserved = process.host.allocate_segment
     try:
         stream = process.private_pool or process.state.stream
         return allocator.allocate(size_bytes, stream, label)

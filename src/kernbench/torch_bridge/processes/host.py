@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.base.operations import Operation
+    from kernbench.torch_bridge.processes.python_calls import PythonCalls
 
 
 READING_PS = 100_000
@@ -48,6 +50,8 @@ class Host:
         """By SIP."""
         self._streams: dict[int, Stream] = {}
         """Queues of the default streams, by SIP."""
+        self.calls: PythonCalls | None = None
+        """Its calls of Python functions, where these take time."""
         self._ahead_ps = 0
         self._looked_ps = -1
         self._looks_since_ps = 0
@@ -88,6 +92,26 @@ class Host:
         # Sleep is counted at its end; other threads may have read a later time by then.
         self._worked_ps = max(self._worked_ps, self.look_at_clock() - self._slept_ps)
         return self._worked_ps
+
+    # A host with times of its own (EagerHost) owes them for these; here a launch has one time.
+
+    def meet(self, operation: Operation, args: Any) -> None:
+        """Owe the time of an operation on a device, which is paid at the next launch."""
+
+    def owe_triton(self, num_arguments: int) -> None:
+        """Owe the launcher's time of a Triton kernel."""
+
+    def owe_graph(self, num_kernels: int) -> None:
+        """Owe the launch of a graph."""
+
+    def owe_collective(self) -> None:
+        """Owe the issue of a collective."""
+
+    def read(self) -> None:
+        """Spend the time of a read of the device, after the host has waited for it."""
+
+    def allocate_segment(self) -> None:
+        """Spend the driver's time for a segment of device memory."""
 
     def spend(self, label: str) -> int:
         """Spend the host time of one launch, and return its end."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.clock import Handle
-from kernbench.torch_bridge.processes.host import Host
+from kernbench.torch_bridge.processes.eager_host import host_of
+from kernbench.torch_bridge.processes.python_calls import ThreadCalls
 from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
 
@@ -88,7 +89,7 @@ class Process:
         """Its environment variables, encoded as ``os.environ`` keeps them."""
         self.state: RankState = session.run.rank_state
         """The runtime's state of the rank."""
-        self.host = Host(session.run, rank)
+        self.host = host_of(session.run, rank)
         self.saved: dict[str, Any] = {}
         """Its values of exchanged state (``globals``), while another rank runs."""
         self.ranges = Ranges(rank, session.run.op_log)
@@ -190,6 +191,8 @@ class _Here(threading.local):
     is_foreign = True
     """Whether the thread is outside of the simulation, perhaps for a moment: it waits as usual
     threads do, and must not touch the simulation."""
+    calls: ThreadCalls | None = None
+    """What counts its calls of Python functions, where these take time."""
     is_importing = False
     """Whether it executes a shared library's module, for all ranks."""
 

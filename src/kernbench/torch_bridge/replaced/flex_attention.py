@@ -149,6 +149,10 @@ def _learned(score_mod: Callable[..., Tensor], query: Tensor) -> tuple[Tensor, .
     return tuple(seen.found.values())
 
 
+_NUM_ARGUMENTS = 16
+"""Of the Triton kernel: operands and results, the block mask, sizes."""
+
+
 def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward: bool) -> None:
     process = current()
     residence = residence_of(query)
@@ -163,6 +167,7 @@ def _launch(query: Tensor, key: Tensor, num_keys: int, results: Any, *, backward
         name, query.shape, left, query.dtype, residence.sip_id, backward=backward
     )
     if timing is not None and query.numel():
+        process.host.owe_triton(_NUM_ARGUMENTS)
         process.host.launch(name, timing, residence.sip_id)
 
 

@@ -1,0 +1,71 @@
+"""The host of an eager PyTorch program: how long its CPU takes for each part of its work."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from kernbench.hardware.spec_base import Count, NotNegative, Positive, Share, Spec
+
+
+class HostOperationSpec(Spec):
+    """What PyTorch takes for one operation in C++: arguments, dispatch, shapes, result, launch.
+
+    The elementwise operation was fitted with the Python call; the others are assumed shares of it.
+    """
+
+    view_us: NotNegative = Fraction("4.4")
+    """A view: no memory and no kernel."""
+    factory_us: NotNegative = Fraction("5.1")
+    """A tensor of memory that stays as it is (``empty``)."""
+    elementwise_us: NotNegative = Fraction("14.6")
+    """An elementwise operation, a copy or an indexing, with a new result."""
+    in_place_us: NotNegative = Fraction("13.9")
+    """An operation that writes an operand of its."""
+    reduction_us: NotNegative = Fraction("16.8")
+    """A sum, a norm, a softmax, a scan."""
+    product_us: NotNegative = Fraction("19.7")
+    """A product, a convolution or an attention: the library chooses its kernel."""
+    foreach_us: NotNegative = Fraction("14.6")
+    """An operation on lists of tensors (``_foreach_add``, a fused optimizer)."""
+    foreach_tensor_us: NotNegative = Fraction("0.3")
+    """What such an operation takes for each tensor of its first list."""
+    recorded_us: NotNegative = Fraction("2.2")
+    """Added where autograd records an operation: its node, and what it saves."""
+
+
+class HostSpec(Spec):
+    """The CPU that runs a program's Python. Left out, each launch takes ``sip.host_launch_us``.
+
+    The defaults are those of the hosts of A100s. Two numbers (a Python call, an elementwise
+    operation) were fitted to launch-bound forwards of programs.csv: Llama 1B and 8B, a 7B decode,
+    ViT, BeiT, ConvNeXT, MobileNet and OwlViT of batch 1. The others are assumed.
+    """
+
+    cpu: str
+    """Its name; ``unknown`` where the source of the measurements does not say."""
+    slowdown: Positive = Fraction(1)
+    """How many times as long as the other keys say all of it takes: the number of a CPU."""
+    python_call_us: NotNegative = Fraction("2.3")
+    """A call of a Python function with its code, the bytecodes of one function on average."""
+    python_calls_per_operation: Count = 4
+    """Taken where calls are not counted: Python 3.12 and later, or a program with a profiler."""
+    operation: HostOperationSpec = HostOperationSpec()
+    """Operations that a program calls; the parts of a composite one are operations each."""
+    backward_share: Share = Fraction(1, 2)
+    """Share of these times in a backward pass, whose operations C++ calls without Python."""
+    backward_node_us: NotNegative = Fraction(4)
+    """Added to each operation of a backward pass but views: the engine runs a node."""
+    collective_us: NotNegative = Fraction(30)
+    """Issuing a collective below Python: its work object, events between streams, the launch."""
+    read_us: NotNegative = Fraction(12)
+    """A read that the host waits for (``item``), after the device has ended."""
+    cuda_malloc_us: NotNegative = Fraction(300)
+    """A segment of memory that the caching allocator gets from the driver."""
+    triton_launch_us: NotNegative = Fraction(8)
+    """The launcher of a Triton kernel below its Python."""
+    triton_argument_us: NotNegative = Fraction("0.2")
+    """What it takes for each argument."""
+    graph_replay_us: NotNegative = Fraction(10)
+    """Launching a captured graph."""
+    graph_node_us: NotNegative = Fraction("0.2")
+    """What that takes for each kernel of the graph."""

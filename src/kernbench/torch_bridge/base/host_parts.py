@@ -1,0 +1,45 @@
+"""The kinds of operations that a host takes different times for."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+
+class HostPart(IntEnum):
+    """What an operation is to the host that calls it."""
+
+    VIEW = 0
+    FACTORY = 1
+    ELEMENTWISE = 2
+    IN_PLACE = 3
+    REDUCTION = 4
+    PRODUCT = 5
+    FOREACH = 6
+    FREE = 7
+    """It has a cost of its own elsewhere, or none: collectives, notes to PyTorch."""
+
+
+_PRODUCTS = ("mm", "bmm", "matmul", "convolution", "attention", "linear", "_rnn", "lstm", "gru")
+# Without a tag for reductions, although each reads a whole row per result.
+_OVER_ROWS = ("softmax", "norm", "cumsum", "cumprod", "sort", "topk", "nll_loss", "cross_entropy",
+              "pool", "logsumexp")  # fmt: skip
+
+
+def host_part(func: Any, full_name: str, *, is_free: bool) -> HostPart:
+    """Return what an overload is to the host, by its schema, its tags and its name."""
+    name = full_name.split(".")[1]
+    if func.namespace not in ("aten", "prims"):
+        return HostPart.FREE if is_free else HostPart.ELEMENTWISE
+    if name.startswith(("_foreach", "_fused_adam", "_fused_sgd", "_amp_foreach")):
+        return HostPart.FOREACH
+    if is_free:
+        is_factory = name.startswith(("empty", "new_empty"))
+        return HostPart.FACTORY if is_factory else HostPart.VIEW
+    if any(each in name for each in _PRODUCTS):
+        return HostPart.PRODUCT
+    if torch.Tag.reduction in func.tags or any(each in name for each in _OVER_ROWS):
+        return HostPart.REDUCTION
+    return HostPart.IN_PLACE if name.endswith("_") else HostPart.ELEMENTWISE

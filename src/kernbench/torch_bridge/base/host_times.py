@@ -1,0 +1,57 @@
+"""How long a rank's host takes for each part of its work, in picoseconds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from kernbench.hardware import PS_PER_US, ceil_ps
+from kernbench.torch_bridge.base.host_parts import HostPart
+
+if TYPE_CHECKING:
+    from kernbench.hardware import HostSpec
+
+
+class HostTimes:
+    """The numbers of a machine's ``host`` section."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        def ps(time_us: Fraction, share: Fraction = Fraction(1)) -> int:
+            return ceil_ps(time_us * share * spec.slowdown * PS_PER_US)
+
+        of = spec.operation
+        parts = {
+            HostPart.VIEW: of.view_us,
+            HostPart.FACTORY: of.factory_us,
+            HostPart.ELEMENTWISE: of.elementwise_us,
+            HostPart.IN_PLACE: of.in_place_us,
+            HostPart.REDUCTION: of.reduction_us,
+            HostPart.PRODUCT: of.product_us,
+            HostPart.FOREACH: of.foreach_us,
+            HostPart.FREE: Fraction(0),
+        }
+        in_order = [parts[each] for each in HostPart]
+        self.called = tuple(ps(each) for each in in_order)
+        """Of an operation that autograd does not record, by :class:`HostPart`."""
+        self.recorded = tuple(
+            ps(time_us + of.recorded_us) if part is not HostPart.FREE else 0
+            for part, time_us in zip(HostPart, in_order, strict=True)
+        )
+        """Of one that it records."""
+        small = (HostPart.VIEW, HostPart.FACTORY, HostPart.FREE)
+        self.in_backward = tuple(
+            ps(time_us, spec.backward_share) + (0 if part in small else ps(spec.backward_node_us))
+            for part, time_us in zip(HostPart, in_order, strict=True)
+        )
+        """Of one that a backward node calls, with the node."""
+        self.foreach_tensor_ps = ps(of.foreach_tensor_us)
+        self.python_call_ps = ps(spec.python_call_us)
+        self.uncounted_ps = self.python_call_ps * spec.python_calls_per_operation
+        """The Python of an operation where calls are not counted."""
+        self.collective_ps = ps(spec.collective_us)
+        self.read_ps = ps(spec.read_us)
+        self.cuda_malloc_ps = ps(spec.cuda_malloc_us)
+        self.triton_launch_ps = ps(spec.triton_launch_us)
+        self.triton_argument_ps = ps(spec.triton_argument_us)
+        self.graph_replay_ps = ps(spec.graph_replay_us)
+        self.graph_node_ps = ps(spec.graph_node_us)

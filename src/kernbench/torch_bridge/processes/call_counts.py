@@ -1,0 +1,118 @@
+"""Counts the Python calls of a process's threads; imports are left out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.process import HERE, Process
+from kernbench.torch_bridge.processes.python_calls import ThreadCalls
+
+if TYPE_CHECKING:
+    from kernbench.clock import Handle, Simulation
+
+_Importing: Any = sys.modules["_frozen_importlib"]._ModuleLockManager
+_getprofile = sys.getprofile
+
+
+def install(patches: Patches, simulation: Simulation) -> None:
+    """Leave out imports, whose calls depend on compiled files, and the simulation's own work.
+
+    Programs do not see the counter.
+    """
+    enter, leave = _Importing.__enter__, _Importing.__exit__
+
+    def begin(self: Any) -> None:
+        enter(self)
+        self._paused = HERE.calls
+        if self._paused is not None:
+            self._paused.pause()
+
+    def end(self: Any, *error: object) -> None:
+        if self._paused is not None:
+            self._paused.resume()
+        leave(self, *error)
+
+    def getprofile() -> Any:
+        found, calls = _getprofile(), HERE.calls
+        return None if calls is not None and calls.is_of(found) else found
+
+    patches.set_all(_Importing, {"__enter__": begin, "__exit__": end})
+    run_until = simulation.run_until
+
+    def run_uncounted(handle: Handle) -> None:
+        with uncounted():
+            run_until(handle)
+
+    patches.set(sys, "getprofile", getprofile)
+    patches.set(simulation, "run_until", run_uncounted)
+
+
+def leave_out(patches: Patches, owner: Any) -> None:
+    """Leave out the calls of functions and properties that the bridge has put into an owner.
+
+    On a GPU these are C++, which no count sees.
+    """
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, FunctionType) and _is_ours(value):
+            patches.set(owner, name, unseen(value))
+        elif isinstance(value, property) and _is_ours(value.fget):
+            setter = value.fset and unseen(value.fset)
+            patches.set(owner, name, property(unseen(value.fget), setter))
+
+
+def _is_ours(function: Any) -> bool:
+    return getattr(function, "__module__", "").startswith("kernbench.")
+
+
+def unseen(function: Any) -> Any:
+    """Return the same function, whose calls are not counted."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls = HERE.calls
+        if calls is None:
+            return function(*args, **kwargs)
+        calls.pause()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            calls.resume()
+
+    return call
+
+
+@contextmanager
+def counting_calls(process: Process) -> Iterator[None]:
+    """Count the calls of the calling thread for its process, where its host takes time for them."""
+    counted = process.host.calls
+    if counted is None:
+        yield
+        return
+    before = HERE.calls
+    calls = HERE.calls = ThreadCalls(counted)
+    calls.resume()
+    try:
+        yield
+    finally:
+        calls.pause()
+        HERE.calls = before
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Leave out the calls of what a GPU build does not do in Python."""
+    calls = HERE.calls
+    if calls is None:
+        yield
+        return
+    calls.pause()
+    try:
+        yield
+    finally:
+        calls.resume()

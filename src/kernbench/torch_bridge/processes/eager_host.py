@@ -1,0 +1,128 @@
+"""A host that takes time for what an eager program does between launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.host_parts import HostPart
+from kernbench.torch_bridge.base.host_times import HostTimes
+from kernbench.torch_bridge.processes.host import Host
+from kernbench.torch_bridge.processes.python_calls import PythonCalls
+
+if TYPE_CHECKING:
+    from kernbench.hardware import HostSpec
+    from kernbench.runtime_api import Run
+    from kernbench.torch_bridge.base.operations import Operation
+
+_graph_task = torch._C._current_graph_task_id
+_is_grad_enabled = torch.is_grad_enabled
+_NO_BACKWARD = -1
+
+
+class EagerHost(Host):
+    """The host of a machine whose ``host`` section says what its CPU takes time for.
+
+    What is owed is paid at the next launch, or when somebody looks at the clock: first the Python
+    since then, then views, memory and operations.
+    """
+
+    def __init__(self, run: Run, rank: int, spec: HostSpec) -> None:
+        super().__init__(run, rank)
+        self.times = HostTimes(spec)
+        self.calls: PythonCalls = PythonCalls()
+        self._owed_ps = 0
+        self._view_ps = self.times.called[HostPart.VIEW]
+        """Of a view before an operation like the latest one."""
+
+    @property
+    def now_ps(self) -> int:
+        start_ps = max(self._ahead_ps, self._env.now_ps)
+        end_ps = self._ahead_ps = self._paid_ps(start_ps)
+        return end_ps
+
+    def meet(self, operation: Operation, args: Any) -> None:
+        times, part = self.times, operation.host_part
+        if _graph_task() != _NO_BACKWARD:
+            of_parts = times.in_backward
+        else:
+            records = _is_grad_enabled() and _requires_grad(args)
+            of_parts = times.recorded if records else times.called
+            if not self.calls.is_counted:
+                self._owed_ps += times.uncounted_ps
+        self._owed_ps += of_parts[part]
+        self._view_ps = of_parts[HostPart.VIEW]
+        if part is HostPart.FOREACH:
+            self._owed_ps += len(args[0]) * times.foreach_tensor_ps
+
+    def owe_triton(self, num_arguments: int) -> None:
+        times = self.times
+        self._owed_ps += times.triton_launch_ps + num_arguments * times.triton_argument_ps
+
+    def owe_graph(self, num_kernels: int) -> None:
+        self._owed_ps += self.times.graph_replay_ps + num_kernels * self.times.graph_node_ps
+
+    def owe_collective(self) -> None:
+        self._owed_ps += self.times.collective_ps
+
+    def read(self) -> None:
+        start_ps = self.now_ps
+        self._ahead_ps = start_ps + self.times.read_ps
+        self._put_span((self.rank, "read", "a result", start_ps, self._ahead_ps))
+
+    def allocate_segment(self) -> None:
+        start_ps = self.now_ps
+        self._ahead_ps = start_ps + self.times.cuda_malloc_ps
+        self._put_span((self.rank, "allocate", "cudaMalloc", start_ps, self._ahead_ps))
+
+    def spend(self, label: str) -> int:
+        start_ps = self._ahead_ps
+        now_ps = self._env.now_ps
+        if start_ps < now_ps:
+            start_ps = now_ps
+        start_ps = self._with_python_ps(start_ps)
+        end_ps = self._ahead_ps = start_ps + self._owed_ps
+        self._owed_ps = 0
+        self._put_span((self.rank, self.launches_as, label, start_ps, end_ps))
+        return end_ps
+
+    def _paid_ps(self, start_ps: int) -> int:
+        """Return when all that is owed is paid, from a given time on."""
+        start_ps = self._with_python_ps(start_ps)
+        if not self._owed_ps:
+            return start_ps
+        end_ps = start_ps + self._owed_ps
+        self._owed_ps = 0
+        self._put_span((self.rank, "dispatch", "operations without a kernel", start_ps, end_ps))
+        return end_ps
+
+    def _with_python_ps(self, start_ps: int) -> int:
+        """Return when the Python since the last time ends; what views take is owed then."""
+        times, calls = self.times, self.calls
+        num_views = calls.num_views
+        if num_views:
+            self._owed_ps += num_views * self._view_ps
+        num_calls = calls.take()
+        if not num_calls:
+            return start_ps
+        end_ps = start_ps + num_calls * times.python_call_ps
+        self._put_span((self.rank, "python", "Python", start_ps, end_ps))
+        return end_ps
+
+
+def _requires_grad(args: Any) -> bool:
+    for each in args:
+        if isinstance(each, Tensor):
+            if each.requires_grad:
+                return True
+        elif type(each) is list and _requires_grad(each):
+            return True
+    return False
+
+
+def host_of(run: Run, rank: int) -> Host:
+    """Return the host of a rank, as the run's machine describes it."""
+    spec = run.machine.spec.host
+    return Host(run, rank) if spec is None else EagerHost(run, rank, spec)

@@ -1,0 +1,104 @@
+"""A machine with a host section takes time for Python, for views, and by kind of operation."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from kernbench.hardware import HostSpec, load_machine
+from kernbench.op_log import HostSpan
+from tests.torch_bridge.running import simulated
+
+MACHINE = "a100-sxm-80g"
+COUNTED = pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls are estimated there")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _first_run() -> None:
+    """Let PyTorch do in Python what it does once in a process."""
+    for kind in ("calls", "views", "plain", "imports", "profiled"):
+        spans_of(kind, 1)
+
+
+def host() -> HostSpec:
+    found = load_machine(MACHINE, 1).spec.host
+    assert found is not None
+    return found
+
+
+def spans_of(kind: str, count: int) -> list[HostSpan]:
+    return simulated("eager_host.py", kind, count, machine=MACHINE, data=False).op_log.host_spans
+
+
+def time_us(kind: str, count: int, *parts: str) -> float:
+    """Return the host time of a program in spans of some kinds."""
+    return sum(
+        span.end_ps - span.start_ps for span in spans_of(kind, count) if span.kind in parts
+    ) / 1e6  # fmt: skip
+
+
+def more_us(kind: str, few: int, many: int, *parts: str) -> float:
+    return time_us(kind, many, *parts) - time_us(kind, few, *parts)
+
+
+@COUNTED
+@pytest.mark.adr("0130-D1")
+def test_a_python_call_takes_its_time_and_two_runs_are_the_same() -> None:
+    assert more_us("calls", 100, 300, "python") == pytest.approx(200 * float(host().python_call_us))
+    assert spans_of("calls", 100) == spans_of("calls", 100)
+
+
+@COUNTED
+@pytest.mark.adr("0130-D2")
+def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
+    view_us = float(host().operation.view_us)
+    assert more_us("views", 10, 30, "launch", "dispatch") == pytest.approx(20 * view_us)
+    # Neither views nor operations of the bridge add a call; an import adds those up to its lock,
+    # not the hundred that find and execute the module.
+    assert more_us("views", 10, 30, "python") == 0
+    assert more_us("plain", 10, 30, "python") == 0
+    assert more_us("imports", 0, 1, "python") <= 15 * float(host().python_call_us)
+
+
+@pytest.mark.adr("0130-D3")
+def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
+    of = host().operation
+    each_us = more_us("plain", 10, 30, "launch", "dispatch") / 20
+    assert each_us == pytest.approx(float(of.in_place_us))
+    each_us = more_us("recorded", 10, 30, "launch", "dispatch") / 20
+    assert each_us == pytest.approx(float(of.elementwise_us + of.recorded_us))
+    tensor_us = more_us("foreach", 10, 30, "launch", "dispatch") / 20
+    assert tensor_us == pytest.approx(float(of.foreach_tensor_us))
+    # mul of the result's gradient by 1; its kernel is launched by the engine's thread.
+    spans = [span for span in spans_of("backward", 0) if span.kind == "launch"]
+    in_backward = next(span for span in reversed(spans) if span.label == "aten.mul")
+    whole = in_backward.end_ps - in_backward.start_ps
+    expected = of.elementwise_us * host().backward_share + host().backward_node_us
+    views = of.view_us * host().backward_share
+    assert (whole / 1e6 - float(expected)) % float(views) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.adr("0130-D3")
+def test_reads_and_new_segments_are_parts_of_their_own() -> None:
+    assert more_us("reads", 1, 4, "read") == pytest.approx(3 * float(host().read_us))
+    assert more_us("segments", 1, 4, "allocate") == pytest.approx(3 * float(host().cuda_malloc_us))
+
+
+@COUNTED
+@pytest.mark.adr("0130-D4")
+def test_a_program_that_profiles_itself_keeps_its_profile_and_is_counted_after_it() -> None:
+    expected = 200 * float(host().python_call_us)
+    assert more_us("profiled", 100, 300, "python") == pytest.approx(expected)
+
+
+@pytest.mark.adr("0130-D5")
+def test_a_machine_without_a_host_section_spends_its_launch_time_only() -> None:
+    context = simulated("eager_host.py", "calls", 300, machine="ahbm:4", data=False)
+    kinds = {span.kind for span in context.op_log.host_spans}
+    assert kinds <= {"launch", "wait"}
+    launch_ps = context.machine.sip.host_launch_ps
+    launches = [span for span in context.op_log.host_spans if span.kind == "launch"]
+    assert {span.end_ps - span.start_ps for span in launches} == {launch_ps}

@@ -1,0 +1,63 @@
+"""What a host does between two launches; the first argument says what."""
+
+import cProfile
+import sys
+
+import torch
+
+
+def called() -> None:
+    pass
+
+
+def call(count: int) -> None:
+    for _ in range(count):
+        called()
+
+
+def profiled() -> None:
+    profile = cProfile.Profile()
+    profile.enable()
+    x.add_(1)
+    call(50)
+    x.add_(1)
+    profile.disable()
+    counts = {entry.code: entry.callcount for entry in profile.getstats()}
+    assert counts[called.__code__] == 50, counts
+
+
+x = torch.ones(64, 64, device="cuda")
+w = torch.ones(64, 64, device="cuda", requires_grad=True)
+x.add_(1)
+kind, count = sys.argv[1], int(sys.argv[2])
+if kind == "calls":
+    call(count)
+elif kind == "views":
+    for _ in range(count):
+        x.view(-1)
+elif kind == "plain":
+    for _ in range(count):
+        x.mul_(1)
+elif kind == "recorded":
+    for _ in range(count):
+        w.mul(1)
+elif kind == "backward":
+    (w * 1).sum().backward()
+elif kind == "foreach":
+    torch._foreach_add_([x] * count, 1)
+elif kind == "reads":
+    for _ in range(count):
+        x[0, 0].item()
+elif kind == "segments":
+    kept = [torch.empty(1 << 25, device="cuda") for _ in range(count)]
+elif kind == "imports":
+    sys.modules.pop("colorsys", None)
+    if count:
+        import colorsys  # noqa: F401
+elif kind == "profiled":
+    profiled()
+    assert sys.getprofile() is None
+    # Calls are counted again from the next operation on.
+    x.add_(1)
+    call(count)
+x.add_(1)
