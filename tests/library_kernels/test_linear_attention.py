@@ -68,9 +68,9 @@ def test_convolutions_read_and_write_every_channel_of_every_token(
     (tiles,) = causal_convolution("test", batch, tokens, channels, 4).tiles
     assert tiles.count * tiles.stored_bytes >= moved
     assert tiles.count * tiles.trips * tiles.trip.loaded_bytes >= moved
-    (each,) = channel_convolution("test", tokens, channels, 4).tiles
-    assert each.count * each.stored_bytes == 2 * tokens * channels
-    assert each.trips == math.ceil(tokens / 1024)
+    (each,) = channel_convolution("test", batch, tokens, channels, 4).tiles
+    assert each.count * each.stored_bytes == moved
+    assert each.trips == batch * math.ceil(tokens / 512)
 
 
 def test_an_update_moves_what_is_kept_of_each_channel() -> None:

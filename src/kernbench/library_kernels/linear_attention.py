@@ -25,8 +25,8 @@ _ELEMENT_BYTES = 2
 _CONV_TOKENS, _CONV_CHANNELS = 8, 256
 """Of a tile of the convolution."""
 _CONV_RESIDENT = 8
-_CHANNEL_TOKENS = 1024
-"""Of one channel, that a program's 128 threads take in one step."""
+_CHANNEL_TOKENS = 512
+"""Of one channel, that a program takes in one step."""
 _CHANNEL_RESIDENT = 16
 _DECODE_SLICES, _DECODE_RESIDENT = 4, 8
 """Programs among which the values of a head are split while it decodes, and of those on a PE."""
@@ -89,21 +89,27 @@ def causal_convolution(
     )
 
 
-def channel_convolution(name: str, tokens: int, channels: int, taps: int) -> LibraryKernel:
-    """Return the launch that convolves one sequence, with a program for every channel."""
-    trips = math.ceil(tokens / _CHANNEL_TOKENS)
-    moved = float(_ELEMENT_BYTES * tokens * channels)
+def channel_convolution(
+    name: str, batch: int, tokens: int, channels: int, taps: int
+) -> LibraryKernel:
+    """Return launches that convolve one sequence each, with a program for every channel.
+
+    One follows the other so closely that only the first pays for a start: they are one kernel whose
+    programs go over all sequences.
+    """
+    steps = math.ceil(tokens / _CHANNEL_TOKENS)
+    moved = float(_ELEMENT_BYTES * batch * tokens * channels)
     return LibraryKernel(
         name=name,
         tiles=(
             Tiles(
                 count=channels,
-                trips=trips,
+                trips=batch * steps,
                 trip=Trip(
                     simple=2.0 * taps * _CHANNEL_TOKENS,
-                    loaded_bytes=_ELEMENT_BYTES * tokens / trips,
+                    loaded_bytes=_ELEMENT_BYTES * tokens / steps,
                 ),
-                stored_bytes=float(_ELEMENT_BYTES * tokens),
+                stored_bytes=float(_ELEMENT_BYTES * batch * tokens),
             ),
         ),
         resident=_CHANNEL_RESIDENT,

@@ -67,8 +67,8 @@ def test_linear_rows_name_the_launches_of_their_kernel(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [names(row) for row in found] == [
         ["linear_sglang_gdn_convolution"],
-        ["linear_gdn_convolution_each"] * 3,
-        ["linear_mamba2_convolution_each"] * 2,
+        ["linear_gdn_convolution_each"],
+        ["linear_mamba2_convolution_each"],
         ["linear_chunk_gated_delta_rule_products", "linear_chunk_gated_delta_rule"],
         ["linear_chunk_gated_delta_rule_flashinfer"],
         ["linear_gdn_decode"],

@@ -133,8 +133,7 @@ def _convolution(row: Row) -> tuple[LibraryKernel, ...]:
         # Of the gated delta net, the keys' channels alone: times do not depend on the values'.
         channels = channels if row.op == "mamba2" else keys // 2
         name = f"linear_{row.op}_convolution_each"
-        one = channel_convolution(name, problem.tokens, channels, taps)
-        return (one,) * problem.batch
+        return (channel_convolution(name, problem.batch, problem.tokens, channels, taps),)
     name = f"linear_{stack}_{row.op}_convolution"
     if kernel == "causal_conv1d_fn_qkv3":
         return tuple(

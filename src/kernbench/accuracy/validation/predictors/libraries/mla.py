@@ -141,7 +141,10 @@ def _context(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
             packs_groups=found.absorbed,
         ),
     )
-    elements = batch * tokens * heads * (2 * problem.head_dim + problem.values)
+    # Before: queries and their rotary parts are put beside each other, and so are keys and values
+    # where each head has its own.
+    each = problem.head_dim if found.absorbed else 2 * problem.head_dim + problem.values
+    elements = batch * tokens * heads * each
     prepare = stream(f"{name}_prepare", 2.0 * elements, 2.0 * elements)
     return prepare, flash
 
