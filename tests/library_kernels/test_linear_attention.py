@@ -75,5 +75,9 @@ def test_convolutions_read_and_write_every_channel_of_every_token(
 
 def test_an_update_moves_what_is_kept_of_each_channel() -> None:
     kept, new = 2 * 256 * 18432 * 3, 2 * 256 * 18432
-    kernel = convolution_update("test", 256, 1, 18432, 4)
+    kernel = convolution_update("test", 256, 1, 18432, 4, SIP)
     assert kernel.port_bytes == pytest.approx(2 * kept + 2 * new)
+    few = convolution_update("test", 128, 1, 18432, 4, SIP)
+    assert few.port_bytes == kernel.port_bytes / 2
+    assert few.hbm_bytes == 0, "13.5 MiB that are kept and 9 MiB of operands fit into 25 MiB"
+    assert kernel.hbm_bytes > 0

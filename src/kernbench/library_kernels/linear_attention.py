@@ -9,7 +9,7 @@ taps along the tokens.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kernbench.library_kernels.engine import kept_share
@@ -120,13 +120,21 @@ def channel_convolution(
 
 
 def convolution_update(
-    name: str, batch: int, tokens: int, channels: int, taps: int
+    name: str, batch: int, tokens: int, channels: int, taps: int, sip: SipSpec
 ) -> LibraryKernel:
     """Return the launch that convolves the next tokens and moves the kept ones on."""
     kept = float(_ELEMENT_BYTES * batch * channels * (taps - 1))
     moved = float(_ELEMENT_BYTES * batch * channels * tokens)
-    # Every token of a draft leaves what is kept behind, so that a rejected one can be undone.
-    return stream(name, kept + moved, kept * tokens + moved)
+    # Every token of a draft leaves what is kept behind, so that a rejected one can be undone. The
+    # first is written where it was read: the cache holds it once.
+    launch = stream(name, kept + moved, kept * tokens + moved)
+    missed = 1 - kept_share(kept * tokens + 2 * moved, sip)
+    return replace(
+        launch,
+        hbm_read_bytes=launch.hbm_read_bytes * missed,
+        hbm_written_bytes=launch.hbm_written_bytes * missed,
+        warm=False,
+    )
 
 
 def recurrent_decode(
@@ -140,7 +148,7 @@ def recurrent_decode(
     moved = float(_ELEMENT_BYTES * problem.batch * problem.tokens * per_token)
     states = problem.state_bytes
     written = states * (problem.tokens if keeps_all else 1)
-    # One state is written where it was read: the cache holds it once.
+    # A last state is written where the first was read: the cache holds it once.
     missed = 1 - kept_share(moved + (written + states if keeps_all else states), sip)
     count = problem.batch * problem.heads * _DECODE_SLICES
     return LibraryKernel(

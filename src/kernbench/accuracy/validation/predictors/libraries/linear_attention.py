@@ -77,7 +77,7 @@ class LinearAttentionPredictor(LibraryPredictor):
         kernel = row.fields.get("kernel", "")
         if kernel.startswith("causal_conv1d"):
             return MeasuredKernels(
-                kernels=_convolution(row),
+                kernels=_convolution(row, machine),
                 machine=machine,
                 extra_us=_host_us(row, machine),
             )
@@ -120,7 +120,7 @@ def _problem(row: Row) -> LinearProblem:
     )
 
 
-def _convolution(row: Row) -> tuple[LibraryKernel, ...]:
+def _convolution(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     problem = _problem(row)
     stack, taps = row.fields.get("framework", ""), row.integer("d_conv")
     keys = 2 * problem.key_heads * problem.key_dim
@@ -128,7 +128,9 @@ def _convolution(row: Row) -> tuple[LibraryKernel, ...]:
     kernel = row.fields["kernel"]
     if kernel == "causal_conv1d_update":
         name = f"linear_{row.op}_convolution_update"
-        return (convolution_update(name, problem.batch, problem.tokens, channels, taps),)
+        return (
+            convolution_update(name, problem.batch, problem.tokens, channels, taps, machine.sip),
+        )
     if _is_looped(row, problem):
         # Of the gated delta net, the keys' channels alone: times do not depend on the values'.
         channels = channels if row.op == "mamba2" else keys // 2
