@@ -12,7 +12,7 @@ def test_every_kernel_says_where_its_constants_are_from(architecture: str) -> No
     library = load_library(architecture)
     for name in library.names():
         source = library.constants(name).source
-        assert source.startswith(("fitted", "assumed")), (name, source)
+        assert source.startswith(("fitted", "assumed", "set to")), (name, source)
 
 
 @pytest.mark.adr("0128-D1")

@@ -31,7 +31,7 @@ def test_a_scan_walks_the_chunks_of_every_head_one_after_another(
     batch: int, tokens: int, heads: int
 ) -> None:
     asked = problem(batch, tokens, heads)
-    (scan,) = chunk_scan("test", asked, slices=4).tiles
+    (scan,) = chunk_scan("test", asked, SIP, slices=4).tiles
     (products,) = chunk_products("test", asked).tiles
     chunks = math.ceil(tokens / 64)
     assert (scan.count, scan.trips) == (batch * heads * 4, chunks)
@@ -58,6 +58,7 @@ def test_a_state_that_stays_in_the_cache_is_held_once() -> None:
     assert problem(batch=5).state_bytes == 20 * 2**20
     assert recurrent_decode("test", problem(batch=5), SIP).hbm_bytes == 0
     assert recurrent_decode("test", problem(batch=5), SIP, keeps_all=True).hbm_bytes > 0
+    assert chunk_scan("test", problem(batch=5), SIP).hbm_bytes == 0
 
 
 @given(st.integers(1, 64), st.integers(1, 3000), st.integers(1, 20480))

@@ -203,7 +203,7 @@ def chunk_products(name: str, problem: LinearProblem) -> LibraryKernel:
 
 
 def chunk_scan(
-    name: str, problem: LinearProblem, slices: int = 1, resident: int = 1
+    name: str, problem: LinearProblem, sip: SipSpec, slices: int = 1, resident: int = 1
 ) -> LibraryKernel:
     """Return the launch that walks from chunk to chunk; a program has one of ``slices`` of a head.
 
@@ -218,6 +218,8 @@ def chunk_scan(
     state = _STATE_BYTES * key * value
     read = count * (problem.chunks * loaded / slices + state)
     written = count * (stored + state)
+    # The last state is written where the first was read: the cache holds it once.
+    missed = 1 - kept_share(read + written - count * state, sip)
     return LibraryKernel(
         name=name,
         tiles=(
@@ -233,7 +235,6 @@ def chunk_scan(
             ),
         ),
         resident=resident,
-        hbm_read_bytes=read,
-        hbm_written_bytes=written,
-        warm=True,
+        hbm_read_bytes=read * missed,
+        hbm_written_bytes=written * missed,
     )

@@ -83,7 +83,7 @@ class LinearAttentionPredictor(LibraryPredictor):
             )
         problem = _problem(row)
         if kernel in _CHUNKED:
-            return MeasuredKernels(kernels=_chunked(row, problem), machine=machine)
+            return MeasuredKernels(kernels=_chunked(row, problem, machine), machine=machine)
         if kernel not in _ONE_TOKEN and kernel not in _DRAFT:
             raise NotModeledError(f"no kernel for {row.op} {kernel}")
         name = f"linear_{row.op}_{_ONE_TOKEN.get(kernel) or _DRAFT[kernel]}"
@@ -156,13 +156,13 @@ def _is_looped(row: Row, problem: LinearProblem) -> bool:
     )
 
 
-def _chunked(row: Row, problem: LinearProblem) -> tuple[LibraryKernel, ...]:
+def _chunked(row: Row, problem: LinearProblem, machine: Machine) -> tuple[LibraryKernel, ...]:
     kernel = row.fields["kernel"]
     found = _CHUNKED[kernel]
     # SGLang and vLLM run the same Triton kernels; TensorRT-LLM has its own copy of them.
     stack = "_trtllm" if row.fields.get("framework") == "trtllm" else ""
     name = f"linear{stack}_{kernel.removesuffix('_triton')}"
-    scan = chunk_scan(name, problem, found.slices, found.resident)
+    scan = chunk_scan(name, problem, machine.sip, found.slices, found.resident)
     if not found.products:
         return (scan,)
     return chunk_products(f"{name}_products", problem), scan
