@@ -58,3 +58,13 @@ def test_a_serving_stacks_kernel_becomes_the_library_for_large_messages(tmp_path
     predictor = CollectivePredictor(presets())
     found = [predictor.predict(row).how for row in rows_of(tmp_path, lines)]
     assert found == ["one_shot/simple", "two_shot/simple", "ring/ll128"]
+
+
+def test_one_node_in_words_and_a_launch_without_a_graph(tmp_path: Path) -> None:
+    header = "source,device,op,dtype,n_ranks,n_nodes,bytes,time_us,impl\n"
+    line = "aic-custom-ar-2,B200-SXM,all_reduce_custom,bfloat16,2,1 (4-GPU tray) or 1,1024,1,vllm "
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{header}{line}vLLM_custom_graph\n{line}vLLM_custom_eager\n")
+    predictor = CollectivePredictor(presets())
+    graph, eager = (predictor.predict(row).time_us or 0 for row in read_rows([path]))
+    assert 0 < graph < eager == 20.5

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from kernbench.accuracy.validation.predictors.stacks import stack_of
 from kernbench.accuracy.validation.rows.devices import Machines
-from kernbench.accuracy.validation.rows.harness import peer_changes
+from kernbench.accuracy.validation.rows.harness import peer_changes, peer_host_us
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError
@@ -16,7 +16,19 @@ from kernbench.links import Asked, Network
 OPS = {"alltoall": "all_to_all", "all_reduce_custom": "all_reduce"}
 """Our names of operations, where sources use different ones."""
 
-ITEM_BYTES = {"fp32": 4, "float": 4, "fp16": 2, "bf16": 2, "half": 2, "int8": 1, "fp8": 1}
+ITEM_BYTES = {
+    "fp32": 4,
+    "float": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "half": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "fp8": 1,
+}
+
+_ONE_NODE = ("1 (4-GPU tray) or 1",)
+"""What sources write where all ranks are on one switch, whichever way the host is cut."""
 
 _PEER_LIMIT_BYTES = 8 * 2**20
 """Serving stacks pass larger messages to the vendor's library."""
@@ -37,7 +49,7 @@ class CollectivePredictor:
         item_bytes = ITEM_BYTES.get(row.dtype)
         if item_bytes is None:
             return Answer(None, f"no item size for dtype {row.dtype}")
-        if (row.optional("n_nodes") or 1) > 1:
+        if row.fields.get("n_nodes") not in _ONE_NODE and (row.optional("n_nodes") or 1) > 1:
             return Answer(None, "no preset of the links between this source's nodes")
         if op == "send_recv":
             num_ranks = 2
@@ -55,7 +67,8 @@ class CollectivePredictor:
             algorithms = ["ring"]
         answers = [_time(network, asked, algorithm) for algorithm in algorithms]
         time_ps, how = min(answers)
-        return Answer(time_ps / _PS_PER_US, how=how)
+        host_us = peer_host_us(row.fields.get("impl", ""), network.machine.name)
+        return Answer(max(time_ps / _PS_PER_US, host_us), how=how)
 
     def _make_network(self, device: str, num_ranks: int, source: str, impl: str) -> Network:
         machine = self._machines.machine_of(device, num_ranks)
