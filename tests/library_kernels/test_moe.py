@@ -17,12 +17,12 @@ from kernbench.library_kernels import (
     time_kernel,
 )
 
-KERNELS = MoeKernels(name="test", row_tiles=(16, 64), columns=32, depth=64)
+KERNELS = MoeKernels(name="test", row_tiles=(16, 64), columns=(32,), depth=64)
 PLAIN = KernelConstants(source="assumed: a test")
 
 
 def problem(*rows: int, tokens: int = 8, slots: int = 0) -> MoeProblem:
-    load = ExpertLoad(rows=rows, tokens=tokens, slots=max(slots, sum(rows)))
+    load = ExpertLoad(rows=rows, tokens=tokens, routed=8 * tokens, slots=max(slots, sum(rows)))
     return MoeProblem(load=load, experts=8, hidden=256, inter=96)
 
 
@@ -77,8 +77,33 @@ def test_one_kernel_has_the_tiles_of_both_products() -> None:
 
 
 def test_a_rank_without_rows_still_routes() -> None:
-    empty = MoeProblem(load=ExpertLoad(rows=(), tokens=0, slots=0), experts=8, hidden=256, inter=96)
-    assert len(expert_kernels(empty, KERNELS)) == KERNELS.launches
+    (only,) = expert_kernels(problem(), replace(KERNELS, routing="sort"))
+    assert (only.name, only.hbm_bytes) == ("sort", 0)
+
+
+def test_routing_goes_over_the_choices_of_all_tokens() -> None:
+    few, many = (
+        expert_kernels(problem(5, tokens=tokens), replace(KERNELS, routing="sort"))[0]
+        for tokens in (128, 1280)
+    )
+    assert (count(few), count(many)) == (1, 10)
+
+
+def test_stripes_leave_no_pe_without_work() -> None:
+    plain, dealt = (
+        expert_products(replace(problem(5), pes=10), replace(KERNELS, striped=each, resident=1))
+        for each in (False, True)
+    )
+    for before, after in zip(plain, dealt, strict=True):
+        assert after.num_tiles == 10
+        assert after.flops == pytest.approx(before.flops)
+        assert after.port_bytes == pytest.approx(before.port_bytes)
+
+
+def test_tiles_are_narrow_where_wide_ones_leave_pes_idle() -> None:
+    kernels = replace(KERNELS, columns=(64, 32))
+    wide, narrow = (expert_products(replace(problem(5), pes=pes), kernels)[0] for pes in (3, 4))
+    assert (wide.num_tiles, narrow.num_tiles) == (3, 6)
 
 
 @given(st.integers(1, 5000), st.integers(1, 64))

@@ -17,6 +17,10 @@ _OUT_BYTES = 2
 """Of an element between the kernels: bfloat16."""
 STEPS = "moe_steps"
 """Name of the constants of the kernels around the products, the same for all implementations."""
+_SORTED = 1024
+"""Choices in a trip of routing."""
+_CHOICE_BYTES = 8
+"""Of an expert's number and its weight."""
 _DEQUANT_SIMPLE = 2
 """Per packed weight: shift, mask and scale, on two elements at a time."""
 
@@ -29,6 +33,8 @@ class ExpertLoad:
     """Of each expert that has any."""
     tokens: int
     """Tokens that the rank reads and sums up."""
+    routed: int
+    """Choices that are sorted by expert: those of all tokens that the rank is told of."""
     slots: int
     """Rows that the kernels around the products go over: those of other ranks' experts too, where
     these are not taken out."""
@@ -59,6 +65,8 @@ class MoeProblem:
     """Of an element of the products' rows, with its share of scales."""
     weight_bytes: float = 2.0
     """Of a weight, with its share of scales."""
+    pes: int = 1
+    """Of the device: what a library's choice of tiles knows of it."""
     cache_bytes: float = 0.0
     """What the cache keeps from launch to launch: 0 where weights come from HBM every time."""
 
@@ -81,7 +89,8 @@ class MoeKernels:
     """Of its products' constants."""
     row_tiles: tuple[int, ...]
     """Rows of a tile, of which the one is taken that holds an expert's mean."""
-    columns: int
+    columns: tuple[int, ...]
+    """Columns of a tile: the most with which every PE has a tile, else the fewest."""
     depth: int
     """Elements of the inner dimension in a trip."""
     resident: int = 2
@@ -89,8 +98,13 @@ class MoeKernels:
     """Whether rows are copied into the order of experts before the products."""
     activates_apart: bool = True
     quantises: bool = False
-    launches: int = 2
-    """Small kernels before the products: choose, count, sort."""
+    routing: str = ""
+    """Name of the constants of what comes before the products: choose, count, sort. Nothing does
+    when empty."""
+    striped: bool = False
+    """Whether all tiles' trips are dealt to the PEs in equal stripes."""
+    sums: bool = True
+    """Whether the rows of a token's experts are summed up at the end."""
     one_kernel: bool = False
     """Whether both products are one launch that keeps what lies between them."""
 
@@ -120,10 +134,10 @@ def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKer
                     _step(problem, kernels, load.slots, out * _OUT_BYTES, out * problem.row_bytes)
                 )
         found.append(down)
-    read = load.slots * problem.hidden * _OUT_BYTES
-    found.append(
-        _step(problem, kernels, load.tokens, read, load.tokens * problem.hidden * _OUT_BYTES)
-    )
+    if kernels.sums:
+        read = load.slots * problem.hidden * _OUT_BYTES
+        written = load.tokens * problem.hidden * _OUT_BYTES
+        found.append(_step(problem, kernels, load.tokens, read, written))
     return tuple(found)
 
 
@@ -135,10 +149,12 @@ def expert_products(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKe
 
 
 def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
-    ids = problem.load.slots * 8.0
-    return [
-        _step(problem, kernels, problem.load.slots / 256, ids, ids) for _ in range(kernels.launches)
-    ]
+    """Return what sorts choices by expert: one block of threads, some choices at a time."""
+    if not kernels.routing:
+        return []
+    trips = math.ceil(problem.load.routed / _SORTED)
+    trip = Trip(loaded_bytes=_SORTED * _CHOICE_BYTES)
+    return [LibraryKernel(name=kernels.routing, tiles=(Tiles(count=1, trips=trips, trip=trip),))]
 
 
 def _step(
@@ -178,9 +194,14 @@ def rows_of_tile(load: ExpertLoad, kernels: MoeKernels) -> int:
 def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int) -> LibraryKernel:
     load = problem.load
     rows = rows_of_tile(load, kernels)
-    width = min(kernels.columns, columns)
-    tiles = sum(math.ceil(each / rows) for each in load.rows) * math.ceil(columns / width)
-    trips = math.ceil(depth / kernels.depth)
+    high = sum(math.ceil(each / rows) for each in load.rows)
+    width = _columns(kernels, high, columns, problem.pes)
+    tiles = high * math.ceil(columns / width)
+    trips: float = math.ceil(depth / kernels.depth)
+    stored = 2.0 * rows * width
+    if kernels.striped:
+        stripes = min(problem.pes * kernels.resident, tiles * trips)
+        trips, tiles, stored = tiles * trips / stripes, int(stripes), stored * tiles / stripes
     trip = Trip(
         flops=2.0 * rows * width * kernels.depth,
         dtype=problem.dtype,
@@ -192,7 +213,7 @@ def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int)
     written = load.slots * columns * _OUT_BYTES
     layer = problem.hidden * (problem.up + problem.inter) * problem.weight_bytes * len(load.rows)
     missed = _missed(problem, layer + read + written)
-    found = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=2.0 * rows * width)]
+    found = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=stored)]
     if load.slots > load.total:
         # Rows of other ranks' experts are set to 0.
         empty = math.ceil((load.slots - load.total) / rows) * math.ceil(columns / width)
@@ -204,6 +225,12 @@ def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int)
         hbm_read_bytes=weights * missed + read * _missed(problem, read + written),
         hbm_written_bytes=written * _missed(problem, read + written),
     )
+
+
+def _columns(kernels: MoeKernels, high: int, columns: int, pes: int) -> int:
+    """Return the columns of a tile, of which so many lie above each other."""
+    widths = [min(each, columns) for each in kernels.columns]
+    return next((each for each in widths if high * (columns // each) >= pes), widths[-1])
 
 
 def _joined(up: LibraryKernel, down: LibraryKernel) -> LibraryKernel:

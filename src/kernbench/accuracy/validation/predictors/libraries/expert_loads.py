@@ -75,7 +75,12 @@ def _averaged(draws: list[tuple[_Counts, int]], routing: Routing) -> ExpertLoad:
     tokens = round(float(np.mean([each for _, each in draws])))
     total = int(rows.sum())
     slots = total if routing.others is Others.TAKEN_OUT else tokens * routing.topk
-    return ExpertLoad(rows=tuple(rows.tolist()), tokens=tokens, slots=max(slots, total))
+    return ExpertLoad(
+        rows=tuple(rows.tolist()),
+        tokens=tokens,
+        routed=tokens * routing.topk,
+        slots=max(slots, total),
+    )
 
 
 def _with_remote(routing: Routing, counts: _Counts, tokens: int) -> tuple[_Counts, int]:
@@ -154,4 +159,4 @@ def _random(routing: Routing) -> ExpertLoad:
     touched = max(round(routing.experts * (1 - (1 - share) ** routing.tokens)), 1)
     total = routing.tokens * routing.topk
     rows = [total // touched + (each < total % touched) for each in range(touched)]
-    return ExpertLoad(rows=tuple(rows), tokens=routing.tokens, slots=total)
+    return ExpertLoad(rows=tuple(rows), tokens=routing.tokens, routed=total, slots=total)

@@ -54,26 +54,36 @@ def _stack(has: str, kernels: MoeKernels, others: Others = Others.TAKEN_OUT) -> 
 
 
 _TRITON = MoeKernels(
-    name="triton_moe", row_tiles=(16, 32, 64, 128), columns=64, depth=64, resident=3, launches=3
+    name="triton_moe",
+    row_tiles=(16, 32, 64, 128),
+    columns=(64,),
+    depth=64,
+    resident=3,
+    routing="triton_routing",
 )
 _MARLIN = MoeKernels(
-    name="marlin_moe", row_tiles=(8, 16, 32, 48, 64), columns=128, depth=64, resident=2, launches=2
-)
+    name="marlin_moe", row_tiles=(8, 16, 32, 48, 64), columns=(128,), depth=64, resident=1,
+    striped=True, routing="marlin_routing",
+)  # fmt: skip
 _CUTLASS = MoeKernels(
-    name="cutlass_moe", row_tiles=(16, 32, 64, 128), columns=128, depth=64, resident=2,
-    copies_rows=True, launches=3,
+    name="cutlass_moe", row_tiles=(16, 32, 64, 128), columns=(128,), depth=64, resident=2,
+    striped=True, copies_rows=True, routing="cutlass_routing",
 )  # fmt: skip
 _TRTLLM_GEN = MoeKernels(
-    name="trtllm_gen_moe", row_tiles=(8, 16, 32, 64, 128), columns=128, depth=128,
-    activates_apart=False, launches=2,
+    name="trtllm_gen_moe", row_tiles=(8, 16, 32, 64, 128), columns=(128,), depth=128, resident=2,
+    striped=True, activates_apart=False, routing="trtllm_gen_routing",
 )  # fmt: skip
 _DEEPGEMM = MoeKernels(
-    name="deepgemm_moe", row_tiles=(64, 128), columns=128, depth=128, copies_rows=True, launches=3
-)
+    name="deepgemm_moe", row_tiles=(64, 128), columns=(128,), depth=128, resident=1,
+    copies_rows=True, routing="deepgemm_routing",
+)  # fmt: skip
 _CUTEDSL = MoeKernels(
-    name="cutedsl_moe", row_tiles=(128,), columns=128, depth=256, copies_rows=True, launches=0
+    name="cutedsl_moe", row_tiles=(128,), columns=(128,), depth=256, resident=1,
+    copies_rows=True,
+)  # fmt: skip
+_DEEPEP = MoeKernels(
+    name="deepep_moe", row_tiles=(64, 128), columns=(128, 64), depth=128, resident=1
 )
-_DEEPEP = MoeKernels(name="deepep_moe", row_tiles=(64, 128), columns=128, depth=128, launches=0)
 _UNTUNED = replace(_CUTLASS, name="flashinfer_cutlass_moe")
 
 # In the order in which they are looked for: the first whose text a kernel's name has.
@@ -95,6 +105,17 @@ _STACKS = (
     _stack("vllm_fused_moe", _TRITON, Others.ZEROED),
     _stack("moe_torch_flow", _CUTLASS),
 )
+
+_BLOCK = 128
+_HOST_US = {
+    "B200-SXM": 300.0,
+    "GB200-SXM": 490.0,
+    "H100-SXM-80GB": 645.0,
+    "H200-SXM-141GB": 365.0,
+}
+"""What the host of the source's devices takes to launch a layer of DeepEP's context phase, which
+was measured launch by launch: the least of its rows."""
+_HOST_USUAL_US = 400.0
 
 _AITER_FORMATS = {
     "bfloat16": ("bf16", "bfloat16", 2.0),
@@ -136,23 +157,46 @@ class MoePredictor(LibraryPredictor):
         form = _FORMATS.get(row.dtype)
         if stack is None or form is None:
             raise NotModeledError(f"no kernels for {row.dtype} of {kernel}")
+        problem, kernels = _problem(row, machine, stack, form)
+        if row.op == "wideep_generation_moe":
+            # What was received lies by expert already, and is summed up where it came from.
+            kernels = replace(kernels, sums=False)
+        waits = row.op == "wideep_context_moe"
+        if waits:
+            kernels = replace(kernels, row_tiles=kernels.row_tiles[-1:], copies_rows=True)
+            problem = _in_blocks(problem, row)
         return MeasuredKernels(
-            kernels=expert_kernels(*_problem(row, machine, stack, form)), machine=machine
+            kernels=expert_kernels(problem, kernels),
+            machine=machine,
+            least_us=_HOST_US.get(row.device, _HOST_USUAL_US) if waits else 0.0,
         )
+
+
+def _in_blocks(problem: MoeProblem, row: Row) -> MoeProblem:
+    """Return a problem whose rows are given in blocks, each of the expert of its first row."""
+    load = problem.load
+    if row.fields["distribution"] != "uniform":
+        return problem
+    blocks = min(len(load.rows), -(-load.total // _BLOCK))
+    whole = load.total // max(blocks, 1)
+    return replace(problem, load=replace(load, rows=(whole,) * blocks))
 
 
 def _problem(
     row: Row, machine: Machine, stack: _Stack, form: _Format
 ) -> tuple[MoeProblem, MoeKernels]:
     ranks, experts = row.integer("moe_ep_size"), row.integer("num_experts")
+    others, own_tokens = stack.others, stack.own_tokens
+    if others is Others.COMPUTED and machine.spec.kernel_library == "sm120":
+        others, own_tokens = Others.ZEROED, False  # Its release of the stack leaves them out.
     routing = Routing(
         tokens=row.integer("num_tokens"),
         topk=row.integer("topk"),
         experts=experts,
         ranks=ranks,
         distribution=row.fields["distribution"],
-        others=stack.others,
-        own_tokens=stack.own_tokens,
+        others=others,
+        own_tokens=own_tokens,
     )
     problem = MoeProblem(
         load=load_of(routing),
@@ -163,11 +207,15 @@ def _problem(
         dtype=form.dtype,
         row_bytes=form.row_bytes,
         weight_bytes=form.weight_bytes,
+        pes=machine.sip.num_pes,
         cache_bytes=_cache_bytes(machine),
     )
     quantises = form.row_bytes < 2 and not stack.kernels.copies_rows
     name = f"{stack.kernels.name}_{form.short}"
-    return problem, replace(stack.kernels, name=name, quantises=quantises)
+    routing = stack.kernels.routing
+    if form.row_bytes < 2 and stack.kernels.copies_rows and routing:
+        routing += "_quantised"  # Goes over the rows of all choices.
+    return problem, replace(stack.kernels, name=name, routing=routing, quantises=quantises)
 
 
 def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
@@ -202,6 +250,7 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
         dtype=dtype,
         row_bytes=row_bytes,
         weight_bytes=weight_bytes,
+        pes=machine.sip.num_pes,
         cache_bytes=_cache_bytes(machine),
     )
     one = "fmoe" in kernel and "stage1" not in kernel
@@ -210,7 +259,7 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     return problem, MoeKernels(
         name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}",
         row_tiles=(max(int(sizes.get("rows", _AITER_ROWS)), 1),),
-        columns=int(sizes.get("columns", _AITER_COLUMNS)),
+        columns=(int(sizes.get("columns", _AITER_COLUMNS)),),
         depth=round(_AITER_BYTES_DEEP / row_bytes),
         one_kernel=one,
     )
