@@ -212,10 +212,10 @@ def _problem(
     )
     quantises = form.row_bytes < 2 and not stack.kernels.copies_rows
     name = f"{stack.kernels.name}_{form.short}"
-    routing = stack.kernels.routing
-    if form.row_bytes < 2 and stack.kernels.copies_rows and routing:
-        routing += "_quantised"  # Goes over the rows of all choices.
-    return problem, replace(stack.kernels, name=name, routing=routing, quantises=quantises)
+    sorting = stack.kernels.routing
+    if form.row_bytes < 2 and stack.kernels.copies_rows and sorting:
+        sorting += "_quantised"  # Goes over the rows of all choices.
+    return problem, replace(stack.kernels, name=name, routing=sorting, quantises=quantises)
 
 
 def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
