@@ -59,7 +59,7 @@ def test_the_keys_are_the_documented_ones_and_json_takes_them() -> None:
         (report["kernels"][0], KernelReport),
         (report["collectives"][0], CollectiveReport),
     ):
-        assert list(part) == list(kind.__annotations__)
+        assert list(part) == [each for each in kind.__annotations__ if each != "accuracy"]
         assert [key for key in part if f"`{key}`" not in page] == []
 
 

@@ -47,6 +47,10 @@ class KernelFamily(Spec):
     """By the name that the kernel's structure asks for."""
 
 
+_CATEGORIES = {"products": "gemm", "quantize": "membound"}
+"""Families that are fitted to rows of a category with another name."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelLibrary:
     """The kernels of one architecture."""
@@ -69,6 +73,13 @@ class KernelLibrary:
         raise UnknownNameError(
             f"{self.architecture} has no kernel {kernel!r}: {nearest(kernel, self.names())}"
         )
+
+    def family_of(self, kernel: str) -> str:
+        """Return the category of measured rows that a kernel's constants are fitted to."""
+        for name, family in self.families.items():
+            if kernel in family.kernels:
+                return _CATEGORIES.get(name, name)
+        return ""
 
     def names(self) -> list[str]:
         """Return the names of all kernels."""

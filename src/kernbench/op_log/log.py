@@ -103,6 +103,9 @@ class Template:
     """Kernels: time in which bytes travel to or from other SIPs, or a signal is waited for, and
     nothing runs on the SIP itself."""
 
+    family: str = ""
+    """Kernels: the category of measured rows (``kernbench validate``) whose error its time has;
+    empty where nothing like it was measured."""
     size_bytes: int = 0
     """Kernels: what ``make_rows`` keeps in memory, about."""
 

@@ -1,5 +1,6 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
+from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.perfetto import dump_trace, write_trace
@@ -15,11 +16,13 @@ from kernbench.report.units import format_amount, format_ns, format_share
 
 __all__ = [
     "CollectiveReport",
+    "FamilyReport",
     "IdleParts",
     "KernelReport",
     "Peaks",
     "RankReport",
     "Report",
+    "accuracy_line",
     "build_report",
     "dump_trace",
     "format_amount",
@@ -28,6 +31,7 @@ __all__ = [
     "idle_parts",
     "peaks_of",
     "print_report",
+    "published_errors",
     "verdict",
     "write_trace",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kernbench.op_log import (
     covered_ps,
     exposed_ps,
 )
+from kernbench.report.accuracy import FamilyReport, accuracy_of
 from kernbench.report.columns import (
     BOUND_COLUMNS,
     in_bytes,
@@ -91,6 +92,8 @@ class Report(TypedDict):
     per_rank: list[RankReport]
     kernels: list[KernelReport]
     collectives: list[CollectiveReport]
+    accuracy: NotRequired[list[FamilyReport]]
+    """Left out for a machine of which nothing was measured."""
 
 
 def build_report(
@@ -107,7 +110,7 @@ def build_report(
     """
     spans = build_spans(log)
     peaks = peaks_of(machine)
-    return {
+    report: Report = {
         "machine": machine.name,
         "ranks": ranks,
         "time_ns": to_ns(log.end_ps if time_ps is None else time_ps),
@@ -116,6 +119,10 @@ def build_report(
         "kernels": _kernels(spans, peaks),
         "collectives": _collectives(log),
     }
+    families = accuracy_of(log, machine, report["per_rank"])
+    if families:
+        report["accuracy"] = families
+    return report
 
 
 def to_ns(time_ps: int) -> Nanoseconds:

@@ -19,6 +19,7 @@ from kernbench.accuracy.validation.rows.registry import make_predictor
 from kernbench.accuracy.validation.rows.repeated import repeated_kernels
 from kernbench.accuracy.validation.scores.report import (
     dump_plot,
+    errors_by_machine,
     format_of_plot,
     render_page,
     render_text,
@@ -49,6 +50,7 @@ __all__ = [
     "answer_rows",
     "category_of",
     "dump_plot",
+    "errors_by_machine",
     "errors_of",
     "format_of_plot",
     "gemm_harness",

@@ -48,6 +48,7 @@ class ValidateOptions:
     json: str | None
     page: str | None
     plot: str | None
+    publish: str | None = None
     worst: int
     jobs: int | None
     every: tuple[str, ...] = ()
@@ -91,6 +92,10 @@ def _validate(
         list[str] | None,
         typer.Option(metavar="FILE", help="Your machine for the devices it lists; repeatable."),
     ] = None,
+    publish: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the errors by machine and category, for reports."),
+    ] = None,
     borrow: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +116,7 @@ def _validate(
         json=json,
         page=page,
         plot=plot,
+        publish=publish,
         worst=worst,
         jobs=jobs,
         every=tuple(every or ()),
@@ -131,13 +137,14 @@ def validate(options: ValidateOptions) -> int:
 
     from kernbench.accuracy.validation import (
         dump_plot,
+        errors_by_machine,
         format_of_plot,
         render_page,
         render_text,
         to_json,
     )
 
-    asked = {f"--{name}": getattr(options, name) for name in ("json", "page", "plot")}
+    asked = {f"--{name}": getattr(options, name) for name in ("json", "page", "plot", "publish")}
     with Outputs(asked, [*options.data, *options.machines]) as outputs:
         if options.plot is not None:
             format_of_plot(Path(options.plot))
@@ -153,6 +160,13 @@ def validate(options: ValidateOptions) -> int:
         if "--plot" in outputs:
             with outputs.writing("--plot") as file:
                 dump_plot(scored, file, format_of_plot(Path(outputs.path_of("--plot"))))
+        if "--publish" in outputs:
+            with outputs.writing("--publish") as file:
+                errors = {
+                    "made by": f"{_words(options)} --publish",
+                    "errors": errors_by_machine(scored, machines),
+                }
+                file.write(f"{json.dumps(errors, indent=1)}\n".encode())
         outputs.publish()
     print(text)
     return 0
@@ -209,14 +223,19 @@ def _every(asked: Sequence[str]) -> dict[Category, int]:
 
 def _command(options: ValidateOptions) -> str:
     """Return the line of a page that says how it was made."""
+    said = f"\nMade by `{_words(options)} --page`"
+    if options.every:
+        said += "; with `--every N` a table is of one row in N, picked by a hash"
+    return f"{said}.\n"
+
+
+def _words(options: ValidateOptions) -> str:
+    """Return what was asked, without where results go and the folders of files."""
     words = ["kernbench validate", *(Path(each).name for each in options.data)]
     words += [f"--every {each}" for each in options.every]
     words += [f"--machine {Path(each).name}" for each in options.machines]
     words += [f"--borrow {options.borrow}"] if options.borrow else []
-    said = f"\nMade by `{' '.join(words)} --page`"
-    if options.every:
-        said += "; with `--every N` a table is of one row in N, picked by a hash"
-    return f"{said}.\n"
+    return " ".join(words)
 
 
 def _borrowed(asked: str, rows: Sequence[Row]) -> tuple[tuple[str, str], list[Row]]:

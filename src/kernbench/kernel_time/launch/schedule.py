@@ -71,12 +71,14 @@ def schedule_kernel(
     moved = (costs.hbm_bytes * count for costs, count in waves.tally())
     hbm_bytes = math.ceil(sum(moved, Fraction(0)))
     time = launch_time(waves, sip, conditions)
+    flops = sum(flops for _, flops in _gemms(waves))
     return Template(
         name=trace.name,
         kind="kernel",
         algorithm="",
         duration_ps=time.duration_ps,
-        flops=sum(flops for _, flops in _gemms(waves)),
+        flops=flops,
+        family="gemm" if flops else "membound",
         hbm_bytes=hbm_bytes,
         engine_busy_ps=_engine_busy_ps(waves, sip),
         message_bytes=0,

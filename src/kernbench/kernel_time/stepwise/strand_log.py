@@ -149,6 +149,7 @@ class StrandLog:
             algorithm="",
             duration_ps=end_ps - self.start_ps,
             flops=self._flops,
+            family="gemm" if self._flops else "membound",
             hbm_bytes=hbm_bytes,
             engine_busy_ps={queue.engine: self._busy_ps[queue] // sip.num_pes for queue in Queue},
             message_bytes=0,

@@ -51,6 +51,7 @@ def _template(
     return Template(
         name=name,
         kind="kernel",
+        family="membound",
         algorithm="",
         duration_ps=end_ps,
         flops=0,

@@ -59,6 +59,7 @@ def _template(
     return Template(
         name=name,
         kind="kernel",
+        family=library.family_of(max(zip(times, kernels, strict=True), key=_total)[1].name),
         algorithm="",
         duration_ps=duration_ps,
         flops=flops,
@@ -71,6 +72,10 @@ def _template(
             _rows, duration_ps, (hbm_ps, hbm_ps, gemm_ps, math_ps), (read, written), flops
         ),
     )
+
+
+def _total(each: tuple[KernelTime, LibraryKernel]) -> float:
+    return each[0].total_us
 
 
 _WORK = (Limit.GEMM, Limit.MATH, Limit.CACHE, Limit.HBM)

@@ -69,6 +69,26 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
     }
 
 
+def errors_by_machine(
+    scored: Sequence[Scored], machines: Machines
+) -> dict[str, dict[str, tuple[int, float]]]:
+    """Return (answered rows, MAPE in percent) by machine and category, for reports of runs."""
+    found: dict[str, dict[str, list[Scored]]] = {}
+    for each in scored:
+        if each.answer.time_us is not None:
+            machine = machines.machine_of(each.row.device).spec.name
+            by_category = found.setdefault(machine, {})
+            by_category.setdefault(each.row.category.value, []).append(each)
+    return {
+        machine: {
+            category: (errors.rows, round(errors.mape, 1))
+            for category, rows in sorted(by_category.items())
+            if (errors := measure(rows)).mape is not None
+        }
+        for machine, by_category in sorted(found.items())
+    }
+
+
 def table(scored: Sequence[Scored], header: Sequence[str], machines: Machines) -> list[list[str]]:
     """Return the lines of the error table as cells: every group, then every category."""
     lines = [[*header, *_HEAD]]

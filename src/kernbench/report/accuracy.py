@@ -1,0 +1,103 @@
+"""How far off a run's time is likely to be: the published errors of what its time is of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+from kernbench.op_log import OpLog, build_spans
+from kernbench.report.idle import idle_parts
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+    from kernbench.report.summary import RankReport
+
+HOST = "host"
+"""The family of time in which the device waits for the host to launch."""
+_COLLECTIVES = "collectives"
+_LEAST_SHARE = 0.01
+
+
+class FamilyReport(TypedDict):
+    """What a family of kernels takes of the ranks' time, and how far off the model is for it."""
+
+    family: str
+    """A category of ``kernbench validate``, or ``host``."""
+    share: float
+    """Of the time of all ranks."""
+    error_percent: float | None
+    """Mean of modeled over measured time less one, absolute, over the machine's published rows;
+    None if there are none."""
+    rows: int
+    """How many measured rows that is of."""
+
+
+@cache
+def published_errors() -> Mapping[str, Mapping[str, tuple[int, float]]]:
+    """Return (rows, error in percent) by machine and family, as ``validate --publish`` wrote."""
+    path = resources.files("kernbench.report") / "published_errors.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        machine: {family: (rows, error) for family, (rows, error) in families.items()}
+        for machine, families in found["errors"].items()
+    }
+
+
+def accuracy_of(log: OpLog, machine: Machine, per_rank: list[RankReport]) -> list[FamilyReport]:
+    """Return the families that the ranks' time is of, the longest first.
+
+    Empty for a machine of which nothing was measured. Kernels share the time in which one runs by
+    their own times; exposed communication is the collectives'; idle time of launches is the host's.
+    """
+    known = published_errors().get(machine.spec.name)
+    total_ns = sum(each["time_ns"] for each in per_rank)
+    if known is None or not total_ns:
+        return []
+    times_ps = _kernel_times_ps(log)
+    kernels_ps = sum(times_ps.values()) or 1
+    compute_ns = sum(each["compute_ns"] for each in per_rank)
+    shares = {name: time / kernels_ps * compute_ns for name, time in times_ps.items()}
+    exposed_ns = sum(each["comm_exposed_ns"] for each in per_rank)
+    shares[_COLLECTIVES] = shares.get(_COLLECTIVES, 0.0) + exposed_ns
+    shares[HOST] = idle_parts(log).launches_ps / 1000
+    found: list[FamilyReport] = []
+    for family, time_ns in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
+        if time_ns < _LEAST_SHARE * total_ns or not family:
+            continue
+        rows, error = known.get(family, (0, None))
+        share = round(time_ns / total_ns, 6)
+        found.append({"family": family, "share": share, "error_percent": error, "rows": rows})
+    return found
+
+
+def accuracy_line(families: list[FamilyReport]) -> str:
+    """Return the families in one line, empty if there is none.
+
+    >>> accuracy_line([{"family": "gemm", "share": 0.62, "error_percent": 4.8, "rows": 9}])
+    'modeled times are off by, on average: gemm 4.8 % (62 % of the time)'
+    """
+    if not families:
+        return ""
+    said = ", ".join(
+        f"{each['family']} "
+        + (f"{each['error_percent']:.1f} %" if each["error_percent"] is not None else "unknown")
+        + f" ({each['share']:.0%} of the time)".replace("%", " %")
+        for each in families
+    )
+    return f"modeled times are off by, on average: {said}"
+
+
+def _kernel_times_ps(log: OpLog) -> dict[str, int]:
+    spans = build_spans(log)
+    times_ps = np.zeros(len(spans.templates), dtype=np.int64)
+    np.add.at(times_ps, spans.template, spans.end_ps - spans.start_ps)
+    found: dict[str, int] = {}
+    for template, time_ps in zip(spans.templates, times_ps.tolist(), strict=True):
+        if template.kind == "kernel":
+            found[template.family] = found.get(template.family, 0) + time_ps
+    return found

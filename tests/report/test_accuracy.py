@@ -1,0 +1,68 @@
+"""Published errors beside a run's time, weighted by what the time is of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernbench import ops
+from kernbench.accuracy.validation import Answer, Scored, errors_by_machine, presets, read_rows
+from kernbench.report import Report, accuracy_line, published_errors
+from kernbench.runtime_api import RuntimeContext
+
+GEMM = "device,op,dtype,m,n,k,time_us,source\n"
+
+
+def report_of(machine: str) -> Report:
+    with RuntimeContext(machine=machine, ranks=1, data=False) as torch:
+        x = torch.empty((2048, 2048), dtype=torch.float16)
+        ops.matmul(x, x)
+        ops.add(x, x)
+        return torch.report()
+
+
+@pytest.mark.adr("0128-D5")
+def test_families_add_up_to_the_time_that_is_not_waiting() -> None:
+    report = report_of("a100-sxm-80g")
+    families = {each["family"]: each for each in report["accuracy"]}
+    total = sum(each["time_ns"] for each in report["per_rank"])
+    compute = sum(each["compute_ns"] for each in report["per_rank"])
+    (gemm_ns,) = (each["time_ns"] for each in report["kernels"] if each["flops"])
+    kernels_ns = sum(each["time_ns"] for each in report["kernels"])
+    share = gemm_ns / kernels_ns * compute / total
+    assert families["gemm"]["share"] == pytest.approx(share, abs=1e-5)
+    known = published_errors()["a100-sxm-80g"]
+    assert (families["gemm"]["rows"], families["gemm"]["error_percent"]) == known["gemm"]
+    assert families["membound"]["error_percent"] == known["membound"][1]
+    assert sum(each["share"] for each in families.values()) <= 1.0 + 1e-6
+
+
+@pytest.mark.adr("0128-D5")
+def test_a_machine_of_which_nothing_was_measured_claims_nothing() -> None:
+    assert "accuracy" not in report_of("ahbm")
+
+
+def test_the_line_names_each_family_with_its_error_and_share() -> None:
+    line = accuracy_line(
+        [
+            {"family": "gemm", "share": 0.62, "error_percent": 4.8, "rows": 9},
+            {"family": "host", "share": 0.17, "error_percent": None, "rows": 0},
+        ]
+    )
+    assert line.endswith("gemm 4.8 % (62 % of the time), host unknown (17 % of the time)")
+    assert accuracy_line([]) == ""
+
+
+@pytest.mark.adr("0128-D5")
+def test_errors_by_machine_are_the_mean_of_the_answered_rows(tmp_path: Path) -> None:
+    path = tmp_path / "gemm.csv"
+    lines = [f"{device},gemm,bf16,64,64,64,10,me" for device in ("A100", "H100", "H100", "H100")]
+    path.write_text(GEMM + "\n".join(lines) + "\n")
+    answers = [Answer(11.0), Answer(8.0), Answer(14.0), Answer(None, "unknown")]
+    scored = [Scored(row, each) for row, each in zip(read_rows([path]), answers, strict=True)]
+    found = errors_by_machine(scored, presets())
+    assert found["h100-sxm"]["gemm"] == (2, 30.0)
+    assert found["a100-sxm-40g"]["gemm"] == (1, 10.0)
+    assert json.loads(json.dumps(found))["h100-sxm"]["gemm"] == [2, 30.0]
