@@ -51,7 +51,7 @@ def test_the_line_names_each_family_with_its_error_and_share() -> None:
             {"family": "host", "share": 0.17, "error_percent": None, "rows": 0},
         ]
     )
-    assert line.endswith("gemm 4.8 % (62 % of the time), host unknown (17 % of the time)")
+    assert line.endswith(": gemm 4.8 % (62 % of the time); none of host (17 %)")
     assert accuracy_line([]) == ""
 
 

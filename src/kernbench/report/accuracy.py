@@ -79,17 +79,24 @@ def accuracy_line(families: list[FamilyReport]) -> str:
     """Return the families in one line, empty if there is none.
 
     >>> accuracy_line([{"family": "gemm", "share": 0.62, "error_percent": 4.8, "rows": 9}])
-    'modeled times are off by, on average: gemm 4.8 % (62 % of the time)'
+    'published errors of what the time is of: gemm 4.8 % (62 % of the time)'
     """
-    if not families:
-        return ""
-    said = ", ".join(
-        f"{each['family']} "
-        + (f"{each['error_percent']:.1f} %" if each["error_percent"] is not None else "unknown")
-        + f" ({each['share']:.0%} of the time)".replace("%", " %")
+    known = [
+        f"{each['family']} {each['error_percent']:.1f} % ({_share(each)} of the time)"
         for each in families
-    )
-    return f"modeled times are off by, on average: {said}"
+        if each["error_percent"] is not None
+    ]
+    unknown = [
+        f"{each['family']} ({_share(each)})" for each in families if each["error_percent"] is None
+    ]
+    if not known:
+        return ""
+    said = f"published errors of what the time is of: {', '.join(known)}"
+    return f"{said}; none of {', '.join(unknown)}" if unknown else said
+
+
+def _share(family: FamilyReport) -> str:
+    return f"{family['share'] * 100:.0f} %"
 
 
 def _kernel_times_ps(log: OpLog) -> dict[str, int]:
