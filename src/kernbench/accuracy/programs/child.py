@@ -71,7 +71,7 @@ def _prepare() -> None:
     """Import PyTorch and the bridge, without what libraries of programs would fetch or say."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
     gc.disable()
-
+    importlib.import_module("kernbench.torch_bridge.front.programs")
     _import_torchvision()
     gc.enable()
     gc.freeze()
@@ -125,6 +125,7 @@ def time_program(program: Program, machine: Machine) -> None:
     from kernbench.runtime_api import RuntimeContext
     from kernbench.torch_bridge import run_torchrun
 
+    _restore_defaults()
     code = compile(program.text(), str(program.script), "exec")
     context = RuntimeContext(machine=machine, data=False, check=False)
     argv = [str(program.script), *program.args]
@@ -140,6 +141,18 @@ def time_program(program: Program, machine: Machine) -> None:
             module=program.module or None,
             variables={"MASTER_ADDR": "localhost", **dict(program.variables)},
         )
+
+
+def _restore_defaults() -> None:
+    """Undo what an earlier program has set for its thread or process."""
+    import torch
+
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @contextmanager

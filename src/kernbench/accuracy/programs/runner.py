@@ -11,7 +11,7 @@ from kernbench.accuracy.programs.child import serve
 from kernbench.accuracy.programs.program import Program, ProgramError
 from kernbench.hardware import Machine
 
-TIME_LIMIT_S = 150.0
+TIME_LIMIT_S = 90.0
 """How long one program may run here."""
 MOST_MIB = 900
 """A child that has come to hold more than this is replaced after the program."""

@@ -36,7 +36,6 @@ SOURCES = (
     ),
     Source(owner="karpathy", name="nanoGPT", commits=("53d56b82",)),
     Source(owner="pytorch-labs", name="gpt-fast", commits=("32971d3",)),
-    Source(owner="NVIDIA", name="Megatron-LM", commits=("d98e8a6",)),
 )
 
 

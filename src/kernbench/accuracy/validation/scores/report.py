@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.scores.baselines import Baselines, baselines
+from kernbench.accuracy.validation.scores.families import families_of
 from kernbench.accuracy.validation.scores.goals import goals_of
 from kernbench.accuracy.validation.scores.score import (
     Errors,
@@ -65,6 +66,7 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
         "groups": groups,
         "goals": [asdict(each) for each in goals_of(scored, sweeps, machines)],
         "tp_sweeps": None if sweeps is None else asdict(sweeps),
+        "programs": [asdict(each) for each in families_of(scored)],
         "apart": [asdict(each) for each in splits_of(scored, machines)],
     }
 
@@ -178,6 +180,17 @@ def _more(scored: Sequence[Scored], machines: Machines) -> list[tuple[str, list[
             for each in sweeps.questions
         ]
         tables.append(("sweeps of splits", lines))
+    families = families_of(scored)
+    if families:
+        lines = [["family", "rows", "unanswered", "MAPE", "worst", "why not"]]
+        lines += [
+            [
+                each.name, str(each.rows), str(each.unanswered), _percent(each.mape),
+                _percent(each.worst), each.why_not,
+            ]
+            for each in families
+        ]  # fmt: skip
+        tables.append(("whole programs", lines))
     splits = splits_of(scored, machines)
     if splits:
         lines = [

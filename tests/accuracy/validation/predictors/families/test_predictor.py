@@ -15,7 +15,7 @@ from tests.accuracy.validation.predictors.answers import rows_of
 COLUMNS = (  # noqa: SIM905 - as the first line of a file
     "source,device,program,program_config,n_devices,nodes,dtype,compile,model,layers,hidden,heads,"
     "kv_heads,ffn,vocab,seq_len,local_batch,grad_accum,global_batch,metric,value,unit,"
-    "derived_step_time_s,rerunnable"
+    "derived_step_time_s,rerunnable,tp,pp,experts,parallelism,activation_checkpointing"
 ).split(",")
 PROGRAMS = Path("/programs")
 PREDICTOR = ProgramPredictor(presets(), PROGRAMS)
@@ -89,3 +89,46 @@ def test_what_is_not_run_has_a_reason(
 ) -> None:
     with pytest.raises(ProgramError, match=reason):
         PREDICTOR.asked(row(tmp_path, **{**LLAMA, **fields}))
+
+
+def test_rows_of_many_devices_say_their_ranks_and_sizes(tmp_path: Path) -> None:
+    sizes = {
+        "layers": 12,
+        "hidden": 512,
+        "heads": 8,
+        "ffn": 2048,
+        "vocab": 50368,
+        "seq_len": 1024,
+        "local_batch": 4,
+        "grad_accum": 2,
+        "global_batch": 32,
+        "n_devices": 8,
+        "tp": 2,
+        "pp": 4,
+        "activation_checkpointing": "full",
+        "parallelism": "FULL_SHARD",
+        "dtype": "bf16",
+    }
+    found = PREDICTOR.asked(row(tmp_path, source="llm-foundry-mpt", **sizes)).program
+    assert found.ranks == 8
+    assert found.args == (
+        "12", "512", "8", "2048", "50368", "1024", "4", "2", "full", "bf16", "FULL_SHARD",
+    )  # fmt: skip
+
+
+def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> None:
+    said = {
+        "source": "nv-dle",
+        "program": "PyTorch/Classification/ConvNets/resnet50v1.5",
+        "program_config": "FP32 Inference Latency | Batch Size=8",
+        "local_batch": 8,
+        "derived_step_time_s": "",
+    }
+    latency = row(tmp_path, **said, metric="Latency Avg", unit="ms")
+    rate = row(tmp_path, **said, metric="Throughput Avg", unit="img/s", value=500)
+    first, second = PREDICTOR.asked(latency), PREDICTOR.asked(rate)
+    assert first.program == second.program
+    assert (first.units, second.units) == (1, 8)
+    training = said | {"program_config": "Training performance", "metric": "Throughput Avg"}
+    with pytest.raises(ProgramError, match="classification forwards only"):
+        PREDICTOR.asked(row(tmp_path, **training))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernbench.accuracy.programs import Program, loop
+from kernbench.accuracy.programs import Program, ProgramError, loop
 from kernbench.accuracy.validation.predictors.families.chosen import A100_80G, ChosenProgram
 from kernbench.accuracy.validation.rows.reference import Row
 
@@ -26,3 +26,22 @@ def vision_forward(row: Row, programs: Path) -> ChosenProgram:
     checkpoint = row.fields["program_config"].partition(";")[0].strip()
     program: Program = loop("hf_vision", checkpoint, row.integer("local_batch"), needs=_NEEDS)
     return ChosenProgram(program=program, device=A100_80G if row.device == "A100" else "")
+
+
+def dynamo_benchmark(row: Row, programs: Path) -> ChosenProgram:
+    """Forward and backward of a model, as PyTorch's benchmarks of its compiler time them.
+
+    Raises:
+        ProgramError: The model is one of another suite than Hugging Face's.
+    """
+    if not row.fields["program"].endswith("huggingface.py"):
+        raise ProgramError("models of torchbench are not described")
+    precision = "amp" if row.dtype.startswith("amp") else "float32"
+    made = loop(
+        "hf_training",
+        row.fields["model"],
+        row.integer("local_batch"),
+        precision,
+        needs=_NEEDS,
+    )
+    return ChosenProgram(program=made, device=A100_80G if row.device == "A100" else "")

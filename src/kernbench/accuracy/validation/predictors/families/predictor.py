@@ -21,6 +21,15 @@ ADAPTERS = {
     "hf-compile-vision": f"{_ROOM}.huggingface:vision_forward",
     "build-nanogpt-lecture": f"{_ROOM}.nanogpt:build_nanogpt",
     "nanogpt-readme": f"{_ROOM}.nanogpt:nanogpt",
+    "timm-bench": f"{_ROOM}.pictures:timm_benchmark",
+    "nv-dle": f"{_ROOM}.pictures:deep_learning_examples",
+    "pt2-dash-1831": f"{_ROOM}.huggingface:dynamo_benchmark",
+    "pt2-dash-2049": f"{_ROOM}.huggingface:dynamo_benchmark",
+    "pt2-dash-93518": f"{_ROOM}.huggingface:dynamo_benchmark",
+    "pt2-dash-96191": f"{_ROOM}.huggingface:dynamo_benchmark",
+    "gpt-fast-readme": f"{_ROOM}.decoding:gpt_fast",
+    "gpt-fast-blog": f"{_ROOM}.decoding:gpt_fast",
+    "llm-foundry-mpt": f"{_ROOM}.sharded:mpt",
 }
 """By source, who says what is run for a row."""
 Adapter = Callable[[Row, Path], ChosenProgram]
@@ -51,10 +60,10 @@ class ProgramPredictor:
         Raises:
             ProgramError: Nothing is, for a reason that the error says.
         """
+        said = row.fields.get("rerunnable", "")
+        if said.startswith("no"):
+            raise ProgramError(f"cannot be run again: {said[2:].strip(' ()')[:80]}")
         if row.source not in ADAPTERS:
-            said = row.fields.get("rerunnable", "")
-            if said.startswith("no"):
-                raise ProgramError(f"cannot be run again: {said[2:].strip(' ()')[:80]}")
             raise ProgramError(f"no program is described for {row.source}")
         if is_compiled(row):
             raise ProgramError("compiled programs are not modeled")

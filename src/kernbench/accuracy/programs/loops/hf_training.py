@@ -1,0 +1,102 @@
+"""Forward and backward of a model of Hugging Face as PyTorch's benchmarks/dynamo run it.
+
+arguments: class of the model, batch, amp or float32.
+
+Source: pytorch/pytorch, benchmarks/dynamo/huggingface.py: the class's own config, sequences of 512
+(128 for decoders of speech and small chats), model.eval() left off, losses of the model.
+"""
+
+import sys
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+# What the benchmark changes of a class's config or inputs.
+LENGTHS = {"BlenderbotSmall": 512, "Pegasus": 128, "TrOCR": 256, "DistilBert": 128, "MT5": 128}
+
+
+def config_of(model: Any) -> Any:
+    """Return the config of a class, sized as the checkpoint that the benchmark takes."""
+    name = model.__name__
+    config = model.config_class()
+    known: dict[str, dict[str, Any]] = {
+        "MegatronBert": {},
+        "Albert": {
+            "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384,
+            "num_hidden_layers": 12,
+        },
+        "DebertaV2": {
+            "hidden_size": 1536, "num_attention_heads": 24, "num_hidden_layers": 24,
+            "intermediate_size": 6144, "relative_attention": True, "position_buckets": 256,
+            "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": ["p2c", "c2p"],
+            "position_biased_input": False, "max_relative_positions": -1,
+        },
+    }  # fmt: skip
+    for start, changes in known.items():
+        if name.startswith(start):
+            for key, value in changes.items():
+                setattr(config, key, value)
+    config.use_cache = False
+    if "ForSequenceClassification" in name:
+        config.pad_token_id = 0
+    return config
+
+
+def inputs_of(model: Any, config: Any, batch: int, length: int) -> dict[str, Any]:
+    """Return tokens and labels, as the benchmark makes them."""
+    vocab = config.vocab_size
+    name = type(model).__name__
+
+    def tokens() -> torch.Tensor:
+        return torch.randint(0, vocab, (batch, length), device="cuda")
+
+    given = {"input_ids": tokens()}
+    if config.is_encoder_decoder:
+        given["decoder_input_ids"] = tokens()
+    if "QuestionAnswering" in name:
+        for each in ("start_positions", "end_positions"):
+            given[each] = torch.randint(0, length, (batch,), device="cuda")
+    elif "SequenceClassification" in name:
+        given["labels"] = torch.randint(0, config.num_labels, (batch,), device="cuda")
+    else:
+        given["labels"] = tokens()
+    if name.startswith("LayoutLM"):
+        given["bbox"] = torch.zeros(batch, length, 4, dtype=torch.int64, device="cuda")
+    return given
+
+
+def main() -> None:
+    """Time steps."""
+    import transformers
+
+    name, batch, precision = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        raise SystemExit(f"transformers {transformers.__version__} has no {name}")
+    config = config_of(kind)
+    with torch.device("cuda"):
+        model = kind._from_config(config, attn_implementation="eager").to("cuda").train()
+    known = [each for each in LENGTHS if name.startswith(each)]
+    most = getattr(config, "max_position_embeddings", 512) or 512
+    length = min(LENGTHS[known[0]] if known else 512, most)
+    given = inputs_of(model, config, batch, length)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.float16) if precision == "amp" else nullcontext():
+            loss = model(**given)[0]
+        loss.backward()
+
+    step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(2):
+        step()
+    torch.cuda.synchronize()
+    print(f"step {(time.perf_counter() - began) / 2 * 1e3:.4f} ms")
+
+
+if __name__ == "__main__":
+    main()

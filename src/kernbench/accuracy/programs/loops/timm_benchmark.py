@@ -1,0 +1,75 @@
+"""A model of timm as its benchmark.py runs it: random pictures, each step ends with a wait.
+
+arguments: model, height and width of pictures, batch, amp or a dtype, memory format (nchw, nhwc),
+infer or train.
+
+Source: huggingface/pytorch-image-models, benchmark.py.
+"""
+
+import sys
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "amp_bf16": torch.bfloat16}
+CASTS = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
+
+
+def main() -> None:
+    """Time steps."""
+    import timm
+
+    name, size, batch, dtype, form, phase = sys.argv[1:]
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    layout = torch.channels_last if form == "nhwc" else torch.contiguous_format
+    kept = None if dtype in (*CASTS, "float32") else DTYPES[dtype]
+    given = {} if phase == "infer" else {"drop_rate": 0.0}
+    with torch.device("cuda"):
+        try:
+            model = timm.create_model(name, num_classes=1000, img_size=int(size), **given)
+        except TypeError:
+            # Convolutions take pictures of any size.
+            model = timm.create_model(name, num_classes=1000, **given)
+    model.to(device="cuda", dtype=kept, memory_format=layout)
+    picture = (int(batch), 3, int(size), int(size))
+    inputs = torch.randn(picture, device="cuda", dtype=kept).contiguous(memory_format=layout)
+
+    def cast() -> Any:
+        return torch.autocast("cuda", CASTS[dtype]) if dtype in CASTS else nullcontext()
+
+    def infer() -> None:
+        with cast():
+            model(inputs)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        with cast():
+            output = model(inputs)
+        output = output[0] if isinstance(output, tuple) else output
+        loss(output, target).backward()
+        optimizer.step()
+
+    if phase == "infer":
+        model.eval()
+        torch.set_grad_enabled(False)
+        step = infer
+    else:
+        model.train()
+        loss = torch.nn.CrossEntropyLoss().to("cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        target = torch.randint(0, 1000, (int(batch),), device="cuda")
+        step = train
+    step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(2):
+        step()
+        torch.cuda.synchronize()
+    print(f"step {(time.perf_counter() - began) / 2 * 1e3:.4f} ms")
+
+
+if __name__ == "__main__":
+    main()

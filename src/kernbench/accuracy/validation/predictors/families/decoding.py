@@ -1,0 +1,39 @@
+"""Tokens one by one: gpt-fast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from kernbench.accuracy.programs import ProgramError, folder_of, loop
+from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram
+from kernbench.accuracy.validation.rows.reference import Row
+
+_COMMIT = "32971d3"
+_NAMES = {
+    "Llama-2-7B": "Llama-2-7b-chat-hf",
+    "Llama-2-13B": "13B",
+    "Llama-2-70B": "70B",
+    "CodeLlama-34B": "34B",
+    "Llama-3-8B": "llama-3-8b",
+    "Llama-3.1-8B": "llama-3.1-8b",
+    "Llama-3-70B": "llama-3-70b",
+    "Llama-3.1-70B": "llama-3.1-70b",
+}
+"""Models of the rows, as model.py calls their configs."""
+
+
+def gpt_fast(row: Row, programs: Path) -> ChosenProgram:
+    """A token by the eager loop of generate.py.
+
+    Raises:
+        ProgramError: The model has no config there, or its weights are quantised.
+    """
+    name = _NAMES.get(row.fields["model"])
+    if name is None:
+        raise ProgramError(f"gpt-fast's {row.fields['model']} is not described")
+    if row.dtype not in ("bf16", "bfloat16"):
+        raise ProgramError("gpt-fast with quantised weights is not described")
+    folder = folder_of(programs, "gpt-fast", _COMMIT)
+    made = loop("gpt_fast", name, ranks=row.integer("n_devices"), needs=("sentencepiece",))
+    return ChosenProgram(program=replace(made, paths=(folder,)))

@@ -1,0 +1,74 @@
+"""Rows of whole programs by family: how each is answered, how far off, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kernbench.accuracy.validation.predictors.families.chosen import is_compiled
+from kernbench.accuracy.validation.rows.forms import Category
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.accuracy.validation.scores.score import Scored, measure, reasons
+
+
+class Family(StrEnum):
+    """What sort of program a row is of."""
+
+    EAGER_TRAINING = "eager training"
+    COMPILED_TRAINING = "compiled training"
+    EAGER_INFERENCE = "eager inference"
+    COMPILED_INFERENCE = "compiled inference"
+    DECODE = "decode"
+    MANY_DEVICES = "many devices"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyErrors:
+    """The rows of a family; errors in percent, None where no row has an answer."""
+
+    name: str
+    rows: int
+    unanswered: int
+    mape: float | None
+    worst: float | None
+    why_not: str
+    """The most common reasons for rows without an answer, with their counts."""
+
+
+def family_of(row: Row) -> Family:
+    """Return the family of a row of programs."""
+    if (row.optional("n_devices") or 1) > 1:
+        return Family.MANY_DEVICES
+    said = " ".join(row.fields.get(each, "") for each in ("metric", "program_config", "phase"))
+    said = said.lower()
+    if "decode" in said or "tpot" in said:
+        return Family.DECODE
+    compiled = is_compiled(row)
+    trains = "backward" in said or "train" in said
+    if not trains and any(each in said for each in ("infer", "forward_time")):
+        return Family.COMPILED_INFERENCE if compiled else Family.EAGER_INFERENCE
+    return Family.COMPILED_TRAINING if compiled else Family.EAGER_TRAINING
+
+
+def families_of(scored: Sequence[Scored], most_reasons: int = 3) -> list[FamilyErrors]:
+    """Return the errors of each family that has rows."""
+    rows: dict[Family, list[Scored]] = {}
+    for each in scored:
+        if each.row.category is Category.PROGRAMS:
+            rows.setdefault(family_of(each.row), []).append(each)
+    return [_errors(family, rows[family], most_reasons) for family in Family if family in rows]
+
+
+def _errors(family: Family, rows: Sequence[Scored], most_reasons: int) -> FamilyErrors:
+    found = measure(rows)
+    off = [abs(each.error) * 100 for each in rows if each.answer.time_us is not None]
+    why = [f"{count} {reason}" for count, reason in reasons(rows)[:most_reasons]]
+    return FamilyErrors(
+        name=family.value,
+        rows=found.rows,
+        unanswered=found.unanswered,
+        mape=found.mape,
+        worst=max(off, default=None),
+        why_not="; ".join(why),
+    )
