@@ -61,7 +61,6 @@ _IN_LIBRARY = frozenset(
         ("bf16", "sm100"),
         ("bf16", "sm120"),
         ("bf16", "gfx942"),
-        ("fp8", "gfx942"),
         ("bf16", "gfx950"),
     }
 )
