@@ -32,6 +32,7 @@ def empty(*shape: int, dtype: Any = torch.float32) -> Any:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+@pytest.mark.adr("0134-D1")
 def test_a_product_takes_the_time_of_the_librarys_fastest_kernel() -> None:
     a, b = empty(512, 1024, dtype=torch.bfloat16), empty(1024, 256, dtype=torch.bfloat16)
     expected = product_kernels(Product(m=512, n=256, k=1024), A100.sip, load_library("sm80"))
@@ -65,3 +66,42 @@ def test_batches_and_transposed_products_are_one_launch() -> None:
     # Bound by the 403 MB of scores, which no form of the product avoids.
     assert found.duration_ps / 1e6 > found.hbm_bytes / 2039e3
     assert found.flops >= 2 * 192 * 1024 * 1024 * 64
+
+
+CONV = aten.convolution.default
+
+
+def convolution(*args: Any, **options: Any) -> Template:
+    x, weight, bias = (*args, None)[:3] if len(args) == 2 else args
+    plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    return template(A100, CONV, x, weight, bias, *plain, **options)
+
+
+@pytest.mark.adr("0134-D3")
+def test_a_convolution_costs_its_layout_and_its_bias() -> None:
+    x = empty(32, 64, 56, 56, dtype=torch.float16)
+    weight, bias = empty(64, 64, 3, 3, dtype=torch.float16), empty(64, dtype=torch.float16)
+    last = x.to(memory_format=torch.channels_last)
+    found = convolution(last, weight)
+    planar = convolution(x, weight)
+    stream_ps = 2 * x.nbytes / 2039e9 * 1e12
+    assert planar.duration_ps - found.duration_ps >= 2 * stream_ps
+    assert convolution(last, weight, bias).duration_ps - found.duration_ps >= stream_ps
+
+
+@pytest.mark.adr("0134-D2")
+def test_gradients_of_a_convolution_are_two_more_products() -> None:
+    x = empty(32, 64, 56, 56, dtype=torch.float16).to(memory_format=torch.channels_last)
+    weight = empty(64, 64, 3, 3, dtype=torch.float16)
+    forward = convolution(x, weight)
+    plain = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    def backward(wanted: list[bool]) -> int:
+        func = aten.convolution_backward.default
+        return template(A100, func, x, x, weight, *plain, wanted).duration_ps
+
+    both, *each = (
+        backward([*wanted, False]) for wanted in ([True, True], [True, False], [False, True])
+    )
+    assert both == pytest.approx(sum(each), rel=0.05)
+    assert each[0] == pytest.approx(forward.duration_ps, rel=0.1)

@@ -10,6 +10,12 @@ from kernbench.library_kernels.attention_backward import flash_backward_launches
 from kernbench.library_kernels.attention_catalogue import attention_kernels
 from kernbench.library_kernels.attention_splits import Splits, efficient_splits
 from kernbench.library_kernels.choice import KernelChoice, fastest
+from kernbench.library_kernels.convolution import (
+    Convolution,
+    ConvolutionPass,
+    convolution_kernels,
+    streamed,
+)
 from kernbench.library_kernels.engine import KernelTime, kept_share, makespan, time_kernel
 from kernbench.library_kernels.gemm import (
     GemmKernel,
@@ -50,6 +56,8 @@ from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 __all__ = [
     "AttentionProblem",
+    "Convolution",
+    "ConvolutionPass",
     "ExpertLoad",
     "FlashKernel",
     "GemmKernel",
@@ -72,6 +80,7 @@ __all__ = [
     "channel_convolution",
     "chunk_products",
     "chunk_scan",
+    "convolution_kernels",
     "convolution_update",
     "efficient_splits",
     "expert_kernels",
@@ -92,5 +101,6 @@ __all__ = [
     "recurrent_decode",
     "scale_and_quantize_rows",
     "stream",
+    "streamed",
     "time_kernel",
 ]

@@ -76,6 +76,10 @@ _MATRIX_TILES = (
     ProductTile(256, 128, (1, 2, 3)),
 )
 _WIDE_TILES = tuple(ProductTile(128, columns) for columns in (96, 160, 192, 224))
+_NARROW_TILES = tuple(ProductTile(128, columns) for columns in (8, 16))
+"""Of convolutions in groups, whose kernels fill tiles with one instruction's columns."""
+_LONG, _LONG_SPLITS = 8192, (1, 4, 8, 11, 16, 32)
+"""Gradients of a convolution's weights are sums over so many positions, cut as PEs are free."""
 _VECTOR_TILES = (
     ProductTile(32, 32, (1, 4)),
     ProductTile(64, 64, (1, 4, 8)),
@@ -120,8 +124,11 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
     tiles: tuple[ProductTile, ...] = _VECTOR_TILES if by_vector else _MATRIX_TILES
     if not by_vector and sip.pe.gemm.native_m >= 64:
         tiles += _WIDE_TILES
+    if product.batch > 1 and product.a_bytes is not None and not by_vector:
+        tiles += _NARROW_TILES
+    is_long = product.a_bytes is not None and product.k >= _LONG
     for tile in tiles:
-        for split in tile.splits:
+        for split in _LONG_SPLITS if is_long else tile.splits:
             if split == 1 or (product.batch == 1 and product.k >= split * _LEAST_PART):
                 yield _tiled(product, tile, split, depth, name, sip)
 

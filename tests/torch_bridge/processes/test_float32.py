@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kernbench.hardware import load_machine  # noqa: E402
+from kernbench.hardware import load_library, load_machine  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32, asked  # noqa: E402
 from tests.torch_bridge.running import simulated  # noqa: E402
@@ -135,13 +135,23 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
     for kind, dtype in rates.items():
         peak = machine.sip.gemm_flops_per_clock(dtype) * machine.sip.num_pes
         best_ps = flops / (peak * machine.sip.clock_ghz / 1000)
-        assert best_ps < forward[last + kind] < 3 * best_ps
+        least_ps, most = best_ps, 2.5
+        if dtype == "float32":
+            # By Winograd's transforms of 4 x 4, which gradients of weights do not use (ADR-0134).
+            least_ps, most = best_ps * 4 / 9, 1 + 9 / 4
+        assert least_ps < forward[last + kind] < 3 * best_ps
         # Two products, neither far from the forward's rate.
-        assert 2 * best_ps < backward[last + kind] < 2.5 * forward[last + kind]
-    assert forward[legacy] == forward[exact] == forward[last + exact] > 2 * forward[tf32]
-    stream_ps = machine.sip.hbm_stream_ps
-    for kind, itemsize in ((half, 2), (tf32, 4)):
+        assert 2 * least_ps < backward[last + kind] < most * forward[last + kind]
+    assert forward[legacy] == forward[exact] > 2 * forward[tf32]
+    assert machine.spec.kernel_library is not None
+    constants = load_library(machine.spec.kernel_library).constants("conv_rearrange")
+    gbps = machine.sip.cube.hbm_bandwidth_gbps * constants.memory_share
+    start_ps = machine.sip.hbm_latency_ps + machine.sip.queued_front_end_ps
+    start_ps += int(constants.fixed_us * 1_000_000)
+    # Matrix engines want channels side by side, float32 wants them apart.
+    for kind, itemsize, sign in ((half, 2, 1), (tf32, 4, 1), (exact, 4, -1)):
         image = 64 * 28 * 28 * 128 * itemsize
-        for times, images in ((forward, 2), (backward, 3)):
-            more_ps = times[kind] - times[last + kind]
-            assert more_ps == pytest.approx(stream_ps(2 * images * image), rel=0.15)
+        for times, images in ((forward, 2), (backward, 4)):
+            more_ps = sign * (times[kind] - times[last + kind])
+            expected_ps = images * (start_ps + 2 * image * 1000 / gbps)
+            assert more_ps == pytest.approx(float(expected_ps), rel=0.02)

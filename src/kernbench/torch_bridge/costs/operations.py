@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, channels_last, channels_last_3d, strided
+from torch import Tensor, strided
 
 from kernbench.dtypes import float32
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
+from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.products import CONVOLUTIONS, PRODUCTS, RECURRENT, operand_of
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
@@ -36,6 +37,7 @@ class OperationCosts:
         self._machine = machine
         self._precision = precision
         self._gemm = GemmCosts(machine)
+        self._convolutions = ConvolutionCosts(machine)
         self.attention = AttentionCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
@@ -63,6 +65,12 @@ class OperationCosts:
             out_dtype = kernel_dtype(_first_dtype(result))
             if sizes and dtype is not None and out_dtype is not None:
                 precision = self._precision_of(func, dtype, sip_id)
+                if func in CONVOLUTIONS:
+                    convolved = self._convolutions.timing(
+                        name, args, result, dtype, sip_id, precision
+                    )
+                    if convolved is not None:
+                        return convolved
                 made = self._gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision)
                 if func not in CONVOLUTIONS or (dtype == float32 and precision == "ieee"):
                     return made
@@ -79,7 +87,7 @@ class OperationCosts:
         """
         is_backward = isinstance(result, (list, tuple))
         x = args[1] if is_backward else args[0]
-        if not _is_planar(x):
+        if not is_planar(x):
             return timing
         # Weights are small compared with inputs; results have the layout of the input.
         made = args[0] if is_backward else result
@@ -136,12 +144,6 @@ class OperationCosts:
             found = timing_by_bytes(operation.name, sip, passes * read, written, passes * math_ps)
             self._by_bytes[key] = found
         return found
-
-
-def _is_planar(image: Tensor) -> bool:
-    """Return whether the channels of an element are not contiguous."""
-    formats = {4: channels_last, 5: channels_last_3d}
-    return image.dim() not in formats or not image.is_contiguous(memory_format=formats[image.dim()])
 
 
 def _first_dtype(result: Any) -> Any:

@@ -1,0 +1,194 @@
+"""Convolutions as cuDNN does them: implicit products, Winograd, and direct kernels.
+
+An implicit product has a row per position of the result, whose patch it gathers as it goes: no
+patch is ever written. Matrix engines want the channels of an element side by side, in groups of 8:
+an image that has them apart is rearranged before, and the result after. Of float32 it is the other
+way round. Winograd's transforms need fewer multiplications for 3 x 3 with stride 1. Where each
+channel is a group of its own there is no product at all, and the vector engine works directly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kernbench.library_kernels.choice import fastest
+from kernbench.library_kernels.products import Product, family_of, product_kernels
+from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+
+if TYPE_CHECKING:
+    from kernbench.hardware import KernelLibrary, SipSpec
+    from kernbench.library_kernels.choice import KernelChoice
+
+_ALIGNED = 8
+"""Channels that a matrix engine's kernel loads at a time; fewer are padded."""
+_WINOGRAD = 2.25
+"""Multiplications that transforms of 4 x 4 save: 2 x 2 results by 16 in place of 36."""
+_WINOGRAD_CHANNELS = 16
+"""With fewer the transforms cost more than they save."""
+_TILE_ELEMENTS = 1024
+
+
+class ConvolutionPass(Enum):
+    """Which of a convolution's three products."""
+
+    FORWARD = "forward"
+    TO_INPUT = "data gradient"
+    TO_WEIGHT = "weight gradient"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """A convolution of images of one batch; ``given`` is its input, ``made`` its output."""
+
+    given: int
+    """Channels of the input."""
+    made: int
+    """Channels of the output."""
+    given_positions: int
+    """Of the input: batch times height times width."""
+    made_positions: int
+    """Of the output."""
+    taps: int
+    """Elements of a window."""
+    groups: int = 1
+    unit_stride: bool = True
+    """Whether windows are 3 x 3 and neither strided nor dilated, as Winograd's transforms want."""
+    dtype: str = "bfloat16"
+    """Of the multiplication."""
+    itemsize: int = 2
+    planar: bool = False
+    """Whether the channels of an element are apart in memory."""
+    which: ConvolutionPass = ConvolutionPass.FORWARD
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups == self.given and self.groups > 1
+
+    @property
+    def given_bytes(self) -> int:
+        return self.given * self.given_positions * self.itemsize
+
+    @property
+    def made_bytes(self) -> int:
+        return self.made * self.made_positions * self.itemsize
+
+
+def convolution_kernels(
+    convolution: Convolution, sip: SipSpec, library: KernelLibrary
+) -> KernelChoice:
+    """Return the launches of one pass of a convolution and their time.
+
+    Raises:
+        UnknownNameError: The architecture has no such kernels.
+        MachineError: The machine has no rate for the dtype.
+    """
+    return fastest(_candidates(convolution, sip, library), sip, library)
+
+
+def _candidates(
+    conv: Convolution, sip: SipSpec, library: KernelLibrary
+) -> Iterator[tuple[LibraryKernel, ...]]:
+    if conv.is_depthwise:
+        yield (_direct(conv),)
+        return
+    by_matrix = conv.dtype not in ("float32", "float64")
+    moves = _moves(conv) if conv.planar == by_matrix else ()
+    product = _product(conv, by_matrix)
+    yield (*moves, *product_kernels(product, sip, library, "conv").kernels)
+    if _is_for_winograd(conv):
+        fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
+        kernels = product_kernels(fewer, sip, library, "conv").kernels
+        yield (*moves, *(replace(each, name=_winograd_name(each)) for each in kernels))
+
+
+def _is_for_winograd(conv: Convolution) -> bool:
+    return (
+        conv.unit_stride
+        and conv.taps == 9
+        and conv.groups == 1
+        and family_of(conv.dtype) == "float32"
+        and min(conv.given, conv.made) >= _WINOGRAD_CHANNELS
+        and conv.which is not ConvolutionPass.TO_WEIGHT
+    )
+
+
+def _winograd_name(kernel: LibraryKernel) -> str:
+    return "conv_winograd" if kernel.name == "conv_float32" else kernel.name
+
+
+def _product(conv: Convolution, by_matrix: bool) -> Product:
+    given, made = conv.given // conv.groups, conv.made // conv.groups
+    if by_matrix:
+        given, made = (math.ceil(each / _ALIGNED) * _ALIGNED for each in (given, made))
+    if conv.which is ConvolutionPass.FORWARD:
+        m, n, k, of_a = conv.made_positions, made, given * conv.taps, conv.given_bytes
+    elif conv.which is ConvolutionPass.TO_INPUT:
+        # Of a strided convolution's windows, each element of the input is in a few only.
+        share = conv.made_positions / max(conv.given_positions, 1)
+        k = max(math.ceil(made * conv.taps * min(share, 1.0)), 1)
+        m, n, of_a = conv.given_positions, given, conv.made_bytes
+    else:
+        m, n, k, of_a = given * conv.taps, made, conv.made_positions, conv.given_bytes
+    return Product(
+        m=m,
+        n=n,
+        k=k,
+        batch=conv.groups,
+        dtype=conv.dtype,
+        itemsize=conv.itemsize,
+        out_bytes=conv.itemsize,
+        a_bytes=float(of_a),
+    )
+
+
+def _moves(conv: Convolution) -> tuple[LibraryKernel, ...]:
+    """Return the launches that rearrange images: two operands, or one and the result."""
+    return tuple(
+        streamed("conv_rearrange", each, each) for each in (conv.given_bytes, conv.made_bytes)
+    )
+
+
+def streamed(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:
+    """Return a launch that reads and writes so many bytes once."""
+    count = max(1, math.ceil((read_bytes + written_bytes) / (8 * _TILE_ELEMENTS)))
+    trip = Trip(loaded_bytes=read_bytes / count)
+    return LibraryKernel(
+        name=name,
+        tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written_bytes / count),),
+        resident=8,
+        hbm_read_bytes=float(read_bytes),
+        hbm_written_bytes=float(written_bytes),
+    )
+
+
+def _direct(conv: Convolution) -> LibraryKernel:
+    """Return the kernel of a convolution of each channel by itself.
+
+    Each result takes its window from the cache; a weight's gradient sums over all positions.
+    """
+    positions, channels = conv.made_positions, conv.made
+    if conv.which is ConvolutionPass.TO_INPUT:
+        positions, channels = conv.given_positions, conv.given
+    elements = positions * channels
+    work = conv.made_positions * conv.made * conv.taps
+    count = max(1, math.ceil(elements / _TILE_ELEMENTS))
+    if conv.which is ConvolutionPass.TO_WEIGHT:
+        read, written = conv.given_bytes + conv.made_bytes, 0
+        name = "conv_depthwise_weight"
+    else:
+        read, written = conv.given_bytes, conv.made_bytes
+        if conv.which is ConvolutionPass.TO_INPUT:
+            read, written = written, read
+        name = "conv_depthwise"
+    trip = Trip(simple=work / count, loaded_bytes=read / count)
+    return LibraryKernel(
+        name=name if conv.planar else f"{name}_last",
+        tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written / count),),
+        resident=8,
+        hbm_read_bytes=float(read),
+        hbm_written_bytes=float(written),
+    )
