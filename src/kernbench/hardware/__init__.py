@@ -46,6 +46,7 @@ from kernbench.hardware.specs import (
     MathSpec,
     PeSpec,
     SipSpec,
+    WarpSpec,
 )
 from kernbench.hardware.topology import NO_LINK, SWITCH
 
@@ -77,6 +78,7 @@ __all__ = [
     "RampSpec",
     "ScaleOutSpec",
     "SipSpec",
+    "WarpSpec",
     "build_machine",
     "ceil_ps",
     "changed_machine",

@@ -68,6 +68,23 @@ class MathSpec(Spec):
     """Its throughput, by class of operation."""
 
 
+class WarpSpec(Spec):
+    """How a PE holds threads: in warps, as a GPU's multiprocessors do."""
+
+    resident: Count
+    """Warps of all its programs together."""
+    resident_programs: Count
+    """Programs, whatever their size."""
+    schedulers: Count = 4
+    """Each issues for its own warps, and has its part of the engines."""
+    thread_registers: Count = 255
+    """Registers of 32 bits that one thread can have; what is more is spilled to memory."""
+    mma_share: Share = Fraction(1)
+    """Share of the matrix engine's rate that products reach whose operands come from registers."""
+    shared_bytes_per_clock: Count = 128
+    """Of shared memory, to and from registers and the matrix engine."""
+
+
 class PeSpec(Spec):
     """A processing element: the engines and the scratchpad that one program has to itself."""
 
@@ -80,6 +97,8 @@ class PeSpec(Spec):
     block. When missing, TCM less the registers."""
     resident_programs: Count
     """How many programs a PE may run at the same time, if TCM holds them."""
+    warps: WarpSpec | None = None
+    """What decides how a user's Triton kernels run, if PEs hold threads in warps."""
     dma_port_gbps: Positive
     """Between a PE and the rest of the SIP, in each direction."""
     dma_issue_cycles: Cycles

@@ -7,6 +7,7 @@ from kernbench.kernel_ir.analysis.footprints import (
     out_of_bounds,
     touched,
 )
+from kernbench.kernel_ir.analysis.matrix_units import MatrixUnit, matrix_unit
 from kernbench.kernel_ir.analysis.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.evaluate import evaluate
 from kernbench.kernel_ir.evaluation.evaluator import Evaluator, SplitPrograms, UnrollLoops
@@ -36,6 +37,7 @@ __all__ = [
     "Footprint",
     "Function",
     "Held",
+    "MatrixUnit",
     "Module",
     "Op",
     "OutOfBounds",
@@ -57,6 +59,7 @@ __all__ = [
     "footprints",
     "iterations_of",
     "makes_pointers",
+    "matrix_unit",
     "out_of_bounds",
     "parse_module",
     "tcm_use",

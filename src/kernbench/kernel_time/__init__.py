@@ -2,6 +2,7 @@
 
 from kernbench.kernel_time.conditions import (
     Conditions,
+    ThreadBlock,
 )
 from kernbench.kernel_time.costs.cache_contents import (
     CacheContents,
@@ -57,6 +58,7 @@ __all__ = [
     "SharedCache",
     "StrandCosts",
     "Tables",
+    "ThreadBlock",
     "TimedStrand",
     "TimedStrands",
     "cached_shares",

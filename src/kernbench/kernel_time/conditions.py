@@ -9,6 +9,18 @@ from kernbench.errors import UsageError
 from kernbench.policy import Placement
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadBlock:
+    """What one program of a kernel is to a GPU."""
+
+    num_warps: int
+    registers: int
+    """That each thread would like to have; it gets at most ``WarpSpec.thread_registers``."""
+    shared_bytes: int
+    architecture: int
+    """90 for compute capability 9.0."""
+
+
 @dataclass(frozen=True)
 class Conditions:
     """The state of a SIP that a launch meets; hashable, so that schedules can be memoised.
@@ -20,12 +32,14 @@ class Conditions:
             part when the kernel starts; machines without a cache do not care.
         queued: Whether the kernel waited in the device's queue behind another one.
         tables: (parameter index, bytes) of the tensors that the kernel goes to by loaded indices.
+        block: What a program takes of PEs that count warps. Without it, what TCM says.
     """
 
     placements: tuple[tuple[int, Placement], ...] = ()
     cached: tuple[tuple[int, Fraction], ...] = ()
     queued: bool = False
     tables: tuple[tuple[int, int], ...] = ()
+    block: ThreadBlock | None = None
 
     def __post_init__(self) -> None:
         for param, share in self.cached:

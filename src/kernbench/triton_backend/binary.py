@@ -12,6 +12,7 @@ from triton.runtime.errors import OutOfResources
 from kernbench.commands import KernelTrace
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernel_ir import Module, TcmTile, TcmUse, evaluate, parse_module, tcm_use
+from kernbench.kernel_time import ThreadBlock
 
 _MOST_LISTED = 5
 
@@ -43,14 +44,16 @@ class KernelBinary:
     constants: tuple[tuple[str, str], ...]
     """Name and value of each parameter that is gone in TTIR: ``tl.constexpr``, 1 and None."""
     ttir: str
+    stands_for_library: bool = False
+    """Whether it is a kernel of ``kernbench.ops``, in place of a vendor's."""
 
-    @property
-    def planned_by(self) -> Hashable:
-        """What determines a launch's commands and schedule besides its arguments.
+    def planned_by(self, counts_warps: bool) -> Hashable:
+        """Return what determines a launch's commands and schedule besides its arguments.
 
-        Equal for binaries that differ in ``num_warps`` only, which a PE knows nothing of.
+        Equal for binaries that differ in ``num_warps`` only, unless PEs know what a warp is.
         """
-        return self.name, self.module, self.num_stages, self.constants
+        warps = self.num_warps if counts_warps and not self.stands_for_library else None
+        return self.name, self.module, self.num_stages, self.constants, warps
 
     def trace(
         self, grid: tuple[int, int, int], ints: Mapping[int, int], **options: Any
@@ -66,19 +69,37 @@ class KernelBinary:
             TcmExhaustedError: ``triton.autotune`` takes it as "not this config".
         """
         tcm = self.tcm
-        if tcm.total_bytes > pe.tcm_capacity_bytes():
+        architecture = pe.cuda_architecture
+        # Threads of a GPU spill what their registers do not hold.
+        if tcm.total_bytes > pe.tcm_capacity_bytes() and architecture is None:
             raise self._exhausted(TcmExhaustedError, tcm.tiles, pe.tcm_capacity_bytes())
         limit = pe.shared_memory_bytes()
-        # No PE needs more than all stages, so that most launches look no further.
-        if tcm.staged_bytes > limit and tcm.loads_bytes(pe.cuda_architecture) > limit:
-            loads = tcm.loads(pe.cuda_architecture)
-            raise self._exhausted(SharedMemoryExhaustedError, loads, limit)
+        # No PE needs more than that, so that most launches look no further.
+        if tcm.most_shared_bytes > limit:
+            tiles = tcm.shared_tiles(architecture, self.num_warps)
+            if sum(tile.total_bytes for tile in tiles) > limit:
+                raise self._exhausted(SharedMemoryExhaustedError, tiles, limit)
 
     def _exhausted(
         self, error: type[TcmExhaustedError], tiles: tuple[TcmTile, ...], limit: int
     ) -> TcmExhaustedError:
         required = sum(tile.total_bytes for tile in tiles)
         return error(required, limit, self.name, self.num_stages, describe_largest(tiles))
+
+    def thread_block(self, architecture: int) -> ThreadBlock | None:
+        """Return what a program is to a GPU, None if its compiler's choices are not to be judged.
+
+        That is so for kernels that stand for a library's: theirs were written for the device.
+        """
+        if self.stands_for_library:
+            return None
+        tiles = self.tcm.block_tiles(architecture, self.num_warps)
+        return ThreadBlock(
+            num_warps=self.num_warps,
+            registers=self.tcm.registers.per_thread(self.num_warps),
+            shared_bytes=sum(tile.total_bytes for tile in tiles),
+            architecture=architecture,
+        )
 
 
 @functools.cache
@@ -88,6 +109,7 @@ def build_binary(
     num_warps: int,
     num_stages: int,
     constants: tuple[tuple[str, str], ...] = (),
+    stands_for_library: bool = False,
 ) -> KernelBinary:
     """Return the binary of a TTIR text, the same object for the same arguments."""
     module = read_module(ttir)
@@ -96,7 +118,9 @@ def build_binary(
         for param in module.kernel.params
     )
     tcm = tcm_use(module, num_stages)
-    return KernelBinary(name, module, num_warps, num_stages, signature, tcm, constants, ttir)
+    return KernelBinary(
+        name, module, num_warps, num_stages, signature, tcm, constants, ttir, stands_for_library
+    )
 
 
 @functools.cache
@@ -142,6 +166,14 @@ class SharedMemoryExhaustedError(TcmExhaustedError):
     """The loads of one program that run ahead do not fit in the part of TCM that is for loads."""
 
     memory = "shared memory"
+
+    def __str__(self) -> str:
+        lines = [
+            f"out of resource: {self.memory}, Required: {self.required}, Hardware limit: "
+            f"{self.limit}. Reducing block sizes or `num_stages` may help.",
+            f"kernel {self.kernel} with num_stages={self.num_stages}; its largest tiles there:",
+        ]
+        return "\n".join([*lines, *(f"  {tile}" for tile in self.largest)])
 
 
 def describe_largest(tiles: tuple[TcmTile, ...]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ BACKEND_NAME = "kernbench"
 TARGET = GPUTarget(BACKEND_NAME, "ttir", 32)
 """For every machine that does not say that it is CUDA's."""
 
-PIPELINE_REVISION = 8
+PIPELINE_REVISION = 9
 """Part of the key of Triton's disk cache: raise it whenever the passes, the options or the metadata
 below change, or what ``kernel_ir.tcm_use`` counts."""
 
@@ -71,7 +71,7 @@ def _eight_bit_floats() -> tuple[str, ...]:
 class KernbenchOptions:
     """What a launch may ask of the compiler. Triton refuses keywords that are not fields here.
 
-    Only ``num_warps`` and ``num_stages`` mean something to kernbench; the others are read by
+    Only ``num_warps`` (on GPUs) and ``num_stages`` mean something to kernbench; others are read by
     Triton's front end, or taken so that kernels written for a GPU launch unmodified.
     """
 
@@ -196,10 +196,12 @@ class KernbenchBackend(BaseBackend):  # type: ignore[misc]  # Triton ships no ty
         # Host code divides a GPU's shared memory by what a program takes of it. The machine that
         # is then in use is compared with both at launch.
         tcm = tcm_use(read_module(ttir), metadata["num_stages"])
-        metadata["shared"] = tcm.shared_bytes(architecture)
+        warps = metadata["num_warps"]
+        metadata["shared"] = tcm.shared_bytes(architecture, warps)
         metadata["tcm_bytes"] = tcm.total_bytes
         metadata["tcm_tiles"] = describe_largest(tcm.tiles)
-        metadata["shared_tiles"] = describe_largest(tcm.loads(architecture))
+        metadata["shared_tiles"] = describe_largest(tcm.shared_tiles(architecture, warps))
+        metadata["spills"] = architecture is not None
         metadata["files"] = files_of(ttir)
         return ttir
 

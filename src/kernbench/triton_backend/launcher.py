@@ -84,6 +84,9 @@ class CompiledLauncher:
         self._name: str = metadata.name
         self._num_warps: int = metadata.num_warps
         self._num_stages: int = metadata.num_stages
+        self._stands_for_library: bool = getattr(
+            getattr(src, "fn", None), "stands_for_library", False
+        )
         self._constants = named_constants(src)
         self._signature: Mapping[str, Any] = src.signature
         self.pick = build_argument_picker(src.signature)
@@ -98,8 +101,9 @@ class CompiledLauncher:
         """Refuse what does not fit, before Triton does, which cannot say what takes the bytes."""
         launcher = active_launcher()
         tcm, shared = launcher.tcm_capacity_bytes(), launcher.shared_memory_bytes()
+        spilled = 0 if metadata.spills else metadata.tcm_bytes
         for error, required, limit, tiles in (
-            (TcmExhaustedError, metadata.tcm_bytes, tcm, metadata.tcm_tiles),
+            (TcmExhaustedError, spilled, tcm, metadata.tcm_tiles),
             (SharedMemoryExhaustedError, metadata.shared, shared, metadata.shared_tiles),
         ):
             if required > limit:
@@ -169,7 +173,10 @@ class CompiledLauncher:
     def _read(self, ttir: bytes | str, num_args: int) -> KernelBinary:
         text = ttir.decode() if isinstance(ttir, bytes) else ttir
         text = with_files(text, self._moved)
-        binary = build_binary(text, self._name, self._num_warps, self._num_stages, self._constants)
+        binary = build_binary(
+            *(text, self._name, self._num_warps, self._num_stages, self._constants),
+            stands_for_library=self._stands_for_library,
+        )
         if len(binary.signature) != num_args:
             raise InternalError(
                 f"kernel {self._name} has {len(binary.signature)} parameters in TTIR, but Triton's "

@@ -7,6 +7,7 @@ on. Two that are never live together can lie in the same place.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kernbench.kernel_ir.analysis.pipelining import DOTS, LOOPS
 from kernbench.kernel_ir.text.ir import Function, Op, Region, Value
 
 _TERMINATORS = ("scf.yield", "scf.condition")
+_REPEATING = ("tt.splat", "tt.broadcast")
 _IN_PLACE = ("arith.", "math.", "tt.fp_to_fp", "tt.precise_")
 
 T = TypeVar("T")
@@ -37,6 +39,7 @@ class LiveTiles:
         self._loops: dict[Op, tuple[Op, ...]] = {}
         """Of each operation: the loops around it, from the outside in."""
         self._parents: dict[Value, Value] = {}
+        self._repeats: set[Value] = set()
         self._count(function.body, ())
         self._uses = Counter(value for op in self._spans for value in op.operands)
         # What is inside comes first: a loop asks what its values lie with.
@@ -52,6 +55,19 @@ class LiveTiles:
         spans = self._live(set(members))
         return [(ops[0], spans[root]) for root, ops in members.items()]
 
+    def places(self, values: Iterable[Value]) -> list[tuple[Value, int, LiveSpan]]:
+        """Return the largest value of each place that some of ``values`` share.
+
+        With its size in bytes, and where the place is live.
+        """
+        largest: dict[Value, tuple[int, Value]] = {}
+        for value in values:
+            dtype, root = value.type.dtype, self._root(value)
+            size = 0 if dtype is None else math.prod(value.type.shape) * dtype.itemsize
+            largest[root] = max(largest.get(root, (-1, value)), (size, value), key=lambda x: x[0])
+        spans = self._live(set(largest))
+        return [(value, size, spans[root]) for root, (size, value) in largest.items()]
+
     def span(self, op: Op) -> LiveSpan:
         """Return an operation and everything nested in it."""
         return self._spans[op]
@@ -61,6 +77,8 @@ class LiveTiles:
             first = len(self._spans)
             self._spans[op] = LiveSpan(first, first)
             self._loops[op] = loops
+            if op.name in _REPEATING:
+                self._repeats.update(op.results)
             for inner in op.regions:
                 self._count(inner, (*loops, op) if op.name in LOOPS else loops)
             self._spans[op] = LiveSpan(first, len(self._spans) - 1)
@@ -87,7 +105,9 @@ class LiveTiles:
         elif op.name.startswith(_IN_PLACE) and len(op.results) == 1:
             result = op.results[0]
             alike = (value for value in op.operands if value.type.text == result.type.text)
-            free = next((value for value in alike if self._uses[value] == 1), None)
+            # What only repeats a smaller value has no place of its own.
+            ending = (value for value in alike if value not in self._repeats)
+            free = next((value for value in ending if self._uses[value] == 1), None)
             if free is not None:
                 self._same(free, result)
 

@@ -8,15 +8,20 @@ from dataclasses import dataclass, replace
 
 from kernbench.commands import SourceLine
 from kernbench.kernel_ir.analysis.live_tiles import LiveTiles, is_structured, most_at_once
+from kernbench.kernel_ir.analysis.matrix_units import MatrixUnit, matrix_unit
 from kernbench.kernel_ir.analysis.pipelining import (
     DOTS,
     num_stages_of,
     pipelined_loads,
 )
+from kernbench.kernel_ir.analysis.registers import NO_REGISTERS, RegisterUse, register_use
 from kernbench.kernel_ir.text.ir import Function, Module, Op, Type, Value
 
-_WGMMA = 90
 _SCRATCH_BYTES = 8192
+_EXCHANGE_BYTES = 65536
+"""The most that Triton takes at a time where threads exchange a tile."""
+_VIEWS = ("tt.trans", "tt.reshape", "ttg.memdesc_trans")
+_IN_PLACE = ("arith.", "math.", "tt.fp_to_fp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class TcmTile:
     what: str
     """How errors name it, e.g. ``load 64x32xf16``."""
     line: SourceLine
+    rows: int = 0
+    """Of the product that it feeds, 0 if none."""
 
     @property
     def total_bytes(self) -> int:
@@ -42,35 +49,74 @@ class TcmUse:
     tiles: tuple[TcmTile, ...]
     staged: tuple[TcmTile, ...] = ()
     """Of these: the loads that are issued ahead, with as many buffers as there are stages."""
+    operands: tuple[TcmTile, ...] = ()
+    """Operands of products that are not issued ahead, and that a GPU has in shared memory."""
+    exchange: TcmTile | None = None
+    """The largest tile whose elements threads of a GPU exchange outside of loops."""
+    registers: RegisterUse = NO_REGISTERS
+    """What lies in registers of a GPU's threads."""
 
     @functools.cached_property
     def staged_bytes(self) -> int:
         """The most bytes of them on any PE; every launch asks."""
         return sum(tile.total_bytes for tile in self.staged)
 
-    def loads(self, cuda_architecture: int | None) -> tuple[TcmTile, ...]:
-        """Return the loads that are issued ahead, with the buffers that they have on such a PE.
+    @functools.cached_property
+    def most_shared_bytes(self) -> int:
+        """No machine has more of them in shared memory."""
+        held = self.staged_bytes + sum(tile.total_bytes for tile in self.operands)
+        return max(held, 0 if self.exchange is None else self.exchange.total_bytes)
 
-        On GPUs whose tensor cores take operands from registers a load has a buffer less: the one
-        that is consumed is free by the time that the next load is issued.
+    def loads(self, cuda_architecture: int | None, num_warps: int) -> tuple[TcmTile, ...]:
+        """Return what lies in shared memory on such a PE while loops run.
+
+        Without an architecture, the loads that are issued ahead. On GPUs also operands of products
+        that are not: they are loaded once, or computed. Where matrix units take operands from
+        registers a load has a buffer less: the one that is consumed is free by the time that the
+        next load is issued.
         Source: Triton's pipeliner gives a load as many buffers as there are stages from it to its
-        use, ``num_stages - 1``, and one more where wgmma reads shared memory itself (9.0).
+        use, ``num_stages - 1``, and one more where the unit reads shared memory itself.
         """
-        if cuda_architecture is None or cuda_architecture >= _WGMMA:
+        if cuda_architecture is None:
             return self.staged
-        return tuple(replace(tile, copies=max(tile.copies - 1, 1)) for tile in self.staged)
+        staged = (
+            tile
+            if matrix_unit(cuda_architecture, num_warps, tile.rows) is MatrixUnit.SHARED
+            else replace(tile, copies=max(tile.copies - 1, 1))
+            for tile in self.staged
+        )
+        return (*staged, *self.operands)
 
-    def loads_bytes(self, cuda_architecture: int | None) -> int:
-        """Return the bytes of loads that are issued ahead on such a PE."""
-        return sum(tile.total_bytes for tile in self.loads(cuda_architecture))
+    def loads_bytes(self, cuda_architecture: int | None, num_warps: int) -> int:
+        """Return the bytes of :meth:`loads`."""
+        return sum(tile.total_bytes for tile in self.loads(cuda_architecture, num_warps))
 
-    def shared_bytes(self, cuda_architecture: int | None) -> int:
+    def block_tiles(self, cuda_architecture: int, num_warps: int) -> tuple[TcmTile, ...]:
+        """Return what takes the most of a block's shared memory at a time.
+
+        That is :meth:`loads`, or what threads exchange a tile by after the loops, in their place.
+        """
+        loads = self.loads(cuda_architecture, num_warps)
+        held = sum(tile.total_bytes for tile in loads)
+        if self.exchange is not None and self.exchange.total_bytes > held:
+            return (self.exchange,)
+        return loads
+
+    def shared_tiles(self, cuda_architecture: int | None, num_warps: int) -> tuple[TcmTile, ...]:
+        """Return what of these a PE has in its shared memory, if it says how much that is."""
+        if cuda_architecture is None:
+            return self.staged
+        return self.block_tiles(cuda_architecture, num_warps)
+
+    def shared_bytes(self, cuda_architecture: int | None, num_warps: int) -> int:
         """Return what of these a GPU has in shared memory, the rest being in registers.
 
-        Loads that are issued ahead, or else the scratch by which the lanes of the largest tile
-        exchange their elements, in parts of at most ``_SCRATCH_BYTES``.
+        Where no tile is there: the scratch by which the lanes of the largest tile exchange their
+        elements, in parts of at most ``_SCRATCH_BYTES``.
         """
-        return self.loads_bytes(cuda_architecture) or min(self.total_bytes, _SCRATCH_BYTES)
+        tiles = self.shared_tiles(cuda_architecture, num_warps)
+        held = sum(tile.total_bytes for tile in tiles)
+        return held or min(self.total_bytes, _SCRATCH_BYTES)
 
 
 # A memo, not state: modules do not change.
@@ -87,16 +133,23 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
     staged: list[TcmTile] = []
     tiles: list[TcmTile] = []
     other: list[TcmTile] = []
+    operands: list[TcmTile] = []
+    exchanged: list[TcmTile] = []
+    registers = NO_REGISTERS
     for function in module.functions.values():
         staged += _staged(function, num_stages)
         tiles += _accumulators(function)
         other += _others(function)
+        operands += _operands(function)
+        exchanged += _exchanged(function)
+        registers = max(registers, register_use(function), key=lambda use: use.live_bytes)
     tiles += staged
     if other:
         tiles.append(max(other, key=lambda tile: tile.total_bytes))
     tiles.sort(key=lambda tile: -tile.total_bytes)
     total_bytes = sum(tile.total_bytes for tile in tiles)
-    return TcmUse(total_bytes, tuple(tiles), tuple(staged))
+    exchange = max(exchanged, key=lambda tile: tile.total_bytes, default=None)
+    return TcmUse(total_bytes, tuple(tiles), tuple(staged), tuple(operands), exchange, registers)
 
 
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:
@@ -106,8 +159,9 @@ def _staged(function: Function, num_stages: int) -> list[TcmTile]:
         if loop.name != "scf.for":
             continue
         stages = num_stages_of(loop, num_stages)
+        rows = [dot.results[0].type.shape[-2] for dot in loop.regions[0].walk() if dot.name in DOTS]
         found += [
-            (loop, _tile(load, result, "load", stages))
+            (loop, replace(_tile(load, result, "load", stages), rows=min(rows, default=0)))
             for load in pipelined_loads(loop)
             for result in load.results
             if tile_bytes(result.type) and result.type.shape
@@ -129,13 +183,90 @@ def _accumulators(function: Function) -> list[TcmTile]:
     return most_at_once((tile, tile.total_bytes, span) for tile, span in held)
 
 
-def _others(function: Function) -> list[TcmTile]:
-    staged = {
+def _operands(function: Function) -> list[TcmTile]:
+    """Return the operands of products that are in shared memory, and are not issued ahead.
+
+    That is what is loaded, and a second operand that is computed: a first one that is computed
+    goes to the matrix unit from registers.
+    """
+    makers = {result: op for op in function.body.walk() for result in op.results}
+    staged = _issued_ahead(function)
+    found: dict[Value, TcmTile] = {}
+    for dot in function.body.walk():
+        if dot.name not in DOTS:
+            continue
+        for place, operand in enumerate(dot.operands[:2]):
+            value = _behind_views(operand, makers)
+            maker = makers.get(value)
+            if maker is None or maker in staged or maker.name == "arith.constant":
+                continue
+            if maker.name == "tt.load" or (place == 1 and maker.name.startswith(_IN_PLACE)):
+                found[value] = _tile(maker, value, "operand")
+    return list(found.values())
+
+
+def _exchanged(function: Function) -> list[TcmTile]:
+    """Return the tiles that threads exchange outside of loops, with what they take at a time.
+
+    A product that is stored is laid out anew, row by row; so is a tile that is transposed.
+    """
+    makers = {result: op for op in function.body.walk() for result in op.results}
+    fed = {
+        _behind_views(operand, makers)
+        for op in function.body.walk()
+        if op.name in DOTS
+        for operand in op.operands[:2]
+    }
+    found = []
+    for op in function.body.walk():
+        value: Value | None = None
+        if op.name == "tt.store" and len(op.operands) > 1:
+            value = op.operands[1] if _is_of_product(op.operands[1], makers) else None
+        elif op.name == "tt.trans" and _behind_views(op.results[0], makers) not in fed:
+            value = op.results[0]
+        if value is not None and value.type.shape and value.type.dtype is not None:
+            tile = _tile(op, value, "exchange")
+            found.append(replace(tile, size_bytes=min(tile.size_bytes, _EXCHANGE_BYTES)))
+    return found
+
+
+def _behind_views(value: Value, makers: dict[Value, Op]) -> Value:
+    while (maker := makers.get(value)) is not None and maker.name in _VIEWS:
+        value = maker.operands[0]
+    return value
+
+
+def _is_of_product(value: Value, makers: dict[Value, Op]) -> bool:
+    """Return whether a value is a product's, through operations on single elements and a loop."""
+    seen: set[Value] = set()
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        maker = makers.get(value)
+        if maker is None or value in seen:
+            continue
+        seen.add(value)
+        if maker.name in DOTS:
+            return True
+        if maker.name == "scf.for" and maker.regions[0].entry.ops:
+            index = maker.results.index(value)
+            pending.append(maker.regions[0].entry.ops[-1].operands[index])
+        elif maker.name.startswith(_IN_PLACE):
+            pending += [each for each in maker.operands if each.type.shape == value.type.shape]
+    return False
+
+
+def _issued_ahead(function: Function) -> set[Op]:
+    return {
         load
         for loop in function.body.walk()
         if loop.name == "scf.for"
         for load in pipelined_loads(loop)
     }
+
+
+def _others(function: Function) -> list[TcmTile]:
+    staged = _issued_ahead(function)
     found = []
     for op in function.body.walk():
         if op in staged or op.name in DOTS or op.name == "arith.constant" or op.regions:

@@ -28,10 +28,11 @@ from kernbench.commands import (
 from kernbench.dtypes import DType
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
 from kernbench.kernel_time.conditions import Conditions
+from kernbench.kernel_time.costs.block_costs import BlockCosts
 from kernbench.kernel_time.costs.bursts import Dims, TouchedBytes
 from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.program.pipeline import SiteTimes
-from kernbench.kernel_time.program.queues import Cost, Load, Overlapped, overlapped
+from kernbench.kernel_time.program.queues import Cost, Load, Overlapped, Queue, overlapped
 from kernbench.kernel_time.program.timed_plan import CommandSite, ProgramPlan
 from kernbench.policy import Placement
 
@@ -117,7 +118,12 @@ class CostModel:
         self.placements = dict(conditions.placements)
         self.spread = Placement.interleaved(sip)
         self._held = dict(conditions.cached)
+        warps, block = sip.pe.warps, conditions.block
+        self._block = None if warps is None or block is None else BlockCosts(block, warps, sip)
         self._fixed_ps = [self._engine_ps(site) for site in plan.sites]
+        self._waits_ps = [self._result_ps(site) for site in plan.sites]
+        if self._block is not None and self._block.spill_ps and self._fixed_ps:
+            self._fixed_ps[self._spilling().index] += self._block.spill_ps
         self._cache = SharedCache(sip)
         self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
         self._port = ps_per_byte(sip.pe.dma_port_gbps)
@@ -151,7 +157,7 @@ class CostModel:
             if moved is None:
                 occupancy.append(self._fixed_ps[site.index])
                 varies.append(())
-                latency.append(0)
+                latency.append(self._waits_ps[site.index])
                 busy.append(self._fixed_ps[site.index] * counts[site.index])
                 continue
             conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
@@ -187,6 +193,27 @@ class CostModel:
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
         return ProgramCosts(times, tuple(busy), shares, hbm_bytes, hbm_stream_bytes)
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether a program's products and vector math take turns on the same few warps."""
+        return self._block is not None and self._block.in_turns
+
+    def _spilling(self) -> CommandSite:
+        """Return the command at which registers are spilled: the innermost, of products first."""
+        computing = [site for site in self.plan.sites if site.queue in (Queue.GEMM, Queue.MATH)]
+        return max(
+            computing or self.plan.sites,
+            key=lambda site: (len(site.loops), site.queue is Queue.GEMM),
+        )
+
+    def _result_ps(self, site: CommandSite) -> int:
+        """Return how long after a command of an engine its result is there."""
+        if self._block is not None and isinstance(site.command, Gemm):
+            return self._block.product_latency_ps
+        if self._block is not None and isinstance(site.command, Reduce):
+            return self._block.reduce_latency_ps
+        return 0
 
     def _missed(self, site: CommandSite, sharing: WaveSharing) -> Fraction:
         """Return the share of a program's bytes at a site that HBM moves."""
@@ -274,17 +301,23 @@ class CostModel:
         command = site.command
         if isinstance(command, Gemm):
             return self._gemm_ps(command)
+        slowdown = Fraction(1) if self._block is None else self._block.slowdown
         if isinstance(command, Math):
-            return math_ps(command.cost, _size(command.dst.shape), self.sip)
+            elements = _size(command.dst.shape)
+            return ceil_ps(math_ps(command.cost, elements, self.sip) * slowdown)
         if isinstance(command, Reduce):
             elements = sum(_size(each.shape) for each in command.inputs)
-            return math_ps(MathClass.REDUCE, elements, self.sip)
+            return ceil_ps(math_ps(MathClass.REDUCE, elements, self.sip) * slowdown)
         return 0
 
     def _gemm_ps(self, command: Gemm) -> int:
         *batch, m, k = command.a.shape
         sizes = (_size(tuple(batch)), m, command.b.shape[-1], k)
-        return dot_ps(sizes, gemm_flops_per_clock(command, self.sip), self.sip)
+        rate = gemm_flops_per_clock(command, self.sip)
+        if self._block is not None:
+            itemsize = max(_itemsize(command.a), _itemsize(command.b))
+            return self._block.product_ps(sizes, itemsize, rate)
+        return dot_ps(sizes, rate, self.sip)
 
 
 def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: SipSpec) -> int:
@@ -324,6 +357,11 @@ def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
     if name == "float32":
         return sip.float32_passes(precision)
     return ("int8" if name in ("uint8", "bool") else name), 1
+
+
+def _itemsize(operand: Operand) -> int:
+    dtype: DType | None = getattr(operand, "dtype", None)
+    return 1 if dtype is None else dtype.itemsize
 
 
 def _up(ps_per_byte: Fraction, size: int | Fraction, more_ps: int | Fraction = 0) -> int:

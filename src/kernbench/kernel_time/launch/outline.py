@@ -64,7 +64,9 @@ def outline_kernel(
         programs=tuple(_outline(group) for group in waves.groups),
         num_pes=sip.num_pes,
         num_waves=len(used),
-        resident_programs=resident_programs(trace.tcm_bytes, trace.staged_bytes, sip),
+        resident_programs=resident_programs(
+            trace.tcm_bytes, trace.staged_bytes, sip, conditions.block
+        ),
         time=launch_time(waves, sip, conditions),
     )
 

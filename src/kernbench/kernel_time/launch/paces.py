@@ -48,6 +48,8 @@ class PeTiming:
     """How many a PE has begun and not ended."""
     per_pe: int
     """How many programs the busiest PE runs in all."""
+    are_blocks: bool = False
+    """Whether schedulers of the PE choose among warps of all programs, in every cycle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +98,9 @@ class Paces:
             interval = interval_ps(self._plan, self._times, self._timing.resident, trips)
             # No order of commands is better than full queues, or than no wait for another.
             least = max(-(-pipeline.end_ps // self._together), *busy_ps(self._plan, costs))
-            if interval > _GOOD_ENOUGH * least:
+            if self._timing.are_blocks:
+                interval = min(interval, least)
+            elif interval > _GOOD_ENOUGH * least:
                 interval = min(interval, interval_in_turns_ps(self._turns, trips))
         return Pace(pipeline, interval)
 

@@ -22,14 +22,15 @@ import numpy.typing as npt
 
 from kernbench.commands import KernelTrace, SourceLine, by_path
 from kernbench.hardware import SipSpec
-from kernbench.kernel_time.conditions import Conditions
+from kernbench.kernel_time.conditions import Conditions, ThreadBlock
+from kernbench.kernel_time.costs.block_costs import resident_blocks
 from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
 from kernbench.kernel_time.costs.joint_reads import read_together
 from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.costs.traffic import GroupTraffic, ProgramKind, varies_by_program
 from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps
 from kernbench.kernel_time.program.pipeline import PipelineTimes
-from kernbench.kernel_time.program.timed_plan import ProgramPlan
+from kernbench.kernel_time.program.timed_plan import ProgramPlan, with_one_engine
 
 Array = npt.NDArray[Any]
 
@@ -114,8 +115,9 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
     num_cubes, pes_per_cube = pes_in_use(sip, conditions)
     num_pes = num_cubes * pes_per_cube
     timing = PeTiming(
-        resident_programs(trace.tcm_bytes, trace.staged_bytes, sip),
+        resident_programs(trace.tcm_bytes, trace.staged_bytes, sip, conditions.block),
         -(-trace.num_programs // num_pes),
+        conditions.block is not None,
     )
     groups = [
         _timed_group(traffic, CostModel(traffic.plan, sip, conditions), timing)
@@ -175,12 +177,16 @@ def _traffic(
     return found
 
 
-def resident_programs(tcm_bytes: int, staged_bytes: int, sip: SipSpec) -> int:
-    """Return how many programs a PE can have in TCM at the same time, at least one.
+def resident_programs(
+    tcm_bytes: int, staged_bytes: int, sip: SipSpec, block: ThreadBlock | None = None
+) -> int:
+    """Return how many programs a PE can have at the same time, at least one.
 
     Where part of the TCM is registers, loads that run ahead (the ``staged_bytes`` of a program's
     ``tcm_bytes``) have the other part to themselves.
     """
+    if block is not None and sip.pe.warps is not None:
+        return resident_blocks(block, sip)
     registers = sip.pe.register_kib * 1024
     needs = [(sip.tcm_bytes, tcm_bytes)]
     if registers:
@@ -209,9 +215,10 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
     for index, each in enumerate(costs):
         alike.setdefault((each.times.occupancy_ps, each.times.latency_ps), []).append(index)
     paces: dict[int, Pace] = {}
+    plan = with_one_engine(traffic.plan) if model.in_turns else traffic.plan
     for indices in alike.values():
         programs = [(traffic.kinds[i].program_class.trips, costs[i]) for i in indices]
-        found = Paces(traffic.plan, costs[indices[0]].times, timing).of(programs)
+        found = Paces(plan, costs[indices[0]].times, timing).of(programs)
         paces.update(zip(indices, found, strict=True))
     timed = [_timed(traffic.plan, each, paces[index]) for index, each in enumerate(costs)]
     count = len(traffic.kind_of)

@@ -7,7 +7,7 @@ A *site* is one command of the kernel's text; it may run many times (programs x 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kernbench.commands import (
@@ -195,6 +195,20 @@ class _Builder:
             results=tuple(each.result.slot for each in loop.carried),
             invariants=tuple(sorted(_reads(body) - _writes(body) - set(args))),
         )
+
+
+def with_one_engine(plan: ProgramPlan) -> ProgramPlan:
+    """Return a plan whose vector math waits for products, and products for it."""
+
+    def merged(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(
+            replace(node, body=merged(node.body))
+            if isinstance(node, LoopNode)
+            else replace(node, queue=Queue.GEMM if node.queue is Queue.MATH else node.queue)
+            for node in nodes
+        )
+
+    return replace(plan, nodes=merged(plan.nodes))
 
 
 def _reads(body: tuple[Node, ...]) -> set[int]:

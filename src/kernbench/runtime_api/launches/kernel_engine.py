@@ -14,6 +14,7 @@ from kernbench.kernel_time import (
     Conditions,
     StrandCosts,
     Tables,
+    ThreadBlock,
     check_kernel,
     line_of_short_rows,
     resident_programs,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kernbench.commands import KernelTrace, SourceLine
     from kernbench.hardware import Machine
     from kernbench.interleaved import Executed, Resolve
-    from kernbench.kernel_ir import Footprint, OutOfBounds, TcmUse
+    from kernbench.kernel_ir import Footprint, OutOfBounds
     from kernbench.op_log import Template
     from kernbench.policy import DPPolicy
     from kernbench.replay import OutsideReads
@@ -129,11 +130,23 @@ class KernelEngine:
         cached: CachedShares = (),
         queued: bool = False,
         tables: Tables = (),
+        binary: KernelBinary | None = None,
     ) -> Conditions:
         """Return the state in which a launch with these placements finds a SIP."""
         sip = self._machine.sip_at(sip_id)
         placements = tuple((index, policy.resolve(sip)) for index, policy in policies)
-        return Conditions(placements, cached, queued, tables)
+        return Conditions(placements, cached, queued, tables, self._block(binary, sip_id))
+
+    def _block(self, binary: KernelBinary | None, sip_id: int) -> ThreadBlock | None:
+        """Return what a program of a kernel is to a SIP's PEs, if these count warps."""
+        architecture = self._machine.spec.cuda_architecture
+        if binary is None or architecture is None:
+            return None
+        return (
+            None
+            if self._machine.sip_at(sip_id).pe.warps is None
+            else binary.thread_block(architecture)
+        )
 
     def strand_costs(self, sip_id: int, conditions: Conditions) -> StrandCosts:
         """Return the costs of commands on a SIP, shared by launches under equal conditions."""
@@ -145,10 +158,11 @@ class KernelEngine:
             found = self._strand_costs[key] = StrandCosts(sip, conditions)
         return found
 
-    def num_resident(self, tcm: TcmUse, sip_id: int) -> int:
-        """Return how many programs that need an amount of TCM fit on one PE at a time."""
-        sip = self._machine.sip_at(sip_id)
-        return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip)
+    def num_resident(self, binary: KernelBinary, sip_id: int) -> int:
+        """Return how many programs of a kernel fit on one PE at a time."""
+        sip, tcm = self._machine.sip_at(sip_id), binary.tcm
+        block = self._block(binary, sip_id)
+        return resident_programs(tcm.total_bytes, tcm.staged_bytes, sip, block)
 
     def run_live(
         self,

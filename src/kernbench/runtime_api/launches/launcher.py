@@ -119,6 +119,7 @@ class KernelLauncher:
         self.run = run
         self.engine = engine
         self.cuda_architecture = run.machine.spec.cuda_architecture
+        self._counts_warps = run.machine.sip.pe.warps is not None
         # Bound once: each record holds it.
         self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}
@@ -271,9 +272,10 @@ class KernelLauncher:
         """Return the entry of a kernel, and its plan for a grid and integer arguments."""
         entry = self._entries.get(binary)
         if entry is None:
-            entry = self._alike.get(binary.planned_by)
+            planned_by = binary.planned_by(self._counts_warps)
+            entry = self._alike.get(planned_by)
             if entry is None:
-                entry = self._alike[binary.planned_by] = KernelEntry(binary)
+                entry = self._alike[planned_by] = KernelEntry(binary)
             self._entries[binary] = entry
         key = (grid, entry.pick_ints(args))
         plan = entry.plans.get(key)
@@ -312,7 +314,9 @@ class KernelLauncher:
             cached = cached_shares(plan.operands, held) if held else ()
             if attributes.cached:
                 cached = plan.kernel.with_kept(cached, attributes.cached)
-            conditions = self.engine.conditions(sip_id, policies, cached, queued, tables)
+            conditions = self.engine.conditions(
+                sip_id, policies, cached, queued, tables, plan.kernel.binary
+            )
             found = self.engine.schedule(plan.trace, sip_id, conditions, name)
             plan.keep(key, found)
             self.kept_plans.grow(found.size_bytes)

@@ -207,7 +207,7 @@ class LiveLaunch(StreamCommand):
         cached = cached_shares(operands, held)
         tables = tables_of(gathered_params(executed.trace), executed.pointers)
         conditions = self._engine.conditions(
-            self._sip_id, self._policies, cached, self.queued, tables
+            self._sip_id, self._policies, cached, self.queued, tables, self._plan.kernel.binary
         )
         self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
         self.hbm_ps = self._template.hbm_ps

@@ -66,7 +66,7 @@ def build_paced(
     def costs(queued: bool) -> StrandCosts:
         held = meet_operands(run.devices.sip(sip_id).cache, operands, addresses)
         cached = cached_shares(operands, held)
-        conditions = engine.conditions(sip_id, policies, cached, queued)
+        conditions = engine.conditions(sip_id, policies, cached, queued, binary=plan.kernel.binary)
         return engine.strand_costs(sip_id, conditions)
 
     own = [
@@ -90,7 +90,7 @@ def build_paced(
         rank=state.rank,
         sip_id=sip_id,
         num_programs=x * y * z,
-        resident=engine.num_resident(plan.kernel.binary.tcm, sip_id),
+        resident=engine.num_resident(plan.kernel.binary, sip_id),
         costs=costs,
         params=params,
         addresses=addresses,

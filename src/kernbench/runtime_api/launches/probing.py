@@ -84,5 +84,5 @@ def _live_ps(
     run.replay_queue.drain()
     executed = run_on_copies(run, engine, plan, params, reach)
     tables = tables_of(gathered_params(executed.trace), executed.pointers)
-    conditions = engine.conditions(state.sip_id, policies, tables=tables)
+    conditions = engine.conditions(state.sip_id, policies, tables=tables, binary=plan.kernel.binary)
     return engine.schedule(executed.trace, state.sip_id, conditions, name).duration_ps

@@ -146,7 +146,9 @@ class TorchLauncher(KernelLauncher):
 
         def make(queued: bool) -> Template:
             tables = tables_of(gathered_params(executed.trace), executed.pointers)
-            conditions = engine.conditions(sip_id, (), queued=queued, tables=tables)
+            conditions = engine.conditions(
+                sip_id, (), queued=queued, tables=tables, binary=plan.kernel.binary
+            )
             return engine.schedule(executed.trace, sip_id, conditions, plan.kernel.name)
 
         return OperationTiming(make)

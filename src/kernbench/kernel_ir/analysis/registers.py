@@ -1,0 +1,116 @@
+"""How many registers the threads of a GPU need for a program, as an estimate.
+
+Tiles of data are held by all threads of a block together: each has its part of every tile that is
+live, whatever the number of warps. What is counted: values that are loaded or computed, at the
+point where most of them are live, each in place of what it is computed from where that ends there.
+Not counted: what feeds a product from shared memory, masks, indices, and what is the same in many
+elements (splats, broadcasts): compilers compute these where they need them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernbench.kernel_ir.analysis.live_tiles import LiveSpan, LiveTiles, is_structured, most_at_once
+from kernbench.kernel_ir.analysis.pipelining import DOTS, pipelined_loads
+from kernbench.kernel_ir.text.ir import Function, Op, Value
+
+_FREE = ("arith.constant", "tt.splat", "tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape")
+_NARROWING = ("arith.truncf", "tt.fp_to_fp")
+_VECTOR_BYTES = 16
+_WARP = 32
+_BASE = 30
+"""Registers of a thread for its place, sizes and strides: 20 to 50 in kernels of all kinds."""
+_PER_POINTER = 3
+"""Registers that a pointer which a loop carries takes: 64 bits and its mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterUse:
+    """What the threads of a program hold, all together."""
+
+    live_bytes: int
+    """Of tiles of data, where the most are live."""
+    pointers: int
+    """Pointers that loops carry, one for every 16 bytes that are loaded."""
+
+    def per_thread(self, num_warps: int) -> int:
+        """Return the registers that each thread would like to have."""
+        threads = _WARP * num_warps
+        tiles = -(-self.live_bytes // (4 * threads))
+        return _BASE + tiles + _PER_POINTER * -(-self.pointers // threads)
+
+
+NO_REGISTERS = RegisterUse(0, 0)
+
+
+def register_use(function: Function) -> RegisterUse:
+    """Return what a function holds in registers."""
+    return RegisterUse(_live_bytes(function), _pointers(function))
+
+
+def _live_bytes(function: Function) -> int:
+    readers: dict[Value, list[Op]] = {}
+    for op in function.body.walk():
+        for operand in op.operands:
+            readers.setdefault(operand, []).append(op)
+    staged = {
+        load
+        for loop in function.body.walk()
+        if loop.name == "scf.for"
+        for load in pipelined_loads(loop)
+    }
+    held = [
+        result
+        for op in function.body.walk()
+        if op.name not in _FREE and op not in staged and not op.regions
+        for result in op.results
+        if result.type.shape
+        and (result.type.is_float or op.name == "tt.load")
+        and not _only_multiplied(result, readers)
+        and not _narrows(op, readers)
+    ]
+    if not is_structured(function):
+        return max((_bytes(value) for value in held), default=0)
+    spans = LiveTiles(function).places(held)
+    # What an operation computes takes the place of what it reads for the last time.
+    live = most_at_once(
+        (value, size, LiveSpan(min(span.first + 1, span.last), span.last))
+        for value, size, span in spans
+    )
+    sizes = {value: size for value, size, _ in spans}
+    return sum(sizes[value] for value in live)
+
+
+def _only_multiplied(value: Value, readers: dict[Value, list[Op]]) -> bool:
+    """Return whether a value only feeds products, and so lies in shared memory."""
+    return all(
+        (op.name in DOTS and value in op.operands[:2])
+        or (op.name in _FREE and _only_multiplied(op.results[0], readers))
+        for op in readers.get(value, ())
+    ) and bool(readers.get(value))
+
+
+def _narrows(op: Op, readers: dict[Value, list[Op]]) -> bool:
+    """Return whether a value only takes less room, in place of one that nothing else reads."""
+    return op.name in _NARROWING and len(readers[op.operands[0]]) == 1
+
+
+def _pointers(function: Function) -> int:
+    most = 0
+    for loop in function.body.walk():
+        if loop.name == "scf.for":
+            types = [arg.type for arg in loop.regions[0].entry.args]
+            carried = sum(
+                math.prod(each.shape) * each.dtype.itemsize
+                for each in types
+                if each.is_pointer and each.shape and each.dtype is not None
+            )
+            most = max(most, carried // _VECTOR_BYTES)
+    return most
+
+
+def _bytes(value: Value) -> int:
+    dtype = value.type.dtype
+    return 0 if dtype is None else math.prod(value.type.shape) * dtype.itemsize

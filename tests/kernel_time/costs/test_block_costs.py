@@ -1,0 +1,131 @@
+"""How many blocks an SM holds, and what warps cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import triton
+import triton.language as tl
+
+from kernbench import RuntimeContext
+from kernbench.hardware import SipSpec, load_machine
+from kernbench.kernel_time import ThreadBlock
+from kernbench.kernel_time.costs.block_costs import BlockCosts, resident_blocks, warp_grid
+
+H100, A100 = load_machine("h100-sxm", 1).sip, load_machine("a100-sxm-80g", 1).sip
+ONE = ThreadBlock(num_warps=4, registers=32, shared_bytes=0, architecture=90)
+
+
+# Source: the occupancy that CUDA's calculator gives for 9.0 and 8.0: 64 warps, 32 blocks, 65,536
+# registers, 228 and 164 KiB of shared memory of which each block takes 1 KiB more.
+@pytest.mark.adr("0136-D2")
+@pytest.mark.parametrize(
+    ("sip", "block", "expected"),
+    [
+        (H100, ONE, 16),
+        (H100, replace(ONE, num_warps=1), 32),
+        (H100, replace(ONE, num_warps=8), 8),
+        (H100, replace(ONE, registers=128), 4),
+        (H100, replace(ONE, registers=129), 3),
+        (H100, replace(ONE, registers=700, num_warps=8), 1),
+        (H100, replace(ONE, shared_bytes=96 * 1024), 2),
+        (A100, replace(ONE, shared_bytes=96 * 1024), 1),
+        (A100, replace(ONE, shared_bytes=48 * 1024), 3),
+    ],
+)
+def test_residency_is_that_of_cudas_calculator(
+    sip: SipSpec, block: ThreadBlock, expected: int
+) -> None:
+    assert resident_blocks(block, sip) == expected
+
+
+# Source: `ttg.nvidia_mma` layouts that Triton 3 prints (`warpsPerCTA`) when it compiles for 8.0.
+@pytest.mark.parametrize(
+    ("tile", "warps", "grid"),
+    [
+        ((128, 128), 4, (2, 2)), ((128, 128), 8, (4, 2)), ((16, 64), 4, (1, 4)),
+        ((64, 64), 4, (2, 2)), ((32, 32), 1, (1, 1)),
+    ],
+)  # fmt: skip
+def test_warps_are_laid_over_a_tile_as_triton_does(
+    tile: tuple[int, int], warps: int, grid: tuple[int, int]
+) -> None:
+    assert warp_grid(*tile, warps) == grid
+
+
+def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:
+    rate = Fraction(sip.pe.gemm.flops_per_clock["float16"])
+    assert sip.pe.warps is not None
+    return BlockCosts(block, sip.pe.warps, sip).product_ps((1, m, n, 64), 2, rate)
+
+
+@pytest.mark.adr("0136-D3")
+def test_small_tiles_cost_more_per_element_of_the_result() -> None:
+    for sip, architecture in ((H100, 90), (A100, 80)):
+        block = replace(ONE, architecture=architecture)
+        each = [product_ps(sip, block, size, size) / size**2 for size in (16, 32, 64, 128)]
+        assert each == sorted(each, reverse=True)
+    # Tiles of fewer than 64 rows or warps of no group do without wgmma.
+    full, half = product_ps(H100, ONE, 128, 128), product_ps(H100, ONE, 64, 128)
+    assert full == pytest.approx(2 * half, rel=0.01)
+    alone = product_ps(H100, replace(ONE, num_warps=2), 128, 128)
+    assert H100.pe.warps is not None
+    assert alone >= full / float(H100.pe.warps.mma_share) * 0.99
+
+
+@triton.jit
+def product(a, b, out, K, M: tl.constexpr, N: tl.constexpr, B: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, B)
+    row, column = tl.program_id(0) * M, tl.program_id(1) * N
+    width = tl.num_programs(1) * N
+    total = tl.zeros((M, N), tl.float32)
+    for at in range(0, K, B):
+        x = tl.load(a + (row + m)[:, None] * K + at + k[None, :])
+        y = tl.load(b + (at + k)[:, None] * width + (column + n)[None, :])
+        total = tl.dot(x, y, total)
+    tl.store(out + (row + m)[:, None] * width + (column + n)[None, :], total.to(tl.float16))
+
+
+def times(machine: str, tile: tuple[int, int, int], warps: tuple[int, ...]) -> list[float]:
+    size, (m, n, k) = 2048, tile
+    with RuntimeContext(machine=machine, data=False) as torch:
+        a, b, out = (torch.empty(size, size, dtype=torch.float16) for _ in range(3))
+        grid = size // m, size // n
+        return [
+            triton.testing.do_bench(
+                lambda w=each: product[grid](a, b, out, size, m, n, k, num_warps=w)
+            )
+            for each in warps
+        ]
+
+
+@pytest.mark.adr("0136-D1", "0136-D4")
+def test_few_warps_spill_on_gpus_and_mean_nothing_elsewhere() -> None:
+    one, four, eight = times("h100-sxm", (128, 256, 64), (1, 4, 8))
+    assert one > four > 1.25 * eight
+    assert len(set(times("ahbm", (64, 64, 64), (1, 4, 8)))) == 1
+
+
+@triton.jit
+def copy(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at))
+
+
+@pytest.mark.adr("0136-D2")
+def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
+    size = 1 << 24
+    with RuntimeContext(machine="h100-sxm", data=False) as torch:
+        x, out = torch.empty(size), torch.empty(size)
+        warps = 32, 16, 8, 4, 2
+        found = [
+            triton.testing.do_bench(lambda w=each: copy[(size // 1024,)](x, out, 1024, num_warps=w))
+            for each in warps
+        ]
+    streams_ms = 2 * 4 * size / (3350e9 * 0.975) * 1e3
+    # Two blocks of 32 warps cannot hide the latency; 32 of two warps do.
+    assert found[0] > 1.25 * found[-1]
+    assert streams_ms < found[-1] < 1.1 * streams_ms
+    assert found == sorted(found, reverse=True)
