@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -45,6 +45,9 @@ bench-check: $(VENV)/dev.stamp ## say what is slower than the baseline that is k
 
 bench-baseline: $(VENV)/torch.stamp ## keep what is measured now as the baseline
 	$(BIN)/python benches/host/speed_check.py --write
+
+tuner-truth: $(VENV)/run.stamp ## compare published tuned configurations with modeled times (two minutes): ARGS="--rows 12"
+	$(BIN)/python -m tools.tuner_truth $(ARGS)
 
 validate: $(VENV)/run.stamp ## score the model on measured rows: make validate DATA="gemm.csv ..."
 	@test -n "$(DATA)" || { echo 'name the files with measured rows: make validate DATA="gemm.csv membound.csv"'; exit 2; }
