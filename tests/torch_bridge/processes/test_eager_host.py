@@ -63,6 +63,22 @@ def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
     assert more_us("imports", 0, 1, "python") <= 15 * float(host().python_call_us)
 
 
+@pytest.mark.adr("0130-D4")
+def test_calls_of_several_ranks_are_estimated_and_two_runs_are_the_same() -> None:
+    def spans() -> list[HostSpan]:
+        context = simulated("eager_host.py", "calls", 100, nprocs=2, machine=MACHINE, data=False)
+        return context.op_log.host_spans
+
+    first = spans()
+    assert first == spans()
+    assert {span.rank for span in first} == {0, 1}
+    assert not any(span.kind == "python" for span in first)
+    estimated_us = float(host().python_call_us) * host().python_calls_per_operation
+    in_place = [span for span in first if span.rank == 0 and "add_" in span.label]
+    assert all(span.end_ps - span.start_ps >= estimated_us * 1e6 for span in in_place)
+    assert in_place
+
+
 @pytest.mark.adr("0130-D3")
 def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
     of = host().operation

@@ -89,13 +89,16 @@ def unseen(function: Any) -> Any:
 
 @contextmanager
 def counting_calls(process: Process) -> Iterator[None]:
-    """Count the calls of the calling thread for its process, where its host takes time for them."""
+    """Count the calls of the calling thread for its process, where its host takes time for them.
+
+    Those of one rank among several are estimated: counts would differ from run to run.
+    """
     counted = process.host.calls
     if counted is None:
         yield
         return
     before = HERE.calls
-    calls = HERE.calls = ThreadCalls(counted)
+    calls = HERE.calls = ThreadCalls(counted, counts=process.state.world_size == 1)
     calls.resume()
     try:
         yield
