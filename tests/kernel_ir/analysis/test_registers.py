@@ -41,7 +41,7 @@ def attention(q, k, v, out, length, M: tl.constexpr, N: tl.constexpr, D: tl.cons
 
 
 # M, N, K of the tile, warps, stages; what Triton 3.9 says in `metadata.shared` when it compiles
-# these for 9.0 and for 8.0, and the registers that ptxas of CUDA 12.8 reports for 9.0.
+# these for 9.0 and for 8.0, and the registers that ptxas of CUDA 12.9 reports for 9.0.
 PRODUCTS = [
     ((128, 128, 64), 4, 3, 98_304, 65_536, 220),
     ((128, 128, 64), 8, 3, 98_304, 65_536, 122),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from kernbench import RuntimeContext
 from kernbench.hardware import SipSpec, load_machine
@@ -18,8 +21,8 @@ H100, A100 = load_machine("h100-sxm", 1).sip, load_machine("a100-sxm-80g", 1).si
 ONE = ThreadBlock(num_warps=4, registers=32, shared_bytes=0, architecture=90)
 
 
-# Source: the occupancy that CUDA's calculator gives for 9.0 and 8.0: 64 warps, 32 blocks, 65,536
-# registers, 228 and 164 KiB of shared memory of which each block takes 1 KiB more.
+# By hand from the limits of 9.0 and 8.0: 64 warps, 32 blocks, 65,536 registers, 228 and 164 KiB of
+# shared memory, of which each block takes 1 KiB more.
 @pytest.mark.adr("0136-D2")
 @pytest.mark.parametrize(
     ("sip", "block", "expected"),
@@ -35,24 +38,38 @@ ONE = ThreadBlock(num_warps=4, registers=32, shared_bytes=0, architecture=90)
         (A100, replace(ONE, shared_bytes=48 * 1024), 3),
     ],
 )
-def test_residency_is_that_of_cudas_calculator(
+def test_residency_follows_from_the_limits_of_an_sm(
     sip: SipSpec, block: ThreadBlock, expected: int
 ) -> None:
     assert resident_blocks(block, sip) == expected
 
 
-# Source: `ttg.nvidia_mma` layouts that Triton 3 prints (`warpsPerCTA`) when it compiles for 8.0.
+@triton.jit
+def one_product(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x = tl.load(a + m[:, None] * K + k[None, :])
+    y = tl.load(b + k[:, None] * N + n[None, :])
+    tl.store(c + m[:, None] * N + n[None, :], tl.dot(x, y))
+
+
 @pytest.mark.parametrize(
-    ("tile", "warps", "grid"),
+    ("m", "n", "warps"),
     [
-        ((128, 128), 4, (2, 2)), ((128, 128), 8, (4, 2)), ((16, 64), 4, (1, 4)),
-        ((64, 64), 4, (2, 2)), ((32, 32), 1, (1, 1)),
+        (128, 128, 4), (128, 128, 8), (16, 64, 4), (64, 64, 4), (32, 32, 1), (32, 128, 8),
+        (256, 64, 8), (64, 32, 4), (16, 32, 8),
     ],
 )  # fmt: skip
-def test_warps_are_laid_over_a_tile_as_triton_does(
-    tile: tuple[int, int], warps: int, grid: tuple[int, int]
-) -> None:
-    assert warp_grid(*tile, warps) == grid
+def test_warps_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int) -> None:
+    """The oracle is the layout in what Triton itself compiles for 8.0."""
+    source = ASTSource(
+        one_product,
+        {"a": "*fp16", "b": "*fp16", "c": "*fp32"},
+        constexprs={"M": m, "N": n, "K": 32},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps})
+    found = re.search(r"nvidia_mma<[^>]*warpsPerCTA = \[(\d+), (\d+)\]", made.asm["ttgir"])
+    assert found is not None
+    assert warp_grid(m, n, warps) == (int(found[1]), int(found[2]))
 
 
 def product_ps(sip: SipSpec, block: ThreadBlock, m: int, n: int) -> int:

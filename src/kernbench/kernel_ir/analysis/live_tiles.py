@@ -124,7 +124,8 @@ class LiveTiles:
                 self._carry([init], [arg])
         # What comes back in another's place is a swap: each stays where it is.
         places = {self._root(arg): arg for arg in inside}
-        for value, arg, own in zip(_yielded(op.regions[-1]), args, inside, strict=True):
+        for value, arg in zip(_yielded(op.regions[-1]), args, strict=True):
+            own = places.get(self._root(arg))
             if places.get(self._root(value), own) is own:
                 self._carry([value], [arg])
         self._carry(inside, op.results)

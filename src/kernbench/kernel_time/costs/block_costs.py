@@ -114,13 +114,12 @@ class BlockCosts:
 def warp_grid(m: int, n: int, num_warps: int) -> tuple[int, int]:
     """Return over how many rows and columns of warps Triton lays a product's tile.
 
-    It doubles the side on which warps have more of the tile, counted in instructions of 16 rows
-    and pairs of instructions of 8 columns.
+    It doubles the side on which warps have more instructions left, of 16 rows and 8 columns; rows
+    where both have as many.
     """
     down = across = 1
     while down * across < num_warps:
-        tall = m // (_MMA_ROWS * down) >= n // (2 * _MMA_COLUMNS * across)
-        if tall and down < m // _MMA_ROWS:
+        if m * across * _MMA_COLUMNS >= n * down * _MMA_ROWS:
             down *= 2
         else:
             across *= 2

@@ -27,7 +27,8 @@ from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
 from kernbench.torch_bridge.placement.names import EXECUTING
 from kernbench.torch_bridge.placement.residence import residence_of
-from kernbench.torch_bridge.processes.call_counts import uncounted
+from kernbench.torch_bridge.processes import call_counts
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import Process, current
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from kernbench.clock import UserSite
     from kernbench.runtime_api import ProcessGroup, Run
 
-_HERE = str(Path(__file__).parent)
+_HERE = (str(Path(__file__).parent), call_counts.__file__)
 _CALLS = c10d.__file__
 
 
@@ -266,7 +267,7 @@ class WorkGroup(Work):
         return future
 
 
-@uncounted()
+@unseen
 def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork:
     """Add the calling rank's part to the collective; the host continues."""
     capture = current().capture
@@ -289,7 +290,7 @@ def post(members: ProcessGroup, call: Call, serves_host: bool) -> CollectiveWork
     return CollectiveWork(process, part, call.outputs)
 
 
-@uncounted()
+@unseen
 def post_pair(
     members: ProcessGroup, ends: tuple[int, int], tag: int, call: Call, serves_host: bool
 ) -> CollectiveWork:

@@ -190,7 +190,7 @@ def test_what_cannot_be_answered_says_why(tmp_path: Path) -> None:
     assert isinstance(predictor, GemmPredictor)
     no_rate, no_dtype, no_op, known = (predictor.predict(row) for row in read_rows([path]))
     assert no_rate.why_not.startswith("the GEMM engine has no rate for bfloat16")
-    assert no_dtype.why_not == "no Triton dtype for bf8b"
+    assert no_dtype.why_not == "no library kernel for bf8b on v100"
     assert no_op.why_not == "no kernel for op conv"
     assert known.time_us is not None
     assert known.time_us > 3

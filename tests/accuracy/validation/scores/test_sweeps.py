@@ -122,6 +122,6 @@ def test_goals_say_what_was_reached_and_are_of_rows_kept_apart(tmp_path: Path) -
 @pytest.mark.adr("0071-D3")
 def test_sweeps_and_goals_are_in_the_json_beside_the_documented_keys(tmp_path: Path) -> None:
     json = to_json(scored(tmp_path, TP, {split(1, 100): 90.0, split(2, 60): 50.0}))
-    assert set(json) == {"categories", "groups", "goals", "tp_sweeps", "apart"}
+    assert set(json) == {"categories", "groups", "goals", "tp_sweeps", "apart", "programs"}
     assert [each["met"] for each in json["goals"]] == [False, False, True, True, True]
     assert json["tp_sweeps"]["questions"][0]["name"] == "fastest split"
