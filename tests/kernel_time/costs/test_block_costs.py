@@ -64,9 +64,13 @@ def test_warps_are_laid_over_a_tile_as_triton_does(m: int, n: int, warps: int) -
     source = ASTSource(
         one_product,
         {"a": "*fp16", "b": "*fp16", "c": "*fp32"},
-        constexprs={"M": m, "N": n, "K": 32},
+        {"M": m, "N": n, "K": 32},
     )
-    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps})
+    made = triton.compile(
+        source,
+        target=GPUTarget("cuda", 80, 32),
+        options={"num_warps": warps, "enable_fp_fusion": True},
+    )
     found = re.search(r"nvidia_mma<[^>]*warpsPerCTA = \[(\d+), (\d+)\]", made.asm["ttgir"])
     assert found is not None
     assert warp_grid(m, n, warps) == (int(found[1]), int(found[2]))
