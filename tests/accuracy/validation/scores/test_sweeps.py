@@ -120,6 +120,26 @@ def test_goals_say_what_was_reached_and_are_of_rows_kept_apart(tmp_path: Path) -
 
 
 @pytest.mark.adr("0071-D3")
+@pytest.mark.adr("0128-D3")
+def test_goals_of_library_kernels_are_of_rows_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "attention.csv"
+    head = (
+        "source,device,op,framework,kernel,attn_dtype,kv_dtype,batch,q_len,kv_len,heads,kv_heads,"
+        "head_dim,window,causal,time_us\n"
+    )
+    lines = [
+        f"me,H20,attention_prefill,x,y,bfloat16,bfloat16,1,{n},{n},8,8,128,0,yes,100\n"
+        for n in range(64, 84)
+    ]
+    path.write_text(head + "".join(lines))
+    rows = read_rows([path])
+    found = [Scored(row, Answer(105.0 if is_apart(row) else 300.0)) for row in rows]
+    (goal,) = goals_of(found, None, presets())
+    assert goal.name == "attention prefill, rows never fitted to"
+    assert (goal.rows, goal.reached, goal.met) == (sum(map(is_apart, rows)), "5.0 %", True)
+    assert 0 < goal.rows < len(rows)
+
+
 def test_sweeps_and_goals_are_in_the_json_beside_the_documented_keys(tmp_path: Path) -> None:
     json = to_json(scored(tmp_path, TP, {split(1, 100): 90.0, split(2, 60): 50.0}))
     assert set(json) == {"categories", "groups", "goals", "tp_sweeps", "apart", "programs"}

@@ -90,6 +90,36 @@ def _others(answered: Sequence[Scored]) -> Iterable[Goal]:
         rows = [each for each in answered if belongs(each.row)]
         if rows:
             yield _goal(name, rows, limit)
+    for name, limit, belongs in _OF_LIBRARIES:
+        rows = [each for each in answered if belongs(each.row) and is_apart(each.row)]
+        if rows:
+            yield _goal(f"{name}, rows never fitted to", rows, limit)
+
+
+def _is_narrow_product(row: Row) -> bool:
+    is_nvidia = row.device.startswith(("H100", "H200", "B200", "GB200"))
+    return row.category is Category.GEMM and is_nvidia and row.dtype in _NARROW
+
+
+_NARROW = ("fp8", "fp8_block", "fp8_static", "nvfp4")
+_OF_LIBRARIES: tuple[tuple[str, float, Callable[[Row], bool]], ...] = (
+    ("attention prefill", 8.0, lambda row: row.op == "attention_prefill"),
+    ("attention decode", 10.0, lambda row: row.op == "attention_decode"),
+    ("MLA", 15.0, lambda row: row.category is Category.MLA),
+    ("linear attention", 15.0, lambda row: row.category is Category.LINEAR_ATTENTION),
+    ("fused MoE", 15.0, lambda row: row.category is Category.MOE),
+    ("fp8 and nvfp4 GEMM of Hopper and Blackwell", 8.0, _is_narrow_product),
+    (
+        "GEMM of MI355X",
+        12.0,
+        lambda row: row.category is Category.GEMM and row.device.startswith("MI355X"),
+    ),
+    (
+        "GEMM of B300, which nobody fitted",
+        15.0,
+        lambda row: row.category is Category.GEMM and row.device.startswith(("B300", "GB300")),
+    ),
+)
 
 
 def _is_memory_bound(row: Row) -> bool:
