@@ -47,8 +47,8 @@ class KernelFamily(Spec):
     """By the name that the kernel's structure asks for."""
 
 
-_CATEGORIES = {"products": "gemm", "quantize": "membound"}
-"""Families that are fitted to rows of a category with another name."""
+_CATEGORIES = {"products": "gemm", "gemm": "narrow gemm"}
+"""Families of constants whose rows have another name in the published errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class KernelLibrary:
         )
 
     def family_of(self, kernel: str) -> str:
-        """Return the category of measured rows that a kernel's constants are fitted to."""
+        """Return the family of measured rows whose error the times of a kernel have."""
         for name, family in self.families.items():
             if kernel in family.kernels:
                 return _CATEGORIES.get(name, name)

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
+from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.baselines import Baselines, baselines
 from kernbench.accuracy.validation.scores.families import families_of
 from kernbench.accuracy.validation.scores.goals import goals_of
@@ -71,16 +72,32 @@ def to_json(scored: Sequence[Scored], machines: Machines | None = None) -> dict[
     }
 
 
+_WIDE = frozenset({"bf16", "bfloat16", "fp16", "float16", "fp32", "tf32"})
+
+
+def _family(row: Row) -> str:
+    """Return the family of kernels that a row's error is of, as reports of runs name it."""
+    if "quant_dtype" in row.fields:
+        return "quantize"
+    if row.category is Category.GEMM and row.dtype not in _WIDE:
+        return "narrow gemm"
+    return row.category.value
+
+
 def errors_by_machine(
     scored: Sequence[Scored], machines: Machines
 ) -> dict[str, dict[str, tuple[int, float]]]:
-    """Return (answered rows, MAPE in percent) by machine and category, for reports of runs."""
+    """Return (answered rows, MAPE in percent) by machine and family, for reports of runs.
+
+    A family is a category; products of 8 bits and fewer, and quantisation, are families of their
+    own.
+    """
     found: dict[str, dict[str, list[Scored]]] = {}
     for each in scored:
         if each.answer.time_us is not None:
             machine = machines.machine_of(each.row.device).spec.name
             by_category = found.setdefault(machine, {})
-            by_category.setdefault(each.row.category.value, []).append(each)
+            by_category.setdefault(_family(each.row), []).append(each)
     return {
         machine: {
             category: (errors.rows, round(errors.mape, 1))
