@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, TypedDict
 
-import numpy as np
-
-from kernbench.op_log import OpLog, build_spans
 from kernbench.report.idle import idle_parts
 
 if TYPE_CHECKING:
     from kernbench.hardware import Machine
+    from kernbench.op_log import OpLog, Template
     from kernbench.report.summary import RankReport
 
 HOST = "host"
@@ -48,9 +46,15 @@ def published_errors() -> Mapping[str, Mapping[str, tuple[int, float]]]:
     }
 
 
-def accuracy_of(log: OpLog, machine: Machine, per_rank: list[RankReport]) -> list[FamilyReport]:
+def accuracy_of(
+    log: OpLog,
+    machine: Machine,
+    per_rank: list[RankReport],
+    times_ps: Iterable[tuple[Template, int]],
+) -> list[FamilyReport]:
     """Return the families that the ranks' time is of, the longest first.
 
+    ``times_ps`` has every template with the time of all its launches.
     Empty for a machine of which nothing was measured. Kernels share the time in which one runs by
     their own times; exposed communication is the collectives'; idle time of launches is the host's.
     """
@@ -58,10 +62,13 @@ def accuracy_of(log: OpLog, machine: Machine, per_rank: list[RankReport]) -> lis
     total_ns = sum(each["time_ns"] for each in per_rank)
     if known is None or not total_ns:
         return []
-    times_ps = _kernel_times_ps(log)
-    kernels_ps = sum(times_ps.values()) or 1
+    kernels: dict[str, int] = {}
+    for template, time_ps in times_ps:
+        if template.kind == "kernel":
+            kernels[template.family] = kernels.get(template.family, 0) + time_ps
+    kernels_ps = sum(kernels.values()) or 1
     compute_ns = sum(each["compute_ns"] for each in per_rank)
-    shares = {name: time / kernels_ps * compute_ns for name, time in times_ps.items()}
+    shares = {name: time / kernels_ps * compute_ns for name, time in kernels.items()}
     exposed_ns = sum(each["comm_exposed_ns"] for each in per_rank)
     shares[_COLLECTIVES] = shares.get(_COLLECTIVES, 0.0) + exposed_ns
     shares[HOST] = idle_parts(log).launches_ps / 1000
@@ -97,14 +104,3 @@ def accuracy_line(families: list[FamilyReport]) -> str:
 
 def _share(family: FamilyReport) -> str:
     return f"{family['share'] * 100:.0f} %"
-
-
-def _kernel_times_ps(log: OpLog) -> dict[str, int]:
-    spans = build_spans(log)
-    times_ps = np.zeros(len(spans.templates), dtype=np.int64)
-    np.add.at(times_ps, spans.template, spans.end_ps - spans.start_ps)
-    found: dict[str, int] = {}
-    for template, time_ps in zip(spans.templates, times_ps.tolist(), strict=True):
-        if template.kind == "kernel":
-            found[template.family] = found.get(template.family, 0) + time_ps
-    return found

@@ -110,16 +110,19 @@ def build_report(
     """
     spans = build_spans(log)
     peaks = peaks_of(machine)
+    times_ps = _times_ps(spans)
     report: Report = {
         "machine": machine.name,
         "ranks": ranks,
         "time_ns": to_ns(log.end_ps if time_ps is None else time_ps),
         "wall_s": round(wall_s, 6),
         "per_rank": _per_rank(log, spans, ranks),
-        "kernels": _kernels(spans, peaks),
+        "kernels": _kernels(spans, times_ps, peaks),
         "collectives": _collectives(log),
     }
-    families = accuracy_of(log, machine, report["per_rank"])
+    families = accuracy_of(
+        log, machine, report["per_rank"], zip(spans.templates, times_ps, strict=True)
+    )
     if families:
         report["accuracy"] = families
     return report
@@ -184,14 +187,17 @@ def _sum_by_rank(
     return [int(each) for each in result]
 
 
-def _kernels(spans: Spans, peaks: Peaks) -> list[KernelReport]:
-    num_launches = np.bincount(spans.template, minlength=len(spans.templates)).tolist()
+def _times_ps(spans: Spans) -> list[int]:
+    """Return the time of all launches of each template, together."""
     times_ps = np.zeros(len(spans.templates), dtype=np.int64)
     np.add.at(times_ps, spans.template, spans.end_ps - spans.start_ps)
+    return [int(each) for each in times_ps]
+
+
+def _kernels(spans: Spans, times_ps: list[int], peaks: Peaks) -> list[KernelReport]:
+    num_launches = np.bincount(spans.template, minlength=len(spans.templates)).tolist()
     by_name: dict[str, list[tuple[Template, int, int]]] = {}
-    for template, launches, time_ps in zip(
-        spans.templates, num_launches, times_ps.tolist(), strict=True
-    ):
+    for template, launches, time_ps in zip(spans.templates, num_launches, times_ps, strict=True):
         if template.kind == "kernel":
             by_name.setdefault(template.name, []).append((template, launches, time_ps))
     result = [_kernel(name, uses, peaks) for name, uses in by_name.items()]
