@@ -41,8 +41,9 @@ class Program:
     """Folders from which it imports, besides its own."""
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables."""
-    without: str = ""
-    """A regular expression: lines of the script that match are left out, as the source did."""
+    changes: tuple[tuple[str, str], ...] = ()
+    """Regular expressions, and what stands in their place in the script: what the source changed,
+    or a setting that the script leaves to its text."""
 
     def check(self) -> None:
         """Raise ``ProgramError`` where the script, or a package that it needs, is missing."""
@@ -53,11 +54,16 @@ class Program:
             raise ProgramError(f"needs {self.script.name}: make programs")
 
     def text(self) -> str:
-        """Return the script's text."""
+        """Return the script's text.
+
+        Raises:
+            ProgramError: The script has nothing that a change is for.
+        """
         found = self.script.read_text(encoding="utf-8")
-        if self.without:
-            kept = [each for each in found.splitlines(True) if not re.search(self.without, each)]
-            found = "".join(kept)
+        for pattern, text in self.changes:
+            found, count = re.subn(pattern, text, found, flags=re.MULTILINE)
+            if not count:
+                raise ProgramError(f"{self.script.name} has nothing like {pattern!r} to change")
         return found
 
 

@@ -34,7 +34,7 @@ SOURCES = (
         name="build-nanogpt",
         commits=("5265b20", "177e4cd", "fb8bd6e", "7ee630c", "7230096", "3a148e4"),
     ),
-    Source(owner="karpathy", name="nanoGPT", commits=("53d56b82",)),
+    Source(owner="karpathy", name="nanoGPT", commits=("5a725d90",)),
     Source(owner="pytorch-labs", name="gpt-fast", commits=("32971d3",)),
 )
 

@@ -2,8 +2,8 @@
 
 arguments: class of the model, batch, amp or float32.
 
-Source: pytorch/pytorch, benchmarks/dynamo/huggingface.py: the class's own config, sequences of 512
-(128 for decoders of speech and small chats), model.eval() left off, losses of the model.
+Source: pytorch/pytorch, benchmarks/dynamo/huggingface.py: the class's own config, a length of
+sequences by the model's name, train mode, losses of the model; benchmarks/dynamo/common.py: TF32.
 """
 
 import sys
@@ -13,8 +13,14 @@ from typing import Any
 
 import torch
 
-# What the benchmark changes of a class's config or inputs.
-LENGTHS = {"BlenderbotSmall": 512, "Pegasus": 128, "TrOCR": 256, "DistilBert": 128, "MT5": 128}
+# Lengths of sequences, by how a model's name starts, and of all others.
+LENGTHS = {
+    1024: ("GPT2", "Bart", "T5", "PLBart", "MBart"),
+    2048: ("OPT",),
+    512: ("Albert", "Deberta", "Layout", "Electra", "XLNet", "MegatronBert", "Bert", "Roberta"),
+    256: ("TrOCR",),
+}
+OTHERS = 128
 
 
 def config_of(model: Any) -> Any:
@@ -75,12 +81,11 @@ def main() -> None:
     kind = getattr(transformers, name, None)
     if kind is None:
         raise SystemExit(f"transformers {transformers.__version__} has no {name}")
+    torch.backends.cuda.matmul.allow_tf32 = True
     config = config_of(kind)
     with torch.device("cuda"):
         model = kind._from_config(config, attn_implementation="eager").to("cuda").train()
-    known = [each for each in LENGTHS if name.startswith(each)]
-    most = getattr(config, "max_position_embeddings", 512) or 512
-    length = min(LENGTHS[known[0]] if known else 512, most)
+    length = next((each for each, known in LENGTHS.items() if name.startswith(known)), OTHERS)
     given = inputs_of(model, config, batch, length)
 
     def step() -> None:

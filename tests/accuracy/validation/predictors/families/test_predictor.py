@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,30 @@ def test_a_row_of_a_commit_runs_that_commit(tmp_path: Path) -> None:
     said = "git checkout 5265b20 without its set_float32_matmul_precision line; B=16"
     asked = PREDICTOR.asked(row(tmp_path, source="build-nanogpt-lecture", program_config=said))
     assert asked.program.script == folder_of(PROGRAMS, "build-nanogpt", "5265b20") / "train_gpt2.py"
-    assert asked.program.without
+    assert asked.program.changes
     as_it_is = row(tmp_path, source="build-nanogpt-lecture", program_config="git checkout 5265b20")
-    assert not PREDICTOR.asked(as_it_is).program.without
+    assert not PREDICTOR.asked(as_it_is).program.changes
+
+
+def test_the_benchmark_of_nanogpt_has_the_batch_of_the_row(tmp_path: Path) -> None:
+    text = "batch_size = 8\nreal_data = True\ncompile_model = True\n"
+    asked = PREDICTOR.asked(row(tmp_path, source="nanogpt-readme", local_batch=12)).program
+    script = tmp_path / "bench.py"
+    script.write_text(text)
+    changed = dataclasses.replace(asked, script=script).text()
+    assert changed == "batch_size = 12\nreal_data = False\ncompile_model = False\n"
+    script.write_text("batch_size = 8\n")
+    with pytest.raises(ProgramError, match=r"bench.py has nothing like .*real_data"):
+        dataclasses.replace(asked, script=script).text()
+
+
+def test_batches_of_the_dashboard_are_of_the_a100_of_40_gb(tmp_path: Path) -> None:
+    fields = {"program": "benchmarks/dynamo/huggingface.py", "model": "AlbertForMaskedLM"}
+    asked = PREDICTOR.asked(
+        row(tmp_path, source="pt2-dash-2049", device="A100", local_batch=4, dtype="amp", **fields)
+    )
+    assert asked.device == "A100-SXM4-40GB"
+    assert asked.program.args == ("AlbertForMaskedLM", "4", "amp")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from kernbench.accuracy.validation.rows.reference import Row
 
 A100_80G = "A100-SXM4-80GB"
 """The device of sources that say A100, or none, and by what they ran mean the 80 GB module."""
+A100_40G = "A100-SXM4-40GB"
+"""The device of sources that say A100, and elsewhere that it is the one of 40 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernbench.accuracy.programs import Program, ProgramError, loop
-from kernbench.accuracy.validation.predictors.families.chosen import A100_80G, ChosenProgram
+from kernbench.accuracy.validation.predictors.families.chosen import (
+    A100_40G,
+    A100_80G,
+    ChosenProgram,
+)
 from kernbench.accuracy.validation.rows.reference import Row
 
 _NEEDS = ("transformers",)
@@ -31,6 +35,8 @@ def vision_forward(row: Row, programs: Path) -> ChosenProgram:
 def dynamo_benchmark(row: Row, programs: Path) -> ChosenProgram:
     """Forward and backward of a model, as PyTorch's benchmarks of its compiler time them.
 
+    Their batches are the largest that fit in an A100 of 40 GB, says benchmarks/dynamo.
+
     Raises:
         ProgramError: The model is one of another suite than Hugging Face's.
     """
@@ -44,4 +50,4 @@ def dynamo_benchmark(row: Row, programs: Path) -> ChosenProgram:
         precision,
         needs=_NEEDS,
     )
-    return ChosenProgram(program=made, device=A100_80G if row.device == "A100" else "")
+    return ChosenProgram(program=made, device=A100_40G if row.device == "A100" else "")
