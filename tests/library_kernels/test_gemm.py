@@ -48,6 +48,21 @@ def test_two_pes_load_the_weights_of_their_tile_once() -> None:
     assert paired.tiles[0].trip.loaded_bytes == alone.tiles[0].trip.loaded_bytes / 2
 
 
+@pytest.mark.adr("0138-D1")
+@given(SIZES, SIZES, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 8]))
+def test_clusters_are_whole_and_load_an_operand_once(m: int, n: int, rows: int, cols: int) -> None:
+    tile = LibraryTile(m=64, n=32, cluster_rows=rows, cluster_cols=cols)
+    (alone,), (kernel,) = (
+        only(problem(m, n, 256), each) for each in (LibraryTile(m=64, n=32), tile)
+    )
+    clusters = len({row // (64 * rows) for row in range(m)})
+    clusters *= len({col // (32 * cols) for col in range(n)})
+    assert kernel.num_tiles == clusters * rows * cols >= alone.num_tiles
+    # Of a cluster, each row of tiles brings its part of A once, and each column its part of B.
+    loaded = kernel.tiles[0].trip.loaded_bytes * rows * cols
+    assert loaded == pytest.approx(2.0 * 64 * (rows * 64 + cols * 32))
+
+
 @pytest.mark.adr("0132-D1")
 @given(SIZES, SIZES, st.integers(1, 3000), st.sampled_from([2, 4, 8]))
 def test_parts_of_k_do_all_its_work_and_are_added_up(m: int, n: int, k: int, parts: int) -> None:

@@ -56,6 +56,10 @@ class LibraryTile:
     """That work on a tile together, each on its rows, and load B once between them."""
     splits: int = 1
     """Parts of K, each a tile of its own."""
+    cluster_rows: int = 1
+    """Tiles above each other that load B once between them; idle ones fill the last cluster."""
+    cluster_cols: int = 1
+    """Tiles beside each other that load A once between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +102,18 @@ def _launches(
     problem: GemmProblem, kernel: GemmKernel, tile: LibraryTile, step: int
 ) -> tuple[LibraryKernel, ...]:
     rows, cols = tile.m // tile.pes, tile.n
-    count = math.ceil(problem.m / tile.m) * math.ceil(problem.n / tile.n)
+    count = _filled(problem.m, tile.m, tile.cluster_rows) * _filled(
+        problem.n, tile.n, tile.cluster_cols
+    )
+    loaded_rows = rows / tile.cluster_cols
+    loaded_cols = cols / (tile.pes * tile.cluster_rows)
     trip = Trip(
         flops=2.0 * rows * cols * step,
         dtype=problem.dtype,
         simple=kernel.simple_per_result * rows * cols * step / 128
         + kernel.simple_per_weight * cols * step,
-        loaded_bytes=(rows * problem.input_bytes + cols / tile.pes * problem.weight_bytes) * step,
+        loaded_bytes=(loaded_rows * problem.input_bytes + loaded_cols * problem.weight_bytes)
+        * step,
     )
     partial = tile.splits > 1
     stored = _PARTIAL_BYTES if partial else problem.result_bytes
@@ -130,6 +139,11 @@ def _launches(
         overlap=_OVERLAP,
     )
     return (product, _sum_of_parts(problem, kernel, tile)) if partial else (product,)
+
+
+def _filled(size: int, tile: int, cluster: int) -> int:
+    """Return how many tiles cover a size, in whole clusters."""
+    return math.ceil(math.ceil(size / tile) / cluster) * cluster
 
 
 def _sum_of_parts(problem: GemmProblem, kernel: GemmKernel, tile: LibraryTile) -> LibraryKernel:

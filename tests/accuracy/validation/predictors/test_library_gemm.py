@@ -82,6 +82,18 @@ def test_a_stack_without_a_graph_takes_its_hosts_time_at_least(tmp_path: Path) -
     assert (PREDICTOR.predict(big).time_us or 0) > 1000
 
 
+@pytest.mark.adr("0138-D1")
+def test_a_rule_that_chooses_badly_is_followed(tmp_path: Path) -> None:
+    line = "aic-gemm-2,H200-SXM-141GB,gemm,{},{},fp8,225,256,12288,1"
+    stack, blas = (
+        PREDICTOR.measured(row_of(tmp_path, STACK, line.format(*each)))
+        for each in (("vllm", "CutlassFP8ScaledMMLinearKernel"), ("trtllm", "torch_flow"))
+    )
+    # Four tiles of 128 x 128 go through all of K where BLAS cuts it.
+    assert [each.tiles[0].count for (each,) in stack.choices] == [4]
+    assert len(blas.choices) > 10
+
+
 @pytest.mark.parametrize("architecture", ["sm80", "sm89", "sm90", "sm100", "sm120", "gfx950"])
 def test_every_product_that_quantises_has_the_constants_of_its_first_kernel(
     architecture: str,

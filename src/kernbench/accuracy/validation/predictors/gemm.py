@@ -23,7 +23,8 @@ from kernbench.accuracy.validation.predictors.library_rows import (
     NotModeledError,
 )
 from kernbench.accuracy.validation.rows.devices import Machines
-from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness, host_us
+from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness
+from kernbench.accuracy.validation.rows.launching import launching
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.problem import Cached, Problem
 from kernbench.accuracy.validation.rows.reference import Row
@@ -146,12 +147,14 @@ class GemmPredictor(LibraryPredictor):
         if operands.quantized:
             cold = _cold(machine, harness, 2.0 * m * k)
             kernels = (quantize_rows(quantize_name(name), m, k, operands.quantized, cold),)
+        launched = launching(row.fields, machine.name)
         return MeasuredKernels(
             kernels=kernels,
-            choices=product_choices(problem, gemm_kernel(name, row.dtype, architecture)),
+            choices=product_choices(problem, gemm_kernel(name, row.dtype, architecture, (m, n))),
             machine=machine,
-            extra_us=harness.fixed_us,
-            least_us=max(harness.host_us, host_us(row.fields, machine.name)),
+            extra_us=harness.fixed_us + launched.device_of(m, k),
+            least_us=max(harness.host_us, launched.host_of(m, k)),
+            least_share=launched.share,
         )
 
 

@@ -7,7 +7,6 @@ launch while the device works: a row takes the longer of the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -216,24 +215,8 @@ def membound_harness(source: str, machine: str, op: str) -> Harness:
     return ops.get(op) or ops.get("") or _KERNEL
 
 
-# Rows of one stack's kernels that were measured without a graph: the time in which its Python
-# launches one product, by (framework, dtype, kernel) and machine. Medians of rows of small products
-# that fits may use.
-HOSTS: dict[tuple[str, str, str], dict[str, float]] = {
-    ("vllm", "fp8_block", "CutlassFp8BlockScaledMMKernel"): {
-        "b200": 169, "gb200": 302, "h100-sxm": 182, "h200": 184,
-    },
-    ("vllm", "fp8_block", "DeepGemmFp8BlockScaledMMKernel"): {
-        "b200": 199, "gb200": 395, "h100-sxm": 92, "h200": 90,
-    },
-    ("vllm", "fp8_block", "FlashInferFp8BlockScaledMMKernel"): {"h100-sxm": 60, "h200": 59},
-    ("vllm", "fp8_block", "TritonFp8BlockScaledMMKernel"): {"l40s": 340},
-    ("vllm", "fp8_block", "vllm_default"): {"b200": 89, "gb200": 243, "rtx-pro-6000": 125},
-}  # fmt: skip
-
-
-# The same of vLLM's MLA, by operation and kernel: launches take at least that. Medians of rows of
-# few keys and heads.
+# Rows of vLLM's MLA that were measured without a graph, by operation and kernel: launches take at
+# least that. Medians of rows of few keys and heads.
 MLA_HOSTS = {
     ("context_mla", "vllm_flash_attn_mla"): 160.0,
     ("context_mla", "vllm_flashmla"): 210.0,
@@ -248,12 +231,6 @@ KDA_CONVOLUTION_HOSTS = {
     "b200": 440.0, "gb200": 1440.0, "h100-sxm": 455.0, "h200": 820.0, "l40s": 780.0,
     "rtx-pro-6000": 440.0,
 }  # fmt: skip
-
-
-def host_us(fields: Mapping[str, str], machine: str) -> float:
-    """Return how long the stack's host takes to launch a row's product, 0 where a graph does."""
-    key = tuple(fields.get(each, "") for each in ("framework", "dtype", "kernel"))
-    return HOSTS.get((key[0], key[1], key[2]), {}).get(machine, 0.0)
 
 
 def gemm_harness(source: str, machine: str) -> Harness:

@@ -2,7 +2,8 @@
 
 A serving stack reaches one of a few libraries: a BLAS with tiles of all sizes that cuts K where
 tiles are few, CUTLASS and DeepGEMM with their own lists that never cut it, AITER with kernels tuned
-per shape. The lists are by architecture; the constants are by stack, dtype and kernel.
+per shape. The lists are by architecture; the constants are by stack, dtype and kernel. Where the
+source of a stack names one tile per shape, that tile is taken, and not the fastest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import StrEnum
 from functools import cache
 from itertools import product
 
+from kernbench.accuracy.validation.predictors.libraries.tile_rules import FP8_RULES, ruled_tile
 from kernbench.accuracy.validation.predictors.library_rows import NotModeledError
 from kernbench.hardware import KernelLibrary
 from kernbench.library_kernels import GemmKernel, LibraryTile
@@ -24,7 +26,6 @@ class Maker(StrEnum):
 
     BLAS = "blas"
     CUTLASS = "cutlass"
-    CUTLASS_SQUARE = "square tiles of cutlass"
     DEEPGEMM = "deepgemm"
     FP4 = "fp4"
     ROCM = "rocm"
@@ -108,12 +109,17 @@ def quantize_name(kernel: str) -> str:
     return f"quantize_for_{kernel}"
 
 
-def gemm_kernel(name: str, dtype: str, architecture: str) -> GemmKernel:
-    """Return the structure of a product's kernel."""
+def gemm_kernel(name: str, dtype: str, architecture: str, result: tuple[int, int]) -> GemmKernel:
+    """Return the structure of the kernel that gives a ``result`` of so many rows and columns."""
     operands = OPERANDS[dtype]
+    rules = FP8_RULES.get((architecture, _rule_of(name, architecture)), ())
+    if rules and dtype.startswith("fp8") and dtype != "fp8_block":
+        tiles: tuple[LibraryTile, ...] = (ruled_tile(rules, *result),)
+    else:
+        tiles = _tiles(_maker(name, dtype, architecture), architecture)
     return GemmKernel(
         name=name,
-        tiles=_tiles(_maker(name, dtype, architecture), architecture),
+        tiles=tiles,
         sum_name="sum_of_parts",
         simple_per_result=operands.simple_per_result,
         simple_per_weight=operands.simple_per_weight,
@@ -134,6 +140,16 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
+def _rule_of(name: str, architecture: str) -> str:
+    """Return whose rule names the tiles of a stack's CUTLASS kernels; none where it is unknown."""
+    if name.startswith("sglang"):
+        # SGLang took over the rule of vLLM on Hopper when it named its kernel.
+        return "vllm" if architecture == "sm90" and "sgl_kernel" in name else "sglang"
+    if name.startswith("vllm"):
+        return "sglang" if architecture == "sm120" and "cutlassfp8" not in name else "vllm"
+    return ""
+
+
 def _maker(name: str, dtype: str, architecture: str) -> Maker:
     if architecture.startswith("gfx"):
         return Maker.ROCM
@@ -142,9 +158,7 @@ def _maker(name: str, dtype: str, architecture: str) -> Maker:
     if dtype == "fp8_block":
         return Maker.DEEPGEMM
     if dtype.startswith("fp8") and not name.startswith(("trtllm", "blas")):
-        # Of the stacks, only vLLM's own list has tiles for few rows on this architecture.
-        small = architecture != "sm120" or "cutlassfp8" in name
-        return Maker.CUTLASS if small else Maker.CUTLASS_SQUARE
+        return Maker.CUTLASS
     return Maker.BLAS
 
 
@@ -161,7 +175,7 @@ def _tiles(maker: Maker, architecture: str) -> tuple[LibraryTile, ...]:
         return _hopper(maker)
     if maker is Maker.BLAS:
         return _grid((16, 32, 64, 128, 256), (64, 128, 256), _SPLITS)
-    if maker in (Maker.FP4, Maker.CUTLASS_SQUARE):
+    if maker is Maker.FP4:
         return _grid((128,), (128,))
     return _grid((16, 32, 64, 128), (128, 256))
 
