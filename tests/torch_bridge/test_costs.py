@@ -173,6 +173,28 @@ def test_streams_take_the_time_of_their_bytes() -> None:
 
 
 @pytest.mark.adr("0064-D2")
+def test_an_expanded_operand_is_read_once() -> None:
+    """Closed form: scales of 16 x 512 planes beside an image of 32 x 32, read and written."""
+    image, scale = empty(16, 512, 32, 32), empty(16, 512, 1, 1)
+    expected = 2 * image.nbytes + scale.nbytes
+    for given in (scale, scale.expand_as(image)):
+        assert template(aten.mul.Tensor, image, given).hbm_bytes == expected
+
+
+def test_a_thread_for_each_position_takes_one_plane_after_another() -> None:
+    """Closed form: 64 x 64 threads wait for HBM once for each of 4096 planes."""
+    small = empty(16, 256, 32, 32, dtype=torch.float32)
+    found = template(aten.upsample_bilinear2d.default, small, [64, 64], False)
+    assert found.duration_ps == SIP.front_end_ps + (1 + 16 * 256) * SIP.hbm_latency_ps
+    assert found.limits_ps[Limit.LATENCY] == 16 * 256 * SIP.hbm_latency_ps
+    # With the channels of a position side by side, each element has a thread.
+    last = small.to(memory_format=torch.channels_last)
+    fast = template(aten.upsample_bilinear2d.default, last, [64, 64], False)
+    assert fast.hbm_bytes == found.hbm_bytes
+    assert fast.duration_ps < found.duration_ps / 2
+
+
+@pytest.mark.adr("0064-D2")
 def test_a_selection_reads_what_it_gives_and_not_the_whole_table() -> None:
     table, tokens = empty(100_000, 64), empty(16, dtype=torch.int64)
     found = template(aten.embedding.default, table, tokens)

@@ -68,6 +68,24 @@ def test_batches_and_transposed_products_are_one_launch() -> None:
     assert found.flops >= 2 * 192 * 1024 * 1024 * 64
 
 
+def test_a_matrix_that_a_whole_batch_shares_is_read_once() -> None:
+    """``torch.matmul`` of rows that do not merge expands the weight over the batch."""
+    rows, weight = (
+        empty(4096, 7, 384, dtype=torch.float16),
+        empty(384, 1152, dtype=torch.float16),
+    )
+    shared = template(A100, aten.bmm.default, rows, weight.expand(4096, -1, -1))
+    own = template(A100, aten.bmm.default, rows, empty(4096, 384, 1152, dtype=torch.float16))
+    made = 4096 * 7 * 1152 * 2
+    assert shared.hbm_bytes == pytest.approx(rows.nbytes + weight.nbytes + made)
+    assert own.hbm_bytes - shared.hbm_bytes == pytest.approx(4095 * weight.nbytes)
+    flipped = template(
+        A100, aten.bmm.default, weight.t().expand(4096, -1, -1), rows.transpose(1, 2)
+    )
+    assert flipped.hbm_bytes == shared.hbm_bytes
+    assert shared.duration_ps < own.duration_ps / 2
+
+
 CONV = aten.convolution.default
 
 

@@ -48,13 +48,20 @@ class Product:
     a_cold: float = 1.0
     """The share of A that no cache holds before."""
     b_cold: float = 1.0
+    a_shared: bool = False
+    """Whether all products of the batch have the same A (a stride of 0)."""
+    b_shared: bool = False
 
     @property
     def distinct(self) -> tuple[float, float, float]:
         """Bytes of A, B and C."""
-        a = self.batch * self.m * self.k * self.itemsize if self.a_bytes is None else self.a_bytes
-        b = self.batch * self.k * self.n * self.itemsize
-        return a, b, self.batch * self.m * self.n * self.out_bytes
+        a = self._matrices(self.a_shared) * self.m * self.k * self.itemsize
+        b = self._matrices(self.b_shared) * self.k * self.n * self.itemsize
+        c = self.batch * self.m * self.n * self.out_bytes
+        return a if self.a_bytes is None else self.a_bytes, b, c
+
+    def _matrices(self, shared: bool) -> int:
+        return 1 if shared else self.batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,33 @@ if TYPE_CHECKING:
 
 
 def timing_by_bytes(
-    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, math_ps: int = 0
+    name: str,
+    sip: SipSpec,
+    read_bytes: int,
+    written_bytes: int,
+    math_ps: int = 0,
+    chain_ps: int = 0,
 ) -> OperationTiming:
     """Return the schedules of a kernel that streams its operands through HBM once.
 
-    Its vector engines are busy for ``math_ps`` meanwhile.
+    Its vector engines are busy for ``math_ps`` meanwhile; loads that wait for each other take
+    ``chain_ps``.
     """
-    return OperationTiming(partial(_template, name, sip, read_bytes, written_bytes, math_ps))
+    moved = (read_bytes, written_bytes)
+    return OperationTiming(partial(_template, name, sip, moved, math_ps, chain_ps))
+
+
+_THREADS = 1024
+"""Of a program whose threads each compute one position."""
+
+
+def chain_ps(sip: SipSpec, planes: int, positions: int) -> int:
+    """Return how long threads take that compute a position of one plane after another.
+
+    Each plane's elements come from HBM; the next one's are asked for when they are there.
+    """
+    rounds = -(-positions // (_THREADS * sip.num_pes))
+    return rounds * planes * sip.hbm_latency_ps
 
 
 def vector_ps(sip: SipSpec, work: Mapping[MathClass, int], num_elements: int) -> int:
@@ -41,13 +61,13 @@ def vector_ps(sip: SipSpec, work: Mapping[MathClass, int], num_elements: int) ->
 
 
 def _template(
-    name: str, sip: SipSpec, read_bytes: int, written_bytes: int, math_ps: int, queued: bool
+    name: str, sip: SipSpec, moved: tuple[int, int], math_ps: int, chain_ps: int, queued: bool
 ) -> Template:
-    hbm_bytes = read_bytes + written_bytes
+    hbm_bytes = sum(moved)
     hbm_ps = sip.hbm_stream_ps(hbm_bytes)
     start_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
-    end_ps = start_ps + sip.hbm_latency_ps + max(hbm_ps, math_ps)
-    rows = partial(_rows, (start_ps, end_ps), (hbm_ps, math_ps), read_bytes, written_bytes)
+    end_ps = start_ps + sip.hbm_latency_ps + max(hbm_ps, math_ps, chain_ps)
+    rows = partial(_rows, (start_ps, end_ps), (hbm_ps, math_ps), *moved)
     return Template(
         name=name,
         kind="kernel",
@@ -63,7 +83,7 @@ def _template(
             Limit.HBM: hbm_ps,
             Limit.MATH: math_ps,
             Limit.LAUNCH: start_ps,
-            Limit.LATENCY: sip.hbm_latency_ps,
+            Limit.LATENCY: max(sip.hbm_latency_ps, chain_ps),
         },
         make_rows=rows,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, strided
@@ -11,10 +12,16 @@ from torch import Tensor, strided
 from kernbench.dtypes import float32
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention import AttentionCosts
-from kernbench.torch_bridge.costs.by_bytes import timing_by_bytes, vector_ps
+from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
 from kernbench.torch_bridge.costs.gemm import GemmCosts
-from kernbench.torch_bridge.costs.products import CONVOLUTIONS, PRODUCTS, RECURRENT, operand_of
+from kernbench.torch_bridge.costs.products import (
+    CONVOLUTIONS,
+    PRODUCTS,
+    RECURRENT,
+    operand_of,
+    shared_operands,
+)
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
 from kernbench.torch_bridge.costs.sequences import in_turn
 
@@ -71,7 +78,8 @@ class OperationCosts:
                     )
                     if convolved is not None:
                         return convolved
-                made = self._gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision)
+                shared = shared_operands(func, args)
+                made = self._gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision, shared)
                 if func not in CONVOLUTIONS or (dtype == float32 and precision == "ieee"):
                     return made
                 return self._rearranged(made, args, result, sip_id)
@@ -135,15 +143,24 @@ class OperationCosts:
             read = _selected_bytes(given, written if not over else 0)
             written = min(written, read)
         elements = most_elements((*given, result)) if rule.work else 0
-        key = (operation.name, sip_id, read, written, elements)
+        planes = _planes(result) if rule.by_position else 0
+        key = (operation.name, sip_id, read, written, elements, planes)
         found = self._by_bytes.get(key)
         if found is None:
             sip = self._machine.sip_at(sip_id)
             math_ps = vector_ps(sip, rule.work, elements)
             passes = rule.passes
-            found = timing_by_bytes(operation.name, sip, passes * read, written, passes * math_ps)
+            waits_ps = chain_ps(sip, planes, elements // planes) if planes else 0
+            found = timing_by_bytes(
+                operation.name, sip, passes * read, written, passes * math_ps, waits_ps
+            )
             self._by_bytes[key] = found
         return found
+
+
+def _planes(image: Tensor) -> int:
+    """Return how many planes an image has; 0 where the channels of a position are contiguous."""
+    return prod(image.shape[:2]) if is_planar(image) else 0
 
 
 def _first_dtype(result: Any) -> Any:
@@ -153,14 +170,29 @@ def _first_dtype(result: Any) -> Any:
 
 
 def num_bytes(values: Iterable[Any]) -> int:
-    """Return the bytes of all tensors among values, also of those in lists."""
+    """Return the bytes of all tensors among values, also of those in lists.
+
+    An element that a dim of stride 0 shows more than once counts once.
+    """
     total = 0
     for value in values:
         if isinstance(value, Tensor):
-            total += value.nbytes if value.layout is strided else _sparse_bytes(value)
+            if value.layout is not strided:
+                total += _sparse_bytes(value)
+            elif 0 in value.stride():
+                total += _expanded_bytes(value)
+            else:
+                total += value.nbytes
         elif isinstance(value, (list, tuple)):
             total += num_bytes(value)
     return total
+
+
+def _expanded_bytes(value: Tensor) -> int:
+    count = value.element_size()
+    for size, stride in zip(value.shape, value.stride(), strict=True):
+        count *= size if stride or not size else 1
+    return count
 
 
 def _sparse_bytes(value: Tensor) -> int:

@@ -13,6 +13,8 @@ Sizes = tuple[int, ...]
 """Batch, M, N, K; then the row strides of A and B in elements if they are not K and N."""
 Products = tuple[Sizes, ...]
 """Empty if there is nothing to multiply."""
+Shared = tuple[bool, bool]
+NOT_SHARED: Shared = (False, False)
 
 
 def _one(batch: int, m: int, n: int, k: int) -> Products:
@@ -154,6 +156,22 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
 
 CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 RECURRENT = frozenset({aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default})
+
+
+_BATCHED = {aten.bmm.default: 0, aten.baddbmm.default: 1}
+"""Where their A is among the arguments."""
+
+
+def shared_operands(func: Any, args: Any) -> Shared:
+    """Return of A and B of a batched product whether it is one matrix for the whole batch.
+
+    ``torch.matmul`` of a weight and rows that do not merge expands the weight.
+    """
+    first = _BATCHED.get(func)
+    if first is None:
+        return NOT_SHARED
+    a, b = args[first : first + 2]
+    return a.stride(0) == 0 < a.shape[0] - 1, b.stride(0) == 0 < b.shape[0] - 1
 
 
 def operand_of(func: Any, args: Any, result: Any) -> Any:

@@ -33,6 +33,8 @@ class CostRule:
     """The number of passes over its operands."""
     is_known: bool = True
     """Whether the work is modeled; if not, the report says so."""
+    by_position: bool = False
+    """Whether a thread computes one position of all planes, one plane after another."""
 
 
 _SIMPLE, _REDUCE = MathClass.SIMPLE, MathClass.REDUCE
@@ -131,6 +133,10 @@ _SELECTS = _names(
 # A radix sort takes a pass for each 8 bits of the keys, and so does a radix select.
 _SORTS = _names("sort topk kthvalue median nanmedian mode")
 _SORT_PASSES = 4
+# Their threads are those of one plane, so that many planes of a small image keep few PEs busy.
+_BY_POSITION = _names(
+    "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
+)
 _UNKNOWN = CostRule(is_known=False)
 
 
@@ -147,5 +153,5 @@ def rule_of(func: Any) -> CostRule:
         return CostRule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_SORT_PASSES)
     work = _BY_NAME.get(name)
     if work is not None:
-        return CostRule(work=work)
+        return CostRule(work=work, by_position=name in _BY_POSITION)
     return CostRule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from kernbench.errors import NoDataError
 from kernbench.torch_bridge.dispatch.known_values import follow, read, results_of, values_of
@@ -105,6 +106,8 @@ _SIZED_BY_FRACTIONS = frozenset({"aten.arange", "aten.range"})
 
 def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) -> Any:
     try:
+        if func is _CONVOLUTION:
+            return _in_format(func(*args, **kwargs), args[0], args[1])
         return func(*args, **kwargs)
     except RuntimeError as error:
         if not isinstance(error, NotImplementedError) and "meta tensor" not in str(error):
@@ -114,6 +117,22 @@ def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) 
             f"--no-data has none on devices; run it with data, or keep this part on the host "
             f"({error})"
         ) from None
+
+
+_CONVOLUTION = torch.ops.aten.convolution.default
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _in_format(made: Tensor, image: Tensor, weight: Tensor) -> Tensor:
+    """Return a convolution's result in the memory format that a device gives it.
+
+    It is channels-last where the image or the weight is. The shape function, which knows no device,
+    leaves that out.
+    """
+    last = _CHANNELS_LAST.get(made.dim())
+    if last is None or last not in (suggest_memory_format(image), suggest_memory_format(weight)):
+        return made
+    return made.contiguous(memory_format=last)
 
 
 def stand_in(func: Any, args: Any) -> Any:

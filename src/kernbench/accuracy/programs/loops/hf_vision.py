@@ -13,10 +13,15 @@ from typing import Any
 import torch
 
 
+def _built(kind: Any, config: Any) -> Any:
+    """Return the model with attention in plain operations, as transformers had it in 2023."""
+    return kind._from_config(config, attn_implementation="eager")
+
+
 def vit() -> tuple[Any, tuple[int, int]]:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return ViTForImageClassification(ViTConfig(num_labels=1000)), (224, 224)
+    return _built(ViTForImageClassification, ViTConfig(num_labels=1000)), (224, 224)
 
 
 def beit() -> tuple[Any, tuple[int, int]]:
@@ -28,19 +33,19 @@ def beit() -> tuple[Any, tuple[int, int]]:
         use_mask_token=False,
         num_labels=21841,
     )
-    return BeitForImageClassification(config), (224, 224)
+    return _built(BeitForImageClassification, config), (224, 224)
 
 
 def segformer() -> tuple[Any, tuple[int, int]]:
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
-    return SegformerForSemanticSegmentation(SegformerConfig(num_labels=150)), (512, 512)
+    return _built(SegformerForSemanticSegmentation, SegformerConfig(num_labels=150)), (512, 512)
 
 
 def owlvit() -> tuple[Any, tuple[int, int]]:
     from transformers import OwlViTConfig, OwlViTForObjectDetection
 
-    return OwlViTForObjectDetection(OwlViTConfig()), (768, 768)
+    return _built(OwlViTForObjectDetection, OwlViTConfig()), (768, 768)
 
 
 def convnext() -> tuple[Any, tuple[int, int]]:
@@ -49,26 +54,26 @@ def convnext() -> tuple[Any, tuple[int, int]]:
     config = ConvNextConfig(
         depths=[3, 3, 27, 3], hidden_sizes=[192, 384, 768, 1536], num_labels=1000
     )
-    return ConvNextForImageClassification(config), (224, 224)
+    return _built(ConvNextForImageClassification, config), (224, 224)
 
 
 def resnet() -> tuple[Any, tuple[int, int]]:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return ResNetForImageClassification(ResNetConfig(num_labels=1000)), (224, 224)
+    return _built(ResNetForImageClassification, ResNetConfig(num_labels=1000)), (224, 224)
 
 
 def swin() -> tuple[Any, tuple[int, int]]:
     from transformers import SwinConfig, SwinForImageClassification
 
-    return SwinForImageClassification(SwinConfig(num_labels=1000)), (224, 224)
+    return _built(SwinForImageClassification, SwinConfig(num_labels=1000)), (224, 224)
 
 
 def mobilenet() -> tuple[Any, tuple[int, int]]:
     from transformers import MobileNetV2Config, MobileNetV2ForSemanticSegmentation
 
-    config = MobileNetV2Config(image_size=513, num_labels=21, output_stride=16)
-    return MobileNetV2ForSemanticSegmentation(config), (513, 513)
+    config = MobileNetV2Config(image_size=513, num_labels=21, output_stride=8)
+    return _built(MobileNetV2ForSemanticSegmentation, config), (513, 513)
 
 
 def mask2former() -> tuple[Any, tuple[int, int]]:
@@ -79,7 +84,7 @@ def mask2former() -> tuple[Any, tuple[int, int]]:
         embed_dim=96, depths=[2, 2, 6, 2], num_heads=[3, 6, 12, 24], out_features=stages
     )
     config = Mask2FormerConfig(backbone_config=backbone, num_queries=100, num_labels=133)
-    return Mask2FormerForUniversalSegmentation(config), (384, 384)
+    return _built(Mask2FormerForUniversalSegmentation, config), (384, 384)
 
 
 def maskformer() -> tuple[Any, tuple[int, int]]:
@@ -101,7 +106,7 @@ def maskformer() -> tuple[Any, tuple[int, int]]:
     config = MaskFormerConfig(
         backbone_config=backbone, decoder_config=_detr(DetrConfig, 50), num_labels=133
     )
-    return MaskFormerForInstanceSegmentation(config), (384, 384)
+    return _built(MaskFormerForInstanceSegmentation, config), (384, 384)
 
 
 def _detr(config: Any, depth: int, **more: Any) -> Any:
@@ -115,14 +120,14 @@ def _detr(config: Any, depth: int, **more: Any) -> Any:
 def detr(depth: int = 50) -> tuple[Any, tuple[int, int]]:
     from transformers import DetrConfig, DetrForObjectDetection
 
-    return DetrForObjectDetection(_detr(DetrConfig, depth)), (800, 1066)
+    return _built(DetrForObjectDetection, _detr(DetrConfig, depth)), (800, 1066)
 
 
 def conditional_detr() -> tuple[Any, tuple[int, int]]:
     from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection
 
     config = _detr(ConditionalDetrConfig, 50, num_queries=300)
-    return ConditionalDetrForObjectDetection(config), (800, 1066)
+    return _built(ConditionalDetrForObjectDetection, config), (800, 1066)
 
 
 MODELS = {
