@@ -1,5 +1,7 @@
 """Matrix products of vendors' libraries: bounds of their time, split-K, products with one row."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,7 +49,7 @@ def test_float32_with_few_rows_takes_small_tiles() -> None:
 
 
 def test_tf32_is_several_times_faster_than_float32() -> None:
-    sizes = {"m": 4096, "n": 4096, "k": 4096, "itemsize": 4, "out_bytes": 4}
+    sizes: dict[str, Any] = {"m": 4096, "n": 4096, "k": 4096, "itemsize": 4, "out_bytes": 4}
     ratio = time_us(Product(dtype="float32", **sizes)) / time_us(Product(dtype="tf32", **sizes))
     assert ratio == pytest.approx(8, rel=0.2)
 
