@@ -10,11 +10,12 @@ from kernbench.accuracy.validation import presets, read_rows
 from kernbench.accuracy.validation.predictors.collectives import CollectivePredictor
 from kernbench.accuracy.validation.predictors.gemm import GemmPredictor, GemmTuner
 from kernbench.accuracy.validation.predictors.stacks import stack_of
-from kernbench.accuracy.validation.rows.harness import PEERS, Harness, gemm_harness, peer_changes
+from kernbench.accuracy.validation.rows.harness import Harness, gemm_harness
+from kernbench.accuracy.validation.rows.peers import PEERS, PeerKernel
 from kernbench.accuracy.validation.rows.problem import Problem
 from kernbench.accuracy.validation.rows.repeated import repeated_kernels
 from kernbench.dtypes import float16
-from kernbench.hardware import load_machine
+from kernbench.hardware import changed_machine, load_machine
 
 COLLECTIVES = "device,op,dtype,n_ranks,n_nodes,bytes,time_us,impl,source\n"
 
@@ -86,15 +87,36 @@ def test_stacks_differ_in_their_own_all_reduces_and_not_in_the_librarys(tmp_path
 
 
 @pytest.mark.adr("0072-D2")
-@pytest.mark.parametrize(("impl", "name"), PEERS)
-def test_what_a_stack_changes_are_keys_of_its_machine(impl: str, name: str) -> None:
-    peer = load_machine(name, 2).spec.collectives
-    assert peer is not None
-    assert peer.peer is not None
-    for key in peer_changes(f"{impl} kernel", name):
-        assert key.startswith("collectives.peer.")
-        assert hasattr(peer.peer, key.rpartition(".")[2])
-    assert peer_changes("vllm kernel", name) == {}
+@pytest.mark.parametrize(("stack", "name", "ranks"), PEERS)
+def test_what_a_stack_changes_are_keys_of_its_machine(stack: str, name: str, ranks: int) -> None:
+    machine = load_machine(name, 2)
+    changes = PeerKernel(f"{stack} kernel", name, ranks).changes()
+    assert changes
+    changed = changed_machine(machine, changes).spec.collectives
+    assert changed is not None
+    assert machine.spec.collectives is not None
+    assert changed.peer != machine.spec.collectives.peer
+    assert PeerKernel("nobodys kernel", name, ranks).changes() == {}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "algorithms"),
+    [
+        # vLLM's rule: in one shot always with 2 ranks, below 512 KiB with 4, 256 KiB with 8.
+        (PeerKernel("vllm graph", "h200", 2), 4 << 20, ("one_shot",)),
+        (PeerKernel("vllm graph", "h200", 4), (512 << 10) - 2, ("one_shot",)),
+        (PeerKernel("sglang graph", "h200", 4), 512 << 10, ("two_shot",)),
+        (PeerKernel("vllm graph", "h200", 8), 256 << 10, ("two_shot",)),
+        (PeerKernel("trtllm", "h200", 8), 256 << 10, ("one_shot", "two_shot")),
+        (PeerKernel("vllm graph", "h200", 4), 8 << 20, ("auto",)),
+        (PeerKernel("vllm graph", "b200", 4), 8 << 20, ("two_shot",)),
+        (PeerKernel("vllm graph", "rtx-pro-6000", 2), 1 << 30, ("one_shot",)),
+    ],
+)
+def test_a_stack_takes_one_shot_two_or_the_library_by_size(
+    kernel: PeerKernel, size: int, algorithms: tuple[str, ...]
+) -> None:
+    assert kernel.algorithms(size) == algorithms
 
 
 @pytest.mark.adr("0072-D3")

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from kernbench.accuracy.validation.predictors.stacks import stack_of
 from kernbench.accuracy.validation.rows.devices import Machines
-from kernbench.accuracy.validation.rows.harness import peer_changes, peer_host_us
+from kernbench.accuracy.validation.rows.peers import PeerKernel
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError
@@ -30,9 +30,6 @@ ITEM_BYTES = {
 _ONE_NODE = ("1 (4-GPU tray) or 1",)
 """What sources write where all ranks are on one switch, whichever way the host is cut."""
 
-_PEER_LIMIT_BYTES = 8 * 2**20
-"""Serving stacks pass larger messages to the vendor's library."""
-_PEER = ("one_shot", "two_shot")
 _PS_PER_US = 1e6
 
 
@@ -60,20 +57,20 @@ class CollectivePredictor:
         if network.machine.spec.collectives is None:
             return Answer(None, f"machine {network.machine.name} has no collective library")
         asked = Asked(op, num_ranks, -(-row.integer("bytes") // item_bytes), item_bytes)
-        algorithms = ["auto"]
-        if row.op == "all_reduce_custom" and row.integer("bytes") < _PEER_LIMIT_BYTES:
-            algorithms = list(_PEER)
-        elif "NVLS disabled" in row.fields.get("impl", ""):
-            algorithms = ["ring"]
+        peer = PeerKernel(row.fields.get("impl", ""), network.machine.name, num_ranks)
+        algorithms: tuple[str, ...] = ("auto",)
+        if row.op == "all_reduce_custom":
+            algorithms = peer.algorithms(row.integer("bytes"))
+        elif "NVLS disabled" in peer.impl:
+            algorithms = ("ring",)
         answers = [_time(network, asked, algorithm) for algorithm in algorithms]
         time_ps, how = min(answers)
-        host_us = peer_host_us(row.fields.get("impl", ""), network.machine.name)
-        return Answer(max(time_ps / _PS_PER_US, host_us), how=how)
+        return Answer(max(time_ps / _PS_PER_US, peer.host_us()), how=how)
 
     def _make_network(self, device: str, num_ranks: int, source: str, impl: str) -> Network:
         machine = self._machines.machine_of(device, num_ranks)
         machine = stack_of(source).adapted(machine, num_ranks)
-        changes = peer_changes(impl, machine.name)
+        changes = PeerKernel(impl, machine.name, num_ranks).changes()
         return Network(changed_machine(machine, changes) if changes else machine)
 
 

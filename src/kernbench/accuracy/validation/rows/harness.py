@@ -166,49 +166,6 @@ MEMBOUND: dict[tuple[str, str], dict[str, Harness]] = {
 }
 
 
-# Peer-to-peer all-reduces of serving stacks, by what the source calls them and the machine: keys of
-# the machine under collectives.peer. The machines' own numbers are those of vLLM's. Fitted, four
-# numbers per machine (three where two ranks only were measured, which take one round).
-PEERS: dict[tuple[str, str], dict[str, float]] = {
-    ("trtllm", "a100-sxm-80g"): {
-        "launch_us": 3.69, "launch_per_rank_us": 0.17, "round_us": 9.4, "bandwidth_share": 0.427,
-    },
-    ("trtllm", "h100-sxm"): {
-        "launch_us": 2.3, "launch_per_rank_us": 0.17, "bandwidth_share": 0.669,
-    },
-    ("trtllm", "h200"): {
-        "launch_us": 2.3, "launch_per_rank_us": 0.17, "bandwidth_share": 0.698,
-    },
-    ("trtllm", "b200"): {"launch_us": 3.86},
-    ("sglang", "gb200"): {"launch_us": 5.8},
-}  # fmt: skip
-
-
-# Peer-to-peer all-reduces that were measured without a graph: the least time of a launch, medians
-# of messages up to 64 KiB.
-PEER_HOSTS: dict[tuple[str, str], float] = {
-    ("vllm", "b200"): 20.5,
-    ("sglang", "b200"): 21.5,
-    ("vllm", "gb200"): 44,
-    ("sglang", "gb200"): 51,
-    ("vllm", "rtx-pro-6000"): 21.2,
-    ("sglang", "rtx-pro-6000"): 20.7,
-}
-
-
-def peer_host_us(impl: str, machine: str) -> float:
-    """Return how long a stack's host takes to launch its all-reduce, 0 where a graph does."""
-    if not impl.endswith("_eager"):
-        return 0.0
-    return PEER_HOSTS.get((impl.partition(" ")[0], machine), 0.0)
-
-
-def peer_changes(impl: str, machine: str) -> dict[str, float]:
-    """Return the machine keys that a stack's own all-reduce changes, with their values."""
-    found = PEERS.get((impl.partition(" ")[0], machine), {})
-    return {f"collectives.peer.{name}": value for name, value in found.items()}
-
-
 def membound_harness(source: str, machine: str, op: str) -> Harness:
     """Return how a source measured an operation; kernel time for an unknown source."""
     ops = MEMBOUND.get((source, machine), {})
