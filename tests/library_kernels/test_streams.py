@@ -1,11 +1,15 @@
 """Kernels that move data: their bytes, and what a cache keeps of them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kernbench.hardware import KernelConstants, load_machine
-from kernbench.library_kernels import kept_share, stream, time_kernel
+from kernbench.hardware import KernelConstants, load_library, load_machine
+from kernbench.library_kernels import kept_share, scattered, stream, time_kernel
 
 SIP = load_machine("h100-sxm").sip
+A100 = load_machine("a100-sxm-80g").sip
+CONSTANTS = load_library("sm80").constants("aten_scattered")
 RETAINED = 25 * 2**20
 """Half of the 50 MiB of an H100's cache."""
 
@@ -28,3 +32,25 @@ def test_an_empty_stream_is_one_tile_without_bytes() -> None:
     kernel = stream("test", 0.0, 0.0)
     assert kernel.num_tiles == 1
     assert kernel.port_bytes == 0
+
+
+def scattered_us(elements: int, read: float, written: float) -> float:
+    return time_kernel(
+        scattered("aten_scattered", elements, read, written), A100, CONSTANTS
+    ).total_us
+
+
+@given(st.integers(1, 10**9), st.integers(1, 8), st.integers(1, 8))
+def test_no_launch_beats_bytes_or_the_wait_of_threads(elements: int, read: int, made: int) -> None:
+    found = scattered_us(elements, read * elements, made * elements)
+    assert found >= (read + made) * elements / 2039e3
+    # Each of 2048 threads of a PE has one element under way.
+    assert found >= elements / (108 * 2048) * float(CONSTANTS.trip_ns) / 1e3 * (1 - 1e-9)
+
+
+def test_narrow_elements_wait_and_wide_ones_stream() -> None:
+    elements = 1 << 28
+    halves, floats = (scattered_us(elements, size * elements, size * elements) for size in (2, 4))
+    # Half of the bytes, but as many loads.
+    assert floats < 1.7 * halves
+    assert floats == pytest.approx(8 * elements / (0.88 * 2039e3), rel=0.15)

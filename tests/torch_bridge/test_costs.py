@@ -283,3 +283,20 @@ def test_a_query_of_a_step_reads_its_keys_from_memory() -> None:
     assert found is not None
     kv_us = 2 * 8 * 8192 * 64 * 2 / 2039e3
     assert found.template(True).limits_ps[Limit.HBM] / 1e6 >= kv_us
+
+
+def test_losses_touch_one_element_of_a_row() -> None:
+    scores, target = empty(1024, 50000, dtype=torch.float32), empty(1024, dtype=torch.int64)
+    args = (scores, target, None, 1, -100)
+    assert template(aten.nll_loss_forward.default, *args).hbm_bytes < scores.nbytes / 100
+    mean, weight = empty(dtype=torch.float32), empty(dtype=torch.float32)
+    back = template(aten.nll_loss_backward.default, mean, *args, weight)
+    assert back.hbm_bytes == pytest.approx(scores.nbytes, rel=0.01)
+
+
+def test_gradients_of_a_norms_weights_read_its_inputs_again() -> None:
+    x, row, mean = empty(4096, 1024), empty(1024), empty(4096, 1)
+    args = (x, x, [1024], mean, mean, row, row)
+    both = template(aten.native_layer_norm_backward.default, *args, [True, True, True])
+    alone = template(aten.native_layer_norm_backward.default, *args, [True, False, False])
+    assert both.hbm_bytes - alone.hbm_bytes == pytest.approx(2 * x.nbytes, rel=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kernbench.op_log import Template  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
 from kernbench.torch_bridge.costs import OperationCosts  # noqa: E402
 from kernbench.torch_bridge.processes.float32 import Float32  # noqa: E402
+from tests.torch_bridge.running import simulated  # noqa: E402
 
 aten = torch.ops.aten
 A100 = load_machine("a100-sxm-80g", 1)
@@ -123,3 +125,57 @@ def test_gradients_of_a_convolution_are_two_more_products() -> None:
     )
     assert both == pytest.approx(sum(each), rel=0.05)
     assert each[0] == pytest.approx(forward.duration_ps, rel=0.1)
+
+
+def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
+    x = empty(4096, 768, dtype=torch.bfloat16)
+
+    def ps(weight: Any) -> int:
+        return template(A100, aten.mm.default, x, weight).duration_ps
+
+    odd, padded = (empty(768, each, dtype=torch.bfloat16) for each in (50257, 50304))
+    assert ps(odd) > 2 * ps(padded)
+    # Transposed, the rows are of 768; those of the result are not.
+    assert ps(empty(50257, 768, dtype=torch.bfloat16).t()) == ps(odd)
+    # An odd number of tokens is not the length of any row.
+    tokens = template(A100, aten.mm.default, empty(4095, 768, dtype=torch.bfloat16), padded)
+    assert tokens.duration_ps <= ps(padded)
+
+
+def test_rows_are_found_by_layout_in_runs_with_data(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "x = torch.zeros(64, 1000, device='cuda', dtype=torch.bfloat16)\n"
+        "wide = torch.zeros(1000, 1001, device='cuda', dtype=torch.bfloat16)[:, :1000]\n"
+        "for weight in (wide, wide.contiguous(), wide): x @ weight\n"
+    )
+    log = simulated(program, machine="a100-sxm-80g:1").op_log
+    made = [each.template for each in log.instances if each.template.name == "aten.mm"]
+    narrow, wide, again = (each.duration_ps for each in made)
+    assert narrow > wide
+    assert abs(again - narrow) < 3e6
+
+
+def test_unlike_operands_are_loaded_an_element_at_a_time() -> None:
+    half, single = empty(1 << 26, dtype=torch.bfloat16), empty(1 << 26)
+    alike = template(A100, aten.add.Tensor, half, half)
+    cast = template(A100, aten.add.Tensor, half, single)
+    bytes_of = [each.duration_ps / each.hbm_bytes for each in (alike, cast)]
+    assert bytes_of[1] > 1.05 * bytes_of[0]
+    scores, mask = empty(64, 1024, 1024, dtype=torch.bfloat16), empty(1024, 1024) != 0
+    in_place = template(A100, aten.masked_fill_.Scalar, scores, mask, 0)
+    moved = template(A100, aten.mul.Tensor, scores, 1.0)
+    assert in_place.duration_ps > 1.2 * moved.duration_ps
+    # The form that makes a result copies the scores first.
+    both = template(A100, aten.masked_fill.Scalar, scores, mask, 0)
+    assert both.duration_ps == pytest.approx(in_place.duration_ps + moved.duration_ps, rel=0.02)
+
+
+@pytest.mark.parametrize(("columns", "reads"), [(1024, 1), (12288, 1), (50304, 3)])
+def test_softmax_reads_rows_again_that_no_block_holds(columns: int, reads: int) -> None:
+    x = empty(4096, columns)
+    found = template(A100, aten._log_softmax.default, x, 1, False)
+    assert found.hbm_bytes == (reads + 1) * x.nbytes
+    back = template(A100, aten._log_softmax_backward_data.default, x, x, 1, torch.float32)
+    assert back.hbm_bytes == (2 * min(reads, 2) + 1) * x.nbytes

@@ -34,6 +34,9 @@ class KernelConstants(Spec):
     """Latency of one trip of the inner loop beyond its arithmetic: barriers, issue, waits."""
     tile_ns: NotNegative = Fraction(0)
     """Paid once per tile: what comes before and after its loop."""
+    narrow_access_clocks: NotNegative = Fraction(17, 2)
+    """That a PE takes for a warp's access of fewer than 16 bytes a lane: its address, its bounds,
+    the way to shared memory and back."""
     fixed_us: NotNegative = Fraction(0)
     """Paid once per launch, beyond the machine's front end."""
     source: str

@@ -51,7 +51,7 @@ from kernbench.library_kernels.quantize import (
     quantize_rows,
     scale_and_quantize_rows,
 )
-from kernbench.library_kernels.streams import stream
+from kernbench.library_kernels.streams import scattered, stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 __all__ = [
@@ -100,6 +100,7 @@ __all__ = [
     "quantize_rows",
     "recurrent_decode",
     "scale_and_quantize_rows",
+    "scattered",
     "stream",
     "streamed",
     "time_kernel",

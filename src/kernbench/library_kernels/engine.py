@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kernbench.hardware import KernelConstants, SipSpec
     from kernbench.library_kernels.work import LibraryKernel, Trip
 
+_LANES, _WIDE_BYTES = 32, 16
+"""Of an access of a warp, and the most that one lane loads at a time."""
 _COUNTED = 6
 """Up to so many rounds of tiles are placed one by one; of more, the mean round is enough."""
 
@@ -149,9 +151,18 @@ def _step_us(
     matrix: float, vector: float, trip: Trip, sip: SipSpec, constants: KernelConstants, tiles: int
 ) -> float:
     port = trip.loaded_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
+    port = max(port, _narrow_us(trip, sip, constants))
     latency = float(constants.trip_ns) / 1e3
     chain = max(matrix + vector, latency) if trip.pipelined else matrix + vector + latency
     return max(tiles * max(matrix, vector, port), chain)
+
+
+def _narrow_us(trip: Trip, sip: SipSpec, constants: KernelConstants) -> float:
+    """Return how long a PE issues loads that are narrower than its lanes could make."""
+    if trip.access_bytes >= _WIDE_BYTES:
+        return 0.0
+    accesses = trip.loaded_bytes / (trip.access_bytes * _LANES)
+    return accesses * float(constants.narrow_access_clocks) / (float(sip.clock_ghz) * 1e3)
 
 
 def _cache_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:

@@ -51,6 +51,9 @@ class Product:
     a_shared: bool = False
     """Whether all products of the batch have the same A (a stride of 0)."""
     b_shared: bool = False
+    access_bytes: int = 16
+    """What all rows of A, B and C are multiples of: a library's kernels are built for one alignment
+    of the three, and a lane cannot load more than it at a time."""
 
     @property
     def distinct(self) -> tuple[float, float, float]:
@@ -94,6 +97,8 @@ _VECTOR_TILES = (
     ProductTile(128, 64, (1, 3)),
     ProductTile(128, 128, (1, 3)),
 )
+_BY_VECTOR = frozenset({"float32", "float64"})
+"""Their kernels load an element at a time in any case."""
 _FAMILIES = {"float32": "float32", "tf32": "tf32", "float64": "float64"}
 
 
@@ -126,7 +131,7 @@ def product_candidates(
 def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[LibraryKernel, ...]]:
     if min(product.m, product.n) == 1:
         yield (_one_row(product),)
-    by_vector = product.dtype in ("float32", "float64")
+    by_vector = product.dtype in _BY_VECTOR
     depth = 8 if by_vector else max(128 // product.itemsize, 32)
     tiles: tuple[ProductTile, ...] = _VECTOR_TILES if by_vector else _MATRIX_TILES
     if not by_vector and sip.pe.gemm.native_m >= 64:
@@ -147,12 +152,14 @@ def _tiled(
     rows, columns = math.ceil(product.m / m), math.ceil(product.n / n)
     trips = math.ceil(math.ceil(product.k / split) / depth)
     out_bytes = _PART_BYTES if split > 1 else product.out_bytes
+    by_vector = product.dtype in _BY_VECTOR
     a, b, c = product.distinct
     loads = min(m, product.m) + min(n, product.n)
     trip = Trip(
         flops=2.0 * m * n * depth,
         dtype=product.dtype,
         loaded_bytes=loads * depth * size,
+        access_bytes=16 if by_vector else product.access_bytes,
         pipelined=True,
     )
     stored = min(m, product.m) * min(n, product.n) * out_bytes

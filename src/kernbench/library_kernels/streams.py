@@ -1,11 +1,25 @@
-"""Launches that only move bytes: copies, conversions, sums of partial results."""
+"""Launches that only move bytes: copies, conversions, sums of partial results.
+
+PyTorch's elementwise kernels load 16 bytes a thread where all operands lie alike and have one
+dtype. Otherwise (a dtype is converted, an operand is broadcast or transposed) a thread finds the
+place of an element, loads it, converts and stores it, and only then goes on to its next: what is
+under way is an element of each thread, however narrow it is.
+"""
 
 from __future__ import annotations
+
+import math
 
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _TILE_BYTES = 8192
 _RESIDENT = 8
+_THREADS, _ELEMENTS = 128, 4
+"""Of a block whose threads load one element at a time, and of such a thread."""
+_BLOCKS = 16
+"""So many of them fill a PE."""
+_OVERLAP = 3.0
+"""How well waits of threads and the bytes of HBM overlap."""
 
 
 def stream(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:
@@ -19,4 +33,18 @@ def stream(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:
         hbm_read_bytes=read_bytes,
         hbm_written_bytes=written_bytes,
         warm=True,
+    )
+
+
+def scattered(name: str, elements: int, read_bytes: float, written_bytes: float) -> LibraryKernel:
+    """Return a launch that makes so many elements, of which a thread has one under way."""
+    count = max(1, math.ceil(elements / (_THREADS * _ELEMENTS)))
+    trip = Trip(simple=_THREADS, loaded_bytes=read_bytes / (count * _ELEMENTS))
+    return LibraryKernel(
+        name=name,
+        tiles=(Tiles(count=count, trips=_ELEMENTS, trip=trip, stored_bytes=written_bytes / count),),
+        resident=_BLOCKS,
+        hbm_read_bytes=read_bytes,
+        hbm_written_bytes=written_bytes,
+        overlap=_OVERLAP,
     )

@@ -20,6 +20,9 @@ class Trip:
     """Other arithmetic; elements of the vector engine."""
     loaded_bytes: float = 0.0
     """Into the PE, from the cache or from HBM."""
+    access_bytes: int = 16
+    """That a lane loads at a time. Where fewer than 16, the PE issues accesses rather than moves
+    bytes."""
     pipelined: bool = False
     """Whether loads run ahead: latency then adds nothing to the arithmetic that it is behind."""
 

@@ -47,8 +47,23 @@ _READ_BY_HOST = frozenset(
         "aten.equal.default",
     }
 )
-_BY_LAYOUT = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
+_MOVES = frozenset({"aten.clone.default", "aten.copy_.default", "aten._to_copy.default"})
+_BY_LAYOUT = (
+    frozenset(
+        {
+            "aten.convolution.default",
+            "aten.convolution_backward.default",
+            "aten.mm.default",
+            "aten.addmm.default",
+            "aten.bmm.default",
+            "aten.baddbmm.default",
+        }
+    )
+    | _MOVES
+)
 _HOST_RESULTS = frozenset({"aten._pack_padded_sequence.default"})
+_ELEMENTWISE = _MOVES | {"aten.masked_fill_.Scalar", "aten.masked_fill_.Tensor"}
+"""Those that PyTorch does not mark as pointwise."""
 _COPIES = frozenset({"aten.copy_.default", "aten._to_copy.default"})
 # Apart from pointwise ones: operations whose operands PyTorch requires on one device.
 _ON_ONE_DEVICE = frozenset(
@@ -118,6 +133,8 @@ class Operation:
     """Whether it may be implemented in Python, by a library or by the program."""
     is_plain: bool
     """Whether calls need nothing but a time, once their operands are known to be on one device."""
+    is_elementwise: bool
+    """Whether each element of its result is of one element of each operand."""
     is_by_layout: bool
     """Whether its time depends on how its operands lie in memory, too."""
     host_part: HostPart
@@ -180,6 +197,7 @@ def describe(func: Any) -> Operation:
         is_plain=func.namespace == "aten"
         and not (is_free or is_copy or is_random or is_read or is_composite)
         and full_name not in _HOST_RESULTS,
+        is_elementwise=torch.Tag.pointwise in func.tags or full_name in _ELEMENTWISE,
         is_by_layout=full_name in _BY_LAYOUT,
         host_part=host_part(func, full_name, is_free=is_free),
         written=written,

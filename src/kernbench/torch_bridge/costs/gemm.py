@@ -10,7 +10,7 @@ from kernbench.hardware import load_library
 from kernbench.library_kernels import Product, family_of, product_kernels
 from kernbench.ops import gemm_blocks, matmul, record_launches, sum_parts_call
 from kernbench.torch_bridge.costs.library import timing_of_library
-from kernbench.torch_bridge.costs.products import NOT_SHARED, Shared
+from kernbench.torch_bridge.costs.products import PLAIN, OperandLayout
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
 if TYPE_CHECKING:
@@ -40,23 +40,21 @@ class GemmCosts:
         out_dtype: DType,
         sip_id: int,
         precision: str = "ieee",
-        shared: Shared = NOT_SHARED,
+        layout: OperandLayout = PLAIN,
     ) -> OperationTiming:
         """Return the schedules of products ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``.
-
-        ``shared`` says of A and of B whether it is one matrix for the whole batch.
 
         Raises:
             MachineError: The machine has no rate for operands of ``dtype``.
         """
         sip = self._machine.sip_at(sip_id)
-        key = (name, products, dtype, out_dtype, precision, shared, id(sip))
+        key = (name, products, dtype, out_dtype, precision, layout, id(sip))
         found = self._known.get(key)
         if found is None:
             if dtype.itemsize == 1:
                 # Raised at the program's call: not all machines multiply FP8.
                 sip.gemm_flops_per_clock(dtype.name)
-            found = self._by_library(name, products, dtype, out_dtype, sip_id, precision, shared)
+            found = self._by_library(name, products, dtype, out_dtype, sip_id, precision, layout)
             if found is None:
                 traces = [
                     trace
@@ -78,7 +76,7 @@ class GemmCosts:
         out_dtype: DType,
         sip_id: int,
         precision: str,
-        shared: Shared,
+        layout: OperandLayout,
     ) -> OperationTiming | None:
         """Return the time of the vendor library's kernels; None if the machine has none."""
         architecture = self._machine.spec.kernel_library
@@ -100,8 +98,9 @@ class GemmCosts:
                 dtype=multiplied,
                 itemsize=dtype.itemsize,
                 out_bytes=out_dtype.itemsize,
-                a_shared=shared[0],
-                b_shared=shared[1],
+                access_bytes=layout.access_bytes,
+                a_shared=layout.a_shared,
+                b_shared=layout.b_shared,
             )
             kernels += product_kernels(product, sip, library).kernels
         return timing_of_library(name, kernels, sip, library)

@@ -19,10 +19,12 @@ from kernbench.torch_bridge.costs.products import (
     CONVOLUTIONS,
     PRODUCTS,
     RECURRENT,
+    layout_of,
     operand_of,
-    shared_operands,
 )
+from kernbench.torch_bridge.costs.row_passes import reads_of_rows
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
+from kernbench.torch_bridge.costs.scattered import ScatteredCosts, are_unlike
 from kernbench.torch_bridge.costs.sequences import in_turn
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class OperationCosts:
         self._gemm = GemmCosts(machine)
         self._convolutions = ConvolutionCosts(machine)
         self.attention = AttentionCosts(machine)
+        self._scattered = ScatteredCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
         """Schedules of products by their sizes and the bytes moved."""
@@ -78,8 +81,8 @@ class OperationCosts:
                     )
                     if convolved is not None:
                         return convolved
-                shared = shared_operands(func, args)
-                made = self._gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision, shared)
+                layout = layout_of(func, args, result)
+                made = self._gemm.timing(name, sizes, dtype, out_dtype, sip_id, precision, layout)
                 if func not in CONVOLUTIONS or (dtype == float32 and precision == "ieee"):
                     return made
                 return self._rearranged(made, args, result, sip_id)
@@ -142,18 +145,29 @@ class OperationCosts:
         elif rule.reads is Reads.SELECTED:
             read = _selected_bytes(given, written if not over else 0)
             written = min(written, read)
+        elif rule.reads is Reads.FEW:
+            read = _selected_bytes(given, 0)
+        sip = self._machine.sip_at(sip_id)
+        read = round(read * reads_of_rows(operation.name, args, sip))
         elements = most_elements((*given, result)) if rule.work else 0
         planes = _planes(result) if rule.by_position else 0
-        key = (operation.name, sip_id, read, written, elements, planes)
+        is_scattered = operation.is_elementwise and are_unlike(
+            (*given, result), operation.is_by_layout
+        )
+        key = (operation.name, sip_id, read, written, elements, planes, is_scattered)
         found = self._by_bytes.get(key)
         if found is None:
-            sip = self._machine.sip_at(sip_id)
-            math_ps = vector_ps(sip, rule.work, elements)
-            passes = rule.passes
-            waits_ps = chain_ps(sip, planes, elements // planes) if planes else 0
-            found = timing_by_bytes(
-                operation.name, sip, passes * read, written, passes * math_ps, waits_ps
-            )
+            if is_scattered:
+                made = most_elements((result,))
+                found = self._scattered.timing(operation.name, made, read, written, sip_id)
+            if found is None:
+                math_ps = rule.passes * vector_ps(sip, rule.work, elements)
+                waits_ps = chain_ps(sip, planes, elements // planes) if planes else 0
+                found = timing_by_bytes(
+                    operation.name, sip, rule.passes * read, written, math_ps, waits_ps
+                )
+            if rule.clones:
+                found = in_turn(timing_by_bytes(operation.name, sip, written, written), found)
             self._by_bytes[key] = found
         return found
 

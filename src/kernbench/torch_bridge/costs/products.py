@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from dataclasses import dataclass
+from math import gcd, prod
 from typing import Any
 
 import torch
@@ -13,8 +14,6 @@ Sizes = tuple[int, ...]
 """Batch, M, N, K; then the row strides of A and B in elements if they are not K and N."""
 Products = tuple[Sizes, ...]
 """Empty if there is nothing to multiply."""
-Shared = tuple[bool, bool]
-NOT_SHARED: Shared = (False, False)
 
 
 def _one(batch: int, m: int, n: int, k: int) -> Products:
@@ -125,6 +124,7 @@ def _recurrent_backward(args: Any, result: Any) -> Products:
     return to_input + tuple((batch, n, k, m) for batch, m, n, k in forward)
 
 
+_WITH_SUMMAND = frozenset({"aten::addmm", "aten::baddbmm", "aten::addmv"})
 PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten.mm.default: _mm,
     aten.addmm.default: _behind_first(_mm),
@@ -154,24 +154,42 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten.mkldnn_rnn_layer_backward.default: _recurrent_backward,
 }
 
+
 CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 RECURRENT = frozenset({aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default})
 
 
-_BATCHED = {aten.bmm.default: 0, aten.baddbmm.default: 1}
-"""Where their A is among the arguments."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandLayout:
+    """How the matrices of a product lie in memory, as far as its time depends on it."""
+
+    access_bytes: int = 16
+    """That a lane can load at a time: the most, up to 16, that all rows are multiples of."""
+    a_shared: bool = False
+    """Whether A is one matrix for the whole batch: ``torch.matmul`` expands a weight."""
+    b_shared: bool = False
 
 
-def shared_operands(func: Any, args: Any) -> Shared:
-    """Return of A and B of a batched product whether it is one matrix for the whole batch.
+PLAIN = OperandLayout()
+_BATCHED = frozenset({"aten::bmm", "aten::baddbmm"})
 
-    ``torch.matmul`` of a weight and rows that do not merge expands the weight.
-    """
-    first = _BATCHED.get(func)
-    if first is None:
-        return NOT_SHARED
+
+def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
+    """Return how the operands of a product lie; of convolutions, for which others ask, nothing."""
+    if func in CONVOLUTIONS:
+        return PLAIN
+    name = func._schema.name
+    first = name in _WITH_SUMMAND
     a, b = args[first : first + 2]
-    return a.stride(0) == 0 < a.shape[0] - 1, b.stride(0) == 0 < b.shape[0] - 1
+    steps = [
+        step * each.element_size()
+        for each in (a, b, result)
+        if isinstance(each, torch.Tensor)
+        for size, step in zip(each.shape, each.stride(), strict=True)
+        if size > 1 and step > 1
+    ]
+    shared = [name in _BATCHED and each.stride(0) == 0 < each.shape[0] - 1 for each in (a, b)]
+    return OperandLayout(access_bytes=gcd(16, *steps), a_shared=shared[0], b_shared=shared[1])
 
 
 def operand_of(func: Any, args: Any, result: Any) -> Any:
@@ -179,4 +197,4 @@ def operand_of(func: Any, args: Any, result: Any) -> Any:
     if "out_dtype" not in {each.name for each in func._schema.arguments}:
         return result
     # Their first argument is added to the products.
-    return args[func._schema.name in ("aten::addmm", "aten::baddbmm")]
+    return args[func._schema.name in _WITH_SUMMAND]

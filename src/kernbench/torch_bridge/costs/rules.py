@@ -21,6 +21,8 @@ class Reads(Enum):
     """All operands but those that it overwrites."""
     SELECTED = auto()
     """As many bytes as it writes, and the operands that select them."""
+    FEW = auto()
+    """Some elements of its largest operand, and all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class CostRule:
     reads: Reads = Reads.ALL
     passes: int = 1
     """The number of passes over its operands."""
+    clones: bool = False
+    """Whether the form that makes a result copies its operand first, and changes the copy."""
     is_known: bool = True
     """Whether the work is modeled; if not, the report says so."""
     by_position: bool = False
@@ -69,7 +73,6 @@ _WORK: dict[str, Mapping[MathClass, int]] = {
     "_fused_rms_norm_backward": {_SIMPLE: 6, _REDUCE: 3},
     "sum mean prod amax amin max min argmax argmin any all nansum cumsum cumprod norm "
     "linalg_vector_norm _foreach_norm aminmax count_nonzero dot vdot": {_REDUCE: 1},
-    "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
     "embedding_dense_backward mse_loss_backward native_dropout native_dropout_backward "
     "_foreach_add _foreach_sub _foreach_mul _foreach_lerp _foreach_addcmul _foreach_neg "
     "_foreach_abs _foreach_maximum _foreach_minimum _foreach_clamp_min _foreach_clamp_max "
@@ -137,6 +140,8 @@ _SORT_PASSES = 4
 _BY_POSITION = _names(
     "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
 )
+_CLONES = _names("masked_fill masked_scatter")
+_FEW = _names("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward")
 _UNKNOWN = CostRule(is_known=False)
 
 
@@ -149,6 +154,10 @@ def rule_of(func: Any) -> CostRule:
         return CostRule(reads=Reads.SOURCES)
     if name in _SELECTS:
         return CostRule(reads=Reads.SELECTED)
+    if name in _FEW:
+        return CostRule(reads=Reads.FEW)
+    if name in _CLONES:
+        return CostRule(work={_SIMPLE: 1}, clones=not func._schema.is_mutable)
     if name in _SORTS:
         return CostRule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_SORT_PASSES)
     work = _BY_NAME.get(name)

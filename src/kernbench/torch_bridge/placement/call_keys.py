@@ -1,7 +1,8 @@
 """Two keys of a call's arguments: what determines the result's shape, and what the time.
 
 The shape follows from the layouts of operands, including strides, on any device. The time of a
-plain operation follows from shapes and dtypes on one device (of convolutions from strides, too);
+plain operation follows from shapes and dtypes on one device (of products and convolutions from
+strides, too);
 each call with data looks it up.
 """
 
@@ -71,7 +72,8 @@ def look_at(
                 sip_id = source.sip_id
                 if sip_id < 0 or sip_id != beside.sip_id or source.uses or beside.uses:
                     return None
-                return operation, sip_id, first.shape, second.shape, first.dtype, second.dtype
+                key = operation, sip_id, first.shape, second.shape, first.dtype, second.dtype
+                return (*key, first.stride(), second.stride()) if operation.is_by_layout else key
         keys: list[Any] = [operation, None]
         found = _look_among(args, keys)
     except (AttributeError, RuntimeError):
