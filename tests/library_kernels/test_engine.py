@@ -53,6 +53,20 @@ def test_resident_tiles_hide_latency_and_not_the_busiest_unit() -> None:
     assert busy == pytest.approx(20 * trip_us())
 
 
+@pytest.mark.adr("0138-D3")
+def test_results_that_leave_after_the_loop_lengthen_every_tile() -> None:
+    tiles = replace(products(216, 10).tiles[0], stored_bytes=2.0 * 128 * 128)
+    one, two = (
+        LibraryKernel(name="test", tiles=(tiles,), resident=resident) for resident in (1, 2)
+    )
+    after = KernelConstants.model_validate({"store_share": 0.1, "source": "assumed: a test"})
+    stored_us = 2.0 * 128 * 128 / (float(sip().pe.dma_port_gbps) * 1e3 * 0.1)
+    assert time_kernel(one, sip(), PLAIN).tiles_us == pytest.approx(20 * trip_us())
+    assert time_kernel(one, sip(), after).tiles_us == pytest.approx(20 * trip_us() + 2 * stored_us)
+    # Two tiles of a PE share its port.
+    assert time_kernel(two, sip(), after).tiles_us == pytest.approx(20 * trip_us() + 2 * stored_us)
+
+
 def test_latency_behind_arithmetic_costs_nothing_where_loads_run_ahead() -> None:
     trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16", pipelined=True)
     kernel = LibraryKernel(name="test", tiles=(Tiles(count=108, trips=10, trip=trip),))

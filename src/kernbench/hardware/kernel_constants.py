@@ -37,6 +37,8 @@ class KernelConstants(Spec):
     narrow_access_clocks: NotNegative = Fraction(17, 2)
     """That a PE takes for a warp's access of fewer than 16 bytes a lane: its address, its bounds,
     the way to shared memory and back."""
+    store_share: NotNegative = Fraction(0)
+    """Of a PE's port: how fast a tile's results leave after its loop. 0: beside other loops."""
     fixed_us: NotNegative = Fraction(0)
     """Paid once per launch, beyond the machine's front end."""
     source: str

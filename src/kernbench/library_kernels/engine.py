@@ -57,15 +57,16 @@ def time_kernel(
     """
     num_pes = sip.num_pes
     together = min(kernel.resident, max(1, math.ceil(kernel.num_tiles / num_pes)))
-    tile_us = float(constants.tile_ns) / 1e3
     lengths: list[tuple[int, float]] = []
     tensor_us = vector_us = alone_us = 0.0
     for tiles in kernel.tiles:
         matrix, vector = _trip_us(tiles.trip, sip, constants)
         step_us = _step_us(matrix, vector, tiles.trip, sip, constants, together)
-        lengths.append((tiles.count, tiles.trips * step_us + tile_us))
+        ends_us = _ends_us(tiles.stored_bytes, sip, constants, together)
+        lengths.append((tiles.count, tiles.trips * step_us + ends_us))
         step_us = _step_us(matrix, vector, tiles.trip, sip, constants, 1)
-        alone_us = max(alone_us, tiles.trips * step_us + tile_us)
+        ends_us = _ends_us(tiles.stored_bytes, sip, constants, 1)
+        alone_us = max(alone_us, tiles.trips * step_us + ends_us)
         tensor_us += tiles.count * tiles.trips * matrix / num_pes
         vector_us += tiles.count * tiles.trips * vector / num_pes
     slots = num_pes * together
@@ -163,6 +164,15 @@ def _narrow_us(trip: Trip, sip: SipSpec, constants: KernelConstants) -> float:
         return 0.0
     accesses = trip.loaded_bytes / (trip.access_bytes * _LANES)
     return accesses * float(constants.narrow_access_clocks) / (float(sip.clock_ghz) * 1e3)
+
+
+def _ends_us(stored_bytes: float, sip: SipSpec, constants: KernelConstants, tiles: int) -> float:
+    """Return what a tile takes before and after its loop, beside so many that share the port."""
+    ends_us = float(constants.tile_ns) / 1e3
+    if constants.store_share:
+        rate = float(sip.pe.dma_port_gbps) * 1e3 * float(constants.store_share)
+        ends_us += tiles * stored_bytes / rate
+    return ends_us
 
 
 def _cache_us(kernel: LibraryKernel, sip: SipSpec, constants: KernelConstants) -> float:

@@ -74,6 +74,8 @@ class GemmKernel:
     """Arithmetic of the vector engine per result and 128 of K: scales of blocks."""
     simple_per_weight: float = 0.0
     """The same per element of B: integers that become floating point."""
+    resident: int = 1
+    """Tiles that share a PE at a time."""
 
 
 def product_choices(
@@ -128,6 +130,7 @@ def _launches(
                 stored_bytes=stored * rows * cols,
             ),
         ),
+        resident=kernel.resident,
         hbm_read_bytes=problem.batch
         * problem.k
         * (

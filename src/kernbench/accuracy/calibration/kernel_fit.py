@@ -34,6 +34,7 @@ _SHARES = {
     "vector_share": 2.0,
     "memory_share": 1.1,
     "cache_share": 2.0,
+    "store_share": 2.0,
 }
 """Bounds of the shares; above 1 where a machine file's own rate is an assumption."""
 _LEAST_SHARE = 0.05
@@ -207,6 +208,8 @@ def _given(constants: KernelConstants) -> list[str]:
 
 def _bounds(key: tuple[str, str]) -> tuple[float, float]:
     name = key[1]
+    if name == "store_share":
+        return _LEAST, _SHARES[name]
     if name in _SHARES:
         return _LEAST_SHARE, _SHARES[name]
     return _LEAST, _LATENCIES.get(name, _MOST)

@@ -150,7 +150,10 @@ class GemmPredictor(LibraryPredictor):
         launched = launching(row.fields, machine.name)
         return MeasuredKernels(
             kernels=kernels,
-            choices=product_choices(problem, gemm_kernel(name, row.dtype, architecture, (m, n))),
+            choices=product_choices(
+                problem,
+                gemm_kernel(name, row.dtype, architecture, (m, n), row.fields.get("impl", "")),
+            ),
             machine=machine,
             extra_us=harness.fixed_us + launched.device_of(m, k),
             least_us=max(harness.host_us, launched.host_of(m, k)),

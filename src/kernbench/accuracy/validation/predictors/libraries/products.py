@@ -15,6 +15,11 @@ from enum import StrEnum
 from functools import cache
 from itertools import product
 
+from kernbench.accuracy.validation.predictors.libraries.aiter_names import (
+    maker_of,
+    named_tiles,
+    tile_shares,
+)
 from kernbench.accuracy.validation.predictors.libraries.tile_rules import FP8_RULES, ruled_tile
 from kernbench.accuracy.validation.predictors.library_rows import NotModeledError
 from kernbench.hardware import KernelLibrary
@@ -70,16 +75,6 @@ OPERANDS: dict[str, Operands] = {
 }
 """By what files call it."""
 
-_ROCM_MAKERS = (
-    ("asm", r"_ZN5aiter|\basm\b"),
-    ("flydsl", r"flydsl"),
-    ("opus", r"opus"),
-    ("triton", r"triton"),
-    ("torch", r"torch"),
-    ("ck", ""),
-)
-"""What the name of an AITER kernel shows of its maker, the first that matches."""
-
 
 def kernel_name(library: KernelLibrary, dtype: str, fields: Mapping[str, str]) -> str:
     """Return the name of the product's constants.
@@ -94,14 +89,18 @@ def kernel_name(library: KernelLibrary, dtype: str, fields: Mapping[str, str]) -
         wanted = f"{stack}_{_label(fields.get('kernel', ''))}"
     elif dtype in OPERANDS and "aiter" in fields["source"]:
         stack = f"aiter_{_plain(dtype)}"
-        maker = next(name for name, shown in _ROCM_MAKERS if re.search(shown, fields["impl"]))
-        wanted = f"{stack}_{maker}"
+        wanted = f"{stack}_{maker_of(fields['impl'])}"
     else:
         stack = wanted = f"blas_{dtype}"
     found = [name for name in _products(library) if name == stack or name.startswith(f"{stack}_")]
     if not found:
         raise NotModeledError(f"{library.architecture} has no products of {stack}")
-    return wanted if wanted in found else min(found)
+    return wanted if wanted in found else _nearest(wanted, found)
+
+
+def _nearest(wanted: str, found: list[str]) -> str:
+    """Return the name that ``wanted`` is a variant of, else the first."""
+    return max((name for name in found if wanted.startswith(name)), default=min(found), key=len)
 
 
 def quantize_name(kernel: str) -> str:
@@ -109,12 +108,21 @@ def quantize_name(kernel: str) -> str:
     return f"quantize_for_{kernel}"
 
 
-def gemm_kernel(name: str, dtype: str, architecture: str, result: tuple[int, int]) -> GemmKernel:
-    """Return the structure of the kernel that gives a ``result`` of so many rows and columns."""
+def gemm_kernel(
+    name: str, dtype: str, architecture: str, result: tuple[int, int], impl: str = ""
+) -> GemmKernel:
+    """Return the structure of the kernel that gives a ``result`` of so many rows and columns.
+
+    ``impl`` is what the source calls it, which may name its tile.
+    """
     operands = OPERANDS[dtype]
+    shares = tile_shares(name)
+    named = named_tiles(impl, operands.weight_bytes, shares) if shares else ()
     rules = FP8_RULES.get((architecture, _rule_of(name, architecture)), ())
-    if rules and dtype.startswith("fp8") and dtype != "fp8_block":
-        tiles: tuple[LibraryTile, ...] = (ruled_tile(rules, *result),)
+    if named:
+        tiles = named
+    elif rules and dtype.startswith("fp8") and dtype != "fp8_block":
+        tiles = (ruled_tile(rules, *result),)
     else:
         tiles = _tiles(_maker(name, dtype, architecture), architecture)
     return GemmKernel(
@@ -123,6 +131,7 @@ def gemm_kernel(name: str, dtype: str, architecture: str, result: tuple[int, int
         sum_name="sum_of_parts",
         simple_per_result=operands.simple_per_result,
         simple_per_weight=operands.simple_per_weight,
+        resident=shares.resident if named and shares else 1,
     )
 
 
