@@ -17,6 +17,7 @@ import triton  # noqa: F401
 if TYPE_CHECKING:
     from kernbench.triton_backend.activation import activate, announced_target, check_announced
     from kernbench.triton_backend.binary import KernelBinary, TcmExhaustedError
+    from kernbench.triton_backend.compiler import compile_target
     from kernbench.triton_backend.launch_errors import around_launches
     from kernbench.triton_backend.launcher import CompiledLauncher, DeviceRates, Launcher
     from kernbench.triton_backend.sound_cache import cache_remarks
@@ -32,6 +33,7 @@ __all__ = [
     "around_launches",
     "cache_remarks",
     "check_announced",
+    "compile_target",
 ]
 
 _HOME = {
@@ -45,6 +47,7 @@ _HOME = {
     "around_launches": "launch_errors",
     "cache_remarks": "sound_cache",
     "check_announced": "activation",
+    "compile_target": "compiler",
 }
 
 

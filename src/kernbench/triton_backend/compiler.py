@@ -29,6 +29,11 @@ def target_of(cuda_architecture: int) -> GPUTarget:
     return GPUTarget(BACKEND_NAME, f"{TARGET.arch}-cuda{cuda_architecture}", TARGET.warp_size)
 
 
+def compile_target(cuda_architecture: int | None) -> GPUTarget:
+    """Return the target that kernels are compiled for on a machine."""
+    return TARGET if cuda_architecture is None else target_of(cuda_architecture)
+
+
 def architecture_of(target: GPUTarget) -> int | None:
     """Return the compute capability in a target of :func:`target_of`, None if there is none."""
     _, _, architecture = str(target.arch).partition("-cuda")

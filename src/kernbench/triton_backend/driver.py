@@ -72,18 +72,16 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         Triton chooses the compiler by the answer; a program and the kernels that it compiles choose
         only their own way.
         """
-        from kernbench.triton_backend.compiler import TARGET, cuda_target, target_of
+        from kernbench.triton_backend.compiler import compile_target, cuda_target
 
         architecture = self._architecture()
         asking = str(sys._getframe(1).f_globals.get("__name__"))
         is_program = asking.split(".")[0] != "triton"
         if is_program and self.announced is not None:
             return self.announced
-        if architecture is None:
-            return TARGET
-        if is_program or asking.startswith("triton.language."):
+        if architecture is not None and (is_program or asking.startswith("triton.language.")):
             return cuda_target(architecture)
-        return target_of(architecture)
+        return compile_target(architecture)
 
     def _architecture(self) -> int | None:
         return (ENTERED.get() or self.launcher).cuda_architecture

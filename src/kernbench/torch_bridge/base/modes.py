@@ -12,3 +12,8 @@ class Mode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         # Looking for the compiler would take longer than the operation.
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        # What a program compiles is compiled below its observer, too.
+        return True

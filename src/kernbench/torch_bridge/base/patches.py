@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
-_MISSING = object()
+MISSING: Any = object()
+"""The own value of an attribute that is only inherited, or that nobody has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """One attribute that a run has replaced."""
+
+    owner: Any
+    name: str
+    before: Any
+    """The owner's own value before, or ``MISSING``."""
+    value: Any
+
+
+def set_own(owner: Any, name: str, value: Any) -> None:
+    """Set an owner's own attribute; ``MISSING`` removes it."""
+    if value is MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 class Patches:
@@ -14,16 +35,16 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo = ExitStack()
+        self.replaced: list[Replaced] = []
+        """All of them, in order."""
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """Set an attribute of ``owner`` itself, and return its previous value, inherited or not."""
         shown = getattr(owner, name, None)
-        own = vars(owner).get(name, _MISSING)
+        own = vars(owner).get(name, MISSING)
         setattr(owner, name, value)
-        if own is _MISSING:
-            self._undo.callback(delattr, owner, name)
-        else:
-            self._undo.callback(setattr, owner, name, own)
+        self.replaced.append(Replaced(owner, name, own, value))
+        self._undo.callback(set_own, owner, name, own)
         return shown
 
     def set_all(self, owner: Any, values: Mapping[str, Any]) -> None:
@@ -38,7 +59,7 @@ class Patches:
         self._undo.callback(setattr, owner, name, own)
 
     def on_close(self, callback: Any, *args: Any) -> None:
-        """Call ``back`` when this closes."""
+        """Call ``callback`` when this closes."""
         self._undo.callback(callback, *args)
 
     def close(self) -> None:

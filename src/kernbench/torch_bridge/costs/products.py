@@ -127,9 +127,13 @@ def _recurrent_backward(args: Any, result: Any) -> Products:
 _WITH_SUMMAND = frozenset({"aten::addmm", "aten::baddbmm", "aten::addmv"})
 PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten.mm.default: _mm,
+    aten.mm.out: _mm,
     aten.addmm.default: _behind_first(_mm),
+    aten.addmm.out: _behind_first(_mm),
     aten.bmm.default: _bmm,
+    aten.bmm.out: _bmm,
     aten.baddbmm.default: _behind_first(_bmm),
+    aten.baddbmm.out: _behind_first(_bmm),
     aten.mv.default: _mv,
     aten.addmv.default: _behind_first(_mv),
     aten.linear.default: _linear,

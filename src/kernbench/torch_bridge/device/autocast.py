@@ -19,7 +19,6 @@ from torch import Tensor
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
-from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 from kernbench.torch_bridge.processes.of_all import library_of_all
 
@@ -209,7 +208,7 @@ def _is_cast(value: Any) -> bool:
         isinstance(value, Tensor)
         and value.is_floating_point()
         and value.dtype is not torch.float64
-        and device_of(value).type == DEVICE_TYPE
+        and value.device.type == DEVICE_TYPE
     )
 
 

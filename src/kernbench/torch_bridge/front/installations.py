@@ -9,6 +9,7 @@ import torch
 from kernbench.torch_bridge import c10d, device, graphs, registered
 from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.compiler import install as compiler
 from kernbench.torch_bridge.dispatch import addresses, sync_batch_norm
 from kernbench.torch_bridge.front import spawn, workers
 from kernbench.torch_bridge.processes import call_counts, float32, naming
@@ -31,7 +32,6 @@ from kernbench.torch_bridge.replaced import (
     profiling,
     sharding,
     spinning,
-    without_compiler,
     without_data,
 )
 
@@ -71,7 +71,7 @@ def installations(programs: Programs) -> list[Installation]:
             programs.modules.install,
             after={
                 "states": "it passes on each module that is imported from then on",
-                "replaced.without_compiler": "its finder must be asked first, to see every import",
+                "compiler": "its finder must be asked first, to see every import",
             },
         ),
         Installation("loggers", "loggers, per process", programs.loggers.install),
@@ -142,9 +142,11 @@ def _of_torch(programs: Programs) -> list[Installation]:
             "replaced.library_calls", "loaders, signals and FSDP in ranks", library_calls.install
         ),
         Installation(
-            "replaced.without_compiler",
-            "torch._dynamo where a program asks it not to compile",
-            without_compiler.install,
+            "compiler",
+            "torch.compile, and torch._dynamo where a program asks it not to compile",
+            lambda patches: compiler.install(
+                patches, programs.session.run.machine.spec.cuda_architecture
+            ),
         ),
         Installation("replaced.control_flow", "torch.cond and the like", control_flow.install),
         Installation("naming", "ranges of NVTX and record_function", naming.install),

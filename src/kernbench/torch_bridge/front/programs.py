@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import marshal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -115,7 +116,9 @@ class Programs:
         sys.modules[name] = module
         if self._package:
             importlib.import_module(self._package)
-        exec(self._code, module.__dict__)
+        # Code of its own: PyTorch's compiler keeps what it compiles with the code, for all of one
+        # module's globals.
+        exec(marshal.loads(marshal.dumps(self._code)), module.__dict__)
         return module
 
     def on_main(self, variables: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, is_simulated, with_index
 from kernbench.torch_bridge.placement.residence import Residence, reside
 from kernbench.torch_bridge.processes.process import HERE, current, warn_once
-from kernbench.torch_bridge.replaced.compiled import NOTHING_COMPILED, compile_nothing
+from kernbench.torch_bridge.replaced.compiled import NOTHING_COMPILED
 
 _BEFORE_CPU = 5
 """PyTorch's own tagger of CPU storages has priority 10."""
@@ -39,7 +39,6 @@ def install(patches: Patches) -> None:
     """Install the replacements."""
     patches.set(torch.utils.data.DataLoader, "__init__", _loader_without_workers)
     patches.set(signal, "signal", _signal_on_main)
-    patches.set(torch, "compile", compile_nothing)
     patches.set(torch._C._dynamo.compiled_autograd, "set_autograd_compiler", _compile_no_gradients)
     patches.set(os, "fork", _fork)
     patches.set(os, "_exit", _exit_at_once)

@@ -1,9 +1,9 @@
 """PyTorch's compiler, which is not imported before a program really needs it.
 
 PyTorch's optimizers, FSDP and reference operations only call it in order not to be compiled. For
-that they would import it, which takes half as long as ``import torch``, and wrap each call; here
-nothing is compiled. What stands in its place says so, gives the settings, and imports the compiler
-for whatever else it is asked. It leaves with the run.
+that they would import it, which takes half as long as ``import torch``, and wrap each call. What
+stands in its place gives the settings, and imports the compiler for whatever else it is asked. It
+leaves with the run, or as soon as something is compiled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import importlib.abc
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -52,18 +52,30 @@ _REPLACED: dict[str, dict[str, Any]] = {
 """Replacements for functions of the compiler's modules."""
 
 
-def install(patches: Patches) -> None:
-    """Install a stand-in for the compiler, if it was not imported yet."""
+def install(patches: Patches, import_compiler: Callable[[], None] | None) -> None:
+    """Install a stand-in for the compiler, if it was not imported yet.
+
+    ``import_compiler`` imports it, for whatever the stand-in does not answer. None: nothing is
+    ever compiled, and the compiler says so.
+    """
     patches.set(torch.compiler, "cudagraph_mark_step_begin", _nothing)
     if _NAME in sys.modules:
-        for name, values in _REPLACED.items():
-            patches.set_all(sys.modules[name], values)
+        if import_compiler is None:
+            for name, values in _REPLACED.items():
+                patches.set_all(sys.modules[name], values)
         return
-    stand_in = sys.modules[_NAME] = _Compiler()
+    stand_in = sys.modules[_NAME] = _Compiler(import_compiler)
     patches.on_close(stand_in.leave)
     patches.set(sys, "meta_path", [_ThereAlready(), *sys.meta_path])
     stand_in.import_settings()
     patches.set(torch, "_dynamo", stand_in)
+
+
+def leave() -> None:
+    """Let the compiler itself be imported from now on."""
+    stand_in = sys.modules.get(_NAME)
+    if isinstance(stand_in, _Compiler):
+        stand_in.leave()
 
 
 class _ThereAlready(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -91,16 +103,18 @@ class _ThereAlready(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 class _Compiler(ModuleType):
     """Answers a few calls without the compiler; imports it for all others."""
 
-    def __init__(self) -> None:
+    def __init__(self, import_compiler: Callable[[], None] | None) -> None:
         super().__init__(_NAME)
+        self._import_compiler = import_compiler
         self._patches: Patches | None = None
         """What is replaced in the real compiler."""
         self._given: weakref.WeakSet[FunctionType] = weakref.WeakSet()
         # Process groups clear its caches.
         self.trace_rules = SimpleNamespace(clear_lru_cache=_nothing)
         self.reset = self.reset_code_caches = _nothing
-        self.OptimizedModule = OptimizedModule
-        self.eval_frame = _Part(self, "eval_frame", OptimizedModule=OptimizedModule)
+        if import_compiler is None:
+            self.OptimizedModule = OptimizedModule
+            self.eval_frame = _Part(self, "eval_frame", OptimizedModule=OptimizedModule)
 
     def disable(
         self,
@@ -138,6 +152,9 @@ class _Compiler(ModuleType):
         return getattr(self._import(), name)
 
     def _import(self) -> ModuleType:
+        if self._import_compiler is not None:
+            self._import_compiler()
+            return sys.modules[_NAME]
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
         found = importlib.import_module(_NAME)
@@ -157,6 +174,9 @@ class _Compiler(ModuleType):
         for each in self._given:
             if getattr(each, _MARK, None) is each:
                 delattr(each, _MARK)
+            if self._import_compiler is not None:
+                # As the compiler's own ``disable`` marks it.
+                each._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 class _Part(SimpleNamespace):

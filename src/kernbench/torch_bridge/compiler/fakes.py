@@ -1,0 +1,121 @@
+"""Fake tensors of simulated devices: on ``cuda`` for Python, and on ``meta`` for C++.
+
+The compiler traces with them. C++ of a build for the CPU would abort for a tensor on ``cuda``: it
+has no device guard for it. So C++ is told ``meta``, and what it then asks for on ``meta`` while
+something is compiled is meant for ``cuda``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.operations import PLAIN
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, current_index
+from kernbench.torch_bridge.processes.compiling import COMPILING, Views
+
+_make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
+_DEVICE_OF_FAKE = torch.ops.prim.device.default
+_AT_DEVICE = 6
+_AT_DISPATCH_DEVICE = 10
+"""Positions among the arguments of ``_make_wrapper_subclass``."""
+
+
+def install(patches: Patches, views: Views) -> None:
+    """Let the compiler trace with tensors of simulated devices."""
+    from torch._subclasses import fake_tensor, functional_tensor
+    from torch.fx.experimental import proxy_tensor
+
+    modes: tuple[Any, ...] = (
+        fake_tensor.FakeTensorMode,
+        functional_tensor.FunctionalTensorMode,
+        proxy_tensor.ProxyTorchDispatchMode,
+    )
+    for mode in modes:
+        patches.set(mode, "__torch_dispatch__", _meaning_cuda(mode.__torch_dispatch__))
+    table = fake_tensor._DISPATCH_META_HANDLERS
+    before = table[_DEVICE_OF_FAKE]
+    table[_DEVICE_OF_FAKE] = _device_for_cpp
+    patches.on_close(table.__setitem__, _DEVICE_OF_FAKE, before)
+    dispatch = fake_tensor.FakeTensor.__torch_dispatch__.__func__
+    patches.set(fake_tensor.FakeTensor, "__torch_dispatch__", classmethod(_answering(dispatch)))
+    patches.set(fake_tensor, "init_gpu_context", lambda device: None)
+    views.over.update(
+        {
+            (Tensor, "device"): property(_device_of),
+            (Tensor, "_make_wrapper_subclass"): staticmethod(_wrapper),
+        }
+    )
+    for kind in (DEVICE_TYPE, "cpu", "meta"):
+        views.over[Tensor, f"is_{kind}"] = property(functools.partial(_is_on, kind))
+
+
+def _device_for_cpp(args: Any) -> torch.device:
+    fake = args[0]
+    found: torch.device = fake.fake_device
+    return META if fake.fake_mode.in_kernel_invocation or found.type == DEVICE_TYPE else found
+
+
+def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE_OF_FAKE:
+            return _device_for_cpp(args)
+        return original(cls, func, types, args, kwargs or {})
+
+    return dispatch
+
+
+def _meaning_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a mode's dispatch, to which a tensor that C++ asks for on ``meta`` is on ``cuda``."""
+
+    @functools.wraps(original)
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if kwargs and COMPILING.depth:
+            device = kwargs.get("device")
+            if device is not None and getattr(device, "type", None) == "meta":
+                kwargs = {**kwargs, "device": torch.device(DEVICE_TYPE, current_index())}
+        return original(self, func, types, args, kwargs or {})
+
+    return dispatch
+
+
+def _device_of(tensor: Any) -> torch.device:
+    """Return where the compiler sees a tensor."""
+    if type(tensor).__name__ == "FakeTensor":
+        found: torch.device = tensor.device
+        return found
+    found = device_of(tensor)
+    if found.type == "meta" and (
+        torch._is_functional_tensor(getattr(tensor, "elem", tensor)) or type(tensor) not in PLAIN
+    ):
+        return torch.device(DEVICE_TYPE, current_index())
+    return found
+
+
+def _is_on(kind: str, tensor: Any) -> bool:
+    return _device_of(tensor).type == kind
+
+
+def _wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    device = kwargs.get("device")
+    if (
+        cls.__name__ == "FunctionalTensor"
+        and len(args) > _AT_DISPATCH_DEVICE
+        and args[_AT_DEVICE].type == DEVICE_TYPE
+    ):
+        # Autograd finds its kernels by the device's key; C++ asks this wrapper for its device.
+        args = (*args[:_AT_DISPATCH_DEVICE], True, *args[_AT_DISPATCH_DEVICE + 1 :])
+        return _make_wrapper_subclass(cls, *args, **kwargs)
+    if device is not None and torch.device(device).type == DEVICE_TYPE:
+        kwargs["device"] = META
+    given = [
+        META if isinstance(each, torch.device) and each.type == DEVICE_TYPE else each
+        for each in args
+    ]
+    return _make_wrapper_subclass(cls, *given, **kwargs)

@@ -1,0 +1,212 @@
+"""Entering PyTorch's compiler: what a run replaces in it, once a program compiles something.
+
+Importing the compiler takes seconds, so that only a program that compiles pays for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernbench.errors import UsageError, nearest
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.compiler import fakes, graphed, guards, traced, trials, wrappers
+from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
+from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
+from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
+from kernbench.torch_bridge.processes.compiling import COMPILING, Views
+from kernbench.torch_bridge.replaced import without_compiler
+from kernbench.torch_bridge.replaced.compiled import compile_nothing
+from kernbench.triton_backend import compile_target
+
+_compile = torch.compile
+_NOTHING = "eager"
+_CHOICES = ("inductor", _NOTHING)
+_ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
+"""What programs call of ``torch._dynamo`` to have something compiled."""
+_UNTRACED = ("kernbench.torch_bridge", "kernbench.runtime_api", "kernbench.triton_backend",
+             "kernbench.clock", "simpy", "greenlet")  # fmt: skip
+_OF_DEVICES: tuple[Any, ...] = (
+    Observer.__torch_dispatch__,
+    EagerObserver.__torch_dispatch__,
+    TorchLauncher.launch,
+)
+"""What is never compiled, with all that it calls."""
+_ENTRIES = (
+    ("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__"),
+    ("torch._inductor.compile_fx", "compile_fx"),
+    ("torch._inductor.compile_fx", "compile_fx_inner"),
+)
+"""Where the compiler is entered."""
+
+
+class Compiler:
+    """The compiler of one run: in place from the first call of ``torch.compile``."""
+
+    def __init__(self, patches: Patches, cuda_architecture: int | None) -> None:
+        self._patches = patches
+        self._target = compile_target(cuda_architecture)
+        self._is_imported = self._is_there = False
+        self.views = Views(patches)
+
+    def compile(self, model: Any = None, **options: Any) -> Any:
+        """``torch.compile``: PyTorch's own, behind the first import of the compiler."""
+        self.prepare()
+        if model is None:
+            return lambda given: self.compile(given, **options)
+        with uncounted():
+            return _compile(model, **options)
+
+    def import_tracer(self) -> None:
+        """Import ``torch._dynamo``, which programs also ask for other things than to compile."""
+        if not self._is_imported:
+            # No other rank runs meanwhile, as all locks are real.
+            with self.views.compiling():
+                self._is_imported = True
+                self._import_tracer()
+
+    def prepare(self) -> None:
+        """Import the whole compiler, and let it compile for simulated devices."""
+        if not self._is_there:
+            self.import_tracer()
+            with self.views.compiling():
+                self._is_there = True
+                self._prepare()
+
+    def _import_tracer(self) -> None:
+        without_compiler.leave()
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        wrappers.install_early(self._patches)
+        self._let_functions_differ()
+        found = importlib.import_module("torch._dynamo")
+        self._patches.set(torch, "_dynamo", found)
+        for name in _ON_THE_WAY:
+            self._patches.set(found, name, self._prepared(getattr(found, name)))
+
+    def _prepared(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.prepare()
+            return original(*args, **kwargs)
+
+        return call
+
+    def _prepare(self) -> None:
+        import torch._inductor.compile_fx
+        from torch._dynamo import device_interface, trace_rules
+
+        device_interface.init_device_reg()
+        patches, views = self._patches, self.views
+        fakes.install(patches, views)
+        wrappers.install(patches)
+        trials.install(patches, views)
+        guards.install(patches)
+        patches.set(torch._inductor.compile_fx, "cudagraphify", graphed.cudagraphify)
+        views.over[torch.nn.functional, "scaled_dot_product_attention"] = traced.attention
+        self._compile_kernels()
+        self._enter()
+        self._leave_untraced(trace_rules)
+
+    def _let_functions_differ(self) -> None:
+        # Dynamo has handlers by function, so that no two names may have one.
+        for name, value in list(vars(torch.accelerator).items()):
+            if callable(value) and not name.startswith("_"):
+                self._patches.set(torch.accelerator, name, _other(value))
+
+    def _compile_kernels(self) -> None:
+        from torch._inductor import codecache, config
+        from torch._inductor.runtime import triton_helpers, triton_heuristics
+
+        target, patches = self._target, self._patches
+        patches.set(triton_helpers, "set_driver_to_gpu", lambda: None)
+        patches.set(triton_heuristics, "GPUTarget", lambda *args: target)
+        tuner = triton_heuristics.CachingAutotuner
+        patches.set(tuner, "run", unseen(tuner.run))
+        patches.set(codecache, "add_ephemeral_timeout_increase_for_distributed", lambda ns: 0)
+        self._configure(
+            config,
+            compile_threads=1,
+            use_static_triton_launcher=False,
+            use_static_cuda_launcher=False,
+        )
+
+    def _configure(self, config: Any, **values: Any) -> None:
+        for name, value in values.items():
+            if hasattr(config, name):
+                before = getattr(config, name)
+                setattr(config, name, value)
+                self._patches.on_close(setattr, config, name, before)
+
+    def _enter(self) -> None:
+        import torch._functorch.config as functorch_config
+
+        for module, path in _ENTRIES:
+            *owners, name = path.split(".")
+            owner = functools.reduce(getattr, owners, sys.modules[module])
+            self._patches.set(owner, name, self._while_compiling(getattr(owner, name)))
+        self._configure(functorch_config, force_non_lazy_backward_lowering=True)
+
+    def _while_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if COMPILING.depth:
+                return original(*args, **kwargs)
+            # Dynamo itself disables modes, but not for DDP.
+            with self.views.compiling(), _disable_current_modes():
+                return original(*args, **kwargs)
+
+        return call
+
+    def _leave_untraced(self, trace_rules: Any) -> None:
+        from torch._C._dynamo import guards as c_guards
+        from torch._C._dynamo.eval_frame import set_code_exec_strategy
+        from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+        traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__)
+        self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
+        for name in _UNTRACED:
+            trace_rules.add(name)
+        skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+        for function in _OF_DEVICES:
+            set_code_exec_strategy(function.__code__, skip)
+        # C++ reads the environment of the real process, not the rank's.
+        name = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
+        value = str(c_guards._torchinductor_pyobject_tensor_data_ptr)
+        ctypes.CDLL(None).setenv(name.encode(), value.encode(), 1)
+        # Rules are kept by function: those that show while compiling.
+        trace_rules.clear_lru_cache()
+        trace_rules.get_torch_obj_rule_map()
+        trace_rules.get_tensor_method()
+
+
+def _other(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+def install(patches: Patches, cuda_architecture: int | None) -> None:
+    """Give programs ``torch.compile``, for machines of a compute capability.
+
+    Raises:
+        UsageError: ``KERNBENCH_COMPILE`` names no compiler.
+    """
+    asked = os.environ.get("KERNBENCH_COMPILE") or _NOTHING
+    if asked not in _CHOICES:
+        raise UsageError(f"KERNBENCH_COMPILE={asked}: {nearest(asked, _CHOICES)}")
+    if asked == _NOTHING:
+        without_compiler.install(patches, None)
+        patches.set(torch, "compile", compile_nothing)
+        return
+    compiler = Compiler(patches, cuda_architecture)
+    without_compiler.install(patches, compiler.import_tracer)
+    patches.set(torch, "compile", compiler.compile)

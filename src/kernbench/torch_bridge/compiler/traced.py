@@ -1,0 +1,30 @@
+"""Functions that the compiler traces in the place of what C++ chooses by the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """``scaled_dot_product_attention`` as the operation that the bridge computes and times."""
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        group = query.shape[-3] // key.shape[-3]
+        key = key.repeat_interleave(group, -3)
+        value = value.repeat_interleave(group, -3)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        none = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = none.masked_fill(~attn_mask, float("-inf"))
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+    )[0]

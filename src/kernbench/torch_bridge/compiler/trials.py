@@ -1,0 +1,104 @@
+"""What the compiler tries on a device to choose: in modeled time, without a trace in the run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from torch.utils._python_dispatch import _disable_current_modes
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.dispatch.observe import Observer
+from kernbench.torch_bridge.processes.compiling import COMPILING, Views
+from kernbench.torch_bridge.processes.host import Host
+from kernbench.torch_bridge.processes.process import current
+
+_PS_PER_MS = 1e9
+
+
+class _Trial:
+    """The launches of one trial."""
+
+    def __init__(self) -> None:
+        self.time_ps = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Add up the modeled time of what is launched, in the place of launching it."""
+
+        def launch(host: Host, name: str, timing: Any, sip_id: int) -> None:
+            self.time_ps += timing.template(False).duration_ps
+
+        # On the class: only one thread runs at a time, and a trial waits for nobody.
+        patches = Patches()
+        patches.set(Host, "launch", launch)
+        try:
+            yield
+        finally:
+            patches.close()
+
+
+@contextmanager
+def at_runtime(views: Views) -> Iterator[None]:
+    """Run a program's code in the middle of compiling, observed as usual."""
+    with views.running(), _disable_current_modes(), Observer(current()):
+        yield
+
+
+def modeled_ms(views: Views, function: Callable[[], Any]) -> float:
+    """Return the modeled device time of all that a function launches, in milliseconds."""
+    trial = _Trial()
+    with at_runtime(views) if COMPILING.depth else nullcontext(), trial.under_way():
+        function()
+    return trial.time_ps / _PS_PER_MS
+
+
+def install(patches: Patches, views: Views) -> None:
+    """Let the compiler's benchmarks measure modeled time."""
+    from torch._dynamo.variables.optimizer import OptimizerVariable
+    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.runtime import benchmarking
+
+    def benchmark(self: Any, function: Callable[[], Any], *args: Any, **kwargs: Any) -> float:
+        return modeled_ms(views, function)
+
+    for owner in vars(benchmarking).values():
+        if isinstance(owner, type) and issubclass(owner, benchmarking.Benchmarker):
+            for name in vars(owner):
+                if name.startswith("benchmark_gpu"):
+                    patches.set(owner, name, benchmark)
+    patches.set(pad_mm, "_should_pad", _tried(views, pad_mm._should_pad))
+    # Dynamo itself makes the state of an optimizer, of real tensors.
+    call_method = OptimizerVariable.call_method
+    patches.set(OptimizerVariable, "call_method", _initialized_at_runtime(views, call_method))
+
+
+def _tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with at_runtime(views), _Trial().under_way():
+            return original(*args, **kwargs)
+
+    return call
+
+
+def _initialized_at_runtime(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        init = getattr(type(self.value), "_init_group", None)
+        if name != "_init_group" or init is None:
+            return original(self, tx, name, args, kwargs)
+
+        def init_group(*given: Any, **named: Any) -> Any:
+            with at_runtime(views):
+                return init(self.value, *given, **named)
+
+        vars(self.value)["_init_group"] = init_group
+        try:
+            return original(self, tx, name, args, kwargs)
+        finally:
+            vars(self.value).pop("_init_group", None)
+
+    return call_method

@@ -1,0 +1,109 @@
+"""What the Python code that Inductor writes calls in C++ of a CUDA build."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.module import set_device
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index, with_index
+from kernbench.torch_bridge.placement.residence import settle
+from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.compiling import COMPILING
+from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.process import HERE, current
+
+
+def exchange_device(index: int) -> int:
+    """Set the rank's device, and return the one before; a negative index changes nothing."""
+    before = current_index()
+    if 0 <= index != before:
+        set_device(index)
+    return before
+
+
+class DeviceGuard:
+    """``torch.cuda._DeviceGuard``: sets the rank's device within a block."""
+
+    def __init__(self, index: int) -> None:
+        self.idx = index
+        self.prev_idx = -1
+
+    @unseen
+    def __enter__(self) -> None:
+        self.prev_idx = exchange_device(self.idx)
+
+    @unseen
+    def __exit__(self, *error: object) -> None:
+        exchange_device(self.prev_idx)
+
+
+def install_early(patches: Patches) -> None:
+    """Install what the compiler's modules keep when they are imported."""
+    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
+    patches.set(torch._C, "_cuda_isCurrentStreamCapturing", _is_capturing)
+    patches.set(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
+    patches.set(torch.cuda, "_exchange_device", unseen(exchange_device))
+    patches.set(torch.cuda, "_maybe_exchange_device", unseen(lambda index: exchange_device(index)))
+    patches.set(torch.cuda, "_DeviceGuard", DeviceGuard)
+    patches.set(torch.cuda, "_is_compiled", lambda: True)
+
+
+def install(patches: Patches) -> None:
+    """Install the rest: how tensors are made."""
+    from torch._C._dynamo import guards as c_guards
+    from torch._inductor.fx_passes import pad_mm
+
+    patches.set(c_guards, "_empty_strided_cuda", unseen(_empty_strided_cuda))
+    # What PyTorch makes for real on "cuda" while it compiles: constants, examples to be timed.
+    library = library_of_all("aten")
+    patches.on_close(library._destroy)
+    library.impl("empty.memory_format", _empty, "CUDA")
+    library.impl("empty_strided", _empty_strided, "CUDA")
+    patches.set(pad_mm, "no_dispatch", contextlib.nullcontext)
+
+
+def _is_capturing() -> bool:
+    return HERE.process is not None and HERE.process.capture is not None
+
+
+def _empty_strided_cuda(size: Any, stride: Any, dtype: Any) -> Any:
+    return torch.empty_strided(size, stride, dtype=dtype, device=with_index(DEVICE_TYPE))
+
+
+def _place() -> torch.device:
+    # What the compiler makes to look at has numbers, without data too.
+    return torch.device("cpu") if COMPILING.depth else current().session.place
+
+
+def _empty(
+    size: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Any:
+    made = torch.ops.aten.empty.memory_format(
+        size, dtype=dtype, device=_place(), memory_format=memory_format
+    )
+    settle(made, with_index(device), "aten.empty")
+    return made
+
+
+def _empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Any:
+    made = torch.ops.aten.empty_strided.default(size, stride, dtype=dtype, device=_place())
+    settle(made, with_index(device), "aten.empty")
+    return made

@@ -1,0 +1,151 @@
+"""Whose PyTorch shows: the bridge's, for a program that runs, or its own, for its compiler.
+
+The bridge replaces functions of PyTorch, so that programs see simulated devices. The compiler knows
+PyTorch's own functions: it has rules by function, and traces through them. So while something is
+compiled, PyTorch's own are in the place of the bridge's, in the tables below. Locks and clocks are
+then the real ones, and no calls are counted: compiling takes no simulated time.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.attention.flex_attention as flex
+
+from kernbench.torch_bridge.base.patches import MISSING, Patches, Replaced, set_own
+from kernbench.torch_bridge.processes.call_counts import uncounted
+from kernbench.torch_bridge.processes.process import HERE
+
+_HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
+    torch: frozenset({"set_autocast_enabled", "clear_autocast_cache", "compile", "_dynamo"}),
+    torch.Tensor: frozenset({"_make_wrapper_subclass"}),
+    torch.nn.Module: frozenset(),
+    torch.nn.functional: frozenset(),
+    torch.UntypedStorage: frozenset(),
+    torch._C._nested: frozenset(),
+    flex: frozenset(),
+}
+"""Owners of which PyTorch's own attributes show to the compiler, but for these."""
+_HIDDEN: Mapping[Any, frozenset[str]] = {
+    torch.cuda: frozenset({"Stream", "Event", "StreamContext", "stream", "device", "device_of"}),
+}
+"""Owners of which only these do."""
+
+
+_LOST_GRADIENTS = r".*an autograd kernel was not registered"
+
+
+class _Compiling(threading.local):
+    depth = 0
+    """Above 0 while the thread compiles."""
+
+
+COMPILING = _Compiling()
+
+_Shown = list[tuple[Any, str, Any]]
+
+
+class Views:
+    """Exchanges what shows of PyTorch, for the run that made ``patches``."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+        self.over: dict[tuple[Any, str], Any] = {}
+        """What shows to the compiler in the place of both, by owner and name."""
+        self._hidden: dict[tuple[Any, str], Replaced] = {}
+        """What the compiler does not see, by owner and name."""
+        self._num_seen = 0
+        """How many of the run's replacements were looked at."""
+        self._of_runtime: _Shown = []
+        """What is hidden now, while something is compiled."""
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Show PyTorch's own functions; this nests."""
+        if COMPILING.depth:
+            COMPILING.depth += 1
+            try:
+                yield
+            finally:
+                COMPILING.depth -= 1
+            return
+        with uncounted(), warnings.catch_warnings():
+            # Without its kernel, an operation loses its gradient in silence.
+            warnings.filterwarnings("error", message=_LOST_GRADIENTS)
+            hidden, foreign = self._hide(), HERE.is_foreign
+            COMPILING.depth, HERE.is_foreign = 1, True
+            self._of_runtime = hidden
+            try:
+                yield
+            finally:
+                COMPILING.depth, HERE.is_foreign = 0, foreign
+                self._of_runtime = []
+                _show(hidden)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Show the bridge's functions in the middle of compiling, to try something on a device."""
+        depth, COMPILING.depth = COMPILING.depth, 0
+        foreign, HERE.is_foreign = HERE.is_foreign, False
+        of_runtime, self._of_runtime = self._of_runtime, []
+        of_compiler = [(owner, name, _own(owner, name)) for owner, name, _ in of_runtime]
+        _show(of_runtime)
+        try:
+            yield
+        finally:
+            _show(of_compiler)
+            self._of_runtime = of_runtime
+            COMPILING.depth, HERE.is_foreign = depth, foreign
+
+    def _hide(self) -> _Shown:
+        """Show PyTorch's own attributes; return what showed before, the last one first."""
+        replaced = self._patches.replaced
+        for each in replaced[self._num_seen :]:
+            if _is_hidden(each.owner, each.name):
+                # Of several replacements of one attribute, the first one has PyTorch's own.
+                before = self._hidden.get((each.owner, each.name), each).before
+                self._hidden[each.owner, each.name] = replace(each, before=before)
+        self._num_seen = len(replaced)
+        shown: _Shown = []
+        for (owner, name), each in self._hidden.items():
+            # What the program itself has put there stays.
+            if _own(owner, name) is each.value:
+                shown.append((owner, name, each.value))
+                set_own(owner, name, each.before)
+        for (owner, name), value in self.over.items():
+            shown.append((owner, name, _own(owner, name)))
+            set_own(owner, name, value)
+        return shown[::-1]
+
+
+def _is_hidden(owner: Any, name: str) -> bool:
+    try:
+        kept = _HIDDEN_BUT.get(owner)
+        return name not in kept if kept is not None else name in _HIDDEN.get(owner, ())
+    except TypeError:  # An owner that cannot be hashed.
+        return False
+
+
+def _own(owner: Any, name: str) -> Any:
+    return vars(owner).get(name, MISSING)
+
+
+def _show(values: _Shown) -> None:
+    for owner, name, value in values:
+        set_own(owner, name, value)
+
+
+def while_compiling(views: Views, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the compiler during whose calls PyTorch's own functions show."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with views.compiling():
+            return function(*args, **kwargs)
+
+    return call

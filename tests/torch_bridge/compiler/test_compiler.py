@@ -1,0 +1,63 @@
+"""``torch.compile`` on simulated devices: PyTorch's compiler, its kernels, values and time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+
+
+def run_compiled(
+    tmp_path: Path, program: str, *options: str, compiler: str = "inductor"
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, as the compiler stays in one once it is imported."""
+    command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", "h100-sxm", *options]
+    return subprocess.run(
+        [*command, str(PROGRAMS / program)],
+        env=os.environ
+        | {
+            "KERNBENCH_COMPILE": compiler,
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0126-D1")
+@pytest.mark.adr("0126-D2")
+@pytest.mark.adr("0126-D3")
+def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
+    tmp_path: Path,
+) -> None:
+    report = tmp_path / "report.json"
+    done = run_compiled(tmp_path, "inductor.py", "--json", str(report))
+    assert done.returncode == 0, done.stderr
+    names = {each["name"] for each in json.loads(report.read_text())["kernels"]}
+    assert "triton_per_fused_add_gelu_mean_mul_pow_rsqrt_0" in names
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0126-D4")
+def test_ranks_compile_each_for_themselves(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "inductor_ranks.py", "--nproc-per-node", "2")
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "inductor.py", compiler="inducter")
+    assert done.returncode == 1
+    assert "KERNBENCH_COMPILE=inducter" in done.stderr
+    assert "inductor" in done.stderr
+    assert "Traceback" not in done.stderr

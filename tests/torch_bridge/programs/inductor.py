@@ -1,0 +1,123 @@
+"""What PyTorch's compiler makes for a simulated device computes as the host does, in time."""
+
+import copy
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def difference(found, expected):
+    found, expected = found.detach().float().cpu(), expected.detach().float().cpu()
+    return ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12)).item()
+
+
+def now():
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def epilogue(x, bias, weight):
+    y = F.gelu(x + bias)
+    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+torch.manual_seed(0)
+
+# A fused kernel: right, one launch, and compiling it takes no simulated time.
+host = torch.randn(64, 256), torch.randn(256), torch.randn(256)
+device = [each.cuda() for each in host]
+compiled = torch.compile(epilogue)
+start = now()
+first = compiled(*device)
+took_first = now() - start
+assert difference(first, epilogue(*host)) < 1e-5
+start = now()
+compiled(*device)
+took_again = now() - start
+assert took_first < took_again + 5e-3, (took_first, took_again)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.into, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x):
+        q, k, v = (
+            each.view(2, 8, 2, 16).transpose(1, 2) for each in self.into(self.norm(x)).chunk(3, -1)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(y.transpose(1, 2).reshape(2, 8, 32))
+
+
+# Training: losses as on the host, in one graph.
+reference = Block()
+model = copy.deepcopy(reference).cuda()
+step = torch.compile(model, fullgraph=True)
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (reference, model)]
+for _ in range(2):
+    x = torch.randn(2, 8, 32)
+    losses = [reference(x).square().mean(), step(x.cuda()).square().mean()]
+    for loss, optimizer in zip(losses, optimizers, strict=True):
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert difference(losses[1], losses[0]) < 1e-5
+for mine, other in zip(model.parameters(), reference.parameters(), strict=True):
+    assert difference(mine, other) < 1e-4
+assert next(iter(step.state_dict())).startswith("_orig_mod.")
+
+
+# Gradients under autocast are eager's, none is lost.
+def loss_of(linear, x, target):
+    with torch.autocast("cuda", torch.bfloat16):
+        return F.cross_entropy(linear(x), target)
+
+
+linear = nn.Linear(64, 16).cuda()
+x, target = torch.randn(32, 64).cuda(), torch.randint(0, 16, (32,)).cuda()
+gradients = []
+for function in (loss_of, torch.compile(loss_of)):
+    linear.zero_grad()
+    function(linear, x, target).backward()
+    gradients.append([each.grad.clone() for each in linear.parameters()])
+for eager, made in zip(*gradients, strict=True):
+    assert difference(made, eager) < 2e-2
+
+
+# Shapes that vary, a graph break, and a graph that must not break.
+def rows(x):
+    return torch.softmax(x, -1).sum(0)
+
+
+dynamic = torch.compile(rows, dynamic=True)
+for size in (3, 5, 17):
+    x = torch.randn(size, 40)
+    assert difference(dynamic(x.cuda()), rows(x)) < 1e-5
+
+
+def breaks(x):
+    x = x.sin()
+    print("between two graphs")
+    return x + 1
+
+
+x = torch.randn(100)
+assert difference(torch.compile(breaks)(x.cuda()), x.sin() + 1) < 1e-5
+try:
+    torch._dynamo.reset()
+    torch.compile(breaks, fullgraph=True)(x.cuda())
+except torch._dynamo.exc.Unsupported:
+    pass
+else:
+    raise AssertionError("a graph break was not refused")
+assert torch._dynamo.explain(breaks)(x.cuda()).graph_count == 2
+
+# Graphs of the bridge for mode="reduce-overhead".
+graphed = torch.compile(epilogue, mode="reduce-overhead")
+for seed in range(4):
+    torch.manual_seed(seed)
+    host = torch.randn(64, 256), torch.randn(256), torch.randn(256)
+    assert difference(graphed(*(each.cuda() for each in host)), epilogue(*host)) < 1e-5

@@ -1,0 +1,68 @@
+"""Programs of two ranks, compiled: collectives in graphs, FSDP by block, tensor parallelism."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+torch.manual_seed(0)
+OFFSET = 1
+
+
+def difference(found, expected):
+    found, expected = found.detach().cpu(), expected.detach().cpu()
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+@torch.compile(fullgraph=True)
+def parallel(x, a, b):
+    partial = F.gelu(x @ a) @ b
+    return F.silu(collectives.all_reduce(partial, "sum", dist.group.WORLD)) * 2 + OFFSET
+
+
+x, a, b = torch.randn(8, 32), torch.randn(32, 64) / 8, torch.randn(64, 32) / 8
+expected = F.silu(F.gelu(x @ a) @ b) * 2 + 1
+# A global of the rank's own module: what is compiled for another rank does not hold here.
+OFFSET = 1 + rank
+shards = (a.chunk(size, 1)[rank].contiguous().cuda(), b.chunk(size, 0)[rank].contiguous().cuda())
+assert difference(parallel(x.cuda(), *shards), expected + rank) < 1e-5
+
+data = torch.randn(2, size * 4, 32)
+reference = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+
+
+def trained(model, batch_of, steps=2):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        model(batch_of(step)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+sharded = copy.deepcopy(reference).cuda()
+for layer in sharded:
+    layer.compile()
+fully_shard(sharded)
+split = copy.deepcopy(reference).cuda()
+plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+split = torch.compile(parallelize_module(split, init_device_mesh("cuda", (size,)), plan))
+trained(reference, lambda step: data[step])
+trained(sharded, lambda step: data[step, rank * 4 : (rank + 1) * 4].cuda())
+trained(split, lambda step: data[step].cuda())
+for model in (sharded, split):
+    for mine, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert difference(mine.full_tensor(), other) < 1e-4
