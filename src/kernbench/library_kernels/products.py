@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kernbench.hardware import KernelLibrary, SipSpec
     from kernbench.library_kernels.choice import KernelChoice
 
-_PART_BYTES = 4
 _LEAST_PART = 256
 """A part of a split K is at least this long."""
 _HELD = 0.5
@@ -51,6 +50,10 @@ class Product:
     a_shared: bool = False
     """Whether all products of the batch have the same A (a stride of 0)."""
     b_shared: bool = False
+    part_bytes: int = 4
+    """Of an element of C in a part of K, where several add up to it."""
+    may_split: bool = True
+    """Whether K may be cut."""
     access_bytes: int = 16
     """What all rows of A, B and C are multiples of: a library's kernels are built for one alignment
     of the three, and a lane cannot load more than it at a time."""
@@ -141,7 +144,8 @@ def _candidates(product: Product, sip: SipSpec, name: str) -> Iterator[tuple[Lib
     is_long = product.a_bytes is not None and product.k >= _LONG
     for tile in tiles:
         for split in _LONG_SPLITS if is_long else tile.splits:
-            if split == 1 or (product.batch == 1 and product.k >= split * _LEAST_PART):
+            may_split = product.may_split and product.batch == 1
+            if split == 1 or (may_split and product.k >= split * _LEAST_PART):
                 yield _tiled(product, tile, split, depth, name, sip)
 
 
@@ -151,7 +155,7 @@ def _tiled(
     m, n, size = tile.block_m, tile.block_n, product.itemsize
     rows, columns = math.ceil(product.m / m), math.ceil(product.n / n)
     trips = math.ceil(math.ceil(product.k / split) / depth)
-    out_bytes = _PART_BYTES if split > 1 else product.out_bytes
+    out_bytes = product.part_bytes if split > 1 else product.out_bytes
     by_vector = product.dtype in _BY_VECTOR
     a, b, c = product.distinct
     loads = min(m, product.m) + min(n, product.n)
@@ -194,10 +198,10 @@ def _reads(
 def _sum_parts(product: Product, split: int, name: str, sip: SipSpec) -> LibraryKernel:
     """Return the kernel that adds up the parts of C, which come from the cache if they fit."""
     size = product.m * product.n
-    read = float(_PART_BYTES * split * size)
+    read = float(product.part_bytes * split * size)
     held = 0.0 if sip.cache is None else float(sip.cache.capacity_mib) * 2**20 * _HELD
     block = 1024
-    trip = Trip(simple=block, loaded_bytes=_PART_BYTES * block)
+    trip = Trip(simple=block, loaded_bytes=product.part_bytes * block)
     count = math.ceil(size / block)
     tiles = Tiles(count=count, trips=split, trip=trip, stored_bytes=product.out_bytes * block)
     return LibraryKernel(

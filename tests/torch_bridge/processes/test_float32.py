@@ -156,3 +156,60 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
             more_ps = sign * (times[kind] - times[last + kind])
             expected_ps = images * (start_ps + 2 * image * 1000 / gbps)
             assert more_ps == pytest.approx(float(expected_ps), rel=0.02)
+
+
+OVERRIDDEN = """
+import os
+conv = torch.nn.Conv2d(64, 64, 3, device="cuda")
+image = torch.zeros(8, 64, 64, 64, device="cuda")
+def both():
+    x @ x; conv(image)
+both()
+os.environ["NVIDIA_TF32_OVERRIDE"] = "1"; both()
+torch.set_float32_matmul_precision("high")
+os.environ["NVIDIA_TF32_OVERRIDE"] = "0"; both()
+del os.environ["NVIDIA_TF32_OVERRIDE"]; both()
+"""
+
+
+@pytest.mark.adr("0117-D1")
+def test_the_variable_of_nvidias_libraries_overrides_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "x = torch.zeros(4096, 4096, device='cuda')\n" + OVERRIDDEN
+    context = run(tmp_path, source, machine="a100-sxm-80g:1", data=False)
+    products = times_ps(context, "aten.mm", 0)
+    assert [each < products[0] / 2 for each in products] == [False, True, False, True]
+    convolved = times_ps(context, "aten.convolution", 0)
+    assert convolved[2] == max(convolved) > min(convolved) == convolved[1]
+    # It is there from the start.
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    context = run(
+        tmp_path,
+        "x = torch.zeros(4096, 4096, device='cuda'); x @ x",
+        machine="a100-sxm-80g:1",
+        data=False,
+    )
+    assert times_ps(context, "aten.mm", 0)[0] < products[0] / 2
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
+    assert asked() == Float32()
+
+
+SUMS = """
+a = torch.zeros(64, 16384, device="cuda", dtype=torch.float16)
+b = torch.zeros(16384, 512, device="cuda", dtype=torch.float16)
+torch.zeros(1 << 29, device="cuda").zero_()  # what follows waits in the queue
+a @ b
+torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+a @ b
+a.bfloat16() @ b.bfloat16()
+"""
+
+
+@pytest.mark.adr("0117-D1")
+def test_parts_of_k_are_added_in_the_dtype_that_the_program_allows(tmp_path: Path) -> None:
+    context = run(tmp_path, SUMS, machine="a100-sxm-80g:1", data=False)
+    reduced, wide, bfloat16 = times_ps(context, "aten.mm", 0)
+    assert wide > reduced
+    assert bfloat16 == pytest.approx(reduced, rel=0.05)
+    assert asked() == Float32()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernbench.library_kernels import LibraryKernel
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.costs.products import Products, Sizes
+    from kernbench.torch_bridge.processes.float32 import Float32
 
 
 _LEAST_PART = 1024
@@ -28,8 +29,9 @@ _LEAST_PART = 1024
 class GemmCosts:
     """Schedules of products on one machine; each is computed once."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, precision: Float32) -> None:
         self._machine = machine
+        self._precision = precision
         self._known: dict[Any, OperationTiming] = {}
 
     def timing(
@@ -88,6 +90,7 @@ class GemmCosts:
         multiplied = precision if dtype == float32 and precision in rates else dtype.name
         if multiplied not in rates or f"blas_{family_of(multiplied)}" not in library.names():
             return None
+        is_wide = dtype.itemsize != 2 or dtype.name in self._precision.wide_sums
         kernels: list[LibraryKernel] = []
         for batch, m, n, k in products:
             product = Product(
@@ -98,6 +101,8 @@ class GemmCosts:
                 dtype=multiplied,
                 itemsize=dtype.itemsize,
                 out_bytes=out_dtype.itemsize,
+                part_bytes=float32.itemsize if is_wide else out_dtype.itemsize,
+                may_split=dtype.name not in self._precision.whole_sums,
                 access_bytes=layout.access_bytes,
                 a_shared=layout.a_shared,
                 b_shared=layout.b_shared,

@@ -45,7 +45,7 @@ class OperationCosts:
     def __init__(self, machine: Machine, precision: Float32) -> None:
         self._machine = machine
         self._precision = precision
-        self._gemm = GemmCosts(machine)
+        self._gemm = GemmCosts(machine, precision)
         self._convolutions = ConvolutionCosts(machine)
         self.attention = AttentionCosts(machine)
         self._scattered = ScatteredCosts(machine)

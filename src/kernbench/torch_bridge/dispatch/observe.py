@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from kernbench.torch_bridge.placement.in_use import check_named
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.placement.residence import Residence, settle, settle_on
-from kernbench.torch_bridge.processes.float32 import Float32
+from kernbench.torch_bridge.processes.float32 import Float32, overridden
 from kernbench.torch_bridge.processes.process import HERE, Process, current
 from kernbench.torch_bridge.processes.python_calls import ThreadCalls
 from kernbench.torch_bridge.processes.registrations import KEYSET
@@ -65,7 +66,7 @@ class Observer(Mode):
         self._devices = process.session.devices
         run = process.session.run
         self._is_checked = run.has_data and run.sanitizer is not None
-        self.price(process.precision or Float32())
+        self.price(process.precision or overridden(Float32(), os.environ))
 
     def price(self, precision: Float32) -> None:
         """Set the costs of operations by the requested precision of float32 products."""

@@ -1,10 +1,11 @@
-"""The precision of float32 products that a process requests (ADR-0117); it affects their time."""
+"""The precision of products that a process requests (ADR-0117); it affects their time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -21,6 +22,11 @@ _SETTERS = (
     "_set_cudnn_allow_tf32",
     "_set_fp32_precision_setter",
 )
+_SUMS = {"fp16": "float16", "bf16": "bfloat16"}
+"""Names in PyTorch's switches, and of dtypes."""
+_REDUCED = "_set_cublas_allow_{}_reduced_precision_reduction"
+OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+"""The variable by which NVIDIA's libraries take TF32 for all products of float32, or for none."""
 _KEPT = (
     ("generic", "all"),
     *(("cuda", each) for each in ("all", "matmul", "conv", "rnn")),
@@ -30,16 +36,47 @@ _KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Float32:
-    """The ``input_precision`` of float32 products, by kind of operation."""
+    """The ``input_precision`` of float32 products by kind of operation, and the sums of others."""
 
     matmul: str = "ieee"
     convolution: str = "tf32"
     recurrent: str = "tf32"
+    wide_sums: frozenset[str] = frozenset()
+    """Dtypes whose products, where K is cut, may not add parts in less than float32."""
+    whole_sums: frozenset[str] = frozenset()
+    """Dtypes for whose products K may not be cut."""
 
 
 def asked() -> Float32:
     """Return the precision set in PyTorch."""
-    return Float32(*("tf32" if _get("cuda", each) == "tf32" else "ieee" for each in _OPERATIONS))
+    matmul, convolution, recurrent = (
+        "tf32" if _get("cuda", each) == "tf32" else "ieee" for each in _OPERATIONS
+    )
+    sums = {name: _reduced(each) for each, name in _SUMS.items()}
+    found = Float32(
+        matmul=matmul,
+        convolution=convolution,
+        recurrent=recurrent,
+        wide_sums=frozenset(name for name, (reduced, _) in sums.items() if not reduced),
+        whole_sums=frozenset(name for name, (_, split) in sums.items() if not split),
+    )
+    return overridden(found, os.environ)
+
+
+def overridden(asked_for: Float32, variables: Mapping[str, str]) -> Float32:
+    """Return a precision as NVIDIA's libraries change it by a variable of the process."""
+    said = variables.get(OVERRIDE)
+    if said not in ("0", "1"):
+        return asked_for
+    found = "ieee" if said == "0" else "tf32"
+    return replace(asked_for, matmul=found, convolution=found, recurrent=found)
+
+
+def _reduced(name: str) -> tuple[bool, bool]:
+    """Return whether sums in a dtype may be reduced in it, and whether K may be cut."""
+    found = getattr(torch._C, _REDUCED.replace("_set", "_get").format(name))()
+    # Releases before 2.9 give only the first.
+    return found if isinstance(found, tuple) else (found, True)
 
 
 _OPERATIONS = ("matmul", "conv", "rnn")
@@ -53,8 +90,11 @@ def install(patches: Patches) -> None:
         with suppress(RuntimeError):
             before.append((each, _get(*each)))
     patches.on_close(_restore, before)
+    reducing = [_REDUCED.format(each) for each in _SUMS]
+    for kind in _SUMS:
+        patches.on_close(getattr(torch._C, _REDUCED.format(kind)), *_reduced(kind))
     patches.on_close(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-    for name in _SETTERS:
+    for name in (*_SETTERS, *reducing):
         patches.set(torch._C, name, _noticed(getattr(torch._C, name)))
     # The module holds a reference to C++'s own function.
     of_cudnn = vars(type(torch.backends.cudnn))["allow_tf32"]

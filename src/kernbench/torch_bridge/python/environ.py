@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.float32 import OVERRIDE, asked
 from kernbench.torch_bridge.processes.process import HERE
 
 _base: Any = type(os.environ)
@@ -23,12 +24,23 @@ class _ProcessEnviron(_base):
     def __setitem__(self, key: str, value: str) -> None:
         # Without putenv: C code sees the environment of the real process.
         self._data[self.encodekey(key)] = self.encodevalue(value)
+        _notice(key)
 
     def __delitem__(self, key: str) -> None:
         try:
             del self._data[self.encodekey(key)]
         except KeyError:
             raise KeyError(key) from None
+        _notice(key)
+
+
+def _notice(key: str) -> None:
+    """Price products anew where a variable decides their precision.
+
+    NVIDIA's libraries read it when they are loaded, at the first product; here it counts at once.
+    """
+    if key == OVERRIDE and HERE.process is not None:
+        HERE.process.price(asked())
 
 
 def variables() -> dict[Any, Any]:
