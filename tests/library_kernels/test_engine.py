@@ -67,6 +67,13 @@ def test_results_that_leave_after_the_loop_lengthen_every_tile() -> None:
     assert time_kernel(two, sip(), after).tiles_us == pytest.approx(20 * trip_us() + 2 * stored_us)
 
 
+def test_trips_that_miss_the_cache_wait_longer() -> None:
+    waits = KernelConstants.model_validate({"trip_ns": 1000, "miss_ns": 2000, "source": "a test"})
+    trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16", missed=0.5)
+    kernel = LibraryKernel(name="test", tiles=(Tiles(count=108, trips=10, trip=trip),))
+    assert time_kernel(kernel, sip(), waits).tiles_us == pytest.approx(10 * (trip_us() + 2.0))
+
+
 def test_latency_behind_arithmetic_costs_nothing_where_loads_run_ahead() -> None:
     trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16", pipelined=True)
     kernel = LibraryKernel(name="test", tiles=(Tiles(count=108, trips=10, trip=trip),))

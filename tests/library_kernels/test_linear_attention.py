@@ -15,6 +15,7 @@ from kernbench.library_kernels import (
     chunk_scan,
     convolution_update,
     recurrent_decode,
+    sequence_convolution,
 )
 
 SIP = load_machine("h100-sxm").sip
@@ -72,6 +73,9 @@ def test_convolutions_read_and_write_every_channel_of_every_token(
     (each,) = channel_convolution("test", batch, tokens, channels, 4).tiles
     assert each.count * each.stored_bytes == moved
     assert each.trips == batch * math.ceil(tokens / 512)
+    (own,) = sequence_convolution("test", batch, tokens, channels).tiles
+    assert own.count * own.stored_bytes == moved
+    assert own.count * own.trips * own.trip.loaded_bytes == pytest.approx(moved)
 
 
 def test_an_update_moves_what_is_kept_of_each_channel() -> None:

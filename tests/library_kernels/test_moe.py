@@ -50,7 +50,17 @@ def test_weights_of_the_experts_with_rows_come_from_hbm() -> None:
 
 def test_weights_that_the_cache_keeps_do_not() -> None:
     kept = replace(problem(4, 4), cache_bytes=1e9)
-    assert all(each.hbm_bytes == 0 for each in expert_kernels(kept, KERNELS))
+    found = expert_kernels(kept, KERNELS)
+    assert all(each.hbm_bytes == 0 for each in found)
+    assert all(tiles.trip.missed == 0 for each in found for tiles in each.tiles)
+
+
+def test_twice_what_the_cache_holds_all_comes_from_hbm() -> None:
+    up, _ = expert_products(problem(4, 4), KERNELS)
+    small = replace(problem(4, 4), cache_bytes=(up.hbm_bytes + 2 * 256 * 96 * 2) / 2)
+    assert expert_products(small, KERNELS)[0].tiles[0].trip.missed == 1
+    half = replace(small, cache_bytes=small.cache_bytes * 4 / 3)
+    assert expert_products(half, KERNELS)[0].tiles[0].trip.missed == pytest.approx(0.5)
 
 
 def test_experts_without_a_gate_have_one_up_projection() -> None:

@@ -32,6 +32,8 @@ class KernelConstants(Spec):
     """Of the cache's bandwidth that it reaches."""
     trip_ns: NotNegative = Fraction(0)
     """Latency of one trip of the inner loop beyond its arithmetic: barriers, issue, waits."""
+    miss_ns: NotNegative = Fraction(0)
+    """What a trip waits longer where its loads come from HBM rather than from the cache."""
     tile_ns: NotNegative = Fraction(0)
     """Paid once per tile: what comes before and after its loop."""
     narrow_access_clocks: NotNegative = Fraction(17, 2)

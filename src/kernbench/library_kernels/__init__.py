@@ -31,6 +31,7 @@ from kernbench.library_kernels.linear_attention import (
     chunk_scan,
     convolution_update,
     recurrent_decode,
+    sequence_convolution,
 )
 from kernbench.library_kernels.mla import LatentKernel, batched_product, latent_decode
 from kernbench.library_kernels.moe import (
@@ -101,6 +102,7 @@ __all__ = [
     "recurrent_decode",
     "scale_and_quantize_rows",
     "scattered",
+    "sequence_convolution",
     "stream",
     "streamed",
     "time_kernel",

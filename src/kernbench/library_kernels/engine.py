@@ -153,7 +153,7 @@ def _step_us(
 ) -> float:
     port = trip.loaded_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
     port = max(port, _narrow_us(trip, sip, constants))
-    latency = float(constants.trip_ns) / 1e3
+    latency = (float(constants.trip_ns) + trip.missed * float(constants.miss_ns)) / 1e3
     chain = max(matrix + vector, latency) if trip.pipelined else matrix + vector + latency
     return max(tiles * max(matrix, vector, port), chain)
 

@@ -28,6 +28,8 @@ _CONV_RESIDENT = 8
 _CHANNEL_TOKENS = 512
 """Of one channel, that a program takes in one step."""
 _CHANNEL_RESIDENT = 16
+_SEQUENCE_TOKENS = 1024
+"""Of a sequence, that a program's threads take in one step, 16 bytes each."""
 _DECODE_SLICES, _DECODE_RESIDENT = 4, 8
 """Programs among which the values of a head are split while it decodes, and of those on a PE."""
 
@@ -110,6 +112,30 @@ def channel_convolution(
                     loaded_bytes=_ELEMENT_BYTES * tokens / steps,
                 ),
                 stored_bytes=float(_ELEMENT_BYTES * batch * tokens),
+            ),
+        ),
+        resident=_CHANNEL_RESIDENT,
+        hbm_read_bytes=moved,
+        hbm_written_bytes=moved,
+        warm=True,
+    )
+
+
+def sequence_convolution(name: str, batch: int, tokens: int, channels: int) -> LibraryKernel:
+    """Return the launch that has a program for every channel of every sequence.
+
+    A program goes over its sequence in chunks; short ones take what a program takes at all.
+    """
+    moved = float(_ELEMENT_BYTES * batch * tokens * channels)
+    chunks = math.ceil(tokens / _SEQUENCE_TOKENS)
+    return LibraryKernel(
+        name=name,
+        tiles=(
+            Tiles(
+                count=batch * channels,
+                trips=chunks,
+                trip=Trip(loaded_bytes=_ELEMENT_BYTES * tokens / chunks),
+                stored_bytes=float(_ELEMENT_BYTES * tokens),
             ),
         ),
         resident=_CHANNEL_RESIDENT,

@@ -68,7 +68,8 @@ class MoeProblem:
     pes: int = 1
     """Of the device: what a library's choice of tiles knows of it."""
     cache_bytes: float = 0.0
-    """What the cache keeps from launch to launch: 0 where weights come from HBM every time."""
+    """Up to which a footprint stays in the cache from launch to launch: 0 where all comes from
+    HBM every time."""
 
     @property
     def up(self) -> int:
@@ -180,10 +181,10 @@ def _step(
 
 
 def _missed(problem: MoeProblem, footprint: float) -> float:
-    """Return the share of a footprint that the cache does not keep."""
-    if not footprint:
-        return 0.0
-    return max(0.0, 1 - problem.cache_bytes / footprint)
+    """Return the share of a footprint that the cache does not keep: all of twice what it holds."""
+    if not problem.cache_bytes:
+        return 1.0
+    return min(max(footprint / problem.cache_bytes - 1, 0.0), 1.0)
 
 
 def rows_of_tile(load: ExpertLoad, kernels: MoeKernels) -> int:
@@ -202,17 +203,18 @@ def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int)
     if kernels.striped:
         stripes = min(problem.pes * kernels.resident, tiles * trips)
         trips, tiles, stored = tiles * trips / stripes, int(stripes), stored * tiles / stripes
-    trip = Trip(
-        flops=2.0 * rows * width * kernels.depth,
-        dtype=problem.dtype,
-        simple=_DEQUANT_SIMPLE * width * kernels.depth if problem.dequantised else 0.0,
-        loaded_bytes=kernels.depth * (rows * problem.row_bytes + width * problem.weight_bytes),
-    )
     weights = len(load.rows) * depth * columns * problem.weight_bytes
     read = load.total * depth * problem.row_bytes
     written = load.slots * columns * _OUT_BYTES
     layer = problem.hidden * (problem.up + problem.inter) * problem.weight_bytes * len(load.rows)
     missed = _missed(problem, layer + read + written)
+    trip = Trip(
+        flops=2.0 * rows * width * kernels.depth,
+        dtype=problem.dtype,
+        simple=_DEQUANT_SIMPLE * width * kernels.depth if problem.dequantised else 0.0,
+        loaded_bytes=kernels.depth * (rows * problem.row_bytes + width * problem.weight_bytes),
+        missed=missed,
+    )
     found = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=stored)]
     if load.slots > load.total:
         # Rows of other ranks' experts are set to 0.

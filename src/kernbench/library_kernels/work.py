@@ -23,6 +23,8 @@ class Trip:
     access_bytes: int = 16
     """That a lane loads at a time. Where fewer than 16, the PE issues accesses rather than moves
     bytes."""
+    missed: float = 0.0
+    """Share of trips whose loads come from HBM rather than from the cache, and wait longer."""
     pipelined: bool = False
     """Whether loads run ahead: latency then adds nothing to the arithmetic that it is behind."""
 

@@ -30,6 +30,9 @@ class MeasuredKernels:
     machine: Machine
     choices: tuple[tuple[LibraryKernel, ...], ...] = ()
     """Launches that follow, of which the library takes the fastest; none when empty."""
+    other: tuple[LibraryKernel, ...] = ()
+    """What another release launched in place of ``kernels``, where a row is the mean of both; none
+    when empty."""
     less: tuple[LibraryKernel, ...] = ()
     """Launches whose time the source took off: what it gives is a difference."""
     extra_us: float = 0.0
@@ -45,6 +48,7 @@ class MeasuredKernels:
         """Of the kernels that may be launched, each once."""
         launched = (
             *self.kernels,
+            *self.other,
             *self.less,
             *(each for choice in self.choices for each in choice),
         )
@@ -67,6 +71,8 @@ class MeasuredKernels:
         library = libraries(self.architecture)
         fastest = min((self._sum_us(each, library) for each in self.choices), default=0.0)
         launched = self._sum_us(self.kernels, library) - self._sum_us(self.less, library)
+        if self.other:
+            launched = (launched + self._sum_us(self.other, library)) / 2
         device_us = self.extra_us + launched + fastest
         return device_us + self.least_share * max(self.least_us - device_us, 0.0)
 

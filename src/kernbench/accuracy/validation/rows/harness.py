@@ -189,6 +189,13 @@ KDA_CONVOLUTION_HOSTS = {
     "rtx-pro-6000": 440.0,
 }  # fmt: skip
 
+# What the host takes in vLLM's release whose convolution of a gated delta net listed the chunks of
+# all sequences on the host: at least, per sequence, per token. By hand, to rows of two releases.
+CHUNK_LIST_HOSTS = {
+    "b200": (214.0, 1.5, 0.031), "gb200": (500.0, 1.5, 0.033), "h200": (235.0, 1.5, 0.044),
+    "": (235.0, 1.5, 0.035),
+}  # fmt: skip
+
 
 def gemm_harness(source: str, machine: str) -> Harness:
     """Return how a source measured GEMMs; kernel time for an unknown source."""

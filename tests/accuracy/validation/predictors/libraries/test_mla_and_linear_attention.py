@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from kernbench.accuracy.validation import LibraryPredictor, Row, make_predictor, read_rows
-from kernbench.accuracy.validation.rows.harness import KDA_CONVOLUTION_HOSTS, MLA_HOSTS
+from kernbench.accuracy.validation.rows.harness import (
+    CHUNK_LIST_HOSTS,
+    KDA_CONVOLUTION_HOSTS,
+    MLA_HOSTS,
+)
 
 MLA = (
     "source,device,op,framework,kernel,mla_dtype,kv_dtype,batch,q_len,kv_len,heads,tp_size,time_us"
@@ -57,7 +64,7 @@ def test_linear_rows_name_the_launches_of_their_kernel(tmp_path: Path) -> None:
     found = rows(
         tmp_path, LINEAR,
         f"s,L40S,gdn,sglang,causal_conv1d_fn,context,3,64,192,{shard}",
-        f"s,L40S,gdn,sglang,causal_conv1d_fn,context,3,64,192,{qwen}",
+        f"s,RTX-PRO-6000-Server,gdn,sglang,causal_conv1d_fn,context,3,64,192,{qwen}",
         f"s,L40S,mamba2,trtllm,causal_conv1d_fn,context,2,64,128,{mamba}",
         f"s,L40S,gdn,sglang,chunk_gated_delta_rule,context,3,64,192,{qwen}",
         f"s,H200-SXM-141GB,gdn,vllm,chunk_gated_delta_rule_flashinfer,context,3,64,192,{qwen}",
@@ -68,13 +75,46 @@ def test_linear_rows_name_the_launches_of_their_kernel(tmp_path: Path) -> None:
     assert [names(row) for row in found] == [
         ["linear_sglang_gdn_convolution"],
         ["linear_gdn_convolution_each"],
-        ["linear_mamba2_convolution_each"],
+        ["linear_trtllm_convolution"],
         ["linear_chunk_gated_delta_rule_products", "linear_chunk_gated_delta_rule"],
         ["linear_chunk_gated_delta_rule_flashinfer"],
         ["linear_gdn_decode"],
         ["linear_kda_draft_decode"],
         ["linear_vllm_kda_convolution"] * 3,
     ]
+
+
+def test_a_convolution_of_two_releases_is_the_mean_of_both(tmp_path: Path) -> None:
+    head = LINEAR.replace("time_us", "n_releases,time_us")
+    line = "s,{},gdn,{},causal_conv1d_fn,context,3,64,192,2560,4,16,128,32,128,Qwen,,,,,,{},1"
+    looped, both, vllm, waits = rows(
+        tmp_path, head,
+        line.format("RTX-PRO-6000-Server", "sglang", 1),
+        line.format("RTX-PRO-6000-Server", "sglang", 2),
+        line.format("B200-SXM", "vllm", 1),
+        line.format("B200-SXM", "vllm", 2),
+    )  # fmt: skip
+    predictor = make_predictor(looped.category)
+    assert isinstance(predictor, LibraryPredictor)
+    found = predictor.measured(both)
+    alone = replace(found, other=())
+    times = [predictor.measured(each).time_us() for each in (looped, both, vllm, waits)]
+    assert times[1] == pytest.approx((times[0] + alone.time_us()) / 2)
+    # The other release lists chunks on the host, which the device waits for.
+    start, per_sequence, per_token = CHUNK_LIST_HOSTS["b200"]
+    host_us = start + 3 * per_sequence + 192 * per_token
+    assert times[3] == pytest.approx((times[2] + host_us) / 2)
+
+
+def test_an_unaligned_sequence_is_convolved_element_by_element(tmp_path: Path) -> None:
+    line = (
+        "s,H200-SXM-141GB,mamba2,trtllm,causal_conv1d_fn,context,8,{},{},4096,4,,,,,Nano,128,64,64,"
+        "8,128,1"
+    )
+    short, long = rows(tmp_path, LINEAR, line.format(1, 8), line.format(64, 512))
+    assert names(short) == ["linear_trtllm_convolution_unaligned"]
+    predictor = make_predictor(short.category)
+    assert (predictor.predict(short).time_us or 0) > (predictor.predict(long).time_us or 0)
 
 
 def test_shapes_at_the_edges_have_finite_times_that_grow(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Rows of mixtures of experts: which launches answer them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,52 @@ def test_what_lacks_a_kernel_says_so(tmp_path: Path) -> None:
     answer = make_predictor(row.category).predict(row)
     assert answer.time_us is None
     assert answer.why_not == "no kernels for bfloat16 of a_new_kernel"
+
+
+def test_a_row_of_two_releases_is_the_mean_of_what_both_do(tmp_path: Path) -> None:
+    head = _HEAD.replace("time_us", "n_releases,time_us")
+    line = (
+        "s,{device},fused_moe,sglang,sglang_fused_moe_triton,bfloat16,2048,4096,1536,8,128,1,8,"
+        "balanced,{releases},100"
+    )
+    made = [("H200-SXM-141GB", 1), ("H200-SXM-141GB", 2), ("A100-SXM4-80GB", 1)]
+    found = rows(
+        tmp_path / "moe.csv",
+        head,
+        *(line.format(device=device, releases=releases) for device, releases in made),
+    )
+    predictor = make_predictor(found[0].category)
+    assert isinstance(predictor, MoePredictor)
+    new, both, old = (predictor.measured(row) for row in found)
+    assert not new.other
+    assert not old.other
+    alone, other = (replace(both, kernels=each, other=()) for each in (both.kernels, both.other))
+    assert both.time_us() == pytest.approx((alone.time_us() + other.time_us()) / 2)
+    assert alone.time_us() == new.time_us()
+    # All 8 choices of a token are multiplied, not the one that is the rank's own.
+    products = [sum(kernel.flops for kernel in each) for each in (new.kernels, old.kernels)]
+    assert products[1] == pytest.approx(8 * products[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tokens", "tile"),
+    [
+        ("sglang_fused_moe_triton", 128, (16, 32, 64)),
+        ("sglang_fused_moe_triton", 129, (64, 64, 32)),
+        ("vllm_unquantizedfusedmoe_triton_tritonexperts", 32, (16, 64, 128)),
+        ("vllm_unquantizedfusedmoe_triton_tritonexperts", 600, (128, 128, 64)),
+    ],
+)
+def test_triton_takes_the_tile_of_its_default_configuration(
+    tmp_path: Path, kernel: str, tokens: int, tile: tuple[int, int, int]
+) -> None:
+    (row,) = rows(tmp_path / "moe.csv", _HEAD, triton(tokens, kernel))
+    predictor = make_predictor(row.category)
+    assert isinstance(predictor, MoePredictor)
+    products = [each for each in predictor.measured(row).kernels if each.flops]
+    rows_, columns, depth = tile
+    assert [each.tiles[0].trip.flops for each in products] == [2 * rows_ * columns * depth] * 2
+    assert products[0].tiles[0].trips == 4096 / depth
 
 
 @pytest.mark.parametrize(

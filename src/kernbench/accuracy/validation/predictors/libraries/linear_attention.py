@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from kernbench.accuracy.validation.predictors.library_rows import (
@@ -10,7 +10,7 @@ from kernbench.accuracy.validation.predictors.library_rows import (
     MeasuredKernels,
     NotModeledError,
 )
-from kernbench.accuracy.validation.rows.harness import KDA_CONVOLUTION_HOSTS
+from kernbench.accuracy.validation.rows.harness import CHUNK_LIST_HOSTS, KDA_CONVOLUTION_HOSTS
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.hardware import Machine
 from kernbench.library_kernels import (
@@ -22,6 +22,7 @@ from kernbench.library_kernels import (
     chunk_scan,
     convolution_update,
     recurrent_decode,
+    sequence_convolution,
 )
 
 
@@ -62,6 +63,12 @@ _DRAFT = {
 _OTHER_HOST_US = median(KDA_CONVOLUTION_HOSTS.values())
 _ALL_KEY_HEADS = 16
 """Of Qwen3.5's gated delta nets on one device."""
+_ONLY_LATER = ("l40s",)
+"""Machines whose rows of one release are of the later one."""
+_VECTOR_TOKENS = 8
+"""TensorRT-LLM's convolution loads so many tokens at once, where every sequence begins at one."""
+_MODELS_OF_BEFORE = "NEMOTRON_H_3_"
+"""How the source named models while it measured TensorRT-LLM's first releases."""
 
 
 class LinearAttentionPredictor(LibraryPredictor):
@@ -76,11 +83,7 @@ class LinearAttentionPredictor(LibraryPredictor):
         machine = self.machines.machine_of(row.device)
         kernel = row.fields.get("kernel", "")
         if kernel.startswith("causal_conv1d"):
-            return MeasuredKernels(
-                kernels=_convolution(row, machine),
-                machine=machine,
-                extra_us=_host_us(row, machine),
-            )
+            return _convolved(row, machine)
         problem = _problem(row)
         if kernel in _CHUNKED:
             return MeasuredKernels(kernels=_chunked(row, problem, machine), machine=machine)
@@ -120,6 +123,33 @@ def _problem(row: Row) -> LinearProblem:
     )
 
 
+def _convolved(row: Row, machine: Machine) -> MeasuredKernels:
+    """Return the convolution of a row; of one that two releases measured, both."""
+    stack, releases = row.fields.get("framework"), row.optional("n_releases") or 1
+    usual = MeasuredKernels(
+        kernels=_convolution(row, machine), machine=machine, extra_us=_host_us(row, machine)
+    )
+    if row.fields["kernel"] != "causal_conv1d_fn" or not _has_all_heads(row):
+        return usual
+    if stack == "sglang":
+        # A release that launched one convolution for each sequence came first. A row is the median
+        # over releases.
+        looped = replace(usual, kernels=(_looped(row),))
+        if releases % 2 == 0:
+            return replace(usual, other=looped.kernels)
+        return usual if machine.name in _ONLY_LATER else looped
+    if stack == "vllm" and releases == 2:
+        return replace(usual, least_us=_chunks_host_us(row, machine), least_share=0.5)
+    return usual
+
+
+def _chunks_host_us(row: Row, machine: Machine) -> float:
+    """Return what the host took in vLLM's release that listed the chunks of all sequences."""
+    start, per_sequence, per_token = CHUNK_LIST_HOSTS.get(machine.name, CHUNK_LIST_HOSTS[""])
+    batch = row.integer("batch_size")
+    return start + per_sequence * batch + per_token * batch * row.integer("seq_len")
+
+
 def _convolution(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     problem = _problem(row)
     stack, taps = row.fields.get("framework", ""), row.integer("d_conv")
@@ -131,11 +161,15 @@ def _convolution(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
         return (
             convolution_update(name, problem.batch, problem.tokens, channels, taps, machine.sip),
         )
-    if _is_looped(row, problem):
-        # Of the gated delta net, the keys' channels alone: times do not depend on the values'.
-        channels = channels if row.op == "mamba2" else keys // 2
-        name = f"linear_{row.op}_convolution_each"
-        return (channel_convolution(name, problem.batch, problem.tokens, channels, taps),)
+    if stack == "trtllm" and row.op == "gdn":
+        return (_looped(row),)
+    if stack == "trtllm":
+        name = f"linear_{stack}_convolution"
+        if problem.tokens % _VECTOR_TOKENS:
+            name += "_unaligned"
+        elif row.fields["model_name"].startswith(_MODELS_OF_BEFORE):
+            name += "_before"
+        return (sequence_convolution(name, problem.batch, problem.tokens, channels),)
     name = f"linear_{stack}_{row.op}_convolution"
     if kernel == "causal_conv1d_fn_qkv3":
         return tuple(
@@ -145,14 +179,22 @@ def _convolution(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     return (causal_convolution(name, problem.batch, problem.tokens, channels, taps),)
 
 
-def _is_looped(row: Row, problem: LinearProblem) -> bool:
-    """Whether the source launches the convolution for each sequence.
+def _has_all_heads(row: Row) -> bool:
+    return row.op == "gdn" and row.integer("num_k_heads") >= _ALL_KEY_HEADS
 
-    TensorRT-LLM does, and SGLang did in the releases that measured all heads on one device.
+
+def _looped(row: Row) -> LibraryKernel:
+    """Return the convolution of SGLang's release that launched it for each sequence.
+
+    Of the gated delta net, the keys' channels alone: times do not depend on the values'.
     """
-    stack = row.fields.get("framework")
-    return stack == "trtllm" or (
-        stack == "sglang" and row.op == "gdn" and problem.key_heads >= _ALL_KEY_HEADS
+    problem = _problem(row)
+    return channel_convolution(
+        f"linear_{row.op}_convolution_each",
+        problem.batch,
+        problem.tokens,
+        problem.key_heads * problem.key_dim,
+        row.integer("d_conv"),
     )
 
 

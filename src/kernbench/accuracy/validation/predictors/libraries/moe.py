@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernbench.accuracy.validation.predictors.libraries.expert_loads import Others, Routing, load_of
+from kernbench.accuracy.validation.predictors.libraries.expert_stacks import (
+    FORMATS,
+    STACKS,
+    ExpertFormat,
+    ExpertStack,
+    others_of,
+)
 from kernbench.accuracy.validation.predictors.library_rows import (
     LibraryPredictor,
     MeasuredKernels,
@@ -13,97 +20,12 @@ from kernbench.accuracy.validation.predictors.library_rows import (
 )
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.hardware import Machine
-from kernbench.library_kernels import MoeKernels, MoeProblem, expert_kernels, expert_products
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """What a row's dtype says: what is multiplied, and bytes of elements with their scales."""
-
-    short: str
-    dtype: str
-    row_bytes: float
-    weight_bytes: float
-
-
-_FORMATS = {
-    "bfloat16": _Format("bf16", "bfloat16", 2, 2),
-    "fp8": _Format("fp8", "float8_e4m3fn", 1, 1),
-    "fp8_block": _Format("fp8_block", "float8_e4m3fn", 1 + 4 / 128, 1),
-    "nvfp4": _Format("nvfp4", "float4_e2m1fn", 0.5 + 1 / 16, 0.5 + 1 / 16),
-    "int4_wo": _Format("int4", "bfloat16", 2, 0.5 + 2 / 128),
-    "w4a16_mxfp4": _Format("mxfp4", "bfloat16", 2, 0.5 + 1 / 32),
-    "w4a8_mxfp4_mxfp8": _Format("mxfp8", "float8_e4m3fn", 1 + 1 / 32, 0.5 + 1 / 32),
-    "w4afp8": _Format("w4afp8", "float8_e4m3fn", 1, 0.5 + 2 / 128),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stack:
-    """How one stack runs its experts, and what it does with the rows of other ranks' experts."""
-
-    has: str
-    """In the kernel's name."""
-    kernels: MoeKernels
-    others: Others = Others.TAKEN_OUT
-    own_tokens: bool = False
-
-
-def _stack(has: str, kernels: MoeKernels, others: Others = Others.TAKEN_OUT) -> _Stack:
-    return _Stack(has=has, kernels=kernels, others=others, own_tokens=others is Others.COMPUTED)
-
-
-_TRITON = MoeKernels(
-    name="triton_moe",
-    row_tiles=(16, 32, 64, 128),
-    columns=(64,),
-    depth=64,
-    resident=3,
-    routing="triton_routing",
-)
-_MARLIN = MoeKernels(
-    name="marlin_moe", row_tiles=(8, 16, 32, 48, 64), columns=(128,), depth=64, resident=1,
-    striped=True, routing="marlin_routing",
-)  # fmt: skip
-_CUTLASS = MoeKernels(
-    name="cutlass_moe", row_tiles=(16, 32, 64, 128), columns=(128,), depth=64, resident=2,
-    striped=True, copies_rows=True, routing="cutlass_routing",
-)  # fmt: skip
-_TRTLLM_GEN = MoeKernels(
-    name="trtllm_gen_moe", row_tiles=(8, 16, 32, 64, 128), columns=(128,), depth=128, resident=2,
-    striped=True, activates_apart=False, routing="trtllm_gen_routing",
-)  # fmt: skip
-_DEEPGEMM = MoeKernels(
-    name="deepgemm_moe", row_tiles=(64, 128), columns=(128,), depth=128, resident=1,
-    copies_rows=True, routing="deepgemm_routing",
-)  # fmt: skip
-_CUTEDSL = MoeKernels(
-    name="cutedsl_moe", row_tiles=(128,), columns=(128,), depth=256, resident=1,
-    copies_rows=True,
-)  # fmt: skip
-_DEEPEP = MoeKernels(
-    name="deepep_moe", row_tiles=(64, 128), columns=(128, 64), depth=128, resident=1
-)
-_UNTUNED = replace(_CUTLASS, name="flashinfer_cutlass_moe")
-
-# In the order in which they are looked for: the first whose text a kernel's name has.
-_STACKS = (
-    _stack("deepepmoe", _DEEPEP),
-    _stack("cutedsl", _CUTEDSL),
-    _stack("sglang_marlin", _MARLIN, Others.COMPUTED),
-    _stack("marlin", _MARLIN),
-    _stack("flashinfer_trtllm", _TRTLLM_GEN),
-    _stack("mxfp4_flashinfer", _TRTLLM_GEN),
-    _stack("flashinfer_mxfp4", _TRTLLM_GEN),
-    _stack("vllm_mxfp4_moe", _TRTLLM_GEN),
-    _stack("min_latency", _TRTLLM_GEN),
-    _stack("flashinfer_cutlass", _UNTUNED),
-    _stack("triton_fp8_block", _TRITON),
-    _stack("deepgemm", _DEEPGEMM),
-    _stack("sglang_fused_moe_triton", _TRITON, Others.COMPUTED),
-    _stack("triton", _TRITON, Others.ZEROED),
-    _stack("vllm_fused_moe", _TRITON, Others.ZEROED),
-    _stack("moe_torch_flow", _CUTLASS),
+from kernbench.library_kernels import (
+    LibraryKernel,
+    MoeKernels,
+    MoeProblem,
+    expert_kernels,
+    expert_products,
 )
 
 _BLOCK = 128
@@ -153,23 +75,33 @@ class MoePredictor(LibraryPredictor):
         if row.fields["framework"] == "aiter":
             return MeasuredKernels(kernels=expert_products(*_aiter(row, machine)), machine=machine)
         kernel = row.fields["kernel"]
-        stack = next((each for each in _STACKS if each.has in kernel), None)
-        form = _FORMATS.get(row.dtype)
+        stack = next((each for each in STACKS if each.has in kernel), None)
+        form = FORMATS.get(row.dtype)
         if stack is None or form is None:
             raise NotModeledError(f"no kernels for {row.dtype} of {kernel}")
-        problem, kernels = _problem(row, machine, stack, form)
-        if row.op == "wideep_generation_moe":
-            # What was received lies by expert already, and is summed up where it came from.
-            kernels = replace(kernels, sums=False)
+        launched, *others = (
+            _launches(row, machine, stack, form, each) for each in others_of(row, machine, stack)
+        )
         waits = row.op == "wideep_context_moe"
-        if waits:
-            kernels = replace(kernels, row_tiles=kernels.row_tiles[-1:], copies_rows=True)
-            problem = _in_blocks(problem, row)
         return MeasuredKernels(
-            kernels=expert_kernels(problem, kernels),
+            kernels=launched,
+            other=others[0] if others else (),
             machine=machine,
             least_us=_HOST_US.get(row.device, _HOST_USUAL_US) if waits else 0.0,
         )
+
+
+def _launches(
+    row: Row, machine: Machine, stack: ExpertStack, form: ExpertFormat, others: Others
+) -> tuple[LibraryKernel, ...]:
+    problem, kernels = _problem(row, machine, stack, form, others)
+    if row.op == "wideep_generation_moe":
+        # What was received lies by expert already, and is summed up where it came from.
+        kernels = replace(kernels, sums=False)
+    if row.op == "wideep_context_moe":
+        kernels = replace(kernels, row_tiles=kernels.row_tiles[-1:], copies_rows=True)
+        problem = _in_blocks(problem, row)
+    return expert_kernels(problem, kernels)
 
 
 def _in_blocks(problem: MoeProblem, row: Row) -> MoeProblem:
@@ -183,12 +115,9 @@ def _in_blocks(problem: MoeProblem, row: Row) -> MoeProblem:
 
 
 def _problem(
-    row: Row, machine: Machine, stack: _Stack, form: _Format
+    row: Row, machine: Machine, stack: ExpertStack, form: ExpertFormat, others: Others
 ) -> tuple[MoeProblem, MoeKernels]:
     ranks, experts = row.integer("moe_ep_size"), row.integer("num_experts")
-    others, own_tokens = stack.others, stack.own_tokens
-    if others is Others.COMPUTED and machine.spec.kernel_library == "sm120":
-        others, own_tokens = Others.ZEROED, False  # Its release of the stack leaves them out.
     routing = Routing(
         tokens=row.integer("num_tokens"),
         topk=row.integer("topk"),
@@ -196,7 +125,7 @@ def _problem(
         ranks=ranks,
         distribution=row.fields["distribution"],
         others=others,
-        own_tokens=own_tokens,
+        own_tokens=stack.own_tokens,
     )
     problem = MoeProblem(
         load=load_of(routing),
@@ -215,7 +144,18 @@ def _problem(
     sorting = stack.kernels.routing
     if form.row_bytes < 2 and stack.kernels.copies_rows and sorting:
         sorting += "_quantised"  # Goes over the rows of all choices.
-    return problem, replace(stack.kernels, name=name, routing=sorting, quantises=quantises)
+    kernels = replace(stack.kernels, name=name, routing=sorting, quantises=quantises)
+    if stack.tile is None:
+        return problem, kernels
+    tile = stack.tile(problem)
+    return problem, replace(
+        kernels,
+        name=name + tile.name,
+        row_tiles=(tile.rows,),
+        columns=(tile.columns,),
+        depth=tile.depth,
+        resident=tile.resident,
+    )
 
 
 def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
@@ -267,4 +207,6 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
 
 def _cache_bytes(machine: Machine) -> float:
     cache = machine.sip.cache
-    return 0.0 if cache is None else float(cache.capacity_mib) * 2**20
+    if cache is None:
+        return 0.0
+    return float(cache.capacity_mib) * 2**20 * float(cache.retained_share)

@@ -1,0 +1,173 @@
+"""Serving stacks' experts: which kernels each launches, and what its releases do differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kernbench.accuracy.validation.predictors.libraries.expert_loads import Others
+from kernbench.accuracy.validation.predictors.libraries.expert_tiles import (
+    ExpertTile,
+    untuned_tile,
+    untuned_tile_by_tokens,
+)
+from kernbench.accuracy.validation.rows.reference import Row
+from kernbench.hardware import Machine
+from kernbench.library_kernels import MoeKernels, MoeProblem
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFormat:
+    """What a row's dtype says: what is multiplied, and bytes of elements with their scales."""
+
+    short: str
+    dtype: str
+    row_bytes: float
+    weight_bytes: float
+
+
+FORMATS = {
+    "bfloat16": ExpertFormat("bf16", "bfloat16", 2, 2),
+    "fp8": ExpertFormat("fp8", "float8_e4m3fn", 1, 1),
+    "fp8_block": ExpertFormat("fp8_block", "float8_e4m3fn", 1 + 4 / 128, 1),
+    "nvfp4": ExpertFormat("nvfp4", "float4_e2m1fn", 0.5 + 1 / 16, 0.5 + 1 / 16),
+    "int4_wo": ExpertFormat("int4", "bfloat16", 2, 0.5 + 2 / 128),
+    "w4a16_mxfp4": ExpertFormat("mxfp4", "bfloat16", 2, 0.5 + 1 / 32),
+    "w4a8_mxfp4_mxfp8": ExpertFormat("mxfp8", "float8_e4m3fn", 1 + 1 / 32, 0.5 + 1 / 32),
+    "w4afp8": ExpertFormat("w4afp8", "float8_e4m3fn", 1, 0.5 + 2 / 128),
+}
+
+
+TileRule = Callable[[MoeProblem], ExpertTile]
+
+
+def _is_scaled(problem: MoeProblem) -> bool:
+    """Whether rows have a scale per 128 elements."""
+    return 1 < problem.row_bytes < 2
+
+
+def _by_experts(problem: MoeProblem) -> ExpertTile:
+    return untuned_tile(problem.load.tokens, problem.experts, scaled=_is_scaled(problem))
+
+
+def _by_tokens(problem: MoeProblem) -> ExpertTile:
+    return untuned_tile_by_tokens(
+        problem.load.tokens, element_bytes=problem.row_bytes, scaled=_is_scaled(problem)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertStack:
+    """How one stack runs its experts, and what it does with the rows of other ranks' experts."""
+
+    has: str
+    """In the kernel's name."""
+    kernels: MoeKernels
+    others: Others = Others.TAKEN_OUT
+    own_tokens: bool = False
+    tile: TileRule | None = None
+    """The tile where the kernel is compiled for one; ``kernels`` say which when None."""
+
+
+def _stack(
+    has: str,
+    kernels: MoeKernels,
+    others: Others = Others.TAKEN_OUT,
+    *,
+    own_tokens: bool = False,
+    tile: TileRule | None = None,
+) -> ExpertStack:
+    return ExpertStack(has=has, kernels=kernels, others=others, own_tokens=own_tokens, tile=tile)
+
+
+_TRITON = MoeKernels(
+    name="triton_moe",
+    row_tiles=(16, 32, 64, 128),
+    columns=(64,),
+    depth=64,
+    resident=3,
+    routing="triton_routing",
+)
+_MARLIN = MoeKernels(
+    name="marlin_moe", row_tiles=(8, 16, 32, 48, 64), columns=(128,), depth=64, resident=1,
+    striped=True, routing="marlin_routing",
+)  # fmt: skip
+_WNA16 = MoeKernels(
+    name="wna16_moe",
+    row_tiles=(16, 32, 64),
+    columns=(64,),
+    depth=64,
+    resident=3,
+    routing="triton_routing",
+)
+_CUTLASS = MoeKernels(
+    name="cutlass_moe",
+    row_tiles=(16, 32, 64, 128),
+    columns=(128, 64),
+    depth=64,
+    resident=1,
+    copies_rows=True,
+    routing="cutlass_routing",
+)
+_TRTLLM_GEN = MoeKernels(
+    name="trtllm_gen_moe", row_tiles=(8, 16, 32, 64, 128), columns=(128,), depth=128, resident=2,
+    striped=True, activates_apart=False, routing="trtllm_gen_routing",
+)  # fmt: skip
+_DEEPGEMM = MoeKernels(
+    name="deepgemm_moe", row_tiles=(64, 128), columns=(128,), depth=128, resident=1,
+    copies_rows=True, routing="deepgemm_routing",
+)  # fmt: skip
+_CUTEDSL = MoeKernels(
+    name="cutedsl_moe", row_tiles=(128,), columns=(128,), depth=256, resident=1,
+    copies_rows=True,
+)  # fmt: skip
+_DEEPEP = MoeKernels(
+    name="deepep_moe", row_tiles=(64, 128), columns=(128, 64), depth=128, resident=1
+)
+_UNTUNED = replace(_CUTLASS, name="flashinfer_cutlass_moe")
+
+_SGLANG_TRITON = "sglang_fused_moe_triton"
+# In the order in which they are looked for: the first whose text a kernel's name has.
+STACKS = (
+    _stack("deepepmoe", _DEEPEP),
+    _stack("cutedsl", _CUTEDSL),
+    _stack("sglang_marlin", _MARLIN, Others.COMPUTED, own_tokens=True),
+    _stack("vllm_marlin_int4", _WNA16, Others.ZEROED),
+    _stack("marlin", _MARLIN),
+    _stack("flashinfer_trtllm", _TRTLLM_GEN),
+    _stack("mxfp4_flashinfer", _TRTLLM_GEN),
+    _stack("flashinfer_mxfp4", _TRTLLM_GEN),
+    _stack("vllm_mxfp4_moe", _TRTLLM_GEN),
+    _stack("min_latency", _TRTLLM_GEN),
+    _stack("flashinfer_cutlass", _UNTUNED),
+    _stack("triton_fp8_block", replace(_TRITON, name="trtllm_triton_moe", resident=2)),
+    _stack("deepgemm", _DEEPGEMM),
+    _stack(_SGLANG_TRITON, _TRITON, Others.ZEROED, own_tokens=True, tile=_by_experts),
+    _stack("triton_tritonexperts", _TRITON, Others.ZEROED, tile=_by_tokens),
+    _stack("triton", _TRITON, Others.ZEROED),
+    _stack("vllm_fused_moe", _TRITON, Others.ZEROED, tile=_by_experts),
+    _stack("moe_torch_flow", _CUTLASS),
+)
+
+
+_OLD, _NEW = (Others.COMPUTED,), (Others.ZEROED,)
+_ODD_AND_EVEN = {
+    "a100-sxm-80g": (_OLD, _OLD),
+    "gb200": (_OLD, _NEW + _OLD),
+    "h100-sxm": (_NEW, _NEW + _OLD),
+    "h200": (_NEW, _NEW + _OLD),
+    "l40s": (_NEW + _OLD, _NEW + _OLD),
+}
+"""By machine, for one release (three) and for two (four)."""
+
+
+def others_of(row: Row, machine: Machine, stack: ExpertStack) -> tuple[Others, ...]:
+    """Return what becomes of the rows of other ranks' experts, in each release that was measured.
+
+    SGLang's Triton experts computed them with the first expert, and leave them out in later
+    releases. A row is the median over releases: where their number is even, one of each.
+    """
+    if stack.has != _SGLANG_TRITON:
+        return (stack.others,)
+    found = _ODD_AND_EVEN.get(machine.name, (_NEW, _NEW))
+    return found[(row.optional("n_releases") or 1) % 2 == 0]
