@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernbench.library_kernels import (
     AttentionProblem,
     FlashKernel,
+    LibraryKernel,
     Splits,
     efficient_splits,
     flash_forward,
@@ -119,6 +120,8 @@ def test_a_single_query_of_a_group_is_put_together_and_back() -> None:
     plain = flash_launches(decode(512, 32, heads=2), kernel, num_pes=108)
     assert [each.name for each in plain] == ["test"]
     assert plain[0].num_tiles == 1024
+    (one_sequence,) = flash_launches(decode(1, 32), kernel, num_pes=1)
+    assert one_sequence.name == "test"
     window = replace(decode(512, 32), window=16)
     (windowed,) = flash_launches(window, kernel, num_pes=108)
     assert windowed.num_tiles == 512 * 8
@@ -149,3 +152,67 @@ def test_tiles_shrink_with_few_rows_and_blocks_with_wide_heads() -> None:
     kernel = replace(KERNEL, block_m=128, block_n=64, least_block_m=16, block_n_of_128=True)
     assert [kernel.rows_of_tile(rows) for rows in (1, 17, 100, 1000)] == [16, 32, 128, 128]
     assert [kernel.keys_of_block(size) for size in (64, 128, 256)] == [128, 64, 32]
+
+
+@pytest.mark.adr("0133-D2")
+def test_the_sum_of_partial_results_goes_over_splits_one_after_another() -> None:
+    kernel = replace(KERNEL, packs_groups=True, splits=Splits.FILL)
+    combines = [flash_launches(decode(batch, 256), kernel, num_pes=16)[1] for batch in (1, 2, 4)]
+    assert [{each.trips for each in combine.tiles} for combine in combines] == [{8}, {4}, {2}]
+    for combine in combines:
+        assert combine.port_bytes == pytest.approx(combine.hbm_bytes)
+
+
+@pytest.mark.adr("0133-D3")
+def test_tiles_say_how_many_rows_they_have() -> None:
+    packed = replace(KERNEL, packs_groups=True)
+    for heads, rows in ((4, 2), (16, 8), (64, 16)):
+        (kernel,) = flash_launches(decode(4, 64, heads=heads), packed, num_pes=108)
+        assert {each.rows for each in kernel.tiles} == {rows}
+
+
+@pytest.mark.adr("0133-D4")
+@given(st.integers(1, 70), st.integers(0, 50), st.booleans(), st.integers(0, 40))
+def test_masked_loads_are_of_the_keys_that_a_tile_sees(
+    q_len: int, more: int, causal: bool, window: int
+) -> None:
+    problem = AttentionProblem(
+        batch=2, q_len=q_len, kv_len=q_len + more, heads=4, kv_heads=4, head_dim=64,
+        causal=causal, window=window,
+    )  # fmt: skip
+    each_key = replace(KERNEL, block_n=1)
+    whole = flash_forward(problem, each_key)
+    masked = flash_forward(problem, replace(KERNEL, loads_seen_keys=True))
+    boxes = flash_forward(problem, KERNEL)
+
+    def loaded(kernel: LibraryKernel) -> float:
+        return sum(each.count * each.trips * each.trip.loaded_bytes for each in kernel.tiles)
+
+    assert loaded(masked) == pytest.approx(loaded(whole))
+    assert loaded(boxes) >= loaded(masked) - 1
+
+
+@pytest.mark.adr("0133-D5")
+def test_splits_of_triton_kernels_are_those_of_their_sources() -> None:
+    segments = replace(KERNEL, packs_groups=True, splits=Splits.SEGMENTS)
+    for batch, expected in ((1, 16), (64, 16), (65, 1)):
+        main, *others = flash_launches(decode(batch, 8192), segments, num_pes=132)
+        assert main.num_tiles == 2 * batch * expected
+        assert len(others) == (batch <= 64)
+    growing = replace(KERNEL, packs_groups=True, splits=Splits.GROWING)
+    # 132 PEs, 64 tiles: 3 for each; twice as many from 4 times 64 keys on.
+    for kv_len, expected in ((64, 3), (128, 3), (256, 5), (1 << 20, 8)):
+        main, combine = flash_launches(decode(32, kv_len), growing, num_pes=132)
+        assert main.num_tiles == 64 * expected
+        assert combine.name == "test_combine"
+
+
+def test_filling_up_leaves_no_pe_free() -> None:
+    for rule, expected in ((Splits.FILL, 6 * 2), (Splits.FILL_UP, 6 * 3)):
+        kernel = replace(KERNEL, packs_groups=True, splits=rule)
+        assert flash_launches(decode(3, 8192), kernel, num_pes=16)[0].num_tiles == expected
+
+
+def test_programs_of_a_pe_shrink_with_wide_heads() -> None:
+    kernel = replace(KERNEL, resident=2, resident_of_128=True)
+    assert [kernel.resident_with(size) for size in (64, 128, 256, 512)] == [4, 2, 1, 1]

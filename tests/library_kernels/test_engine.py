@@ -153,3 +153,23 @@ def test_a_kernel_that_overlaps_less_takes_the_norm_of_its_parts() -> None:
     assert busy[1.0] == pytest.approx(sum(parts) * stretch, rel=0.1)
     assert busy[3.0] == pytest.approx(sum(each**3 for each in parts) ** (1 / 3) * stretch, rel=0.1)
     assert busy[1.0] > busy[3.0] > busy[math.inf]
+
+
+@pytest.mark.adr("0133-D3")
+def test_rows_of_a_tile_cost_time_beside_the_tile() -> None:
+    trip = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16")
+    costs = KernelConstants.model_validate({"tile_ns": 500, "row_ns": 20, "source": "a test"})
+    for rows, expected_us in ((0, 0.5), (1, 0.52), (64, 1.78)):
+        tiles = (Tiles(count=108, trips=1, trip=trip, rows=rows),)
+        found = time_kernel(LibraryKernel(name="test", tiles=tiles), sip(), costs)
+        assert found.tiles_us == pytest.approx(trip_us() + expected_us)
+
+
+def test_tiles_with_different_trips_each_have_their_own_time() -> None:
+    short, long = (Trip(flops=2.0 * m * 128 * 64, dtype="bfloat16") for m in (64, 128))
+    tiles = tuple(Tiles(count=54, trips=10, trip=trip) for trip in (short, long, short))
+    found = time_kernel(LibraryKernel(name="test", tiles=tiles[:2]), sip(), PLAIN)
+    assert found.tiles_us == pytest.approx(10 * trip_us())
+    assert found.tensor_us == pytest.approx(10 * trip_us() * 0.75)
+    three = time_kernel(LibraryKernel(name="test", tiles=tiles), sip(), PLAIN)
+    assert three.tensor_us == pytest.approx(10 * trip_us())

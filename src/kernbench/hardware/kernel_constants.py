@@ -36,6 +36,8 @@ class KernelConstants(Spec):
     """What a trip waits longer where its loads come from HBM rather than from the cache."""
     tile_ns: NotNegative = Fraction(0)
     """Paid once per tile: what comes before and after its loop."""
+    row_ns: NotNegative = Fraction(0)
+    """Paid per row of a tile, beside ``tile_ns``: queries that come in, results that go out."""
     narrow_access_clocks: NotNegative = Fraction(17, 2)
     """That a PE takes for a warp's access of fewer than 16 bytes a lane: its address, its bounds,
     the way to shared memory and back."""

@@ -10,10 +10,15 @@ values into its cache, belongs to its kernel.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 
-from kernbench.library_kernels.attention_splits import Splits, num_splits
+from kernbench.library_kernels.attention_splits import (
+    Chosen,
+    Splits,
+    TileCounts,
+    count_tiles,
+    num_splits,
+)
 from kernbench.library_kernels.streams import stream
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
@@ -82,6 +87,12 @@ class FlashKernel:
     block_m: int
     block_n: int
     resident: int = 1
+    resident_of_128: bool = False
+    """Whether ``resident`` is of head size 128, and shrinks or grows with others."""
+    pipelined: bool = False
+    """Whether loads run ahead, so that their latency hides behind the arithmetic of a block."""
+    loads_seen_keys: bool = False
+    """Whether a block is loaded only as far as its keys are seen; else whole."""
     packs_groups: bool = False
     """Whether rows of the heads that share keys fill a tile together."""
     least_block_m: int = 0
@@ -126,6 +137,12 @@ class FlashKernel:
             found *= 2
         return found
 
+    def resident_with(self, head_dim: int) -> int:
+        """Return ``resident`` for a head size."""
+        if not self.resident_of_128:
+            return self.resident
+        return max(1, self.resident * 128 // head_dim)
+
     def keys_of_block(self, head_dim: int) -> int:
         """Return ``block_n`` for a head size."""
         if not self.block_n_of_128:
@@ -139,27 +156,26 @@ def flash_launches(
     """Return what a call launches, one after another; replays of it are warm."""
     single = kernel.splits is Splits.SINGLE_QUERY and problem.is_single_of_group
     packed = problem.group if kernel.packs_groups or single else 1
-    rows = problem.q_len * packed
-    m, n = kernel.rows_of_tile(rows), kernel.keys_of_block(problem.head_dim)
+    m, n = kernel.rows_of_tile(problem.q_len * packed), kernel.keys_of_block(problem.head_dim)
     sequences = problem.batch * (problem.heads if packed == 1 else problem.kv_heads)
-    counts = Counter[int]()
-    for first in range(0, rows, m):
-        end = -(-min(first + m, rows) // packed)
-        counts[_blocks(problem, kernel, n, (first // packed, end))] += sequences
+    tiles = count_tiles(problem, (m, n), packed, kernel.skips_window).times(sequences)
     chosen = num_splits(
         kernel.splits if single or kernel.splits is not Splits.SINGLE_QUERY else Splits.NONE,
-        counts,
+        tiles.counts,
         num_pes,
         kernel.split_slots,
         problem.kv_heads * -(-problem.q_len * problem.group // kernel.block_m),
+        problem.kv_len,
     )
-    main = _main(problem, kernel, (m, n), counts, chosen.splits, chosen.combined)
+    rows = min(m, problem.q_len * packed)
+    main = _main(problem, kernel, (m, n), rows, tiles, chosen)
     launches = [*_appended(problem, kernel), main]
     results = problem.batch * problem.q_len * problem.heads * problem.values
     if chosen.combined:
         partial = float(_PARTIAL_BYTES * chosen.splits * results)
-        launches.append(stream(f"{kernel.beside}_combine", partial, 2.0 * results))
-    if single and problem.kv_heads > 1:
+        combine = f"{kernel.beside}_combine"
+        launches.append(stream(combine, partial, 2.0 * results, trips=chosen.splits))
+    if single and problem.kv_heads > 1 and problem.batch > 1:
         # Queries of a group are put beside each other before, and their results back after.
         copy = stream(f"{kernel.beside}_copy", 2.0 * results, 2.0 * results)
         launches = [copy, *launches, copy]
@@ -178,29 +194,35 @@ def _main(
     problem: AttentionProblem,
     kernel: FlashKernel,
     block: tuple[int, int],
-    counts: Counter[int],
-    splits: int,
-    combined: bool,
+    rows: int,
+    counted: TileCounts,
+    chosen: Chosen,
 ) -> LibraryKernel:
-    m, n = block
+    (m, n), splits, combined = block, chosen.splits, chosen.combined
     head = kernel.head_padded(problem.head_dim) + kernel.head_padded(problem.values)
     size = problem.head_dim + problem.values
     simple = float(_SOFTMAX_SIMPLE * m * n)
     if problem.kv_bytes < problem.q_bytes:
         simple += n * size  # keys and values are converted
+    loaded = min(n, counted.keys / counted.blocks) if kernel.loads_seen_keys else n
     trip = Trip(
         flops=2.0 * m * n * head,
         dtype=problem.dtype,
         transcendental=m * n,
         simple=simple,
-        loaded_bytes=float(n * size * problem.kv_bytes),
+        loaded_bytes=float(loaded * size * problem.kv_bytes),
+        pipelined=kernel.pipelined,
     )
     stored = m * problem.values * (_PARTIAL_BYTES if combined else 2)
     tiles = tuple(
         Tiles(
-            count=count * splits, trips=-(-trips // splits), trip=trip, stored_bytes=float(stored)
+            count=count * splits,
+            trips=-(-trips // splits),
+            trip=trip,
+            stored_bytes=float(stored),
+            rows=rows,
         )
-        for trips, count in sorted(counts.items(), reverse=True)
+        for trips, count in sorted(counted.counts.items(), reverse=True)
     )
     queries = problem.batch * problem.q_len * problem.heads
     keys = problem.seen_keys if kernel.skips_window else problem.kv_len
@@ -209,7 +231,7 @@ def _main(
     return LibraryKernel(
         name=kernel.name,
         tiles=tiles,
-        resident=kernel.resident,
+        resident=kernel.resident_with(problem.head_dim),
         hbm_read_bytes=float(
             queries * problem.head_dim * problem.q_bytes + keys * size * problem.kv_bytes
         ),
@@ -231,16 +253,3 @@ def _appended(problem: AttentionProblem, kernel: FlashKernel) -> list[LibraryKer
         queries = 2.0 * tokens * problem.heads * problem.head_dim
         read, written = read + queries, written + queries
     return [stream(f"{kernel.beside}_append", read, written)]
-
-
-def _blocks(
-    problem: AttentionProblem, kernel: FlashKernel, n: int, queries: tuple[int, int]
-) -> int:
-    """Return how many blocks of keys the tile of some queries goes over."""
-    earlier = problem.kv_len - problem.q_len
-    end, first = problem.kv_len, 0
-    if problem.one_sided:
-        end = min(end, queries[1] + earlier)
-    if problem.window and kernel.skips_window:
-        first = max(0, queries[0] + earlier - problem.window)
-    return max(-(-end // n) - first // n, 1)

@@ -1,4 +1,4 @@
-"""How many programs share the keys of a tile (split KV), as kernels choose it."""
+"""Which tiles a flash kernel has, and how many programs share the keys of each (split KV)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from kernbench.library_kernels.attention import AttentionProblem
 
 _FULL = 0.8
 """Kernels do not split when tiles fill this share of the PEs."""
@@ -13,6 +19,10 @@ _GOOD = 0.85
 """Of the best share of busy PEs, that is good enough for fewer splits."""
 _MOST = 128
 _FEW_BLOCKS = 4
+_SEGMENTS = 16
+_FEW_TILES = 128
+_MOST_GROWN = 8
+_SHORT_KEYS = 64
 _MARGIN = 1.1
 
 
@@ -28,8 +38,15 @@ class Splits(StrEnum):
     """Whether to split as if there were one sequence, and how often by all blocks of all."""
     FILL = "fill"
     """As many as there are free PEs for."""
+    FILL_UP = "fill_up"
+    """The fewest that leave no PE free."""
     FILL_PAIRS = "fill_pairs"
     """As many as there are free PEs for, two blocks of keys each."""
+    SEGMENTS = "segments"
+    """Sixteen where there are few tiles, none else, whatever the machine."""
+    GROWING = "growing"
+    """The fewest that leave no PE free, more with each double of keys, eight at most; the kernel
+    that leaves partial results always runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +58,85 @@ class Chosen:
     """Whether the kernel that leaves partial results runs, be it with one split."""
 
 
+@dataclass(frozen=True, slots=True)
+class TileCounts:
+    """The tiles of one group of rows."""
+
+    counts: Mapping[int, int]
+    """How many tiles go over how many blocks of keys."""
+    keys: int
+    """From the first key that a tile sees to its last, over all tiles."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of keys of all tiles."""
+        return sum(blocks * count for blocks, count in self.counts.items())
+
+    def times(self, sequences: int) -> TileCounts:
+        """Return the tiles of so many groups of rows."""
+        counts = {blocks: count * sequences for blocks, count in self.counts.items()}
+        return TileCounts(counts, self.keys * sequences)
+
+
+def count_tiles(
+    problem: AttentionProblem, block: tuple[int, int], packed: int, skips_window: bool
+) -> TileCounts:
+    """Return the tiles of (rows, keys) that cover the queries of ``packed`` heads.
+
+    ``skips_window`` says whether a tile leaves out the blocks before all of its windows.
+    """
+    m, n = block
+    rows = problem.q_len * packed
+    firsts = np.arange(0, rows, m)
+    earlier = problem.kv_len - problem.q_len
+    ends = np.full_like(firsts, problem.kv_len)
+    if problem.one_sided:
+        queries = -(-np.minimum(firsts + m, rows) // packed)
+        ends = np.minimum(ends, queries + earlier)
+    begins = np.zeros_like(firsts)
+    if problem.window and skips_window:
+        begins = np.maximum(0, firsts // packed + earlier - problem.window)
+    blocks = np.maximum(-(-ends // n) - begins // n, 1)
+    found, counts = np.unique(blocks, return_counts=True)
+    return TileCounts(
+        dict(zip(found.tolist(), counts.tolist(), strict=True)), int((ends - begins).sum())
+    )
+
+
 def num_splits(
-    rule: Splits, counts: Mapping[int, int], num_pes: int, slots_per_pe: int, tiles_of_one: int
+    rule: Splits,
+    counts: Mapping[int, int],
+    num_pes: int,
+    slots_per_pe: int,
+    tiles_of_one: int,
+    keys: int = 1,
 ) -> Chosen:
     """Return the splits of a launch.
 
     ``counts`` says how many tiles go over how many blocks of keys, ``tiles_of_one`` how many tiles
-    a single sequence has.
+    a single sequence has, and ``keys`` how long a sequence is.
 
     Source: the heuristics of FlashAttention 2 and 3 (``num_splits_heuristic`` in
-    ``flash_api.cpp`` and ``heuristics.h``; ``flash_prepare_scheduler.cu`` for ``dynamic``).
+    ``flash_api.cpp`` and ``heuristics.h``; ``flash_prepare_scheduler.cu`` for ``dynamic``), of
+    vLLM's ``triton_unified_attention.py`` (``segments``), and of SGLang's
+    ``get_num_kv_splits_triton`` (``growing``).
     """
     tiles, blocks = sum(counts.values()), max(counts)
     slots = num_pes * slots_per_pe
+    if rule is Splits.SEGMENTS:
+        few = tiles <= _FEW_TILES
+        return Chosen(min(_SEGMENTS, blocks) if few else 1, combined=few)
+    if rule is Splits.GROWING:
+        grown = num_pes * max(math.log2(keys / _SHORT_KEYS), 1)
+        return Chosen(min(math.ceil(grown / tiles), _MOST_GROWN, blocks), combined=True)
     if rule is Splits.NONE or blocks <= 1:
         return Chosen(1, combined=False)
     if rule is Splits.DYNAMIC:
         return _dynamic(counts, blocks, num_pes, tiles_of_one)
     if rule is Splits.FILL:
         found = min(blocks, slots // tiles)
+    elif rule is Splits.FILL_UP:
+        found = min(blocks, -(-slots // tiles))
     elif rule is Splits.FILL_PAIRS:
         found = min(blocks // 2, slots // tiles)
     elif rule is Splits.SINGLE_QUERY:

@@ -57,16 +57,22 @@ def time_kernel(
     """
     num_pes = sip.num_pes
     together = min(kernel.resident, max(1, math.ceil(kernel.num_tiles / num_pes)))
+    row_us = float(constants.row_ns) / 1e3
     lengths: list[tuple[int, float]] = []
     tensor_us = vector_us = alone_us = 0.0
+    trip: Trip | None = None
+    matrix = vector = step_us = step_alone_us = 0.0
     for tiles in kernel.tiles:
-        matrix, vector = _trip_us(tiles.trip, sip, constants)
-        step_us = _step_us(matrix, vector, tiles.trip, sip, constants, together)
-        ends_us = _ends_us(tiles.stored_bytes, sip, constants, together)
+        if tiles.trip is not trip:  # tiles of a kernel mostly share theirs
+            trip = tiles.trip
+            matrix, vector = _trip_us(trip, sip, constants)
+            step_us = _step_us(matrix, vector, trip, sip, constants, together)
+            step_alone_us = _step_us(matrix, vector, trip, sip, constants, 1)
+        rows_us = row_us * tiles.rows
+        ends_us = rows_us + _ends_us(tiles.stored_bytes, sip, constants, together)
         lengths.append((tiles.count, tiles.trips * step_us + ends_us))
-        step_us = _step_us(matrix, vector, tiles.trip, sip, constants, 1)
-        ends_us = _ends_us(tiles.stored_bytes, sip, constants, 1)
-        alone_us = max(alone_us, tiles.trips * step_us + ends_us)
+        ends_us = rows_us + _ends_us(tiles.stored_bytes, sip, constants, 1)
+        alone_us = max(alone_us, tiles.trips * step_alone_us + ends_us)
         tensor_us += tiles.count * tiles.trips * matrix / num_pes
         vector_us += tiles.count * tiles.trips * vector / num_pes
     slots = num_pes * together

@@ -22,13 +22,16 @@ _OVERLAP = 3.0
 """How well waits of threads and the bytes of HBM overlap."""
 
 
-def stream(name: str, read_bytes: float, written_bytes: float) -> LibraryKernel:
-    """Return a launch that reads and writes so many bytes once, and that was launched before."""
+def stream(name: str, read_bytes: float, written_bytes: float, trips: int = 1) -> LibraryKernel:
+    """Return a launch that reads and writes so many bytes once, and that was launched before.
+
+    A tile reads its bytes in ``trips`` steps, one after another.
+    """
     count = max(1, round((read_bytes + written_bytes) / _TILE_BYTES))
-    trip = Trip(loaded_bytes=read_bytes / count)
+    trip = Trip(loaded_bytes=read_bytes / count / trips)
     return LibraryKernel(
         name=name,
-        tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written_bytes / count),),
+        tiles=(Tiles(count=count, trips=trips, trip=trip, stored_bytes=written_bytes / count),),
         resident=_RESIDENT,
         hbm_read_bytes=read_bytes,
         hbm_written_bytes=written_bytes,

@@ -39,6 +39,8 @@ class Tiles:
     trip: Trip
     stored_bytes: float = 0.0
     """Out of the PE, by each tile."""
+    rows: float = 0.0
+    """Of each tile, that come in and go out one by one: what a row costs is a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

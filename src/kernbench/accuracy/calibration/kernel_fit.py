@@ -40,7 +40,7 @@ _SHARES = {
 _LEAST_SHARE = 0.05
 _LEAST_ROWS_PER_CONSTANT = 3
 _DIGITS = 5
-_LATENCIES = {"trip_ns": 1e4, "miss_ns": 1e4, "tile_ns": 1e5, "fixed_us": 1e3}
+_LATENCIES = {"trip_ns": 1e4, "miss_ns": 1e4, "tile_ns": 1e5, "row_ns": 1e3, "fixed_us": 1e3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

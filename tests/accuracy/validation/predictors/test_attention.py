@@ -7,6 +7,7 @@ import pytest
 from kernbench.accuracy.validation import read_rows
 from kernbench.accuracy.validation.predictors.attention import AttentionPredictor
 from kernbench.accuracy.validation.rows.devices import presets
+from kernbench.library_kernels import attention_kernels
 
 HEAD = (
     "source,device,op,framework,kernel,attn_dtype,kv_dtype,batch,q_len,kv_len,heads,kv_heads,"
@@ -21,6 +22,10 @@ ROWS = {
     "8,1,4096,16,16,128,0,n/a,50,",
     "fp8 cache": "H100-SXM-80GB,attention_decode,sglang,fa3,bfloat16,fp8,"
     "8,1,4096,16,2,128,0,n/a,50,",
+    "a window": "H100-SXM-80GB,attention_prefill,sglang,triton,bfloat16,bfloat16,"
+    "4,512,512,16,2,256,1024,yes,90,",
+    "a head size": "L40S,attention_prefill,trtllm,torch_flow,fp8,fp8,"
+    "4,512,512,16,2,256,0,yes,90,",
     "suspect": "L40S,attention_decode,sglang,flash_attention,bfloat16,bfloat16,"
     "8,1,4096,16,2,128,0,n/a,50,suspect: above the device peak",
     "no cache is so large": "L40S,attention_decode,sglang,flash_attention,bfloat16,bfloat16,"
@@ -51,6 +56,16 @@ def test_each_stack_and_dtype_has_its_kernel(
     assert "torch_flow_decode_xqa" in answers["group in tensor cores"][1]
     assert "torch_flow_decode_mmha" in answers["a query of its own"][1]
     assert "fa3_decode_fp8kv" in answers["fp8 cache"][1]
+
+
+@pytest.mark.adr("0133-D1")
+def test_windows_and_head_sizes_have_structures_of_their_own(
+    answers: dict[str, tuple[float | None, str]],
+) -> None:
+    assert "sglang_triton_prefill_any_window" in answers["a window"][1]
+    own = answers["a head size"][1].split(" + ")[-1]
+    assert own == "trtllm_torch_flow_prefill_fp8q_fp8kv_d256"
+    assert attention_kernels("sm89")[own].family == own.removesuffix("_d256")
 
 
 @pytest.mark.adr("0129-D5")

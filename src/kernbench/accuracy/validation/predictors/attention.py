@@ -116,6 +116,8 @@ def _kernel(row: Row, problem: AttentionProblem, machine: Machine) -> FlashKerne
         name = f"{stack}_{kernel}_{op}{variant}"
         if name in known:
             own = f"{name}_d{problem.head_dim}"
+            if own in known:
+                return known[own]
             if own in _constants_of(architecture):
                 return replace(known[name], name=own, family=name)
             return known[name]
@@ -131,10 +133,8 @@ def _variants(stack: str, op: str, problem: AttentionProblem) -> Iterator[str]:
         grouped = 1 < problem.group <= _MOST_GROUP_OF_XQA
         single = "_xqa" if grouped else "_mmha"
     window = "_window" if problem.window else ""
-    dtypes = (q + kv, kv)
-    yield from dict.fromkeys(f"{each}{single}{end}" for each in dtypes for end in (window, ""))
-    yield from dict.fromkeys((f"_any{single}", f"_any{window}", "_any"))
-    yield from dict.fromkeys((single, ""))
+    stems = [f"{each}{single}" for each in (q + kv, kv, "_any")] + ["_any", single, ""]
+    yield from dict.fromkeys(f"{stem}{end}" for stem in stems for end in (window, ""))
 
 
 @cache
