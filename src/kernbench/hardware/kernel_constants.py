@@ -56,7 +56,7 @@ class KernelFamily(Spec):
     """By the name that the kernel's structure asks for."""
 
 
-_CATEGORIES = {"products": "gemm", "gemm": "narrow gemm"}
+_CATEGORIES = {"products": "gemm", "gemm": "narrow gemm", "elementwise": "membound"}
 """Families of constants whose rows have another name in the published errors."""
 
 

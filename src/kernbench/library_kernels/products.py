@@ -26,6 +26,8 @@ _HELD = 0.5
 _COLUMNS = 8
 """Of C, by a program of a product with one row."""
 _ROWS_AT_A_TIME = 512
+_WIDENING = 2.0
+"""Arithmetic of an element of B that becomes what it multiplies as: unpacked, and scaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class Product:
     a_shared: bool = False
     """Whether all products of the batch have the same A (a stride of 0)."""
     b_shared: bool = False
+    weight_bytes: float | None = None
+    """Of an element of B with its share of scales, where it is narrower than it multiplies."""
     part_bytes: int = 4
     """Of an element of C in a part of K, where several add up to it."""
     may_split: bool = True
@@ -62,9 +66,14 @@ class Product:
     def distinct(self) -> tuple[float, float, float]:
         """Bytes of A, B and C."""
         a = self._matrices(self.a_shared) * self.m * self.k * self.itemsize
-        b = self._matrices(self.b_shared) * self.k * self.n * self.itemsize
+        b = self._matrices(self.b_shared) * self.k * self.n * self.b_size
         c = self.batch * self.m * self.n * self.out_bytes
         return a if self.a_bytes is None else self.a_bytes, b, c
+
+    @property
+    def b_size(self) -> float:
+        """Bytes of an element of B."""
+        return self.itemsize if self.weight_bytes is None else self.weight_bytes
 
     def _matrices(self, shared: bool) -> int:
         return 1 if shared else self.batch
@@ -158,11 +167,13 @@ def _tiled(
     out_bytes = product.part_bytes if split > 1 else product.out_bytes
     by_vector = product.dtype in _BY_VECTOR
     a, b, c = product.distinct
-    loads = min(m, product.m) + min(n, product.n)
+    loads = min(m, product.m) * size + min(n, product.n) * product.b_size
+    widened = 0.0 if product.weight_bytes is None else _WIDENING * n * depth
     trip = Trip(
         flops=2.0 * m * n * depth,
         dtype=product.dtype,
-        loaded_bytes=loads * depth * size,
+        simple=widened,
+        loaded_bytes=loads * depth,
         access_bytes=16 if by_vector else product.access_bytes,
         pipelined=True,
     )
@@ -216,9 +227,11 @@ def _sum_parts(product: Product, split: int, name: str, sip: SipSpec) -> Library
 def _one_row(product: Product) -> LibraryKernel:
     """Return a product whose programs each make a few elements of C on the vector engine."""
     columns = max(product.m, product.n)
+    widened = 0.0 if product.weight_bytes is None else _WIDENING
+    size = product.b_size if product.m == 1 else product.itemsize
     trip = Trip(
-        simple=_COLUMNS * _ROWS_AT_A_TIME,
-        loaded_bytes=_COLUMNS * _ROWS_AT_A_TIME * product.itemsize,
+        simple=(1 + widened) * _COLUMNS * _ROWS_AT_A_TIME,
+        loaded_bytes=_COLUMNS * _ROWS_AT_A_TIME * size,
     )
     tiles = Tiles(
         count=math.ceil(columns / _COLUMNS) * product.batch,

@@ -104,6 +104,7 @@ class GemmCosts:
                 part_bytes=float32.itemsize if is_wide else out_dtype.itemsize,
                 may_split=dtype.name not in self._precision.whole_sums,
                 access_bytes=layout.access_bytes,
+                weight_bytes=layout.weight_bytes,
                 a_shared=layout.a_shared,
                 b_shared=layout.b_shared,
             )

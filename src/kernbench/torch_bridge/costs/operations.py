@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, strided
 
-from kernbench.dtypes import float32
+from kernbench.dtypes import float32, int8
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vector_ps
@@ -73,6 +73,9 @@ class OperationCosts:
             sizes = products(args, result)
             dtype = kernel_dtype(_first_dtype(operand_of(func, args, result)))
             out_dtype = kernel_dtype(_first_dtype(result))
+            if dtype == int8 and int8.name not in self._rates(sip_id):
+                # Older GPUs multiply integers on units that are not described.
+                dtype = None
             if sizes and dtype is not None and out_dtype is not None:
                 precision = self._precision_of(func, dtype, sip_id)
                 if func in CONVOLUTIONS:
@@ -119,10 +122,12 @@ class OperationCosts:
             found = self._precision.convolution
         elif func in RECURRENT:
             found = self._precision.recurrent
-        rates = self._machine.sip_at(sip_id).pe.gemm.flops_per_clock
-        if found in rates:
+        if found in self._rates(sip_id):
             self.is_rounded = True
         return found
+
+    def _rates(self, sip_id: int) -> Mapping[str, Any]:
+        return self._machine.sip_at(sip_id).pe.gemm.flops_per_clock
 
     def _streamed(
         self,

@@ -40,6 +40,15 @@ def _linear(args: Any, result: Any) -> Products:
     return _one(1, x.numel() // k if k else 0, n, k)
 
 
+def _int8_weight(args: Any, result: Any) -> Products:
+    x, n = args[0], args[1].shape[0]
+    return _one(1, x.shape[0], n, x.shape[1])
+
+
+def _int4_weight(args: Any, result: Any) -> Products:
+    return _one(1, args[0].shape[0], result.shape[1], args[0].shape[1])
+
+
 def _behind_first(products: Callable[[Any, Any], Products]) -> Callable[[Any, Any], Products]:
     return lambda args, result: products(args[1:], result)
 
@@ -124,7 +133,9 @@ def _recurrent_backward(args: Any, result: Any) -> Products:
     return to_input + tuple((batch, n, k, m) for batch, m, n, k in forward)
 
 
-_WITH_SUMMAND = frozenset({"aten::addmm", "aten::baddbmm", "aten::addmv"})
+_WITH_SUMMAND = frozenset(
+    {"aten::addmm", "aten::baddbmm", "aten::addmv", "aten::_addmm_activation"}
+)
 PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten.mm.default: _mm,
     aten.mm.out: _mm,
@@ -137,6 +148,12 @@ PRODUCTS: dict[Any, Callable[[Any, Any], Products]] = {
     aten.mv.default: _mv,
     aten.addmv.default: _behind_first(_mv),
     aten.linear.default: _linear,
+    aten._addmm_activation.default: _behind_first(_mm),
+    aten._addmm_activation.out: _behind_first(_mm),
+    aten._int_mm.default: _mm,
+    aten._int_mm.out: _mm,
+    aten._weight_int8pack_mm.default: _int8_weight,
+    aten._weight_int4pack_mm.default: _int4_weight,
     aten._grouped_mm.default: _grouped_mm,
     aten._scaled_mm.default: _mm,
     aten._scaled_mm.out: _mm,
@@ -172,6 +189,8 @@ class OperandLayout:
     a_shared: bool = False
     """Whether A is one matrix for the whole batch: ``torch.matmul`` expands a weight."""
     b_shared: bool = False
+    weight_bytes: float | None = None
+    """Of an element of B with its share of scales, where it is narrower than it multiplies."""
 
 
 PLAIN = OperandLayout()
@@ -182,6 +201,11 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
     """Return how the operands of a product lie; of convolutions, for which others ask, nothing."""
     if func in CONVOLUTIONS:
         return PLAIN
+    if func is aten._weight_int8pack_mm.default:
+        return OperandLayout(weight_bytes=1.0)
+    if func is aten._weight_int4pack_mm.default:
+        # Half a byte, and for each group a scale and a zero of 16 bits.
+        return OperandLayout(weight_bytes=0.5 + 4.0 / args[2])
     name = func._schema.name
     first = name in _WITH_SUMMAND
     a, b = args[first : first + 2]
@@ -198,6 +222,8 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
 
 def operand_of(func: Any, args: Any, result: Any) -> Any:
     """Return an operand whose dtype is that of the multiplication."""
+    if func._schema.name == "aten::_int_mm":
+        return args[0]
     if "out_dtype" not in {each.name for each in func._schema.arguments}:
         return result
     # Their first argument is added to the products.

@@ -27,6 +27,7 @@ from kernbench.torch_bridge.replaced import (
     context_parallel,
     control_flow,
     flex_attention,
+    int4_products,
     library_calls,
     products_for_gpus,
     profiling,
@@ -169,6 +170,11 @@ def _of_torch(programs: Programs) -> list[Installation]:
             "replaced.products_for_gpus",
             "products that PyTorch has for GPUs only",
             products_for_gpus.install,
+        ),
+        Installation(
+            "replaced.int4_products",
+            "products with packed weights of four bits",
+            int4_products.install,
         ),
         Installation(
             "sync_batch_norm",
