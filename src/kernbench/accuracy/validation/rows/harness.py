@@ -182,6 +182,9 @@ MLA_HOSTS = {
     ("generation_mla", "vllm_flashmla"): 208.0,
     ("generation_mla", "vllm_triton_mla"): 340.0,
 }
+# What the host takes for a module of SGLang's MLA on a prompt without a graph, by machine.
+# Medians of rows of fewer than 1024 tokens.
+MLA_MODULE_HOSTS = {"b200": 535.0, "gb200": 948.0, "h100-sxm": 650.0, "h200": 639.0}
 # What the host adds to vLLM's three convolutions of KDA, by machine: launches wait for it and for
 # each other. Medians of rows of fewer than 600 tokens, less the 20 us that devices take.
 KDA_CONVOLUTION_HOSTS = {

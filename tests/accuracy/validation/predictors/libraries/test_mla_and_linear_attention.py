@@ -138,7 +138,7 @@ def test_what_no_kernel_is_described_for_is_named(tmp_path: Path) -> None:
     asked = rows(
         tmp_path, MLA,
         "s,H100-SXM-80GB,context_mla,hf,eager,bfloat16,bfloat16,2,64,64,8,16,1",
-        "s,H100-SXM-80GB,wideep_context_mla,sglang,fa3,fp8_block,fp8,2,64,64,8,16,1",
+        "s,H100-SXM-80GB,sparse_context_mla,sglang,fa3,fp8_block,fp8,2,64,64,8,16,1",
     ) + rows(
         tmp_path, LINEAR,
         "s,L40S,rwkv,sglang,wkv6,context,3,64,192,2560,4,16,128,32,128,RWKV,,,,,,1",
@@ -146,7 +146,7 @@ def test_what_no_kernel_is_described_for_is_named(tmp_path: Path) -> None:
     found = [make_predictor(row.category).predict(row).why_not for row in asked]
     assert found == [
         "no kernel for context_mla of hf eager",
-        "no kernel for wideep_context_mla",
+        "no kernel for sparse_context_mla",
         "no kernel for rwkv wkv6",
     ]
 

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from kernbench.accuracy.validation.predictors.libraries.mla_modules import (
+    after_attention,
+    before_attention,
+)
 from kernbench.accuracy.validation.predictors.library_rows import (
     LibraryPredictor,
     MeasuredKernels,
     NotModeledError,
 )
-from kernbench.accuracy.validation.rows.harness import MLA_HOSTS
+from kernbench.accuracy.validation.rows.harness import MLA_HOSTS, MLA_MODULE_HOSTS
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.hardware import Machine
 from kernbench.library_kernels import (
@@ -94,8 +98,15 @@ class MlaPredictor(LibraryPredictor):
         return MeasuredKernels(
             kernels=make(row, machine),
             machine=machine,
-            least_us=MLA_HOSTS.get((row.op, row.fields.get("kernel", "")), 0.0),
+            least_us=_host_us(row, machine),
         )
+
+
+def _host_us(row: Row, machine: Machine) -> float:
+    """Return what the host takes for the launches of a row that was measured without a graph."""
+    if row.op == "wideep_context_mla":
+        return MLA_MODULE_HOSTS.get(machine.name, 0.0)
+    return MLA_HOSTS.get((row.op, row.fields.get("kernel", "")), 0.0)
 
 
 def _stack(row: Row) -> tuple[str, str]:
@@ -118,8 +129,10 @@ def _name(row: Row, phase: str) -> str:
 
 
 def _context(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
-    found = _of_stack(_CONTEXT, row, machine)
-    name = _name(row, "context")
+    return _attend(row, _of_stack(_CONTEXT, row, machine), _name(row, "context"))
+
+
+def _attend(row: Row, found: _Context, name: str) -> tuple[LibraryKernel, ...]:
     batch, tokens, heads = (row.integer(each) for each in ("batch", "q_len", "heads"))
     problem = AttentionProblem(
         batch=batch,
@@ -150,9 +163,14 @@ def _context(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
 
 
 def _generation(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
-    found = _of_stack(_GENERATION, row, machine)
-    name = _name(row, "generation")
     narrow = row.fields.get("kv_dtype", "").startswith("fp8")
+    found = _of_stack(_GENERATION, row, machine)
+    return _decode(row, machine, found, _name(row, "generation"), narrow)
+
+
+def _decode(
+    row: Row, machine: Machine, found: LatentKernel, name: str, narrow: bool
+) -> tuple[LibraryKernel, ...]:
     problem = AttentionProblem(
         batch=row.integer("batch"),
         q_len=row.integer("q_len"),
@@ -187,10 +205,54 @@ def _product(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    """Which kernels a whole module attends with."""
+
+    context: str
+    generation: str
+    kernel: LatentKernel
+    narrow: bool
+
+
+_MODULES = {
+    "sm90": _Module(
+        context="mla_trtllm_default_context",
+        generation="mla_sglang_flash_attention_generation",
+        kernel=replace(_PARALLEL, least_blocks=4),
+        narrow=False,
+    ),
+    "sm100": _Module(
+        context="mla_sglang_trtllm_mla_context",
+        generation="mla_sglang_trtllm_mla_generation_fp8",
+        kernel=replace(_PARALLEL, block_n=128),
+        narrow=True,
+    ),
+}
+"""Of SGLang, by architecture."""
+
+
+def _module(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
+    """Return the launches of the module from hidden states to hidden states."""
+    module = _MODULES.get(machine.spec.kernel_library or "")
+    if module is None:
+        raise NotModeledError(f"no modules of {' '.join(_stack(row))} on {machine.name}")
+    decodes = row.op == "wideep_generation_mla"
+    if decodes:
+        attention = _decode(row, machine, module.kernel, module.generation, module.narrow)
+    else:
+        attention = _attend(row, _Context(), module.context)
+    tokens, heads = row.integer("batch") * row.integer("q_len"), row.integer("heads")
+    around = (tokens, heads, decodes, machine)
+    return (*before_attention(*around), *attention, *after_attention(*around))
+
+
 _MAKERS: dict[str, Callable[[Row, Machine], tuple[LibraryKernel, ...]]] = {
     "context_mla": _context,
     "generation_mla": _generation,
     "mla_gen_pre": _product,
     "mla_gen_post": _product,
+    "wideep_context_mla": _module,
+    "wideep_generation_mla": _module,
 }
 """By operation."""
