@@ -63,6 +63,31 @@ def test_constants_of_a_device_are_found_and_the_rows_kept_apart_are_answered(
     assert machine.sip.cache == before.cache
 
 
+@pytest.mark.slow
+def test_a_constant_that_no_row_depends_on_is_left_with_its_source(
+    measured: Path, tmp_path: Path
+) -> None:
+    # Large products alone: K is not cut, so that no second kernel is launched.
+    lines = measured.read_text().splitlines()
+    path = tmp_path / "large.csv"
+    kept = [line for line in lines if ",2048," in line]
+    path.write_text("\n".join([lines[0], *kept, *kept]) + "\n")
+    unused = "sip.queued_front_end_us"
+    said: list[str] = []
+    found = calibrate(
+        "h100-sxm", read_rows([path]), only=["sip.pe.gemm.efficiency", unused], say=said.append
+    )
+    (fit,) = found.fits
+    assert fit.undetermined == (unused,)
+    assert any(f"{unused} moves no row" in line for line in said)
+    before, after = (
+        parse_machine(text, "x", 1) for text in (machine_text("h100-sxm")[0], found.text)
+    )
+    assert after.sip.queued_front_end_us == before.sip.queued_front_end_us
+    assert after.spec.sources[unused] == before.spec.sources[unused]
+    assert after.spec.sources["sip.pe.gemm.efficiency"].startswith("fitted to ")
+
+
 @pytest.mark.adr("0081-D2")
 def test_hbm_and_the_cache_have_latencies_of_their_own() -> None:
     data = yaml.safe_load(machine_text("a100-sxm-80g")[0])

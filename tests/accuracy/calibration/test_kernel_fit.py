@@ -54,6 +54,23 @@ def test_a_fit_finds_the_constants_that_made_the_times(tmp_path: Path) -> None:
     assert "fitted to" in found.library.constants(KERNEL).source
 
 
+def test_a_constant_that_no_row_depends_on_stays_and_is_not_called_fitted(tmp_path: Path) -> None:
+    # Long sequences: arithmetic hides all of what HBM does.
+    sizes = [(b, n, h) for b in (1, 2, 4, 8) for n in (4096, 6144, 8192) for h in (8, 16, 32)]
+    rows = read_rows([rows_of(tmp_path, sizes)])
+    predictor = AttentionPredictor(presets())
+    library = load_library("sm80")
+    timed = [
+        replace(row, time_us=predictor.measured(row).time_us(lambda name: library) * 1.2)
+        for row in rows
+    ]
+    found = fit_kernels("sm80", timed, [KERNEL])
+    before, after = (each.constants(KERNEL) for each in (library, found.library))
+    assert after.tensor_share != before.tensor_share
+    assert after.memory_share == before.memory_share
+    assert after.source.endswith("; assumed, as no row depends on it: memory_share, cache_share")
+
+
 def test_too_few_rows_are_refused(tmp_path: Path) -> None:
     rows = read_rows([rows_of(tmp_path, [(1, 64, 8)])])
     with pytest.raises(UsageError, match="need at least"):

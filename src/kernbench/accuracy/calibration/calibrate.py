@@ -23,6 +23,10 @@ _SCALE = 0.05
 _ROUNDS_OF_TILES = 3
 _ROUNDS_OF_STEPS = 4
 _LEAST_ROWS_PER_CONSTANT = 3
+_NUDGE = 1.1
+"""The factor by which a constant is changed to see whether any row depends on it."""
+_STILL = 1e-6
+"""Changes of a time that are rounding."""
 _FARTHEST = 6.0
 """The factor by which a constant may grow or shrink."""
 
@@ -41,6 +45,8 @@ class Fitted:
     apart_after: Errors
     """Errors on held-out rows."""
     sources: tuple[str, ...]
+    undetermined: tuple[str, ...] = ()
+    """Keys that no row's time depends on: they stay as they were, with their sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +130,20 @@ class _Fit:
         data = yaml.safe_load(text)
         self.start = np.array([number_at(data, each.key) for each in constants], dtype=np.float64)
 
-    def with_values(self, values: Sequence[float], source: str | None = None) -> str:
-        """Return the machine's text with the given constants."""
+    def with_values(
+        self, values: Sequence[float], source: str | None = None, moved: Sequence[bool] = ()
+    ) -> str:
+        """Return the machine's text with the given constants; ``source`` is of those ``moved``."""
         numbers = {}
         for constant, value in zip(self.constants, values, strict=True):
             for key in (constant.key, *constant.tied):
                 numbers[key] = float(value)
         sources = {}
         if source is not None:
-            for constant in self.constants:
-                sources[constant.key] = source
-                sources |= dict.fromkeys(constant.tied, f"tied to {constant.key}")
+            for constant, is_moved in zip(self.constants, moved, strict=True):
+                if is_moved:
+                    sources[constant.key] = source
+                    sources |= dict.fromkeys(constant.tied, f"tied to {constant.key}")
         return edited(self.text, numbers, sources, self.origin)
 
     def run(
@@ -152,9 +161,15 @@ class _Fit:
         self._check_count(len(fitted_to.rows))
         before = [_errors(each, self.text) for each in (fitted_to, scored)]
         values = self._solve(fitted_to, say)
+        moved = self._moved(fitted_to, values)
+        values = np.where(moved, values, self.start)
+        keys = [each.key for each in self.constants]
+        unmoved = tuple(key for key, each in zip(keys, moved, strict=True) if not each)
+        for key in unmoved:
+            say(f"{self.category}: {key} moves no row: left as it was")
         named = sorted({row.source for row in fitted_to.rows})
         said = f"fitted to {len(fitted_to.rows)} rows of {', '.join(named)}"
-        text = self.with_values(list(values), said)
+        text = self.with_values(list(values), said, list(moved))
         for each in (fitted_to, scored):
             if each is not None:
                 each.narrow(text)
@@ -168,7 +183,19 @@ class _Fit:
             fitted_after=after[0],
             apart_after=after[1],
             sources=tuple(named),
+            undetermined=unmoved,
         )
+
+    def _moved(self, rows: Modeled, values: Array) -> Array:
+        """Return which constants some row's time depends on where the fit ended."""
+        times = rows.times_us(self.with_values(list(values)))
+        found = []
+        for index, constant in enumerate(self.constants):
+            tried = values.copy()
+            tried[index] *= 1 / _NUDGE if constant.is_share else _NUDGE
+            other = rows.times_us(self.with_values(list(tried)))
+            found.append(bool(np.abs(other / times - 1).max() > _STILL))
+        return np.array(found)
 
     def _check_count(self, found: int) -> None:
         least = _LEAST_ROWS_PER_CONSTANT * len(self.constants)

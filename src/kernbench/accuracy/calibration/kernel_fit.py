@@ -39,6 +39,10 @@ _SHARES = {
 """Bounds of the shares; above 1 where a machine file's own rate is an assumption."""
 _LEAST_SHARE = 0.05
 _LEAST_ROWS_PER_CONSTANT = 3
+_NUDGE = 1.1
+"""The factor by which a constant is changed to see whether any row depends on it."""
+_STILL = 1e-6
+"""Changes of a time that are rounding."""
 _DIGITS = 5
 _LATENCIES = {"trip_ns": 1e4, "miss_ns": 1e4, "tile_ns": 1e5, "row_ns": 1e3, "fixed_us": 1e3}
 
@@ -148,7 +152,10 @@ def fit_kernels(
         return np.concatenate([errors, hold * np.log(values / start)]) if hold else errors
 
     values = solve(residuals, start, lower, upper, scale=_SCALE, rounds=_ROUNDS)
-    sources = _sources(kept, {name for name, _ in keys})
+    moved = _moved(lambda tried: kept.modeled_us(_with(library, keys, tried)), values)
+    values = np.where(moved, values, start)
+    unmoved = [key for key, is_moved in zip(keys, moved, strict=True) if not is_moved]
+    sources = _sources(kept, {name for name, _ in keys}, unmoved)
     made = _with(library, keys, values, sources)
     family = {name: family for family, each in library.families.items() for name in each.kernels}
     return KernelFit(
@@ -240,14 +247,29 @@ def _with(
     return library.changed(kernels)
 
 
-def _sources(rows: _Rows, names: set[str]) -> dict[str, str]:
+def _moved(times_us: Callable[[Array], Array], values: Array) -> Array:
+    """Return which of the values some row's time depends on."""
+    times = times_us(values)
+    found = []
+    for index in range(len(values)):
+        tried = values.copy()
+        tried[index] /= _NUDGE
+        found.append(bool(np.abs(times_us(tried) / times - 1).max() > _STILL))
+    return np.array(found)
+
+
+def _sources(
+    rows: _Rows, names: set[str], unmoved: Sequence[tuple[str, str]] = ()
+) -> dict[str, str]:
     found: dict[str, tuple[int, set[str]]] = {}
     for row, each in zip(rows.rows, rows.measured, strict=True):
         for name in names.intersection(each.names):
             count, said = found.get(name, (0, set()))
             found[name] = (count + 1, said | {f"{row.source} {row.device}"})
+    guessed = {name: [key for owner, key in unmoved if owner == name] for name in found}
     return {
         name: f"fitted to {count} rows of {', '.join(sorted(said))}"
+        + (f"; assumed, as no row depends on it: {', '.join(guessed[name])}" * bool(guessed[name]))
         for name, (count, said) in found.items()
     }
 
