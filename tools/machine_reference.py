@@ -30,6 +30,7 @@ UNITS = {
     "kib": "KiB",
     "mib": "MiB",
     "gib": "GiB",
+    "w": "W",
 }
 """By the last word of a key that ends with its unit."""
 

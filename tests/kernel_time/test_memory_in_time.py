@@ -129,6 +129,17 @@ def test_the_clock_falls_under_load_and_never_by_more_than_its_loss(
     check_rows(template)
 
 
+def test_a_power_limit_takes_clock_from_dots() -> None:
+    trace = trace_of((list(range(4000)), only_gemm(256, 256, 256)))
+    held = {"clock_loss": 0.2, "full_load": 0.5, "half_time_us": 0.001}
+    power = {"board_w": 400, "limit_w": 175, "idle_w": 100}
+    free, limited = (
+        scheduled(trace, machine_with(sustained=each)).duration_ps
+        for each in (held, held | {"power": power})
+    )
+    assert limited == pytest.approx(2 * free, rel=0.02)
+
+
 @pytest.mark.adr("0028-D5")
 def test_kernels_without_dots_keep_the_clock() -> None:
     hot = machine_with(sustained={"clock_loss": 0.2, "full_load": 0.5, "half_time_us": 1})

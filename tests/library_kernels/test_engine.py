@@ -173,3 +173,12 @@ def test_tiles_with_different_trips_each_have_their_own_time() -> None:
     assert found.tensor_us == pytest.approx(10 * trip_us() * 0.75)
     three = time_kernel(LibraryKernel(name="test", tiles=tiles), sip(), PLAIN)
     assert three.tensor_us == pytest.approx(10 * trip_us())
+
+
+def test_a_power_limit_slows_products_and_no_streams() -> None:
+    free, limited = (load_machine(name).sip for name in ("a100-sxm-80g", "a100-sxm-330w"))
+    # Hot for longer than the clock takes to settle.
+    times = [time_kernel(products(108, 100_000), each, PLAIN).total_us for each in (free, limited)]
+    assert 1.05 < times[1] / times[0] < 1.2
+    moved = LibraryKernel(name="test", tiles=products(108, 0).tiles, hbm_read_bytes=2039e6)
+    assert time_kernel(moved, free, PLAIN).total_us == time_kernel(moved, limited, PLAIN).total_us

@@ -203,4 +203,4 @@ def _stretch(tensor_us: float, busy_us: float, sip: SipSpec) -> float:
         return 1.0
     load = min(tensor_us / busy_us / float(sustained.full_load), 1.0)
     settled = busy_us / (busy_us + float(sustained.half_time_us))
-    return 1 + float(sustained.clock_loss) * load * settled
+    return 1 + float(sustained.full_loss) * load * settled

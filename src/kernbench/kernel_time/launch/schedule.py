@@ -117,7 +117,7 @@ def _stretch(gemm_ps: int, busy_ps: int, sip: SipSpec) -> Fraction:
         return Fraction(1)
     load = min(Fraction(gemm_ps, busy_ps) / sustained.full_load, Fraction(1))
     half_ps = sustained.half_time_us * PS_PER_US
-    return 1 + sustained.clock_loss * load * busy_ps / (busy_ps + half_ps)
+    return 1 + sustained.full_loss * load * busy_ps / (busy_ps + half_ps)
 
 
 def _gemms(waves: Waves) -> Iterator[tuple[Gemm, int]]:
