@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kernbench.accuracy.programs import Program, ProgramError, ProgramRunner
+from kernbench.accuracy.programs import Program, ProgramError, ProgramRunner, loop
 from kernbench.hardware import load_machine
 
 MACHINE = load_machine("a100-sxm-80g", 2)
@@ -96,3 +96,59 @@ def test_a_program_that_takes_too_long_is_ended(runner: ProgramRunner, tmp_path:
             runner.step_us(written(tmp_path, "while True: pass"), MACHINE)
     finally:
         runner._limit_s = before
+
+
+@pytest.mark.adr("0131-D2")
+def test_a_rate_becomes_the_time_of_a_step(runner: ProgramRunner, tmp_path: Path) -> None:
+    program = written(
+        tmp_path, "print('tps: 12,500')\n", reads=r"tps: ([\d,]+)", units_per_step=50_000
+    )
+    assert runner.step_us(program, MACHINE) == 4e6
+
+
+APEX = """
+import torch
+import amp_C
+import scaled_masked_softmax_cuda
+import scaled_upper_triang_masked_softmax_cuda as causal
+from importlib.util import find_spec
+from typing import override
+from apex.contrib.layer_norm.layer_norm import FastLayerNormFN
+from apex.multi_tensor_apply import multi_tensor_applier
+from apex.normalization.fused_layer_norm import FusedLayerNormAffineFunction
+from apex.optimizers import FusedAdam
+
+assert find_spec("apex") is not None
+# A block is 128 threads: 4 warps with a row each, or two where a row is short.
+assert scaled_masked_softmax_cuda.get_batch_per_block(1, 1024, 1, 1) == 4
+assert scaled_masked_softmax_cuda.get_batch_per_block(1, 16, 1, 1) == 16
+x = torch.randn(8, 64, 64, device="cuda", requires_grad=True)
+w, b = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
+y = FastLayerNormFN.apply(x, w, b, 1e-5) + FusedLayerNormAffineFunction.apply(x, w, b, 64, 1e-5)
+y.sum().backward()
+kept = causal.forward(y.detach(), 1.0)
+assert causal.backward(kept, kept, 1.0).shape == y.shape
+flag = torch.zeros(1, dtype=torch.int, device="cuda")
+norm, each = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [[x.grad, w]], False)
+assert norm.shape == (1,) and each is None
+multi_tensor_applier(amp_C.multi_tensor_scale, flag, [[x.grad], [x.grad]], 0.5)
+FusedAdam([{"params": [x]}], lr=1.0, adam_w_mode=True, capturable=False).step()
+print("step 1 ms")
+"""
+
+
+@pytest.mark.adr("0131-D1")
+def test_megatron_finds_what_its_container_has(runner: ProgramRunner, tmp_path: Path) -> None:
+    script = tmp_path / "pretrain.py"
+    script.write_text(APEX)
+    assert runner.step_us(loop("megatron_lm", script), MACHINE) == 1000
+
+
+def test_more_micro_batches_are_worth_what_a_third_takes(runner: ProgramRunner) -> None:
+    def step_us(micro_batches: int) -> float:
+        sizes = (2, 64, 2, 128, 512, 32, 2, micro_batches)
+        return runner.step_us(loop("mpt", *sizes, "none", "FULL_SHARD", ranks=2), MACHINE)
+
+    two, three, five = (step_us(number) for number in (2, 3, 5))
+    assert two < three
+    assert five == pytest.approx(two + 3 * (three - two), rel=0.01)

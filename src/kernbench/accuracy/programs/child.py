@@ -45,7 +45,7 @@ class _Lines(TextIOBase):
             if said is not None and self.found is None:
                 self._left -= 1
                 if not self._left:
-                    self.found = float(said.group(1))
+                    self.found = float(said.group(1).replace(",", ""))
                     raise SystemExit(0)
         return len(text)
 
@@ -115,9 +115,11 @@ def _answer(program: Program, machine: Machine) -> tuple[float, str]:
         reason = f"exits with {end.code}" if end.code else reason
     except (Exception, BaseExceptionGroup) as error:
         reason = _reason(error)
-    if lines.found is not None:
-        return lines.found * program.unit_us, ""
-    return 0.0, reason
+    if lines.found is None:
+        return 0.0, reason
+    if program.units_per_step:
+        return program.units_per_step / lines.found * 1e6 if lines.found else 0.0, ""
+    return lines.found * program.unit_us, ""
 
 
 def time_program(program: Program, machine: Machine) -> None:

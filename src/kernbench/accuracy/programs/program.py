@@ -31,6 +31,8 @@ class Program:
     """What a line that says the time of a step looks like; its group is the number."""
     unit_us: float = 1e3
     """What a 1 in that number is."""
+    units_per_step: float = 0.0
+    """Where the number is a rate in units a second, how many a step has; 0 where it is a time."""
     line: int = 1
     """Which such line counts: it ends the program. Earlier ones are of steps that warm up."""
     needs: tuple[str, ...] = ()

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -22,6 +24,8 @@ class Source:
     owner: str
     name: str
     commits: tuple[str, ...]
+    made: tuple[str, ...] = ()
+    """Folders in it whose makefile builds an extension of Python, with pybind11."""
 
     @property
     def url(self) -> str:
@@ -36,6 +40,13 @@ SOURCES = (
     ),
     Source(owner="karpathy", name="nanoGPT", commits=("5a725d90",)),
     Source(owner="pytorch-labs", name="gpt-fast", commits=("32971d3",)),
+    Source(
+        owner="NVIDIA",
+        name="Megatron-LM",
+        commits=("d98e8a6",),
+        made=("megatron/core/datasets",),
+    ),
+    Source(owner="pytorch", name="torchtitan", commits=("v0.2.2",)),
 )
 
 
@@ -45,10 +56,10 @@ def folder_of(programs: Path, name: str, commit: str) -> Path:
 
 
 def fetch(source: Source, programs: Path, clones: Path | None = None) -> None:
-    """Check out the commits of a repository, cloned or out of a folder of clones.
+    """Check out the commits of a repository, cloned or out of a folder of clones, and build it.
 
     Raises:
-        SystemExit: Git fails; it has said why.
+        SystemExit: Git or make fails; it has said why.
     """
     origin = source.url if clones is None else str(_clone_of(source, clones))
     for commit in source.commits:
@@ -59,9 +70,25 @@ def fetch(source: Source, programs: Path, clones: Path | None = None) -> None:
             ["clone", "--quiet", "--no-checkout", origin, str(folder)],
             ["-C", str(folder), "checkout", "--quiet", commit],
         ):
-            done = subprocess.run(["git", *words], check=False)
-            if done.returncode:
-                raise SystemExit(done.returncode)
+            _run(["git", *words])
+        for each in source.made:
+            _make(folder / each)
+
+
+def _make(folder: Path) -> None:
+    """Build a folder's extension for the Python that runs this."""
+    includes = f"-I{sysconfig.get_path('include')}"
+    found = find_spec("pybind11")
+    if found is not None and found.origin is not None:
+        includes += f" -I{Path(found.origin).parent / 'include'}"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    _run(["make", "--quiet", "-C", str(folder), f"CPPFLAGS={includes}", f"LIBEXT={suffix}"])
+
+
+def _run(words: list[str]) -> None:
+    done = subprocess.run(words, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
 
 
 def _clone_of(source: Source, clones: Path) -> Path:

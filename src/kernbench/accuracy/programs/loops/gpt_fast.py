@@ -7,9 +7,10 @@ Runs model.py, tp.py and the functions of generate.py of the folder that it is g
 
 import os
 import sys
-import time
 
 import torch
+
+from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
 
 def main() -> None:
@@ -37,12 +38,9 @@ def main() -> None:
     place = torch.tensor([6], device="cuda", dtype=torch.int)
     given = {"temperature": 0.8, "top_k": 200}
     decode_n_tokens(model, token.view(1, -1), place, 1, **given)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    decode_n_tokens(model, token.view(1, -1), place, 3, **given)
-    torch.cuda.synchronize()
+    found = seconds_of(lambda: decode_n_tokens(model, token.view(1, -1), place, 3, **given))
     if rank == 0:
-        print(f"step {(time.perf_counter() - began) / 3 * 1e3:.4f} ms")
+        say(found / 3)
 
 
 if __name__ == "__main__":

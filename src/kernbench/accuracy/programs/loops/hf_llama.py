@@ -6,9 +6,10 @@ Source: huggingface/accelerate, benchmarks/torch.compile/regional_compilation.py
 """
 
 import sys
-import time
 
 import torch
+
+from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
 
 def main() -> None:
@@ -29,12 +30,7 @@ def main() -> None:
         model = AutoModelForCausalLM.from_config(config).to(dtype=torch.float16).eval()
     tokens = torch.randint(0, 1000, (batch, length), device="cuda")
     model(tokens, use_cache=False)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(3):
-        model(tokens, use_cache=False)
-    torch.cuda.synchronize()
-    print(f"step {(time.perf_counter() - began) / 3 * 1e3:.4f} ms")
+    say(seconds_of(lambda: model(tokens, use_cache=False), 3))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ sequences by the model's name, train mode, losses of the model; benchmarks/dynam
 """
 
 import sys
-import time
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+
+from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
 # Lengths of sequences, by how a model's name starts, and of all others.
 LENGTHS = {
@@ -95,12 +96,7 @@ def main() -> None:
         loss.backward()
 
     step()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(2):
-        step()
-    torch.cuda.synchronize()
-    print(f"step {(time.perf_counter() - began) / 2 * 1e3:.4f} ms")
+    say(seconds_of(step, 2))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ Source: huggingface/transformers, docs/source/en/perf_torch_compile.md; configs 
 """
 
 import sys
-import time
 from typing import Any
 
 import torch
+
+from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
 
 def _built(kind: Any, config: Any) -> Any:
@@ -163,12 +164,7 @@ def main() -> None:
             given["input_ids"] = torch.randint(0, 1000, (2 * batch, 16))
             given["attention_mask"] = torch.ones(2 * batch, 16, dtype=torch.int64)
     model(**given)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(3):
-        model(**given)
-    torch.cuda.synchronize()
-    print(f"step {(time.perf_counter() - began) / 3 * 1e3:.4f} ms")
+    say(seconds_of(lambda: model(**given), 3))
 
 
 if __name__ == "__main__":

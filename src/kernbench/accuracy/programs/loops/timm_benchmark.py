@@ -7,11 +7,12 @@ Source: huggingface/pytorch-image-models, benchmark.py.
 """
 
 import sys
-import time
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+
+from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "amp_bf16": torch.bfloat16}
 CASTS = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
@@ -63,12 +64,7 @@ def main() -> None:
         target = torch.randint(0, 1000, (int(batch),), device="cuda")
         step = train
     step()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(2):
-        step()
-        torch.cuda.synchronize()
-    print(f"step {(time.perf_counter() - began) / 2 * 1e3:.4f} ms")
+    say(seconds_of(step, 2, waits=True))
 
 
 if __name__ == "__main__":

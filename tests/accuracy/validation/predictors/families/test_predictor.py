@@ -16,7 +16,7 @@ from tests.accuracy.validation.predictors.answers import rows_of
 COLUMNS = (  # noqa: SIM905 - as the first line of a file
     "source,device,program,program_config,n_devices,nodes,dtype,compile,model,layers,hidden,heads,"
     "kv_heads,ffn,vocab,seq_len,local_batch,grad_accum,global_batch,metric,value,unit,"
-    "derived_step_time_s,rerunnable,tp,pp,experts,parallelism,activation_checkpointing"
+    "derived_step_time_s,rerunnable,tp,pp,cp,experts,parallelism,activation_checkpointing,path"
 ).split(",")
 PROGRAMS = Path("/programs")
 PREDICTOR = ProgramPredictor(presets(), PROGRAMS)
@@ -134,7 +134,7 @@ def test_rows_of_many_devices_say_their_ranks_and_sizes(tmp_path: Path) -> None:
     found = PREDICTOR.asked(row(tmp_path, source="llm-foundry-mpt", **sizes)).program
     assert found.ranks == 8
     assert found.args == (
-        "12", "512", "8", "2048", "50368", "1024", "4", "2", "full", "bf16", "FULL_SHARD",
+        "12", "512", "8", "2048", "50368", "1024", "4", "2", "full", "FULL_SHARD",
     )  # fmt: skip
 
 
@@ -154,3 +154,69 @@ def test_latencies_and_rates_of_pictures_are_of_one_program(tmp_path: Path) -> N
     training = said | {"program_config": "Training performance", "metric": "Throughput Avg"}
     with pytest.raises(ProgramError, match="classification forwards only"):
         PREDICTOR.asked(row(tmp_path, **training))
+
+
+GOLDEN = """
+ENV_VARS:
+  NCCL_ALGO: Ring
+  SKIP_PYTEST: 1
+MODEL_ARGS:
+  --num-layers: 12
+  --log-params-norm: true
+  --use-legacy: false
+  --train-iters: 100
+  --save: ${CHECKPOINT_SAVE_PATH}
+  --data-path: ${DATA_PATH}/text
+  --tokenizer-type: BertWordPieceCase
+  --async-save: true
+  --split: 949,50,1
+"""
+
+
+@pytest.mark.adr("0131-D1")
+@pytest.mark.parametrize(("kind", "script"), [("gpt", "pretrain_gpt.py"), ("t5", "pretrain_t5.py")])
+def test_a_golden_value_runs_its_test_without_files(tmp_path: Path, kind: str, script: str) -> None:
+    programs = tmp_path / "programs"
+    test = f"tests/functional_tests/test_cases/{kind}/a_test"
+    written = folder_of(programs, "Megatron-LM", "d98e8a6") / test
+    written.mkdir(parents=True)
+    (written / "model_config.yaml").write_text(GOLDEN)
+    fields = {"source": "mcore-golden", "n_devices": 8, "path": f"{test}/golden_values_dev.json"}
+    asked = ProgramPredictor(presets(), programs).asked(row(tmp_path, **fields))
+    program = asked.program
+    assert program.ranks == 8
+    assert ("NCCL_ALGO", "Ring") in program.variables
+    assert "SKIP_PYTEST" not in dict(program.variables)
+    assert program.args[:4] == (script, "--num-layers", "12", "--log-params-norm")
+    said = " ".join(program.args)
+    assert "--split 949,50,1 --mock-data --tokenizer-type NullTokenizer" in said
+    for left_out in ("--save", "--data-path", "--async-save", "--use-legacy", "iters 100", "Bert"):
+        assert left_out not in said
+    missing = row(tmp_path, **{**fields, "path": "tests/functional_tests/test_cases/gpt/b/c.json"})
+    with pytest.raises(ProgramError, match="needs Megatron-LM: make programs"):
+        ProgramPredictor(presets(), programs).asked(missing)
+
+
+@pytest.mark.adr("0131-D1")
+def test_a_rate_of_torchtitan_is_of_the_tokens_of_a_device(tmp_path: Path) -> None:
+    fields = {
+        "source": "torchtitan-202412",
+        "model": "Llama-3.1 8B",
+        "n_devices": 8,
+        "cp": 2,
+        "seq_len": 8192,
+        "local_batch": 2,
+        "dtype": "bf16",
+        "activation_checkpointing": "selective (op)",
+    }
+    program = PREDICTOR.asked(row(tmp_path, **fields)).program
+    assert program.units_per_step == 8192 * 2 / 2
+    said = " ".join(program.args)
+    assert "--activation-checkpoint.mode selective" in said
+    assert "--parallelism.context-parallel-degree 2" in said
+    for more, reason in (
+        ({"dtype": "bf16+float8"}, "float8"),
+        ({"model": "Llama-9"}, "Llama-9 is not described"),
+    ):
+        with pytest.raises(ProgramError, match=reason):
+            PREDICTOR.asked(row(tmp_path, **{**fields, **more}))

@@ -30,6 +30,8 @@ ADAPTERS = {
     "gpt-fast-readme": f"{_ROOM}.decoding:gpt_fast",
     "gpt-fast-blog": f"{_ROOM}.decoding:gpt_fast",
     "llm-foundry-mpt": f"{_ROOM}.sharded:mpt",
+    "mcore-golden": f"{_ROOM}.megatron:golden",
+    "torchtitan-202412": f"{_ROOM}.sharded:torchtitan",
 }
 """By source, who says what is run for a row."""
 Adapter = Callable[[Row, Path], ChosenProgram]
