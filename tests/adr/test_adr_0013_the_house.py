@@ -16,7 +16,13 @@ SOURCE = ROOT / "src"
 SEAMS = {
     "simpy": ("kernbench.clock",),
     "greenlet": ("kernbench.clock.carriers",),
-    "triton": ("kernbench.triton_backend", "kernbench.ops", "kernbench.tp.kernels"),
+    "triton": (
+        "kernbench.triton_backend",
+        "kernbench.ops",
+        "kernbench.tp.kernels",
+        # Programs, which no module imports.
+        "kernbench.accuracy.programs.loops",
+    ),
     "pydantic": ("kernbench.hardware",),
     "torch": (
         "kernbench.torch_bridge",
