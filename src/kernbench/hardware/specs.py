@@ -84,6 +84,14 @@ class WarpSpec(Spec):
     """Share of the matrix engine's rate that products reach whose operands come from registers."""
     shared_bytes_per_clock: Count = 128
     """Of shared memory, to and from registers and the matrix engine."""
+    near_latency_cycles: Cycles = 40
+    """Of a load that finds its bytes in the PE's own cache, where an earlier one left them."""
+    cache_latency_cycles: Cycles = 262
+    """Of a load that the cache of all PEs serves, with nothing else under way."""
+    hbm_latency_cycles: Cycles = 472
+    """Of a load that HBM serves, likewise."""
+    cache_bandwidth_gbps: Positive | None = None
+    """Of the cache, for loads each of which is for one PE. When missing, that of ``cache``."""
 
 
 class PeSpec(Spec):

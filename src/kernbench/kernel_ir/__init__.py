@@ -7,7 +7,11 @@ from kernbench.kernel_ir.analysis.footprints import (
     out_of_bounds,
     touched,
 )
-from kernbench.kernel_ir.analysis.matrix_units import MatrixUnit, matrix_unit
+from kernbench.kernel_ir.analysis.matrix_units import (
+    MatrixUnit,
+    matrix_unit,
+    multiplies_as_float16,
+)
 from kernbench.kernel_ir.analysis.tcm import TcmTile, TcmUse, tcm_use
 from kernbench.kernel_ir.evaluate import evaluate
 from kernbench.kernel_ir.evaluation.evaluator import Evaluator, SplitPrograms, UnrollLoops
@@ -60,6 +64,7 @@ __all__ = [
     "iterations_of",
     "makes_pointers",
     "matrix_unit",
+    "multiplies_as_float16",
     "out_of_bounds",
     "parse_module",
     "tcm_use",

@@ -142,7 +142,7 @@ def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
         x, out = torch.empty(size), torch.empty(size)
         warps = 32, 16, 8, 4, 2
         found = [
-            triton.testing.do_bench(lambda w=each: copy[(size // 1024,)](x, out, 1024, num_warps=w))
+            triton.testing.do_bench(lambda w=each: copy[(size // 512,)](x, out, 512, num_warps=w))
             for each in warps
         ]
     streams_ms = 2 * 4 * size / (3350e9 * 0.975) * 1e3
@@ -150,3 +150,65 @@ def test_more_blocks_in_flight_hide_latency_until_hbm_is_full() -> None:
     assert found[0] > 1.25 * found[-1]
     assert streams_ms < found[-1] < 1.1 * streams_ms
     assert found == sorted(found, reverse=True)
+
+
+@triton.jit
+def scaled_products(a, b, scales, out, K, step, M: tl.constexpr, B: tl.constexpr):
+    """Products of which each has a scale per row, ``step`` elements after the one before."""
+    m, k = tl.arange(0, M), tl.arange(0, B)
+    total = tl.zeros((M, M), tl.float32)
+    for at in range(0, K, B):
+        x = tl.load(a + m[:, None] * K + at + k[None, :])
+        scale = tl.load(scales + m * 65536 + at // B * step)
+        total += tl.dot(x, tl.load(b + (at + k)[:, None] * M + m[None, :])) * scale[:, None]
+    tl.store(out + m[:, None] * M + m[None, :], total)
+
+
+@pytest.mark.adr("0142-D2")
+def test_loads_that_feed_no_product_wait_for_their_iteration_unless_they_are_near() -> None:
+    def time_ms(step: int, stages: int) -> float:
+        with RuntimeContext(machine="h100-sxm", data=False) as torch:
+            a, b = (torch.empty(64, 8192, dtype=torch.float16) for _ in range(2))
+            scales, out = torch.empty(64 * 65536), torch.empty(64, 64)
+            found = triton.testing.do_bench(
+                lambda: scaled_products[(1,)](
+                    a, b, scales, out, 8192, step, 64, 64, num_stages=stages
+                )
+            )
+            return float(found)
+
+    # 128 iterations: each waits for HBM, 472 cycles of 1.83 GHz, whatever runs ahead.
+    waits_ms = 128 * 472 / 1.83e6
+    assert time_ms(64, 5) > waits_ms
+    # Sixteen scales to a burst: fifteen of sixteen are in the multiprocessor's own cache.
+    assert time_ms(1, 5) < 0.7 * time_ms(64, 5)
+
+
+@pytest.mark.adr("0142-D3")
+def test_products_of_few_rows_of_8_bit_floats_are_converted_on_hopper() -> None:
+    def costs(architecture: int, sip: SipSpec) -> BlockCosts:
+        block = replace(ONE, architecture=architecture)
+        warps = sip.pe.warps
+        assert warps is not None
+        return BlockCosts(block, warps, sip)
+
+    hopper = costs(90, H100)
+    assert hopper.converts(16)
+    assert hopper.converts(32)
+    assert not hopper.converts(64)
+    assert not costs(89, load_machine("l40s", 1).sip).converts(16)
+    assert not costs(120, load_machine("rtx-5090", 1).sip).converts(16)
+    # By hand: each of four warps has columns of its own and all 16 rows, so that 16 * 4 rows and
+    # 128 columns of 128 elements are converted, 64 * 2 per cycle; 2 * 16 * 128 * 128 operations
+    # take longer, and are made meanwhile.
+    rate = Fraction(4096)
+    cycles = 2 * 16 * 128 * 128 / (rate * H100.pe.gemm.efficiency * Fraction(62, 100))
+    found = hopper.product_ps((1, 16, 128, 128), 1, rate, converted=True)
+    assert abs(found - cycles / H100.clock_ghz * 1000) <= 1000 / H100.clock_ghz
+    fast = hopper.product_ps((1, 16, 128, 128), 1, rate * 100, converted=True)
+    converts = Fraction((16 * 4 + 128) * 128, 64 * 2)
+    assert abs(fast - converts / H100.clock_ghz * 1000) <= 1000 / H100.clock_ghz
+    # Eight instructions along K wait for each other, and the unit is not theirs meanwhile.
+    waits = hopper.product_latency_ps(16, 256, 0) - hopper.product_latency_ps(64, 256, 0)
+    assert abs(waits - 8 * 25 / H100.clock_ghz * 1000) <= 2 * 1000 / H100.clock_ghz
+    assert hopper.product_latency_ps(16, 256, waits) == hopper.product_latency_ps(64, 256, 0)

@@ -28,3 +28,13 @@ def matrix_unit(cuda_architecture: int, num_warps: int, rows: int) -> MatrixUnit
     if grouped and _WGMMA <= cuda_architecture < _TENSOR_MEMORY_ENDS:
         return MatrixUnit.SHARED
     return MatrixUnit.REGISTERS
+
+
+def multiplies_as_float16(cuda_architecture: int, unit: MatrixUnit) -> bool:
+    """Return whether products of 8-bit floats are products of float16 there.
+
+    ``mma`` of 8-bit floats is emulated on 9.0 and 10.x: operands are converted first. Before 8.9
+    Triton converts them itself.
+    """
+    native = cuda_architecture == 89 or cuda_architecture >= _TENSOR_MEMORY_ENDS
+    return unit is MatrixUnit.REGISTERS and not native

@@ -10,22 +10,36 @@ from __future__ import annotations
 from fractions import Fraction
 
 from kernbench.hardware import SipSpec, WarpSpec, ceil_ps
-from kernbench.kernel_ir import MatrixUnit, matrix_unit
+from kernbench.kernel_ir import MatrixUnit, matrix_unit, multiplies_as_float16
 from kernbench.kernel_time.conditions import ThreadBlock
+from kernbench.kernel_time.costs.shared_cache import SharedCache
 
 _WARP = 32
 _REGISTER_STEP = 8
 """Registers of a thread come in steps of so many."""
 _RESERVED_BYTES = 1024
 """Shared memory that the system takes of each block, from 8.0 on."""
+_OWN_CACHE_BYTES = 28 * 1024
+"""What never becomes shared memory: of 192 KiB on 8.0, of 256 KiB on 9.0, of 128 KiB on 8.9."""
 _GROUP_ROWS = 64
-_MMA_ROWS, _MMA_COLUMNS = 16, 8
+_MMA_ROWS, _MMA_COLUMNS, _MMA_BYTES = 16, 8, 32
+"""Of one instruction, the bytes along K."""
+_MMA_CYCLES = 25
+"""From one to the next that adds to its result. Source: Sun et al., Dissecting Tensor Cores via
+Microbenchmarks, 2022: m16n8k16 and m16n8k32 on an A100."""
+_CONVERTED_AT_ONCE = 2
+"""8-bit floats that one instruction makes float16."""
 _MOST_INSTRUCTION_COLUMNS = 256
 _SPILL_PASSES = 4
 """How often a spilled register crosses to memory and back in each run of a loop's body: before and
 after the product, and before and after what is done with it."""
-_PRODUCT_CYCLES = 64
-"""From the last operand in shared memory to a product's result: fragments, the unit, a barrier."""
+_PRODUCT_CYCLES = 100
+"""From the last operand in shared memory to a product's result: a barrier, fragments, the unit.
+Source: 30 cycles each, Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU
+Architecture, 2024."""
+_TENSOR_MEMORY, _TENSOR_MEMORY_CYCLES = 100, 150
+"""From that architecture on, results of products that all warps make are in memory of their own:
+assumed, for the barrier that says so and the loads from there."""
 _SHUFFLE_CYCLES, _SHUFFLES, _BARRIER_CYCLES = 24, 5, 60
 """A reduction exchanges halves of a warp, step by step, and then one value per warp."""
 
@@ -53,7 +67,11 @@ class BlockCosts:
 
     def __init__(self, block: ThreadBlock, warps: WarpSpec, sip: SipSpec) -> None:
         self._block, self._warps, self._sip = block, warps, sip
-        blocks = resident_blocks(block, sip)
+        blocks = self._blocks = resident_blocks(block, sip)
+        shared = sip.tcm_bytes - sip.pe.register_kib * 1024
+        left = shared - blocks * (block.shared_bytes + _RESERVED_BYTES)
+        self._own_cache = _OWN_CACHE_BYTES + max(0, left)
+        """What shared memory leaves of the memory that it is a part of."""
         resident = block.num_warps * blocks
         self.slowdown = max(Fraction(1), Fraction(warps.schedulers, resident))
         """Of engines of which every scheduler has a part, as some schedulers have no warp."""
@@ -62,9 +80,37 @@ class BlockCosts:
         """Whether products and vector math of one program take turns."""
 
     @property
-    def product_latency_ps(self) -> int:
-        """From a product's last use of the matrix unit to when its result is there."""
-        return self._sip.cycles_ps(_PRODUCT_CYCLES)
+    def cache(self) -> SharedCache:
+        """The cache of all SMs as blocks see it, none of which gets what another one loads."""
+        return SharedCache(self._sip, self._warps.cache_bandwidth_gbps, fills_apart=True)
+
+    def keeps(self, size: int) -> bool:
+        """Return whether an SM's own cache keeps so many bytes of each of its blocks."""
+        return size * self._blocks <= self._own_cache
+
+    def load_latency_ps(self, of_hbm: bool, fresh: Fraction) -> int:
+        """Return how long an idle device takes to serve a load, from HBM or from its cache.
+
+        What is not ``fresh`` comes from the SM's own cache; the average of both.
+        """
+        warps = self._warps
+        far = warps.hbm_latency_cycles if of_hbm else warps.cache_latency_cycles
+        return self._sip.cycles_ps(ceil_ps(far * fresh + warps.near_latency_cycles * (1 - fresh)))
+
+    def product_latency_ps(self, rows: int, depth_bytes: int, taken_ps: int) -> int:
+        """Return the time from a product's last use of the matrix unit to its result.
+
+        ``depth_bytes`` is what its rows have along K, ``taken_ps`` for how long it has the unit:
+        instructions of one warp that add to the same registers wait for each other, and other warps
+        use the unit meanwhile.
+        """
+        block = self._block
+        if matrix_unit(block.architecture, block.num_warps, rows) is MatrixUnit.REGISTERS:
+            chain = -(-depth_bytes // _MMA_BYTES) * _MMA_CYCLES
+            waits = max(0, self._sip.cycles_ps(chain) - taken_ps)
+            return self._sip.cycles_ps(_PRODUCT_CYCLES) + waits
+        in_tensor_memory = block.architecture >= _TENSOR_MEMORY
+        return self._sip.cycles_ps(_PRODUCT_CYCLES + _TENSOR_MEMORY_CYCLES * in_tensor_memory)
 
     @property
     def reduce_latency_ps(self) -> int:
@@ -79,16 +125,26 @@ class BlockCosts:
         size = spilled * 4 * _WARP * self._block.num_warps * _SPILL_PASSES
         return self._sip.cycles_ps(-(-size // self._warps.shared_bytes_per_clock))
 
+    def converts(self, rows: int) -> bool:
+        """Return whether 8-bit floats become float16 before products of so many rows."""
+        unit = matrix_unit(self._block.architecture, self._block.num_warps, rows)
+        return multiplies_as_float16(self._block.architecture, unit)
+
     def product_ps(
-        self, sizes: tuple[int, int, int, int], itemsize: int, flops_per_clock: Fraction
+        self,
+        sizes: tuple[int, int, int, int],
+        itemsize: int,
+        flops_per_clock: Fraction,
+        converted: bool = False,
     ) -> int:
         """Return the time of products of ``sizes`` (how many, M, N, K), one after the other.
 
         The matrix unit's time for whole instructions of all warps, or longer where shared memory
         cannot deliver what they read: rows and columns of A and B that several warps need, or
-        instructions that need them, are read by each.
+        instructions that need them, are read by each, and ``converted`` by each.
         """
         count, m, n, k = sizes
+        conversion = Fraction(0)
         unit = matrix_unit(self._block.architecture, self._block.num_warps, m)
         if unit is MatrixUnit.SHARED:
             groups = self._block.num_warps // 4
@@ -104,11 +160,14 @@ class BlockCosts:
             width = -(-n // (_MMA_COLUMNS * across)) * _MMA_COLUMNS * across
             reads = rows * across + width * down
             share = self._warps.mma_share
+            if converted:
+                rate = self._sip.pe.math.elements_per_clock.convert
+                conversion = self.slowdown * Fraction(reads * k, rate * _CONVERTED_AT_ONCE)
         depth = -(-k // _MMA_ROWS) * _MMA_ROWS
-        rate = flops_per_clock * self._sip.pe.gemm.efficiency * share
-        math = self.slowdown * 2 * rows * width * depth / rate
+        flops = flops_per_clock * self._sip.pe.gemm.efficiency * share
+        math = self.slowdown * 2 * rows * width * depth / flops
         shared = Fraction(reads * k * itemsize, self._warps.shared_bytes_per_clock)
-        return self._sip.cycles_ps(ceil_ps(count * max(math, shared)))
+        return self._sip.cycles_ps(ceil_ps(count * max(math, conversion, shared)))
 
 
 def warp_grid(m: int, n: int, num_warps: int) -> tuple[int, int]:

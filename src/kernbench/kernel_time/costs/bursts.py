@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -83,6 +84,24 @@ def tile_of(
         _Terms(_first_iterations(_mask_of(command.mask, program), trips)),
         burst_bytes,
     )
+
+
+def fresh_share(site: CommandSite, touched: TouchedBytes, burst_bytes: int) -> Fraction:
+    """Return the share of a load's bursts that its loop's iteration before did not touch.
+
+    Its runs of bytes move on by a step from iteration to iteration; where the step is less than a
+    run, or than the burst that holds the run, a part was there before.
+    """
+    if not site.loops:
+        return Fraction(1)
+    innermost, step = loop_dim(site.loops[-1].loop_id), 0
+    for dims, array in access_of(site.command).offset.terms.items():  # type: ignore[arg-type]
+        if innermost not in dims:
+            continue
+        if dims[-1] != innermost or array.shape[-1] < 2:
+            return Fraction(1)
+        step += int(np.abs(array[..., -1] - array[..., 0]).max()) // (array.shape[-1] - 1)
+    return min(Fraction(step, max(touched.run_bytes, burst_bytes)), Fraction(1))
 
 
 _MOST_KEPT_BYTES = 1 << 15

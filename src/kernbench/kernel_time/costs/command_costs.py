@@ -29,7 +29,7 @@ from kernbench.dtypes import DType
 from kernbench.hardware import PS_PER_NS, SipSpec, ceil_ps, ps_per_byte
 from kernbench.kernel_time.conditions import Conditions
 from kernbench.kernel_time.costs.block_costs import BlockCosts
-from kernbench.kernel_time.costs.bursts import Dims, TouchedBytes
+from kernbench.kernel_time.costs.bursts import Dims, TouchedBytes, fresh_share
 from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.program.pipeline import SiteTimes
 from kernbench.kernel_time.program.queues import Cost, Load, Overlapped, Queue, overlapped
@@ -81,6 +81,8 @@ class ProgramCosts:
     times: SiteTimes
     busy_ps: tuple[int, ...]
     """By site: how long its queue is taken in all."""
+    own_ps: tuple[int, ...]
+    """By site: what of that no other PE can shorten or lengthen, its port's and engines' time."""
     shares_ps: tuple[int, int, int]
     """What its traffic takes on the program's share of HBM, of the cache, and between cubes."""
     hbm_bytes: Fraction
@@ -102,6 +104,8 @@ class DmaCosts:
     alone: Overlapped
     """What it takes with no other load in flight."""
     busy_ps: int
+    own_ps: int
+    """Of that: issuing, and the PE's port."""
     latency_ps: int
     shares_ps: tuple[int, int, int]
     """The time of it all on the program's share of HBM, of the cache, and between cubes."""
@@ -124,7 +128,7 @@ class CostModel:
         self._waits_ps = [self._result_ps(site) for site in plan.sites]
         if self._block is not None and self._block.spill_ps and self._fixed_ps:
             self._fixed_ps[self._spilling().index] += self._block.spill_ps
-        self._cache = SharedCache(sip)
+        self._cache = SharedCache(sip) if self._block is None else self._block.cache
         self._one_cube = ps_per_byte(sip.cube_hbm_gbps)
         self._port = ps_per_byte(sip.pe.dma_port_gbps)
         self._issue_ps = sip.cycles_ps(sip.pe.dma_issue_cycles)
@@ -150,6 +154,7 @@ class CostModel:
         varies: list[tuple[int, ...]] = []
         latency: list[int] = []
         busy: list[int] = []
+        own: list[int] = []
         shares_ps = [0, 0, 0]
         hbm_bytes = hbm_stream_bytes = Fraction(0)
         together: dict[int, list[tuple[CommandSite, DmaCosts]]] = {}
@@ -159,6 +164,7 @@ class CostModel:
                 varies.append(())
                 latency.append(self._waits_ps[site.index])
                 busy.append(self._fixed_ps[site.index] * counts[site.index])
+                own.append(busy[-1])
                 continue
             conflicts = sharing.conflicts[site.index] if sharing.conflicts else 1
             missed = sharing.missed[site.index]
@@ -176,6 +182,7 @@ class CostModel:
             varies.append(found.alone.varies)
             latency.append(found.latency_ps)
             busy.append(found.busy_ps)
+            own.append(found.own_ps)
             for resource, share in enumerate(found.shares_ps):
                 shares_ps[resource] += share
             if site.loops and isinstance(site.command, DmaRead):
@@ -192,7 +199,7 @@ class CostModel:
                 busy[site.index] = each.busy_ps(counts[site.index], self._issue_ps)
         times = SiteTimes(tuple(occupancy), tuple(varies), tuple(latency))
         shares = (shares_ps[0], shares_ps[1], shares_ps[2])
-        return ProgramCosts(times, tuple(busy), shares, hbm_bytes, hbm_stream_bytes)
+        return ProgramCosts(times, tuple(busy), tuple(own), shares, hbm_bytes, hbm_stream_bytes)
 
     @property
     def in_turns(self) -> bool:
@@ -210,7 +217,9 @@ class CostModel:
     def _result_ps(self, site: CommandSite) -> int:
         """Return how long after a command of an engine its result is there."""
         if self._block is not None and isinstance(site.command, Gemm):
-            return self._block.product_latency_ps
+            m, k = site.command.a.shape[-2:]
+            itemsize = 2 if self._converts(site.command) else self._itemsize_of(site.command)
+            return self._block.product_latency_ps(m, k * itemsize, self._fixed_ps[site.index])
         if self._block is not None and isinstance(site.command, Reduce):
             return self._block.reduce_latency_ps
         return 0
@@ -245,6 +254,7 @@ class CostModel:
         stores = isinstance(site.command, DmaWrite)
         waits = self._cache.waits_for_hbm(stores)
         cache = self._cache.ps_per_byte(active, missed, stores)
+        fresh = self._fresh(site, moved, waits)
         between = Fraction(0)
         if sip.die_to_die is not None:
             between = ps_per_byte(sip.die_to_die.bandwidth_gbps) * remote
@@ -255,8 +265,8 @@ class CostModel:
         needs = {
             each: (
                 _up(self._port, each.useful_bytes, turns * each.burst_bytes),
-                _up(self._slowed(waited, each) + turns, each.burst_bytes),
-                _up(cache + turns, each.burst_bytes),
+                _up(self._slowed(waited, each) * fresh + turns, each.burst_bytes),
+                _up(cache * fresh + turns, each.burst_bytes),
                 _up(between + turns, each.burst_bytes),
             )
             for each in set(moved.touched)
@@ -264,14 +274,16 @@ class CostModel:
         load = Load.of(moved.dims, moved.shape, [needs[each] for each in moved.touched])
         (alone,) = overlapped([load], site.loops, self._issue_ps)
         total, streamed = moved.burst_bytes, self._stream_bytes(moved)
+        on_port = sum(needs[each][0] for each in moved.touched)
         return DmaCosts(
             load=load,
             alone=alone,
             busy_ps=alone.busy_ps(moved.repeats * len(moved.touched), self._issue_ps),
-            latency_ps=self._latency_ps(missed, remote, waits),
-            shares_ps=(_up(hbm, streamed), _up(cache, total), _up(between, total)),
-            hbm_bytes=weight * total,
-            hbm_stream_bytes=weight * streamed,
+            own_ps=moved.repeats * (len(moved.touched) * self._issue_ps + on_port),
+            latency_ps=self._latency_ps(missed, remote, waits, fresh),
+            shares_ps=(_up(hbm * fresh, streamed), _up(cache * fresh, total), _up(between, total)),
+            hbm_bytes=weight * fresh * total,
+            hbm_stream_bytes=weight * fresh * streamed,
         )
 
     def _slowed(self, hbm: Fraction, touched: TouchedBytes) -> Fraction:
@@ -289,8 +301,19 @@ class CostModel:
             return self._one_cube * -(-active // place.num_cubes)
         return self._one_cube * Fraction(active, place.num_cubes)
 
-    def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool) -> int:
+    def _fresh(self, site: CommandSite, moved: Traffic, reads: bool) -> Fraction:
+        """Return the share of a load's bursts that the PE's own cache does not have."""
+        if self._block is None or not reads or not isinstance(site.command, DmaRead):
+            return Fraction(1)
+        largest = max(moved.touched, key=lambda each: each.burst_bytes)
+        if not self._block.keeps(largest.burst_bytes):
+            return Fraction(1)
+        return fresh_share(site, largest, self.sip.cube.hbm_burst_bytes)
+
+    def _latency_ps(self, missed: Fraction, remote: Fraction, waits: bool, fresh: Fraction) -> int:
         sip = self.sip
+        if self._block is not None:
+            return self._block.load_latency_ps(bool(missed and waits), fresh)
         nanoseconds = self._cache.latency_ns(missed, waits)
         if sip.die_to_die is not None and remote:
             nanoseconds += sip.die_to_die.latency_ns
@@ -315,9 +338,22 @@ class CostModel:
         sizes = (_size(tuple(batch)), m, command.b.shape[-1], k)
         rate = gemm_flops_per_clock(command, self.sip)
         if self._block is not None:
-            itemsize = max(_itemsize(command.a), _itemsize(command.b))
-            return self._block.product_ps(sizes, itemsize, rate)
+            converted = self._converts(command)
+            if converted:
+                rate = Fraction(self.sip.gemm_flops_per_clock("float16"))
+            return self._block.product_ps(sizes, self._itemsize_of(command), rate, converted)
         return dot_ps(sizes, rate, self.sip)
+
+    def _converts(self, command: Gemm) -> bool:
+        return (
+            self._block is not None
+            and _is_float8(command.a)
+            and self._block.converts(command.a.shape[-2])
+        )
+
+    @staticmethod
+    def _itemsize_of(command: Gemm) -> int:
+        return max(_itemsize(command.a), _itemsize(command.b))
 
 
 def dot_ps(sizes: tuple[int, int, int, int], flops_per_clock: Fraction, sip: SipSpec) -> int:
@@ -357,6 +393,11 @@ def _rate(operand: Operand, precision: str, sip: SipSpec) -> tuple[str, int]:
     if name == "float32":
         return sip.float32_passes(precision)
     return ("int8" if name in ("uint8", "bool") else name), 1
+
+
+def _is_float8(operand: Operand) -> bool:
+    dtype: DType | None = getattr(operand, "dtype", None)
+    return dtype is not None and dtype.name.startswith("float8")
 
 
 def _itemsize(operand: Operand) -> int:

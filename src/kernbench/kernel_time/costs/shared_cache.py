@@ -73,15 +73,22 @@ def stay_for_launch(
 class SharedCache:
     """The cache of one SIP. One without a cache takes no time, and every command waits for HBM."""
 
-    def __init__(self, sip: SipSpec) -> None:
+    def __init__(
+        self, sip: SipSpec, bandwidth_gbps: Fraction | None = None, *, fills_apart: bool = False
+    ) -> None:
         self._spec = sip.cache
+        self._bandwidth_gbps = bandwidth_gbps
+        self._fills_apart = fills_apart
+        """Whether what HBM brings does not take the bandwidth to the PEs."""
         self._hbm_latency_ns = sip.cube.hbm_latency_ns
         self.room = None if sip.cache is None else sip.cache.held_bytes
         """How many bytes stay for a whole launch, None without a cache."""
 
     @cached_property
     def _ps_per_byte(self) -> Fraction:
-        return _NONE if self._spec is None else ps_per_byte(self._spec.bandwidth_gbps)
+        if self._spec is None:
+            return _NONE
+        return ps_per_byte(self._bandwidth_gbps or self._spec.bandwidth_gbps)
 
     def stays(self, size_bytes: int) -> bool:
         """Return whether an operand stays for a whole launch that has the cache to itself."""
@@ -105,7 +112,7 @@ class SharedCache:
     def crossings(self, missed: Share, stores: bool = False) -> Share | int:
         """Return how often each byte of a command crosses it, of which a share is ``missed``."""
         # What a load misses is written into the cache before it is read.
-        return 1 if stores else 1 + missed
+        return 1 if stores or self._fills_apart else 1 + missed
 
     def ps_per_byte(self, active: int, missed: Fraction, stores: bool) -> Fraction:
         """Return the time per byte on the share of one of ``active`` programs.

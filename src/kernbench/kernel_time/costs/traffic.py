@@ -100,7 +100,10 @@ def varies_by_program(group: ProgramGroup) -> bool:
 
 
 class GroupTraffic:
-    """The classes, cells and segments of a program group on ``num_pes`` PEs."""
+    """The classes, cells and segments of a program group on ``num_pes`` PEs.
+
+    Where each holds several blocks, what all of them read together is read once.
+    """
 
     def __init__(
         self,
@@ -112,11 +115,14 @@ class GroupTraffic:
         copies: Mapping[int, int],
         together: ReadTogether | None = None,
         tables: Mapping[int, int] = NO_TABLES,
+        blocks_per_pe: int | None = None,
     ) -> None:
         self.plan = build_program_plan(group.body, trace.num_slots)
         self._lookups = Lookups.of(self.plan.sites, tables)
         self._burst_bytes = burst_bytes
         self._copies = copies
+        # Blocks find in the cache what there is room for, of an operand that is too large too.
+        self._keeps_parts = blocks_per_pe is not None
         self._ids = group.program_ids
         self._path_trips, self._path_of = path_numbers(group)
         self._dma = [
@@ -125,13 +131,14 @@ class GroupTraffic:
             if isinstance(site.command, DmaRead | DmaWrite | Atomic)
         ]
         # Cells in order of their path, then of their wave.
-        wave_of = self._ids // num_pes
+        width = num_pes * (blocks_per_pe or 1)
+        wave_of = self._ids // width
         num_waves = int(wave_of.max()) + 1
         cells, self._cell_of = np.unique(self._path_of * num_waves + wave_of, return_inverse=True)
         self._cell_of = self._cell_of.reshape(-1)
         waves = cells % num_waves
         self._members = np.bincount(self._cell_of)
-        active = np.minimum(num_pes, trace.num_programs - waves * num_pes)
+        active = np.minimum(num_pes, trace.num_programs - waves * width)
         self.class_of, self.classes = self._classes()
         self._looked_up: Mapping[int, Fraction] = {}
         if room is not None and self._lookups.sizes:
@@ -273,17 +280,21 @@ class GroupTraffic:
         if together is not None:
             room, known = together.room, together.shares
         for reads in self._shared_tiles(known).values():
-            stay, _ = stay_for_launch(room, [each.bytes_read for each in reads])
+            stay, left = stay_for_launch(room, [each.bytes_read for each in reads])
+            part = left // max(stay.count(False), 1) if self._keeps_parts else 0
             for each, stays in zip(reads, stay, strict=True):
                 cells = self._cell_of[each.positions]
                 mine = np.unique(cells)
-                if stays:
-                    _, first = np.unique(each.tiles, return_index=True)
-                    cells = cells[first]
-                else:
-                    distinct = int(each.tiles.max()) + 1
-                    cells = np.unique(cells * distinct + each.tiles) // distinct
-                missed[mine, each.site] = np.bincount(cells, minlength=len(self._members))[mine]
+                _, first = np.unique(each.tiles, return_index=True)
+                distinct = int(each.tiles.max()) + 1
+                in_wave = np.unique(cells * distinct + each.tiles) // distinct
+                once, again = (
+                    np.bincount(found, minlength=len(self._members))[mine]
+                    for found in (cells[first], in_wave)
+                )
+                kept = each.bytes_read if stays else part
+                dropped = (again - once) * (each.bytes_read - kept)
+                missed[mine, each.site] = once - -dropped // max(each.bytes_read, 1)
         return missed
 
     def _moved(self) -> dict[int, int]:

@@ -58,7 +58,8 @@ class Pace:
 
     pipeline: PipelineTimes
     interval_ps: int | None
-    """From one program to the next, None where they do not overlap."""
+    """From one program to the next, None where they do not overlap; 0 where nothing but their
+    use of queues keeps them apart."""
 
 
 class Paces:
@@ -94,23 +95,39 @@ class Paces:
         pipeline = run.times()
         self._periods |= run.periods
         interval = None
-        if self._together > 1:
+        if self._together > 1 and self._timing.are_blocks:
+            # They begin together, and schedulers choose among the warps of all.
+            interval = 0
+        elif self._together > 1:
             interval = interval_ps(self._plan, self._times, self._timing.resident, trips)
             # No order of commands is better than full queues, or than no wait for another.
             least = max(-(-pipeline.end_ps // self._together), *busy_ps(self._plan, costs))
-            if self._timing.are_blocks:
-                interval = min(interval, least)
-            elif interval > _GOOD_ENOUGH * least:
+            if interval > _GOOD_ENOUGH * least:
                 interval = min(interval, interval_in_turns_ps(self._turns, trips))
         return Pace(pipeline, interval)
 
 
 def busy_ps(plan: ProgramPlan, costs: ProgramCosts) -> list[int]:
     """Return how long a program takes each queue of its PE."""
-    busy = [0] * len(Queue)
+    return _by_queue(plan, costs.busy_ps)
+
+
+def own_ps(plan: ProgramPlan, costs: ProgramCosts, in_turns: bool) -> list[int]:
+    """Return how long a program needs each engine of its PE, and its port.
+
+    What it waits for HBM and the cache is not in that. Products and vector math may take turns.
+    """
+    own = _by_queue(plan, costs.own_ps)
+    if in_turns:
+        own[Queue.GEMM] += own[Queue.MATH]
+    return own
+
+
+def _by_queue(plan: ProgramPlan, by_site: Sequence[int]) -> list[int]:
+    found = [0] * len(Queue)
     for site in plan.sites:
-        busy[site.queue] += costs.busy_ps[site.index]
-    return busy
+        found[site.queue] += by_site[site.index]
+    return found
 
 
 def _even_rows(vectors: Sequence[Vector]) -> list[Sequence[Vector]]:

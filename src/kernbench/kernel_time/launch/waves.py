@@ -1,7 +1,7 @@
 """Which programs run when: programs go to PEs in order, each to the PE that can begin it first.
 
 A PE begins a program before the one before it has ended, as far as TCM holds them; their commands
-still take the PE's queues in order.
+still take the PE's queues in order. Blocks of a GPU begin as ``residency`` says.
 
 The programs that would run together if all took equally long, a *wave*, share the memory system:
 their number divides its bandwidth, and a tile that several of them read comes from HBM once where
@@ -28,9 +28,14 @@ from kernbench.kernel_time.costs.command_costs import CostModel, ProgramCosts
 from kernbench.kernel_time.costs.joint_reads import read_together
 from kernbench.kernel_time.costs.shared_cache import SharedCache
 from kernbench.kernel_time.costs.traffic import GroupTraffic, ProgramKind, varies_by_program
-from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps
+from kernbench.kernel_time.launch.paces import Pace, Paces, PeTiming, busy_ps, own_ps
+from kernbench.kernel_time.launch.residency import BlockTimes, place_blocks
 from kernbench.kernel_time.program.pipeline import PipelineTimes
-from kernbench.kernel_time.program.timed_plan import ProgramPlan, with_one_engine
+from kernbench.kernel_time.program.timed_plan import (
+    ProgramPlan,
+    with_late_loads,
+    with_one_engine,
+)
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +55,8 @@ class TimedProgram:
     """The pipeline's time, or longer where a shared resource cannot keep up with it."""
     interval_ps: int
     """From its start to when the PE begins the next program like it."""
+    own_ps: int
+    """What it needs of the engine of its PE that it keeps busiest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +130,11 @@ def build_waves(trace: KernelTrace, sip: SipSpec, conditions: Conditions) -> Wav
         _timed_group(traffic, CostModel(traffic.plan, sip, conditions), timing)
         for traffic in _traffic(trace, sip, conditions, num_pes)
     ]
-    makespan = _in_lock_step(groups)
+    makespan: int | None
+    if timing.are_blocks:
+        makespan = _as_blocks(groups, trace.num_programs, num_pes, timing.resident)
+    else:
+        makespan = _in_lock_step(groups)
     if makespan is None:
         makespan = _one_by_one(groups, trace.num_programs, num_pes)
     return Waves(groups, num_cubes, makespan)
@@ -161,16 +172,20 @@ def _traffic(
     copies = tuple(
         (param, place.copies) for param, place in conditions.placements if place.copies > 1
     )
-    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables)
+    blocks = None if conditions.block is None else resident_blocks(conditions.block, sip)
+    key = (num_pes, sip.cube.hbm_burst_bytes, room, copies, conditions.tables, blocks)
     known = _TRAFFIC.setdefault(trace, {})
     found = known.get(key)
     if found is None:
         if any(varies_by_program(group) for group in trace.groups):
             trace = by_path(trace)
-        together = read_together(trace, num_pes, room)
+        together = read_together(trace, num_pes * (blocks or 1), room)
         burst_bytes, tables = sip.cube.hbm_burst_bytes, dict(conditions.tables)
         found = known[key] = [
-            GroupTraffic(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables)
+            GroupTraffic(
+                *(trace, group, num_pes, burst_bytes, room, dict(copies), together, tables),
+                blocks,
+            )
             for group in trace.groups
             if len(group.program_ids)
         ]
@@ -215,12 +230,15 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
     for index, each in enumerate(costs):
         alike.setdefault((each.times.occupancy_ps, each.times.latency_ps), []).append(index)
     paces: dict[int, Pace] = {}
-    plan = with_one_engine(traffic.plan) if model.in_turns else traffic.plan
+    # Warps issue in order: what a block does next waits for the result of its product.
+    plan = with_one_engine(with_late_loads(traffic.plan)) if timing.are_blocks else traffic.plan
     for indices in alike.values():
         programs = [(traffic.kinds[i].program_class.trips, costs[i]) for i in indices]
         found = Paces(plan, costs[indices[0]].times, timing).of(programs)
         paces.update(zip(indices, found, strict=True))
-    timed = [_timed(traffic.plan, each, paces[index]) for index, each in enumerate(costs)]
+    timed = [
+        _timed(traffic.plan, each, paces[index], model.in_turns) for index, each in enumerate(costs)
+    ]
     count = len(traffic.kind_of)
     segments = WaveSegments(
         traffic.kind_of,
@@ -232,11 +250,12 @@ def _timed_group(traffic: GroupTraffic, model: CostModel, timing: PeTiming) -> G
     return GroupWaves(traffic.plan, traffic.kinds, timed, traffic.num_programs(), segments)
 
 
-def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace) -> TimedProgram:
+def _timed(plan: ProgramPlan, costs: ProgramCosts, pace: Pace, in_turns: bool) -> TimedProgram:
     duration = interval = max(pace.pipeline.end_ps, costs.least_ps)
     if pace.interval_ps is not None:
         interval = max(pace.interval_ps, costs.least_ps, *busy_ps(plan, costs))
-    return TimedProgram(costs, pace.pipeline, duration, min(interval, duration))
+    own = max(own_ps(plan, costs, in_turns))
+    return TimedProgram(costs, pace.pipeline, duration, min(interval, duration), own)
 
 
 def _times(groups: list[GroupWaves]) -> tuple[Array, Array]:
@@ -285,13 +304,43 @@ def _in_lock_step(groups: list[GroupWaves]) -> int | None:
     return None
 
 
-def _one_by_one(groups: list[GroupWaves], num_programs: int, num_pes: int) -> int:
-    """Give each program, in order, to the PE that can begin it first."""
-    intervals, durations = _times(groups)
+def _as_blocks(groups: list[GroupWaves], num_programs: int, num_pes: int, room: int) -> int:
+    """Begin each program as soon as a multiprocessor has room for it."""
+    columns = [
+        np.array(
+            [
+                (
+                    each.own_ps,
+                    each.duration_ps,
+                    *(-(-share // kind.sharing.active) for share in each.costs.shares_ps),
+                )
+                for each, kind in zip(group.timed, group.kinds, strict=True)
+            ]
+        )[group.segments.kind]
+        for group in groups
+    ]
+    if not columns:
+        return 0
+    found = np.concatenate(columns)
+    times = BlockTimes(own_ps=found[:, 0], duration_ps=found[:, 1], shared_ps=found[:, 2:])
+    placed = place_blocks(_owners(groups, num_programs), times, num_pes, room)
+    _place(groups, placed.first_start_ps, placed.last_start_ps, placed.first_pe)
+    return placed.makespan_ps
+
+
+def _owners(groups: list[GroupWaves], num_programs: int) -> Array:
+    """Return the number of every program's segment, group after group, -1 for none."""
     owner = np.full(num_programs, -1, dtype=np.int64)
     count = np.concatenate([group.segments.count for group in groups])
     ids = np.concatenate([group.segments.program_ids for group in groups])
     owner[ids] = np.repeat(np.arange(len(count)), count)
+    return owner
+
+
+def _one_by_one(groups: list[GroupWaves], num_programs: int, num_pes: int) -> int:
+    """Give each program, in order, to the PE that can begin it first."""
+    intervals, durations = _times(groups)
+    owner = _owners(groups, num_programs)
     values, counts = _runs(owner)
     place = _singly if len(owner) < _SHORT_RUN * len(values) else _in_runs
     first, last, pe = place(values, counts, intervals, num_pes)

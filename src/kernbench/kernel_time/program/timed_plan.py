@@ -75,6 +75,8 @@ class LoopNode:
     results: Slots
     invariants: Slots
     """Slots that the body reads and that are written before the loop."""
+    late: frozenset[int] = frozenset()
+    """Sites of loads that a compiler for GPUs does not issue ahead: they feed no product."""
 
 
 Node = QueueStep | LoopNode
@@ -106,6 +108,8 @@ class _Builder:
     origins: TileOrigins | None = None
     """Where an access uses tiles: how they came to be."""
     addressing: Addressing | None = None
+    multiplied: dict[int, set[int]] = field(default_factory=dict)
+    """By site of a product: the slots of its factors."""
 
     def nodes(self, body: tuple[Command, ...], loops: tuple[Loop, ...]) -> tuple[Node, ...]:
         found: list[Node] = []
@@ -153,6 +157,7 @@ class _Builder:
         elif isinstance(command, Gemm):
             kind = "gemm"
             reads = self._slots((command.a, command.b, command.acc))
+            self.multiplied[len(self.sites)] = set(self._slots((command.a, command.b)))
             writes = (command.dst.slot,)
         elif isinstance(command, Reduce):
             kind = "reduce"
@@ -194,7 +199,24 @@ class _Builder:
             yields=tuple(self._slots((each.yielded,)) for each in loop.carried),
             results=tuple(each.result.slot for each in loop.carried),
             invariants=tuple(sorted(_reads(body) - _writes(body) - set(args))),
+            late=self._late(body) if innermost and loop.num_stages > 1 else frozenset(),
         )
+
+    def _late(self, body: tuple[Node, ...]) -> frozenset[int]:
+        """Return the loads of a body that feed no product, where it has products."""
+        steps = [each for each in body if isinstance(each, QueueStep)]
+        if not any(step.queue is Queue.GEMM for step in steps):
+            return frozenset()
+        feeding: set[int] = set()
+        late = []
+        for step in reversed(steps):
+            if step.queue is Queue.GEMM:
+                feeding |= self.multiplied[step.site]
+            elif not feeding.isdisjoint(step.writes):
+                feeding |= set(step.reads)
+            elif step.queue is Queue.DMA_IN:
+                late.append(step.site)
+        return frozenset(late)
 
 
 def with_one_engine(plan: ProgramPlan) -> ProgramPlan:
@@ -209,6 +231,26 @@ def with_one_engine(plan: ProgramPlan) -> ProgramPlan:
         )
 
     return replace(plan, nodes=merged(plan.nodes))
+
+
+def with_late_loads(plan: ProgramPlan) -> ProgramPlan:
+    """Return a plan whose late loads wait for the iteration before theirs.
+
+    Warps issue them in order, as they do stores, while copies to shared memory run ahead.
+    """
+
+    def waiting(nodes: tuple[Node, ...], late: frozenset[int], args: Slots) -> tuple[Node, ...]:
+        found: list[Node] = []
+        for node in nodes:
+            if isinstance(node, LoopNode):
+                found.append(replace(node, body=waiting(node.body, node.late, node.args)))
+            elif node.site in late:
+                found.append(replace(node, queue=Queue.DMA_OUT, reads=(*node.reads, *args)))
+            else:
+                found.append(node)
+        return tuple(found)
+
+    return replace(plan, nodes=waiting(plan.nodes, frozenset(), ()))
 
 
 def _reads(body: tuple[Node, ...]) -> set[int]:

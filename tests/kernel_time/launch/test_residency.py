@@ -1,0 +1,93 @@
+"""When blocks begin on multiprocessors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernbench import RuntimeContext
+from kernbench.kernel_time.launch import residency
+from kernbench.kernel_time.launch.residency import BlockTimes, place_blocks
+
+
+def times(own: int, shared: list[int], duration: int) -> BlockTimes:
+    return BlockTimes(np.array([own]), np.array([shared]), np.array([duration]))
+
+
+# By hand: four multiprocessors, room for three blocks on each, which need 10 ps of an engine there
+# and take 100 ps: all of the first twelve begin within 20 ps, the next as the first end.
+@pytest.mark.adr("0142-D1")
+@pytest.mark.parametrize(
+    ("blocks", "shared", "expected"),
+    [
+        (4, [0, 0], 100), (8, [0, 0], 110), (12, [0, 0], 120), (16, [0, 0], 200),
+        # HBM serves sixteen of them in 16 * 20 ps, whoever waits; the cache meanwhile.
+        (16, [20, 5], 320), (16, [20, 20], 320),
+    ],
+)  # fmt: skip
+def test_all_blocks_that_fit_begin_together(blocks: int, shared: list[int], expected: int) -> None:
+    owner = np.zeros(blocks, dtype=np.int64)
+    placed = place_blocks(owner, times(10, shared, 100), num_pes=4, room=3)
+    assert placed.makespan_ps == expected
+    assert placed.first_start_ps.tolist() == [0]
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), min_size=1, max_size=6),
+    numbers=st.lists(st.tuples(*(st.integers(0, 50),) * 3), min_size=3, max_size=3),
+    num_pes=st.integers(1, 5),
+    room=st.integers(1, 4),
+)
+def test_runs_of_blocks_are_placed_as_single_ones(
+    runs: list[tuple[int, int]], numbers: list[tuple[int, ...]], num_pes: int, room: int
+) -> None:
+    """Blocks that take no memory time: their order on HBM depends on which is placed first."""
+    found = BlockTimes(
+        own_ps=np.array([1 + own for own, _, _ in numbers]),
+        shared_ps=np.zeros((3, 2), dtype=np.int64),
+        duration_ps=np.array([1 + own + more for own, more, _ in numbers]),
+    )
+    values, counts = [each for each, _ in runs], [count for _, count in runs]
+    owners = [value for value, count in runs for _ in range(count)]
+    one_by_one = residency._singly(owners, found, num_pes, room)
+    in_runs = residency._in_runs(values, counts, found, num_pes, room)
+    assert in_runs.makespan_ps == one_by_one.makespan_ps
+    assert (in_runs.first_start_ps == one_by_one.first_start_ps).all()
+    if len(runs) == 1 or all(count == num_pes for count in counts):
+        in_step = residency._in_step(values, counts, found, num_pes, room)
+        assert in_step.makespan_ps == one_by_one.makespan_ps
+
+
+@triton.jit
+def small_products(a, b, out, K, M: tl.constexpr, B: tl.constexpr):
+    m, k = tl.arange(0, M), tl.arange(0, B)
+    row = tl.program_id(0) * M
+    total = tl.zeros((M, M), tl.float32)
+    for at in range(0, K, B):
+        x = tl.load(a + (row + m)[:, None] * K + at + k[None, :])
+        total = tl.dot(x, tl.load(b + (at + k)[:, None] * M + m[None, :]), total)
+    tl.store(out + (row + m)[:, None] * M + m[None, :], total)
+
+
+@pytest.mark.adr("0142-D1")
+def test_twice_as_many_blocks_take_as_long_where_latency_decides() -> None:
+    def time_ms(blocks: int) -> float:
+        with RuntimeContext(machine="h100-sxm", data=False) as torch:
+            a = torch.empty(blocks * 16, 4096, dtype=torch.float16)
+            b = torch.empty(4096, 16, dtype=torch.float16)
+            out = torch.empty(blocks * 16, 16)
+            found: Any = triton.testing.do_bench(
+                lambda: small_products[(blocks,)](a, b, out, 4096, 16, 64, num_warps=1)
+            )
+            return float(found)
+
+    # 132 multiprocessors hold two each at the same time; of 65 they hold no more than 32.
+    one, two = time_ms(132), time_ms(264)
+    assert two < 1.2 * one
+    assert time_ms(132 * 65) > 3 * one
