@@ -24,7 +24,7 @@ from kernbench.torch_bridge.costs.products import (
 )
 from kernbench.torch_bridge.costs.row_passes import reads_of_rows
 from kernbench.torch_bridge.costs.rules import Reads, rule_of
-from kernbench.torch_bridge.costs.scattered import ScatteredCosts, are_unlike
+from kernbench.torch_bridge.costs.scattered import ScatteredCosts, are_unlike, has_steps
 from kernbench.torch_bridge.costs.sequences import in_turn
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def num_bytes(values: Iterable[Any]) -> int:
         if isinstance(value, Tensor):
             if value.layout is not strided:
                 total += _sparse_bytes(value)
-            elif 0 in value.stride():
+            elif has_steps(value) and 0 in value.stride():
                 total += _expanded_bytes(value)
             else:
                 total += value.nbytes

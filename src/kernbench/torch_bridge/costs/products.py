@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from kernbench.torch_bridge.costs.scattered import has_steps
+
 aten = torch.ops.aten
 Sizes = tuple[int, ...]
 """Batch, M, N, K; then the row strides of A and B in elements if they are not K and N."""
@@ -212,11 +214,14 @@ def layout_of(func: Any, args: Any, result: Any) -> OperandLayout:
     steps = [
         step * each.element_size()
         for each in (a, b, result)
-        if isinstance(each, torch.Tensor)
+        if isinstance(each, torch.Tensor) and has_steps(each)
         for size, step in zip(each.shape, each.stride(), strict=True)
         if size > 1 and step > 1
     ]
-    shared = [name in _BATCHED and each.stride(0) == 0 < each.shape[0] - 1 for each in (a, b)]
+    shared = [
+        name in _BATCHED and has_steps(each) and each.stride(0) == 0 < each.shape[0] - 1
+        for each in (a, b)
+    ]
     return OperandLayout(access_bytes=gcd(16, *steps), a_shared=shared[0], b_shared=shared[1])
 
 

@@ -40,7 +40,7 @@ def reads_of_rows(name: str, args: Any, sip: SipSpec) -> float:
         return 1.0
     num_tensors, most = _READS[name]
     x, dim = args[0], args[num_tensors]
-    if not x.dim() or dim % x.dim() != x.dim() - 1:
+    if x.is_nested or not x.dim() or dim % x.dim() != x.dim() - 1:
         return 1.0
     row_bytes = x.shape[-1] * x.element_size()
     if x.shape[-1] <= _IN_REGISTERS or row_bytes <= _IN_SHARED_MEMORY:

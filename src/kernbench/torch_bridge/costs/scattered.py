@@ -57,6 +57,13 @@ def are_unlike(tensors: Iterable[Any], by_layout: bool) -> bool:
     )
 
 
+def has_steps(tensor: Tensor) -> bool:
+    """Return whether a tensor's elements lie in strides; sparse and nested ones do not."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def _steps(tensor: Tensor) -> list[int]:
+    if not has_steps(tensor):
+        return []
     sizes_and_steps = zip(tensor.shape, tensor.stride(), strict=True)
     return [step for size, step in sizes_and_steps if size > 1]

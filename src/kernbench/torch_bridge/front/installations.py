@@ -10,7 +10,7 @@ from kernbench.torch_bridge import c10d, device, graphs, registered
 from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import install as compiler
-from kernbench.torch_bridge.dispatch import addresses, sync_batch_norm
+from kernbench.torch_bridge.dispatch import addresses, dropout, sync_batch_norm
 from kernbench.torch_bridge.front import spawn, workers
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import (
@@ -181,4 +181,5 @@ def _of_torch(programs: Programs) -> list[Installation]:
             "SyncBatchNorm, which PyTorch has for GPUs only",
             sync_batch_norm.install,
         ),
+        Installation("dropout", "dropout as one operation of a GPU", dropout.install),
     ]

@@ -22,6 +22,7 @@ LENGTHS = {
     256: ("TrOCR",),
 }
 OTHERS = 128
+MASKED = ("Albert", "Bert", "DistilBert", "Electra", "MegatronBert", "Roberta")
 
 
 def config_of(model: Any) -> Any:
@@ -69,6 +70,9 @@ def inputs_of(model: Any, config: Any, batch: int, length: int) -> dict[str, Any
         given["labels"] = torch.randint(0, config.num_labels, (batch,), device="cuda")
     else:
         given["labels"] = tokens()
+    if name.startswith(MASKED):
+        # The library of the time added a mask to all scores, of tokens without padding too.
+        given["attention_mask"] = torch.zeros(batch, 1, 1, length, device="cuda")
     if name.startswith("LayoutLM"):
         given["bbox"] = torch.zeros(batch, length, 4, dtype=torch.int64, device="cuda")
     return given
