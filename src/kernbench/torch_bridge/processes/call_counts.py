@@ -45,7 +45,9 @@ def install(patches: Patches, simulation: Simulation) -> None:
     patches.set_all(_Importing, {"__enter__": begin, "__exit__": end})
     patches.set(sys, "getprofile", getprofile)
     # On the class: a process has one simulation at a time, and the next one is another object.
-    patches.set(type(simulation), "run_until", unseen(type(simulation).run_until))
+    # A wait hands over to another rank's thread, which is no work of this rank's program.
+    for name in ("run_until", "wait"):
+        patches.set(type(simulation), name, unseen(getattr(type(simulation), name)))
 
 
 def leave_out(patches: Patches, owner: Any) -> None:
@@ -84,16 +86,13 @@ def unseen(function: Any) -> Any:
 
 @contextmanager
 def counting_calls(process: Process) -> Iterator[None]:
-    """Count the calls of the calling thread for its process, where its host takes time for them.
-
-    Those of one rank among several are estimated: counts would differ from run to run.
-    """
+    """Count the calls of the calling thread for its process, where its host takes time for them."""
     counted = process.host.calls
     if counted is None:
         yield
         return
     before = HERE.calls
-    calls = HERE.calls = ThreadCalls(counted, counts=process.state.world_size == 1)
+    calls = HERE.calls = ThreadCalls(counted)
     calls.resume()
     try:
         yield

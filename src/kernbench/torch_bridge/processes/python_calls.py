@@ -5,11 +5,10 @@ clock is a counter, so that it only counts: about 0.15 us a call. While the brid
 build does in C++, or Python imports a module (with or without a compiled file), the count pauses.
 A program may profile itself; until it ends that, calls are estimated.
 
-Where ranks take turns, what a library does once for all of them is done by whichever comes first,
-and handing over calls functions of threads: counts would differ from run to run, so that calls of
-several ranks are estimated. From Python 3.12 on the profiler is a tool of ``sys.monitoring``, of
-which there is one for all threads, and pausing it takes longer than an operation: calls are
-estimated there, too.
+Ranks are threads that take turns, each with a count of its own; what a library does once for all
+of them counts for whichever comes first, in every run the same one. From Python 3.12 on the
+profiler is a tool of ``sys.monitoring``, of which there is one for all threads, and pausing it
+takes longer than an operation: calls are estimated there.
 """
 
 from __future__ import annotations
@@ -56,11 +55,10 @@ class PythonCalls:
 
 
 class ThreadCalls:
-    """Counts the calls of one thread for its process, unless they are to be estimated."""
+    """Counts the calls of one thread for its process."""
 
-    def __init__(self, calls: PythonCalls, *, counts: bool = True) -> None:
+    def __init__(self, calls: PythonCalls) -> None:
         self._calls = calls
-        self._counts = counts and IS_COUNTED
         self._profiler = Profiler(calls.tick, 1.0, False, False)
         self._enable = self._profiler.enable
         self._disable = self._profiler.disable
@@ -84,7 +82,7 @@ class ThreadCalls:
         if not self._depth:
             # Where it was counted until the pause, no other profiler can have begun meanwhile.
             if not self._is_counting:
-                self._is_counting = self._counts and _getprofile() is None
+                self._is_counting = IS_COUNTED and _getprofile() is None
             if self._is_counting:
                 self._enable()
 
