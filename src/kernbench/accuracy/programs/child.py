@@ -70,6 +70,8 @@ def serve(pipe: Connection) -> None:
 def _prepare() -> None:
     """Import PyTorch and the bridge, without what libraries of programs would fetch or say."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
+    # Programs were measured with versions that ask flash attention before cuDNN's on all GPUs.
+    os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
     gc.disable()
     importlib.import_module("kernbench.torch_bridge.front.programs")
     _import_torchvision()

@@ -21,6 +21,7 @@ from kernbench.library_kernels import (
 )
 from kernbench.ops import attention, attention_backward, attention_with_lse, record_launches
 from kernbench.torch_bridge.base.dtypes import kernel_dtype
+from kernbench.torch_bridge.costs.attention_backends import AttentionBackends
 from kernbench.torch_bridge.costs.library import timing_of_library
 from kernbench.torch_bridge.costs.sequences import timing_of_kernels
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
 
 _PREFIX = "aten._scaled_dot_product_"
-_WIDEST = 256
-"""The head size that FlashAttention takes at most."""
 _MASKS = ("attn_bias", "attn_mask")
 Shape = tuple[int, ...]
 
@@ -42,6 +41,9 @@ class AttentionCosts:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._known: dict[Any, OperationTiming] = {}
+        self._backends = AttentionBackends(machine.spec)
+        self._forward: dict[Any, tuple[str, ...]] = {}
+        """By shapes, what the last forward pass of them was allowed: its backward pass is alike."""
 
     def timing(
         self, func: Any, name: str, args: Any, kwargs: dict[str, Any], sip_id: int
@@ -87,12 +89,19 @@ class AttentionCosts:
         if architecture is None or kernels_dtype is None:
             return None
         sip = self._machine.sip_at(sip_id)
-        identity = (name, shapes, kernels_dtype, causal, masked, id(sip))
+        call = (shapes, kernels_dtype, causal, masked)
+        if "backward" in name:
+            allowed = self._forward.get(call) or self._backends.allowed()
+        else:
+            allowed = self._forward[call] = self._backends.allowed()
+        identity = (name, call, allowed, id(sip))
         found = self._known.get(identity)
         if found is None:
             problem = _problem(shapes, kernels_dtype, causal)
             direction = "backward" if "backward" in name else "forward"
-            backend = _backend(name, problem, masked)
+            (_, _, queries, _), (_, _, keys, _) = shapes
+            ragged = causal and queries != keys
+            backend = self._backends.chosen(name, problem, masked, ragged, allowed)
             launches = _of_pytorch(architecture, f"{backend}_{direction}", problem, sip.num_pes)
             if not launches:
                 return None
@@ -129,18 +138,6 @@ class AttentionCosts:
 @cache
 def _names(func: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in func._schema.arguments)
-
-
-def _backend(name: str, problem: AttentionProblem, masked: bool) -> str:
-    """Return whose kernels an operation runs.
-
-    FlashAttention takes neither float32 nor a mask nor wide heads: on a GPU, PyTorch then takes the
-    memory-efficient kernels, whatever the operation of the device that stands for it.
-    """
-    if "cudnn" in name:
-        return "cudnn"
-    unfit = masked or problem.q_bytes > 2 or problem.head_dim > _WIDEST
-    return "efficient" if "efficient" in name or unfit else "flash2"
 
 
 def _problem(shapes: tuple[Shape, Shape], dtype: Any, causal: bool) -> AttentionProblem:
