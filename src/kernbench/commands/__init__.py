@@ -1,7 +1,9 @@
 """The vocabulary that kernels and collectives are planned in: commands, traces, engines, spaces."""
 
+from kernbench.commands.division import split_by_rows
 from kernbench.commands.paths import by_path, field_names, path_body, path_numbers, paths
 from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
+from kernbench.commands.rows import RowTable
 from kernbench.commands.separable import (
     PROGRAM,
     Dims,
@@ -103,6 +105,7 @@ __all__ = [
     "Reduce",
     "Rounding",
     "Roundings",
+    "RowTable",
     "Separable",
     "SourceLine",
     "Space",
@@ -134,6 +137,7 @@ __all__ = [
     "paths",
     "programs",
     "select_separable",
+    "split_by_rows",
     "stack",
     "stack_predicates",
     "uniform",

@@ -12,11 +12,14 @@ order, which is also the order of the axes of its array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from kernbench.commands.rows import RowTable, rows_of
 
 Dims = tuple[int, ...]
 Array = npt.NDArray[Any]
@@ -26,6 +29,8 @@ _FIRST_AXIS = 1 << 20
 _UNWRAPPED = 1 << 62
 # As ``array.min()``, without its layer of Python.
 _least, _greatest = np.minimum.reduce, np.maximum.reduce
+MANY = 1 << 16
+"""From how many elements on it pays to look for rows that are alike."""
 
 
 def loop_dim(loop_id: int) -> int:
@@ -85,7 +90,8 @@ class Separable:
     """An integer tensor: ``const`` plus terms, each an ``int64`` array over its dims.
 
     ``shape`` is the tensor's shape, ``()`` for a scalar. Axes without a term are constant along
-    that axis. Arrays are never written to after they were put into a term.
+    that axis. Arrays are never written to after they were put into a term. One over an axis and
+    something else may be :class:`RowTable`, which is used like an array.
     """
 
     __slots__ = ("_bounds", "const", "shape", "terms")
@@ -233,8 +239,8 @@ class Separable:
         kept: dict[Dims, Array] = {}
         const = self.const
         for dims, array in self.terms.items():
-            first = array.reshape(-1)[0]
-            if array.size == 1 or (array.reshape(-1)[-1] == first and (array == first).all()):
+            first = array[(0,) * array.ndim]
+            if array.size == 1 or (array[(-1,) * array.ndim] == first and (array == first).all()):
                 const += int(first)
             else:
                 kept[dims] = array
@@ -251,10 +257,41 @@ class Separable:
         if found is None:
             low = high = self.const
             for array in self.terms.values():
+                if isinstance(array, RowTable):
+                    low = self.const + sum(least for least, _ in self._extremes())
+                    high = self.const + sum(greatest for _, greatest in self._extremes())
+                    break
                 low += int(_least(array, axis=None))
                 high += int(_greatest(array, axis=None))
             found = self._bounds = (low, high)
         return found
+
+    def bounded(self, low: int, high: int) -> Separable:
+        """Note that no number lies outside of ``[low, high]``, and return the tensor."""
+        least, greatest = self.bounds()
+        self._bounds = (max(low, least), min(high, greatest))
+        return self
+
+    def _extremes(self) -> Iterator[tuple[int, int]]:
+        """Yield bounds of terms, those together that vary over the dims of rows."""
+        rest = dict(self.terms)
+        for dims, array in self.terms.items():
+            if not isinstance(array, RowTable) or dims not in rest:
+                continue
+            lead = dims[:-1]
+            table, over = array.table, np.zeros((1,) * len(lead), dtype=np.int64)
+            for each in [each for each in rest if set(each) <= set(dims) and each != dims]:
+                if each == dims[-1:]:
+                    table = table + rest.pop(each)
+                elif set(each) <= set(lead):
+                    over = over + aligned(rest.pop(each), each, lead)
+            del rest[dims]
+            yield (
+                int((over + table.min(axis=1)[array.index]).min()),
+                int((over + table.max(axis=1)[array.index]).max()),
+            )
+        for array in rest.values():
+            yield int(_least(array, axis=None)), int(_greatest(array, axis=None))
 
 
 class Predicate:
@@ -369,7 +406,7 @@ def combine(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
         NotSeparableError: The operands vary over two tensor axes.
     """
     both = _joint(a, b)
-    result = function(a.dense(both), b.dense(both)).astype(np.int64, copy=False)
+    result = _applied(function, both, a, b).astype(np.int64, copy=False)
     if not both:
         return Separable(a.shape or b.shape, int(result))
     dims, array = _squeezed(both, result)
@@ -388,7 +425,7 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     (a_low, a_high), (b_low, b_high) = a.bounds(), b.bounds()
     if max(abs(a_low), abs(a_high), abs(b_low), abs(b_high)) >= 1 << 61:
         both = _joint(a, b)
-        return _predicate(shape, both, function(a.dense(both), b.dense(both)))
+        return _predicate(shape, both, _applied(function, both, a, b))
     known = _sign_decides(function, a_low - b_high, a_high - b_low)
     if known is not None:
         return constant(known, shape)
@@ -397,6 +434,9 @@ def compare(function: Callable[[Array, Array], Array], a: Separable, b: Separabl
     if known is not None:
         return constant(known, shape)
     both = _joint(difference)
+    if any(isinstance(array, RowTable) for array in difference.terms.values()):
+        zero = Separable(())
+        return _predicate(shape, both, _applied(function, both, difference, zero))
     axes = {dims: array for dims, array in difference.terms.items() if all(map(is_axis, dims))}
     rest = {dims: array for dims, array in difference.terms.items() if dims not in axes}
     left = Separable((), difference.const, axes).dense(both)
@@ -423,7 +463,7 @@ _ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)
 
 def _compare_rows(
     function: Callable[[Array, Array], Array], row: Array, limits: Array, dims: Dims
-) -> tuple[Dims, Array]:
+) -> tuple[Dims, Any]:
     """Return the term ``function(row, limits)`` over ``dims``, without those it does not need.
 
     The row lies along the last dim. Which of its elements hold follows from how many do, so few
@@ -445,6 +485,9 @@ def _compare_rows(
     kept, number = _squeezed(dims[:-1], number)
     if not mixed.any():
         return kept, np.asarray(number > 0)
+    if number.size * rows.shape[1] >= MANY and number.ndim:
+        used, which = np.unique(number, return_inverse=True)
+        return (*kept, dims[-1]), RowTable(which.reshape(number.shape), rows[used])
     return (*kept, dims[-1]), rows[number]
 
 
@@ -455,7 +498,7 @@ def select_separable(condition: Predicate, a: Separable, b: Separable) -> Separa
         NotSeparableError: The three vary over two tensor axes.
     """
     both = _joint(condition, a, b)
-    chosen = np.where(condition.dense(both), a.dense(both), b.dense(both))
+    chosen = _applied(np.where, both, condition, a, b)
     dims, array = _squeezed(both, chosen)
     return fold_terms(condition.shape or a.shape or b.shape, 0, {dims: array})
 
@@ -469,7 +512,7 @@ def combine_predicates(
         NotSeparableError: The operands vary over two tensor axes.
     """
     both = _joint(a, b)
-    return _predicate(a.shape or b.shape, both, function(a.dense(both), b.dense(both)))
+    return _predicate(a.shape or b.shape, both, _applied(function, both, a, b))
 
 
 def stack(values: Sequence[Separable], loop_id: int) -> Separable:
@@ -511,8 +554,77 @@ def _joint(*values: Separable | Predicate) -> Dims:
     return both
 
 
-def _squeezed(dims: Dims, array: Array) -> tuple[Dims, Array]:
+def _applied(function: Callable[..., Array], dims: Dims, *values: Separable | Predicate) -> Any:
+    """Return ``function`` of all elements over ``dims``, of alike rows once if there are many."""
+    found = _of_rows(function, dims, values)
+    return function(*(each.dense(dims) for each in values)) if found is None else found
+
+
+def _of_rows(
+    function: Callable[..., Array], dims: Dims, values: Sequence[Separable | Predicate]
+) -> RowTable | None:
+    """Return ``function`` of rows that differ; None if there are few elements, or few alike."""
+    lengths: dict[int, int] = {}
+    for value in values:
+        for term, array in value.terms.items():
+            lengths.update(
+                (dim, max(n, lengths.get(dim, 1))) for dim, n in zip(term, array.shape, strict=True)
+            )
+    if len(dims) < 2 or not is_axis(dims[-1]) or dims[-1] not in lengths:
+        return None
+    lead, length = dims[:-1], lengths[dims[-1]]
+    shape = tuple(lengths.get(dim, 1) for dim in lead)
+    if length * math.prod(shape) < MANY:
+        return None
+    labels: list[Array] = []
+    for value in values:
+        for term, array in value.terms.items():
+            if isinstance(array, RowTable):
+                labels.append(aligned(array.index, term[:-1], lead))
+            elif term and not is_axis(term[-1]):
+                labels.append(aligned(array, term, lead))
+            elif len(term) > 1:
+                return None
+    labels = [np.broadcast_to(each, shape) for each in labels]
+    met = rows_of(labels, length) if labels else None
+    if met is None:
+        return None
+    index, first = met
+    result = function(*(_picked(each, lead, shape, first) for each in values))
+    return RowTable(index, np.broadcast_to(result, (len(first), length)))
+
+
+def _picked(
+    value: Separable | Predicate, lead: Dims, shape: tuple[int, ...], first: Array
+) -> Array:
+    """Return the numbers of the rows at flat positions ``first`` over the dims ``lead``."""
+    is_sum = isinstance(value, Separable)
+    total: Array = np.full((1, 1), value.const if isinstance(value, Separable) else True)
+    for term, array in value.terms.items():
+        if isinstance(array, RowTable):
+            index = np.broadcast_to(aligned(array.index, term[:-1], lead), shape)
+            part = array.table[index.reshape(-1)[first]]
+        elif term and is_axis(term[-1]):
+            part = array[None]
+        else:
+            part = np.broadcast_to(aligned(array, term, lead), shape).reshape(-1)[first][:, None]
+        total = total + part if is_sum else total & part
+    return total
+
+
+def _squeezed_rows(dims: Dims, array: RowTable) -> tuple[Dims, Any]:
+    if (array.table == array.table[:, :1]).all():
+        return _squeezed(dims[:-1], array.table[:, 0][array.index])
+    kept, index = _squeezed(dims[:-1], array.index)
+    if not kept:
+        return dims[-1:], array.table[index]
+    return (*kept, dims[-1]), RowTable(index, array.table)
+
+
+def _squeezed(dims: Dims, array: Any) -> tuple[Dims, Any]:
     """Drop the dims along which nothing changes."""
+    if isinstance(array, RowTable):
+        return _squeezed_rows(dims, array)
     kept: list[int] = []
     for dim in dims:
         where = len(kept)

@@ -30,6 +30,7 @@ from kernbench.commands import (
     Mask,
     Predicate,
     ProgramGroup,
+    RowTable,
     Separable,
     SourceLine,
     Transfer,
@@ -162,7 +163,7 @@ def extreme(
     """
     off = -_OFF if largest else _OFF
     factors: list[tuple[Dims, Array]] = list(value.terms.items())
-    factors += [(dims, np.where(array, 0, off)) for dims, array in mask.terms.items()]
+    factors += [(dims, np.multiply(~array, off)) for dims, array in mask.terms.items()]
     everything = union(*(dims for dims, _ in factors))
     if not trips.keys().isdisjoint(everything):
         # Where a loop ends differs between programs, even if nothing else does.
@@ -200,6 +201,10 @@ def _eliminated(bucket: list[tuple[Dims, Array]], dim: int, largest: bool) -> tu
     views = [aligned(array, dims, target) for dims, array in bucket]
     shape = np.broadcast_shapes(*(view.shape for view in views))
     reduce = np.max if largest else np.min
+    if any(isinstance(view, RowTable) for view in views):
+        total = _sum(views)
+        if isinstance(total, RowTable):
+            return rest, reduce(total, axis=where)
     if int(np.prod(shape)) <= _MAX_ELEMENTS or where == 0:
         return rest, reduce(_sum(views), axis=where)
     # The first dim is kept, so it can be taken in parts.

@@ -21,6 +21,7 @@ from kernbench.commands import (
     combine_predicates,
     compare,
     select_separable,
+    split_by_rows,
 )
 
 Array = npt.NDArray[Any]
@@ -76,8 +77,9 @@ def divided(array: Array, divisor: int) -> tuple[Array, Array]:
 def split_by(value: Separable, divisor: int) -> tuple[Separable, Separable] | None:
     """Return quotient and remainder of non-negative ``value``, separable if the parts allow it.
 
-    Every term is divided on its own; if the remainders cannot sum up to ``divisor``, no carry
-    crosses terms and both results are sums of small terms again.
+    Every term is divided on its own. If the remainders cannot sum up to ``divisor``, no carry
+    crosses terms and both results are sums of small terms again. Else, of many elements, the carry
+    of a program and an element is found by rows that are alike.
     """
     if divisor <= 0 or value.bounds()[0] < 0:
         return None
@@ -88,7 +90,7 @@ def split_by(value: Separable, divisor: int) -> tuple[Separable, Separable] | No
         quotient, remainder = divided(array, divisor)
         largest += int(remainder.max())
         if largest >= divisor:
-            return None
+            return split_by_rows(value, divisor)
         quotients[dims], remainders[dims] = quotient, remainder
     return (
         Separable(value.shape, value.const // divisor, quotients).trimmed(),

@@ -17,6 +17,7 @@ from kernbench.commands import (
     IndexTile,
     MaskTile,
     Predicate,
+    RowTable,
     Separable,
     access_of,
     is_axis,
@@ -55,6 +56,9 @@ def fold(array: Array, dims: Dims, keep: Dims) -> Array:
     for where in reversed(range(len(dims))):
         if dims[where] not in keep:
             vector = weights(dims[where], array.shape[where])
+            if isinstance(array, RowTable) and where == array.ndim - 1:
+                array = array.astype(np.int64, copy=False).along_rows(vector)
+                continue
             array = np.tensordot(array.astype(np.int64, copy=False), vector, axes=(where, 0))
     return array
 

@@ -1,0 +1,108 @@
+"""Quotients and remainders of tensors over programs and elements, by rows that are alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernbench.commands.rows import RowTable
+from kernbench.commands.separable import MANY, Dims, Separable, aligned, is_axis
+
+Array = npt.NDArray[Any]
+
+
+def split_by_rows(value: Separable, divisor: int) -> tuple[Separable, Separable] | None:
+    """Return quotient and remainder of a non-negative tensor over one axis and other dims.
+
+    Both parts, that of the axis and that of the other dims, are divided on their own. Their
+    remainders make at most one carry, which an element has if its remainder reaches what the
+    other part leaves free. So rows are alike whose other part leaves as many elements a carry.
+
+    None: it has few elements, or varies over several axes, or over an axis alone.
+    """
+    dims = value.dims
+    if len(dims) < 2 or not is_axis(dims[-1]) or is_axis(dims[-2]):
+        return None
+    lead = dims[:-1]
+    parts = _parts_of(value, lead)
+    if parts is None:
+        return None
+    over, index, table = parts
+    if over.size * table.shape[1] < MANY:
+        return None
+    whole, free = _divided(over, divisor)
+    quotient, rest = _divided(table, divisor)
+    kind, found = _rows_with_carry(divisor - free, index, rest)
+    shape = value.shape
+    rows, carries = found
+    axis = dims[-1:]
+    index = kind
+    if (quotient == quotient[0]).all() and (rest == rest[0]).all():
+        base = {axis: quotient[0]}, {axis: rest[0]}
+        steps = carries.astype(np.int64)
+        tables = steps, steps * -divisor
+    else:
+        base = {}, {}
+        tables = quotient[rows] + carries, rest[rows] - carries * np.int64(divisor)
+    made = []
+    for over_part, of_axis, table in ((whole, base[0], tables[0]), (free, base[1], tables[1])):
+        terms: dict[Dims, Any] = {lead: over_part, **of_axis}
+        if table.any():
+            terms[dims] = RowTable(index, table)
+        made.append(Separable(shape, 0, terms).trimmed())
+    high = value.bounds()[1] // divisor
+    return made[0].bounded(0, high), made[1].bounded(0, divisor - 1)
+
+
+def _parts_of(value: Separable, lead: Dims) -> tuple[Array, Array, Array] | None:
+    """Return the numbers over ``lead``, and which row of a table is added to each of them."""
+    over: Array = np.full((1,) * len(lead), value.const, dtype=np.int64)
+    index: Array | None = None
+    row: Array = np.zeros(1, dtype=np.int64)
+    table: Array = np.zeros((1, 1), dtype=np.int64)
+    for dims, array in value.terms.items():
+        if isinstance(array, RowTable):
+            if index is not None:
+                return None
+            index, table = aligned(array.index, dims[:-1], lead), array.table
+        elif not is_axis(dims[-1]):
+            over = over + aligned(array, dims, lead)
+        elif len(dims) == 1:
+            row = array
+        else:
+            return None
+    if index is None:
+        index = np.zeros((1,) * len(lead), dtype=np.int64)
+    shape = np.broadcast_shapes(over.shape, index.shape)
+    return np.broadcast_to(over, shape), np.broadcast_to(index, shape), table + row
+
+
+def _divided(array: Array, divisor: int) -> tuple[Array, Array]:
+    quotient = array // divisor
+    return quotient, array - quotient * divisor
+
+
+def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Return what kind each row is of, and of each kind: its row of ``rest``, and its carries."""
+    kinds = np.empty(limits.size, dtype=np.int64)
+    rows: list[int] = []
+    carries: list[Array] = []
+    flat, of_row = limits.reshape(-1), index.reshape(-1)
+    order = np.argsort(of_row, kind="stable")
+    starts = np.searchsorted(of_row[order], np.arange(len(rest) + 1))
+    for row, remainders in enumerate(rest):
+        members = order[starts[row] : starts[row + 1]]
+        if not len(members):
+            continue
+        steps = np.unique(remainders)
+        # How many of the steps stay below the limit.
+        below = np.searchsorted(steps, flat[members])
+        used, which = np.unique(below, return_inverse=True)
+        kinds[members] = len(rows) + which.reshape(-1)
+        ends = [*steps.tolist(), math.inf]
+        rows += [row] * len(used)
+        carries += [remainders >= ends[at] for at in used.tolist()]
+    return kinds.reshape(limits.shape), (np.array(rows), np.array(carries))

@@ -1,0 +1,221 @@
+"""Arrays of which few rows differ: a table of rows, and which of them is where.
+
+The addresses of a kernel that divides its index vary over programs and elements at once, but the
+rows of most programs are alike: which elements lie behind a multiple of the divisor follows from a
+program's remainder. A table of those rows takes the place of an array of all elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+Array = npt.NDArray[Any]
+
+_OF_ALL = {np.minimum, np.maximum, np.logical_and, np.logical_or}
+"""Ufuncs that give the same whether a row is met once or often."""
+
+
+class RowTable(NDArrayOperatorsMixin):
+    """An array whose row at ``index[i, j, ...]`` of the table is at ``[i, j, ..., :]``.
+
+    Element by element, functions of numpy are applied to the table alone; whatever else numpy is
+    asked sees an array of all elements. As arrays in terms, it is never written to.
+    """
+
+    __slots__ = ("index", "table")
+
+    def __init__(self, index: Array, table: Array) -> None:
+        self.index = index
+        """Numbers of rows, over all dims but the last one."""
+        self.table = table
+        """All rows, one after the other; each of them is somewhere."""
+
+    def __repr__(self) -> str:
+        return f"RowTable({self.index.shape} of {self.table.shape})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.index.shape, self.table.shape[1])
+
+    @property
+    def ndim(self) -> int:
+        return self.index.ndim + 1
+
+    @property
+    def size(self) -> int:
+        """How many elements the array has, not the table."""
+        return int(self.index.size * self.table.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """What is held in memory."""
+        return self.index.nbytes + self.table.nbytes
+
+    @property
+    def dtype(self) -> Any:
+        return self.table.dtype
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        found: Array = self.table[self.index]
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(each, RowTable) for each in options.get("out", ())):
+            # For ``+=``: its result is another array, as none is written to.
+            options.pop("out")
+        if method == "__call__" and not options:
+            found = _elementwise(ufunc, inputs)
+            if found is not None:
+                return found
+        if method == "reduce" and ufunc in _OF_ALL and set(options) <= {"axis"}:
+            return self._reduced(ufunc, options.get("axis", 0))
+        given = [np.asarray(each) if isinstance(each, RowTable) else each for each in inputs]
+        return getattr(ufunc, method)(*given, **options)
+
+    def _reduced(self, ufunc: Any, axis: int | None) -> Any:
+        if axis is None:
+            return ufunc.reduce(self.table, axis=None)
+        if axis in (-1, self.ndim - 1):
+            return ufunc.reduce(self.table, axis=1)[self.index]
+        return ufunc.reduce(np.asarray(self), axis=axis)
+
+    def min(self, axis: int | None = None, **ignored: Any) -> Any:
+        return self._reduced(np.minimum, axis)
+
+    def max(self, axis: int | None = None, **ignored: Any) -> Any:
+        return self._reduced(np.maximum, axis)
+
+    def any(self, axis: int | None = None, **ignored: Any) -> Any:
+        return self._reduced(np.logical_or, axis)
+
+    def all(self, axis: int | None = None, **ignored: Any) -> Any:
+        return self._reduced(np.logical_and, axis)
+
+    def clip(self, low: Any = None, high: Any = None, **ignored: Any) -> RowTable:
+        return RowTable(self.index, self.table.clip(low, high))
+
+    def astype(self, dtype: Any, copy: bool = True) -> RowTable:
+        table = self.table.astype(dtype, copy=copy)
+        return self if table is self.table else RowTable(self.index, table)
+
+    def take(self, which: Any, axis: int) -> Any:
+        """As numpy's ``take`` along one axis."""
+        if axis in (-1, self.ndim - 1):
+            table = self.table.take(which, axis=1)
+            return table[self.index] if table.ndim == 1 else RowTable(self.index, table)
+        return _of_index(self.index.take(which, axis=axis), self.table)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Numpy's indexing, as far as it picks rows, or picks from all rows alike."""
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if any(each is Ellipsis for each in keys):
+            at = next(i for i, each in enumerate(keys) if each is Ellipsis)
+            missing = self.ndim - sum(each is not None for each in keys) + 1
+            keys[at : at + 1] = [slice(None)] * missing
+        named = sum(each is not None for each in keys)
+        if named < self.ndim:
+            return _of_index(self.index[tuple(keys)], self.table)
+        last = keys[-1]
+        if last is None or not isinstance(last, int | np.integer | slice):
+            return np.asarray(self)[tuple(keys)]
+        index = self.index[tuple(keys[:-1])]
+        picked = self.table[:, last]
+        return picked[index] if picked.ndim == 1 else _of_index(index, picked)
+
+    def reshape(self, *shape: Any) -> Array:
+        return np.asarray(self).reshape(*shape)
+
+    def transpose(self, *axes: Any) -> Array:
+        return np.asarray(self).transpose(*axes)
+
+    def squeeze(self, axis: Any = None) -> Array:
+        return np.asarray(self).squeeze(axis)
+
+    def view(self, dtype: Any) -> RowTable:
+        return RowTable(self.index, self.table.view(dtype))
+
+    def sum(self, **options: Any) -> Any:
+        return np.asarray(self).sum(**options)
+
+    def tobytes(self) -> bytes:
+        return np.asarray(self).tobytes()
+
+    def along_rows(self, vector: Array) -> Array:
+        """Return the product of each row with a vector."""
+        found: Array = np.tensordot(self.table, vector, axes=(1, 0))[self.index]
+        return found
+
+
+def rows_of(labels: Sequence[Array], num_elements: int) -> tuple[Array, Array] | None:
+    """Return which rows are alike, and where each kind is met first; None if too many differ.
+
+    ``labels`` are arrays of one shape; rows with equal numbers in all of them are alike. A table
+    of more than a quarter of the elements would save little.
+    """
+    index: Array | None = None
+    for label in labels:
+        _, codes = np.unique(label, return_inverse=True)
+        codes = codes.reshape(-1)
+        if index is not None:
+            codes = codes + index * (int(codes.max()) + 1)
+            _, codes = np.unique(codes, return_inverse=True)
+        index = codes
+        if 4 * (int(codes.max()) + 1) * num_elements > codes.size * num_elements:
+            return None
+    assert index is not None
+    _, first = np.unique(index, return_index=True)
+    return index.reshape(labels[0].shape), first
+
+
+def _of_index(index: Any, table: Array) -> Any:
+    """Return the rows that an index names: an array where it names one."""
+    if np.ndim(index) == 0:
+        return table[index]
+    return RowTable(index, table)
+
+
+def _elementwise(ufunc: Any, inputs: Sequence[Any]) -> RowTable | None:
+    """Apply a function to tables, if all other operands are alike in all rows."""
+    rows = [each for each in inputs if isinstance(each, RowTable)]
+    if all(each.index is rows[0].index for each in rows[1:]) or all(
+        np.array_equal(each.index, rows[0].index) for each in rows[1:]
+    ):
+        index, tables = rows[0].index, {id(each): each.table for each in rows}
+    else:
+        met = _met_together(rows)
+        if met is None:
+            return None
+        index, tables = met
+    given = []
+    for each in inputs:
+        if isinstance(each, RowTable):
+            given.append(tables[id(each)])
+        elif np.ndim(each) == 0:
+            given.append(each)
+        elif np.size(each) == np.shape(each)[-1] and np.ndim(each) <= index.ndim + 1:
+            given.append(np.reshape(each, (1, -1)))
+        else:
+            return None
+    return RowTable(index, ufunc(*given))
+
+
+def _met_together(rows: Sequence[RowTable]) -> tuple[Array, dict[int, Array]] | None:
+    """Return one index for several tables, and the tables by it."""
+    shape = np.broadcast_shapes(*(each.index.shape for each in rows))
+    labels = [np.broadcast_to(each.index, shape) for each in rows]
+    found = rows_of(labels, max(each.table.shape[1] for each in rows))
+    if found is None:
+        return None
+    index, first = found
+    return index, {
+        id(each): each.table[label.reshape(-1)[first]]
+        for each, label in zip(rows, labels, strict=True)
+    }
