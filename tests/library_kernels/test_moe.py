@@ -86,6 +86,13 @@ def test_one_kernel_has_the_tiles_of_both_products() -> None:
     assert one.hbm_written_bytes == two[1].hbm_written_bytes
 
 
+def test_steps_have_constants_of_their_own_and_pipelines_run_ahead() -> None:
+    kernels = replace(KERNELS, copies_rows=True, steps="own", pipelined=True)
+    found = expert_kernels(problem(5), kernels)
+    assert [each.name for each in found] == ["own", "test", "own", "test", "own"]
+    assert all(each.tiles[0].trip.pipelined for each in found if each.name == "test")
+
+
 def test_a_rank_without_rows_still_routes() -> None:
     (only,) = expert_kernels(problem(), replace(KERNELS, routing="sort"))
     assert (only.name, only.hbm_bytes) == ("sort", 0)

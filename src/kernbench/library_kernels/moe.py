@@ -95,10 +95,14 @@ class MoeKernels:
     depth: int
     """Elements of the inner dimension in a trip."""
     resident: int = 2
+    pipelined: bool = False
+    """Whether loads run ahead of products, so that their latency adds nothing to arithmetic."""
     copies_rows: bool = False
     """Whether rows are copied into the order of experts before the products."""
     activates_apart: bool = True
     quantises: bool = False
+    steps: str = STEPS
+    """Name of the constants of the kernels that copy, quantise, activate and sum up rows."""
     routing: str = ""
     """Name of the constants of what comes before the products: choose, count, sort. Nothing does
     when empty."""
@@ -165,7 +169,7 @@ def _step(
     count = max(int(rows), 1)
     missed = _missed(problem, read + written)
     return LibraryKernel(
-        name=STEPS,
+        name=kernels.steps,
         tiles=(
             Tiles(
                 count=count,
@@ -214,6 +218,7 @@ def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int)
         simple=_DEQUANT_SIMPLE * width * kernels.depth if problem.dequantised else 0.0,
         loaded_bytes=kernels.depth * (rows * problem.row_bytes + width * problem.weight_bytes),
         missed=missed,
+        pipelined=kernels.pipelined,
     )
     found = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=stored)]
     if load.slots > load.total:

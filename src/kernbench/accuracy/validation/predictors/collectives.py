@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from kernbench.accuracy.validation.predictors.libraries.exchanges import (
+    EXCHANGES,
+    decode_dispatch_us,
+    dispatch_us,
+    exchange_of,
+)
 from kernbench.accuracy.validation.predictors.stacks import stack_of
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.peers import PeerKernel
@@ -31,6 +37,15 @@ _ONE_NODE = ("1 (4-GPU tray) or 1",)
 """What sources write where all ranks are on one switch, whichever way the host is cut."""
 
 _PS_PER_US = 1e6
+_EXCHANGES = (
+    "moe_dispatch",
+    "moe_combine",
+    "moe_alltoall_prepare",
+    "moe_alltoall_dispatch",
+    "moe_alltoall_combine",
+    "moe_alltoall_combine_low_precision",
+)
+"""Of the rows of mixtures of experts."""
 
 
 class CollectivePredictor:
@@ -41,6 +56,8 @@ class CollectivePredictor:
         self._network = lru_cache(maxsize=64)(self._make_network)
 
     def predict(self, row: Row) -> Answer:
+        if row.op in _EXCHANGES:
+            return self._exchanged(row)
         num_ranks = row.integer("n_ranks")
         op = OPS.get(row.op, row.op)
         item_bytes = ITEM_BYTES.get(row.dtype)
@@ -66,6 +83,29 @@ class CollectivePredictor:
         answers = [_time(network, asked, algorithm) for algorithm in algorithms]
         time_ps, how = min(answers)
         return Answer(max(time_ps / _PS_PER_US, peer.host_us()), how=how)
+
+    def _exchanged(self, row: Row) -> Answer:
+        """Return the time of an exchange of experts' rows on one switch."""
+        impl = row.fields.get("impl", "")
+        nodes = row.optional("n_nodes") or 1
+        if not impl.startswith("DeepEP") or row.op != "moe_dispatch" or nodes > 1:
+            return Answer(None, f"no model of {row.op} by {impl} on {nodes} nodes")
+        try:
+            machine = self._machines.machine_of(row.device)
+            constants = EXCHANGES.get(machine.spec.kernel_library or "")
+            exchange = exchange_of(row)
+            if constants is None or exchange is None:
+                return Answer(
+                    None, f"{row.op} of unknown tokens or on an architecture without rows"
+                )
+            if "low-latency" in impl:
+                time_us = decode_dispatch_us(exchange, constants, machine)
+                return Answer(time_us, how="decode_dispatch")
+        except KernbenchError as error:
+            return Answer(None, str(error).split(";")[0])
+        if exchange.pes is None:
+            return Answer(None, f"the source does not say how many SMs make {row.op}")
+        return Answer(dispatch_us(exchange, constants), how="dispatch")
 
     def _make_network(self, device: str, num_ranks: int, source: str, impl: str) -> Network:
         machine = self._machines.machine_of(device, num_ranks)

@@ -95,10 +95,20 @@ def test_triton_takes_the_tile_of_its_default_configuration(
 @pytest.mark.parametrize(
     ("kernel", "launches", "name", "tile"),
     [
-        ("moe_ck2stages_gemm1_256x16x128x256_1x4_MulABScale", 2, "aiter_moe_fp8_fp8", 16),
-        ("_ZN5aiter46fmoe_bf16_blockscaleFp8_g1u1_vs_ps_silu_64x256E", 1, "aiter_fmoe_fp8_fp8", 64),
-        ("flydsl_moe1_afp8_wfp8_bf16_t32x64x256_w2_gui_kw2_fp8", 2, "aiter_moe_fp8_fp8", 32),
-        ("_ZN5aiter52fmoe_bf16_blockscaleFp8_g1u1_vs_ps_silu_64x2", 1, "aiter_fmoe_fp8_fp8", 64),
+        ("moe_ck2stages_gemm1_256x16x128x256_1x4_MulABScale", 2, "aiter_moe_fp8_fp8_block", 16),
+        (
+            "_ZN5aiter46fmoe_bf16_blockscaleFp8_g1u1_vs_ps_silu_64x256E",
+            1,
+            "aiter_fmoe_fp8_fp8_block",
+            64,
+        ),
+        ("flydsl_moe1_afp8_wfp8_bf16_t32x64x256_w2_gui_kw2_fp8", 2, "aiter_moe_fp8_fp8_block", 32),
+        (
+            "_ZN5aiter52fmoe_bf16_blockscaleFp8_g1u1_vs_ps_silu_64x2",
+            1,
+            "aiter_fmoe_fp8_fp8_block",
+            64,
+        ),
     ],
 )
 def test_names_of_aiter_say_the_tile_and_whether_one_kernel_does_all(
@@ -118,3 +128,22 @@ def test_names_of_aiter_say_the_tile_and_whether_one_kernel_does_all(
     trip = found[0].tiles[0].trip
     assert trip.flops % (2 * tile * 128) == 0
     assert predictor.predict(row).time_us
+
+
+def test_few_tokens_of_a_file_that_repeats_are_those_of_its_fewest(tmp_path: Path) -> None:
+    head = _AITER.replace("time_us", "path,time_us")
+    line = (
+        "s,MI308X,aiter,moe_ck2stages_gemm1_256x32x64x256_1x4,bfloat16,float8_e4m3fnuz,"
+        "float8_e4m3fnuz,per_Token,{},7168,256,8,256,Silu,1,{},50"
+    )
+    one, sixteen, own = rows(
+        tmp_path / "moe_amd.csv",
+        head,
+        line.format(1, "aiter/configs/tuned_fmoe.csv"),
+        line.format(16, "aiter/configs/tuned_fmoe.csv"),
+        line.format(1, "aiter/configs/glm5_ptpc_tuned_fmoe.csv"),
+    )
+    times = [
+        make_predictor(each.category).predict(each).time_us or 0 for each in (one, sixteen, own)
+    ]
+    assert times[0] == times[1] > times[2] > 0

@@ -102,17 +102,26 @@ _WNA16 = MoeKernels(
 )
 _CUTLASS = MoeKernels(
     name="cutlass_moe",
-    row_tiles=(16, 32, 64, 128),
+    row_tiles=(16, 32, 64, 128, 256),
     columns=(128, 64),
     depth=64,
     resident=1,
+    pipelined=True,
     copies_rows=True,
+    steps="cutlass_steps",
     routing="cutlass_routing",
 )
 _TRTLLM_GEN = MoeKernels(
-    name="trtllm_gen_moe", row_tiles=(8, 16, 32, 64, 128), columns=(128,), depth=128, resident=2,
-    striped=True, activates_apart=False, routing="trtllm_gen_routing",
-)  # fmt: skip
+    name="trtllm_gen_moe",
+    row_tiles=(8, 16, 32, 64, 128),
+    columns=(128,),
+    depth=128,
+    resident=2,
+    pipelined=True,
+    activates_apart=False,
+    steps="trtllm_gen_steps",
+    routing="trtllm_gen_routing",
+)
 _DEEPGEMM = MoeKernels(
     name="deepgemm_moe", row_tiles=(64, 128), columns=(128,), depth=128, resident=1,
     copies_rows=True, routing="deepgemm_routing",
@@ -122,7 +131,13 @@ _CUTEDSL = MoeKernels(
     copies_rows=True,
 )  # fmt: skip
 _DEEPEP = MoeKernels(
-    name="deepep_moe", row_tiles=(64, 128), columns=(128, 64), depth=128, resident=1
+    name="deepep_moe",
+    row_tiles=(64, 128),
+    columns=(128, 64),
+    depth=128,
+    resident=1,
+    pipelined=True,
+    steps="deepep_steps",
 )
 _UNTUNED = replace(_CUTLASS, name="flashinfer_cutlass_moe")
 

@@ -58,8 +58,8 @@ _AITER_TILES = (
 _AITER_ROWS, _AITER_COLUMNS, _AITER_BYTES_DEEP = 32, 128, 128
 _AITER_TIMED = {"MI308X": (16, 1024)}
 """Devices on which AITER's rows of fewer and of more tokens repeat those of the fewest and most."""
-_AITER_FROM_1 = "per_Token"
-"""Rows so quantised were timed from 1 token on."""
+_AITER_FROM_16 = "/tuned_fmoe.csv"
+"""The file whose rows of fewer tokens repeat; others' were timed from 1 token on."""
 
 
 class MoePredictor(LibraryPredictor):
@@ -171,7 +171,8 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     tokens = row.integer("num_tokens")
     if row.device in _AITER_TIMED:
         least, most = _AITER_TIMED[row.device]
-        tokens = min(max(tokens, 1 if row.fields["q_type"] == _AITER_FROM_1 else least), most)
+        repeats = row.fields.get("path", "").endswith(_AITER_FROM_16)
+        tokens = min(max(tokens, least if repeats else 1), most)
     experts = row.integer("num_experts")
     load = load_of(
         Routing(
@@ -197,12 +198,17 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     tile = next((found for each in _AITER_TILES if (found := each.search(kernel))), None)
     sizes = {} if tile is None else tile.groupdict()
     return problem, MoeKernels(
-        name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}",
+        name=f"aiter_{'fmoe' if one else 'moe'}_{short_rows}_{short}{_scaled(row)}",
         row_tiles=(max(int(sizes.get("rows", _AITER_ROWS)), 1),),
         columns=(int(sizes.get("columns", _AITER_COLUMNS)),),
         depth=round(_AITER_BYTES_DEEP / row_bytes),
         one_kernel=one,
     )
+
+
+def _scaled(row: Row) -> str:
+    """Return what names kernels whose products are scaled by blocks of 128 x 128."""
+    return "_block" if row.fields["q_type"] == "per_1x128" else ""
 
 
 def _cache_bytes(machine: Machine) -> float:
