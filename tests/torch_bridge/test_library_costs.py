@@ -127,6 +127,7 @@ def test_gradients_of_a_convolution_are_two_more_products() -> None:
     assert each[0] == pytest.approx(forward.duration_ps, rel=0.1)
 
 
+@pytest.mark.adr("0137-D1")
 def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
     x = empty(4096, 768, dtype=torch.bfloat16)
 
@@ -142,6 +143,7 @@ def test_a_product_with_an_odd_vocabulary_loads_narrowly() -> None:
     assert tokens.duration_ps <= ps(padded)
 
 
+@pytest.mark.adr("0137-D1")
 def test_rows_are_found_by_layout_in_runs_with_data(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -157,6 +159,8 @@ def test_rows_are_found_by_layout_in_runs_with_data(tmp_path: Path) -> None:
     assert abs(again - narrow) < 3e6
 
 
+@pytest.mark.adr("0137-D2")
+@pytest.mark.adr("0137-D3")
 def test_unlike_operands_are_loaded_an_element_at_a_time() -> None:
     half, single = empty(1 << 26, dtype=torch.bfloat16), empty(1 << 26)
     alike = template(A100, aten.add.Tensor, half, half)
@@ -172,6 +176,7 @@ def test_unlike_operands_are_loaded_an_element_at_a_time() -> None:
     assert both.duration_ps == pytest.approx(in_place.duration_ps + moved.duration_ps, rel=0.02)
 
 
+@pytest.mark.adr("0137-D3")
 @pytest.mark.parametrize(("columns", "reads"), [(1024, 1), (12288, 1), (50304, 3)])
 def test_softmax_reads_rows_again_that_no_block_holds(columns: int, reads: int) -> None:
     x = empty(4096, columns)
