@@ -192,6 +192,19 @@ def test_masked_loads_are_of_the_keys_that_a_tile_sees(
     assert loaded(boxes) >= loaded(masked) - 1
 
 
+@pytest.mark.adr("0133-D4")
+def test_keys_before_the_loop_take_no_trip() -> None:
+    kernel = replace(KERNEL, block_n=64, keys_before_loop=8)
+    for head_dim, kv_len, trips in (
+        (128, 8, 0), (128, 9, 1), (128, 72, 1), (128, 73, 2), (64, 16, 0), (64, 17, 1), (256, 5, 1),
+    ):  # fmt: skip
+        problem = AttentionProblem(
+            batch=2, q_len=1, kv_len=kv_len, heads=4, kv_heads=4, head_dim=head_dim
+        )
+        (tiles,) = flash_forward(problem, kernel).tiles
+        assert (tiles.count, tiles.trips) == (8, trips)
+
+
 @pytest.mark.adr("0133-D5")
 def test_splits_of_triton_kernels_are_those_of_their_sources() -> None:
     segments = replace(KERNEL, packs_groups=True, splits=Splits.SEGMENTS)

@@ -93,6 +93,8 @@ class FlashKernel:
     """Whether loads run ahead, so that their latency hides behind the arithmetic of a block."""
     loads_seen_keys: bool = False
     """Whether a block is loaded only as far as its keys are seen; else whole."""
+    keys_before_loop: int = 0
+    """Keys of head size 128 that a tile takes before it goes over blocks, less of wider ones."""
     packs_groups: bool = False
     """Whether rows of the heads that share keys fill a tile together."""
     least_block_m: int = 0
@@ -158,7 +160,9 @@ def flash_launches(
     packed = problem.group if kernel.packs_groups or single else 1
     m, n = kernel.rows_of_tile(problem.q_len * packed), kernel.keys_of_block(problem.head_dim)
     sequences = problem.batch * (problem.heads if packed == 1 else problem.kv_heads)
-    tiles = count_tiles(problem, (m, n), packed, kernel.skips_window).times(sequences)
+    before = kernel.keys_before_loop * 128 // problem.head_dim
+    counted = count_tiles(problem, (m, n), packed, kernel.skips_window, before)
+    tiles = counted.times(sequences)
     chosen = num_splits(
         kernel.splits if single or kernel.splits is not Splits.SINGLE_QUERY else Splits.NONE,
         tiles.counts,
@@ -204,7 +208,7 @@ def _main(
     simple = float(_SOFTMAX_SIMPLE * m * n)
     if problem.kv_bytes < problem.q_bytes:
         simple += n * size  # keys and values are converted
-    loaded = min(n, counted.keys / counted.blocks) if kernel.loads_seen_keys else n
+    loaded = min(n, counted.keys / max(counted.blocks, 1)) if kernel.loads_seen_keys else n
     trip = Trip(
         flops=2.0 * m * n * head,
         dtype=problem.dtype,
