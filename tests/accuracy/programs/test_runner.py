@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from kernbench.accuracy.programs import Program, ProgramError, ProgramRunner, loop
+from kernbench.accuracy.programs.runner import LONGEST
 from kernbench.hardware import load_machine
 
 MACHINE = load_machine("a100-sxm-80g", 2)
@@ -88,11 +90,26 @@ def test_what_keeps_a_program_from_a_time_is_said(runner: ProgramRunner, tmp_pat
     assert runner.step_us(Program(script=ranks.script, ranks=2), MACHINE) in (7000, 17000)
 
 
+WAITS = """
+import _thread
+
+lock = _thread.allocate_lock()
+lock.acquire()
+lock.acquire()
+"""
+
+
 @pytest.mark.adr("0131-D3")
 def test_a_program_that_takes_too_long_is_ended(runner: ProgramRunner, tmp_path: Path) -> None:
+    said = r"takes longer than 0\.5 s to run"
     runner._limit_s, before = 0.5, runner._limit_s
     try:
-        with pytest.raises(ProgramError, match=r"takes longer than 0\.5 s to run"):
+        # One that takes no time of a CPU is ended, too, later.
+        began = time.monotonic()
+        with pytest.raises(ProgramError, match=said):
+            runner.step_us(written(tmp_path, WAITS, args=("waits",)), MACHINE)
+        assert time.monotonic() - began > LONGEST * 0.5
+        with pytest.raises(ProgramError, match=said):
             runner.step_us(written(tmp_path, "while True: pass"), MACHINE)
     finally:
         runner._limit_s = before
@@ -137,11 +154,20 @@ print("step 1 ms")
 """
 
 
+PLAIN = """
+from importlib.util import find_spec
+
+print("step", 1 + (find_spec("apex") is None), "ms")
+"""
+
+
 @pytest.mark.adr("0131-D1")
 def test_megatron_finds_what_its_container_has(runner: ProgramRunner, tmp_path: Path) -> None:
     script = tmp_path / "pretrain.py"
     script.write_text(APEX)
-    assert runner.step_us(loop("megatron_lm", script), MACHINE) == 1000
+    assert runner.step_us(loop("megatron_lm", "apex", script), MACHINE) == 1000
+    script.write_text(PLAIN)
+    assert runner.step_us(loop("megatron_lm", "plain", script), MACHINE) == 2000
 
 
 def test_more_micro_batches_are_worth_what_a_third_takes(runner: ProgramRunner) -> None:

@@ -1,6 +1,6 @@
 """Runs a script of Megatron-LM as it is, with what its container has and a CPU has not.
 
-arguments: the script, and what it is given.
+arguments: whether Apex is installed there (apex, plain), the script, and what it is given.
 
 Stands in for the parts of Apex that its local layers and its optimizer call, each by operations of
 PyTorch that launch as many kernels and move as many bytes: they are for times alone, not for
@@ -103,15 +103,22 @@ def stand_in() -> None:
         module.__path__ = []
         module.__dict__.update(members)
         sys.modules[name] = module
-    if not hasattr(typing, "override"):
-        # A mark for type checkers: it returns the method that it is given.
-        typing.override = lambda method: method  # type: ignore[attr-defined]
+
+
+def leave_out() -> None:
+    """Take away what an earlier program of the process has made importable."""
+    for name in NAMES:
+        if name in sys.modules and not hasattr(sys.modules[name], "__file__"):
+            del sys.modules[name]
 
 
 def main() -> None:
     """Run the script."""
-    stand_in()
-    del sys.argv[0]
+    (stand_in if sys.argv[1] == "apex" else leave_out)()
+    if not hasattr(typing, "override"):
+        # A mark for type checkers: it returns the method that it is given.
+        typing.override = lambda method: method  # type: ignore[attr-defined]
+    del sys.argv[:2]
     sys.path.insert(0, str(Path(sys.argv[0]).absolute().parent))
     runpy.run_path(sys.argv[0], run_name="__main__")
 

@@ -187,11 +187,15 @@ def test_a_golden_value_runs_its_test_without_files(tmp_path: Path, kind: str, s
     assert program.ranks == 8
     assert ("NCCL_ALGO", "Ring") in program.variables
     assert "SKIP_PYTEST" not in dict(program.variables)
-    assert program.args[:4] == (script, "--num-layers", "12", "--log-params-norm")
+    assert program.args[:5] == ("apex", script, "--num-layers", "12", "--log-params-norm")
     said = " ".join(program.args)
     assert "--split 949,50,1 --mock-data --tokenizer-type NullTokenizer" in said
     for left_out in ("--save", "--data-path", "--async-save", "--use-legacy", "iters 100", "Bert"):
         assert left_out not in said
+    more = GOLDEN + "BEFORE_SCRIPT: pip uninstall -y Apex || true\n"
+    (written / "model_config.yaml").write_text(more)
+    plain = ProgramPredictor(presets(), programs).asked(row(tmp_path, **fields)).program
+    assert plain.args[0] == "plain"
     missing = row(tmp_path, **{**fields, "path": "tests/functional_tests/test_cases/gpt/b/c.json"})
     with pytest.raises(ProgramError, match="needs Megatron-LM: make programs"):
         ProgramPredictor(presets(), programs).asked(missing)
