@@ -174,7 +174,9 @@ MODEL_ARGS:
 
 
 @pytest.mark.adr("0131-D1")
-@pytest.mark.parametrize(("kind", "script"), [("gpt", "pretrain_gpt.py"), ("t5", "pretrain_t5.py")])
+@pytest.mark.parametrize(
+    ("kind", "script"), [("gpt", "pretrain_gpt.py"), ("t5", "examples/t5/pretrain_t5.py")]
+)
 def test_a_golden_value_runs_its_test_without_files(tmp_path: Path, kind: str, script: str) -> None:
     programs = tmp_path / "programs"
     test = f"tests/functional_tests/test_cases/{kind}/a_test"

@@ -13,7 +13,7 @@ from kernbench.accuracy.validation.rows.reference import Row
 
 COMMIT = "d98e8a6"
 """Whose tests the rows are of."""
-_SCRIPTS = {"t5": "pretrain_t5.py", "bert": "pretrain_bert.py"}
+_SCRIPTS = {"t5": "examples/t5/pretrain_t5.py", "bert": "examples/bert/pretrain_bert.py"}
 _CHECKPOINTS = ("--async-save", "--use-persistent-ckpt-worker", "--verify-integrity")
 _FILES = ("--data-cache-path", "--tokenizer-type", "--vocab-extra-ids", "--exit-interval")
 _DROPPED = (*_CHECKPOINTS, *_FILES)
