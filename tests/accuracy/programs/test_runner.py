@@ -67,7 +67,8 @@ def test_a_configuration_runs_once_on_each_machine(runner: ProgramRunner, tmp_pa
     assert least < times[0] < 1.3 * least
     slower = runner.step_us(program, load_machine("t4", 1))
     assert note.read_text() == "xx"
-    assert slower == pytest.approx(times[0] * 2039 / 320, rel=0.2)
+    # A T4 reaches 220 of its 320 GB/s (Jia et al., 2019), an A100 some 90 % of its own.
+    assert slower == pytest.approx(times[0] * 0.9 * 2039 / 220, rel=0.2)
 
 
 @pytest.mark.adr("0131-D1")
