@@ -86,6 +86,15 @@ def test_narrow_weights_are_loaded_narrow_and_converted() -> None:
     assert narrow.tiles[0].trip.simple * narrow.tiles[0].trips == 128 * 640
 
 
+def test_accumulators_that_registers_do_not_hold_are_moved_every_trip() -> None:
+    kept, spilled = (
+        only(problem(256, 128, 640), LibraryTile(m=256, n=128, moves_per_result=moves))[0]
+        for moves in (0.0, 3.0)
+    )
+    assert kept.tiles[0].trip.simple == 0
+    assert spilled.tiles[0].trip.simple == 3.0 * 256 * 128
+
+
 def test_fp4_takes_twice_as_much_of_k_in_a_trip_as_fp8() -> None:
     fp8, fp4 = (
         only(

@@ -60,6 +60,8 @@ class LibraryTile:
     """Tiles above each other that load B once between them; idle ones fill the last cluster."""
     cluster_cols: int = 1
     """Tiles beside each other that load A once between them."""
+    moves_per_result: float = 0.0
+    """Of the vector engine, per trip: accumulators that the registers do not hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,8 @@ def _launches(
         flops=2.0 * rows * cols * step,
         dtype=problem.dtype,
         simple=kernel.simple_per_result * rows * cols * step / 128
-        + kernel.simple_per_weight * cols * step,
+        + kernel.simple_per_weight * cols * step
+        + tile.moves_per_result * rows * cols,
         loaded_bytes=(loaded_rows * problem.input_bytes + loaded_cols * problem.weight_bytes)
         * step,
     )

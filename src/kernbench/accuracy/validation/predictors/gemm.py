@@ -152,7 +152,14 @@ class GemmPredictor(LibraryPredictor):
             kernels=kernels,
             choices=product_choices(
                 problem,
-                gemm_kernel(name, row.dtype, architecture, (m, n), row.fields.get("impl", "")),
+                gemm_kernel(
+                    name,
+                    row.dtype,
+                    architecture,
+                    (m, n),
+                    impl=row.fields.get("impl", ""),
+                    depth=(k, machine.sip.num_pes),
+                ),
             ),
             machine=machine,
             extra_us=harness.fixed_us + launched.device_of(m, k),

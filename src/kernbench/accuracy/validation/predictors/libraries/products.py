@@ -20,6 +20,7 @@ from kernbench.accuracy.validation.predictors.libraries.aiter_names import (
     named_tiles,
     tile_shares,
 )
+from kernbench.accuracy.validation.predictors.libraries.deepgemm_rule import deepgemm_tile
 from kernbench.accuracy.validation.predictors.libraries.tile_rules import FP8_RULES, ruled_tile
 from kernbench.accuracy.validation.predictors.library_rows import NotModeledError
 from kernbench.hardware import KernelLibrary
@@ -49,6 +50,9 @@ class Operands:
     simple_per_result: float = 0.0
     simple_per_weight: float = 0.0
 
+
+_OF_DEEPGEMM = ("sglang_fp8_block_sglang_deepgemm_gemm_nt_f8f8bf16",)
+"""Kernels of a release whose rule is known."""
 
 _FP4_BYTES = 0.5 + 1 / 16
 """Blocks of 16 share a scale of one byte."""
@@ -109,11 +113,17 @@ def quantize_name(kernel: str) -> str:
 
 
 def gemm_kernel(
-    name: str, dtype: str, architecture: str, result: tuple[int, int], impl: str = ""
+    name: str,
+    dtype: str,
+    architecture: str,
+    result: tuple[int, int],
+    impl: str = "",
+    depth: tuple[int, int] | None = None,
 ) -> GemmKernel:
     """Return the structure of the kernel that gives a ``result`` of so many rows and columns.
 
-    ``impl`` is what the source calls it, which may name its tile.
+    ``impl`` is what the source calls it, which may name its tile; ``depth`` is K and the number of
+    PEs, without which DeepGEMM's own rule is not known, and its fastest tile is taken.
     """
     operands = OPERANDS[dtype]
     shares = tile_shares(name)
@@ -121,6 +131,8 @@ def gemm_kernel(
     rules = FP8_RULES.get((architecture, _rule_of(name, architecture)), ())
     if named:
         tiles = named
+    elif depth and architecture == "sm90" and name in _OF_DEEPGEMM:
+        tiles = (deepgemm_tile(*result, *depth),)
     elif rules and dtype.startswith("fp8") and dtype != "fp8_block":
         tiles = (ruled_tile(rules, *result),)
     else:
