@@ -1,7 +1,8 @@
 """A model of timm as its benchmark.py runs it: random pictures, each step ends with a wait.
 
 arguments: model, height and width of pictures, batch, amp or a dtype, memory format (nchw, nhwc),
-infer or train.
+infer or train; then what is on of: fast-norm (norms in the dtype of autocast), fused-attention,
+reparameterized (branches that add up are one convolution), foreach (the optimizer's operations).
 
 Source: huggingface/pytorch-image-models, benchmark.py.
 """
@@ -21,19 +22,25 @@ CASTS = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
 def main() -> None:
     """Time steps."""
     import timm
+    from timm.layers import set_fast_norm, set_fused_attn
+    from timm.utils.model import reparameterize_model
 
-    name, size, batch, dtype, form, phase = sys.argv[1:]
+    name, size, batch, dtype, form, phase, *on = sys.argv[1:]
+    set_fast_norm("fast-norm" in on)
+    set_fused_attn("fused-attention" in on)
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     layout = torch.channels_last if form == "nhwc" else torch.contiguous_format
     kept = None if dtype in (*CASTS, "float32") else DTYPES[dtype]
-    given = {} if phase == "infer" else {"drop_rate": 0.0}
+    given: dict[str, Any] = {} if phase == "infer" else {"drop_rate": 0.0}
     with torch.device("cuda"):
         try:
             model = timm.create_model(name, num_classes=1000, img_size=int(size), **given)
         except TypeError:
             # Convolutions take pictures of any size.
             model = timm.create_model(name, num_classes=1000, **given)
+    if "reparameterized" in on:
+        model = reparameterize_model(model)
     model.to(device="cuda", dtype=kept, memory_format=layout)
     picture = (int(batch), 3, int(size), int(size))
     inputs = torch.randn(picture, device="cuda", dtype=kept).contiguous(memory_format=layout)
@@ -60,11 +67,12 @@ def main() -> None:
     else:
         model.train()
         loss = torch.nn.CrossEntropyLoss().to("cuda")
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        given = {"momentum": 0.9, "nesterov": True, "foreach": "foreach" in on}
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, **given)
         target = torch.randint(0, 1000, (int(batch),), device="cuda")
         step = train
     step()
-    say(seconds_of(step, 2, waits=True))
+    say(seconds_of(step, 1, waits=True))
 
 
 if __name__ == "__main__":

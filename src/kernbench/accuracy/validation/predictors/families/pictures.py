@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernbench.accuracy.programs import ProgramError, loop
@@ -29,8 +30,24 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
     form = row.fields.get("memory_format", "") or "nchw"
     sizes = (row.integer("img_size"), row.integer("batch_size"))
     model = row.fields["model"]
-    made = loop("timm_benchmark", model, *sizes, dtype, form, row.op, needs=_NEEDS)
+    made = loop("timm_benchmark", model, *sizes, dtype, form, row.op, *_flags(row), needs=_NEEDS)
     return ChosenProgram(program=made)
+
+
+_PLAIN_NORMS = ("RTX 5090",)
+"""Devices whose file of times was made without ``--fast-norm``: there, networks with norms of groups
+take twice as long as those with norms of batches, and elsewhere a tenth more."""
+
+
+def _flags(row: Row) -> Iterator[str]:
+    """Yield what was on, by the release of PyTorch that was newest when a file was made."""
+    release = float(".".join(row.fields["torch_version"].split(".")[:2]))
+    if row.device not in _PLAIN_NORMS:
+        yield "fast-norm"
+    if release >= 2.0:
+        yield from ("fused-attention", "foreach")
+    if release >= 2.9:
+        yield "reparameterized"
 
 
 _NETWORKS = {
