@@ -1,12 +1,13 @@
 """Convolutions of cuDNN: their arithmetic against closed forms, layouts, and which way is taken."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.hardware import load_library, load_machine
+from kernbench.hardware import KernelLibrary, load_library, load_machine
 from kernbench.library_kernels import (
     Convolution,
     ConvolutionPass,
@@ -45,14 +46,60 @@ def test_a_convolution_does_at_least_its_products(
         assert flops(convolution) >= 2 * given * made * positions * taps
 
 
+def moves(choice: KernelChoice) -> int:
+    return sum(each.name == "conv_rearrange" for each in choice.kernels)
+
+
+def without(*kernels: str) -> KernelLibrary:
+    families = {
+        name: family.model_copy(
+            update={"kernels": {k: v for k, v in family.kernels.items() if k not in kernels}}
+        )
+        for name, family in LIBRARY.families.items()
+    }
+    return KernelLibrary(LIBRARY.architecture, families)
+
+
 @pytest.mark.adr("0134-D3")
 def test_matrix_engines_rearrange_planar_images_and_float32_those_that_are_not() -> None:
-    def moves(convolution: Convolution) -> int:
-        return sum(each.name == "conv_rearrange" for each in chosen(convolution).kernels)
+    library = without("conv_half_planar")
+
+    def found(convolution: Convolution) -> int:
+        return moves(convolution_kernels(convolution, SIP, library))
 
     exact = replace(PLAIN, dtype="float32", itemsize=4)
-    assert [moves(each) for each in (PLAIN, replace(PLAIN, planar=True))] == [0, 2]
-    assert [moves(each) for each in (exact, replace(exact, planar=True))] == [2, 0]
+    assert [found(each) for each in (PLAIN, replace(PLAIN, planar=True))] == [0, 2]
+    assert [found(each) for each in (exact, replace(exact, planar=True))] == [2, 0]
+
+
+@pytest.mark.adr("0139-D1")
+def test_a_planar_image_is_taken_as_it_is_where_that_is_faster() -> None:
+    """The oracle: the same choice without the kernels that take such images."""
+    seen = set()
+    # Of few channels, rearranging is most of the work; of many, a fast product pays for it.
+    for channels in (16, 64, 256, 1024, 4096):
+        planar = replace(PLAIN, given=channels, made=channels, planar=True)
+        found = chosen(planar)
+        moved = convolution_kernels(planar, SIP, without("conv_half_planar"))
+        assert found.total_us <= moved.total_us
+        assert found.total_us >= chosen(replace(planar, planar=False)).total_us
+        seen.add(moves(found))
+    assert seen == {0, 2}
+
+
+@pytest.mark.adr("0139-D2")
+def test_groups_of_odd_widths_run_on_the_vector_engine_channels_last() -> None:
+    def name(width: int, **changes: Any) -> str:
+        groups = replace(PLAIN, given=width * 8, made=width * 8, groups=8)
+        return chosen(replace(groups, **changes)).kernels[-1].name
+
+    assert [name(each) for each in (16, 24, 32, 56)] == [
+        "conv_half", "conv_grouped_last", "conv_half", "conv_grouped_last"
+    ]  # fmt: skip
+    for which in (ConvolutionPass.TO_INPUT, ConvolutionPass.TO_WEIGHT):
+        assert name(16, which=which) == "conv_grouped_gradient_last"
+    assert name(24, planar=True) in ("conv_half", "conv_half_planar")
+    assert name(24, dtype="float32", itemsize=4) == "conv_float32"
 
 
 @pytest.mark.adr("0134-D2")

@@ -2,9 +2,10 @@
 
 An implicit product has a row per position of the result, whose patch it gathers as it goes: no
 patch is ever written. Matrix engines want the channels of an element side by side, in groups of 8:
-an image that has them apart is rearranged before, and the result after. Of float32 it is the other
-way round. Winograd's transforms need fewer multiplications for 3 x 3 with stride 1. Where each
-channel is a group of its own there is no product at all, and the vector engine works directly.
+an image that has them apart is rearranged before, and the result after, or taken by a kernel that
+reads it as it is and is slower. Of float32 it is the other way round. Winograd's transforms need
+fewer multiplications for 3 x 3 with stride 1. Where each channel is a group of its own there is no
+product at all, and the vector engine works directly.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _WINOGRAD = 2.25
 _WINOGRAD_CHANNELS = 16
 """With fewer the transforms cost more than they save."""
 _TILE_ELEMENTS = 1024
+_GROUP_WIDTHS = (4, 8, 16, 32)
+"""Channels of a group for which there are kernels that take images channels-last: forward only."""
 
 
 class ConvolutionPass(Enum):
@@ -96,13 +99,26 @@ def _candidates(
         yield (_direct(conv),)
         return
     by_matrix = conv.dtype not in ("float32", "float64")
+    if by_matrix and conv.groups > 1 and not conv.planar and not _has_grouped_kernel(conv):
+        yield (_grouped(conv),)
+        return
     moves = _moves(conv) if conv.planar == by_matrix else ()
     product = _product(conv, by_matrix)
-    yield (*moves, *product_kernels(product, sip, library, "conv").kernels)
+    kernels = product_kernels(product, sip, library, "conv").kernels
+    yield (*moves, *kernels)
+    if moves and f"{kernels[0].name}_planar" in library.names():
+        product = _product(conv, padded=False)
+        kernels = product_kernels(product, sip, library, "conv").kernels
+        yield tuple(replace(each, name=_planar_name(each)) for each in kernels)
     if _is_for_winograd(conv):
         fewer = replace(product, k=math.ceil(product.k / _WINOGRAD))
         kernels = product_kernels(fewer, sip, library, "conv").kernels
         yield (*moves, *(replace(each, name=_winograd_name(each)) for each in kernels))
+
+
+def _has_grouped_kernel(conv: Convolution) -> bool:
+    given, made = conv.given // conv.groups, conv.made // conv.groups
+    return conv.which is ConvolutionPass.FORWARD and given == made and given in _GROUP_WIDTHS
 
 
 def _is_for_winograd(conv: Convolution) -> bool:
@@ -116,13 +132,17 @@ def _is_for_winograd(conv: Convolution) -> bool:
     )
 
 
+def _planar_name(kernel: LibraryKernel) -> str:
+    return kernel.name if kernel.name == "conv_sum_parts" else f"{kernel.name}_planar"
+
+
 def _winograd_name(kernel: LibraryKernel) -> str:
     return "conv_winograd" if kernel.name == "conv_float32" else kernel.name
 
 
-def _product(conv: Convolution, by_matrix: bool) -> Product:
+def _product(conv: Convolution, padded: bool) -> Product:
     given, made = conv.given // conv.groups, conv.made // conv.groups
-    if by_matrix:
+    if padded:
         given, made = (math.ceil(each / _ALIGNED) * _ALIGNED for each in (given, made))
     if conv.which is ConvolutionPass.FORWARD:
         m, n, k, of_a = conv.made_positions, made, given * conv.taps, conv.given_bytes
@@ -162,6 +182,26 @@ def streamed(name: str, read_bytes: float, written_bytes: float) -> LibraryKerne
         resident=8,
         hbm_read_bytes=float(read_bytes),
         hbm_written_bytes=float(written_bytes),
+    )
+
+
+def _grouped(conv: Convolution) -> LibraryKernel:
+    """Return the kernel of groups of other widths, channels-last: on the vector engine."""
+    work = conv.made_positions * conv.made * (conv.given // conv.groups) * conv.taps
+    read, written = conv.given_bytes, conv.made_bytes
+    if conv.which is ConvolutionPass.TO_INPUT:
+        read, written = written, read
+    elif conv.which is ConvolutionPass.TO_WEIGHT:
+        read, written = read + written, 0
+    count = max(1, math.ceil((read + written) / (conv.itemsize * _TILE_ELEMENTS)))
+    trip = Trip(simple=work / count, loaded_bytes=read / count)
+    is_forward = conv.which is ConvolutionPass.FORWARD
+    return LibraryKernel(
+        name="conv_grouped_last" if is_forward else "conv_grouped_gradient_last",
+        tiles=(Tiles(count=count, trips=1, trip=trip, stored_bytes=written / count),),
+        resident=8,
+        hbm_read_bytes=float(read),
+        hbm_written_bytes=float(written),
     )
 
 

@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, channels_last, channels_last_3d
+from torch._prims_common import suggest_memory_format
 
 from kernbench.hardware import load_library
 from kernbench.library_kernels import (
@@ -46,17 +47,47 @@ class ConvolutionCosts:
         if multiplied not in rates or f"conv_{family_of(multiplied)}" not in library.names():
             return None
         passes = tuple(_passes(args, result, multiplied, dtype.itemsize))
-        has_bias = not isinstance(result, (list, tuple)) and args[2] is not None
-        key = (name, passes, has_bias, id(sip))
+        is_forward = not isinstance(result, (list, tuple))
+        has_bias = is_forward and args[2] is not None
+        copied = tuple(each.nbytes for each in _copied(args, is_forward))
+        key = (name, passes, has_bias, copied, id(sip))
         found = self._known.get(key)
         if found is None:
-            kernels: list[LibraryKernel] = []
+            kernels: list[LibraryKernel] = [streamed("conv_copy", each, each) for each in copied]
             for each in passes:
                 kernels += convolution_kernels(each, sip, library).kernels
             if has_bias and not passes[0].is_depthwise:
                 # PyTorch adds it by a kernel of its own.
                 kernels.append(streamed("conv_bias", result.nbytes, result.nbytes))
             found = self._known[key] = timing_of_library(name, kernels, sip, library)
+        return found
+
+    def norm(
+        self,
+        name: str,
+        image: Tensor,
+        moved: tuple[int, int],
+        trains: bool,
+        sip_id: int,
+    ) -> OperationTiming | None:
+        """Return the schedules of a norm over the batch; None if the vendor has no such kernel.
+
+        ``moved`` are bytes read and written. Kernels that take a plane at a time, and those that
+        sum up first, reach less of HBM's bandwidth than a stream.
+        """
+        architecture = self._machine.spec.kernel_library
+        if architecture is None:
+            return None
+        library = load_library(architecture)
+        kernel = f"batch_norm{'_train' * trains}{'_planar' * is_planar(image)}"
+        if kernel not in library.names():
+            return None
+        key = (name, kernel, moved, sip_id)
+        found = self._known.get(key)
+        if found is None:
+            sip = self._machine.sip_at(sip_id)
+            launch = streamed(kernel, *moved)
+            found = self._known[key] = timing_of_library(name, [launch], sip, library)
         return found
 
 
@@ -66,15 +97,19 @@ def _passes(args: Any, result: Any, dtype: str, itemsize: int) -> Iterator[Convo
         x, weight, _, stride, _, dilation, transposed, _, groups = args[:9]
         which = ConvolutionPass.TO_INPUT if transposed else ConvolutionPass.FORWARD
         given, made = (result, x) if transposed else (x, result)
-        yield _convolution(given, made, weight, stride, dilation, groups, which, dtype, itemsize, x)
+        planar = not _is_last(x, weight)
+        yield _convolution(
+            given, made, weight, stride, dilation, groups, which, dtype, itemsize, planar
+        )
         return
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
     given, made = (grad, x) if transposed else (x, grad)
+    planar = not _is_last(x, weight)
     to_x = ConvolutionPass.FORWARD if transposed else ConvolutionPass.TO_INPUT
     for is_wanted, which in zip(wanted, (to_x, ConvolutionPass.TO_WEIGHT), strict=False):
         if is_wanted:
             yield _convolution(
-                given, made, weight, stride, dilation, groups, which, dtype, itemsize, x
+                given, made, weight, stride, dilation, groups, which, dtype, itemsize, planar
             )
 
 
@@ -88,7 +123,7 @@ def _convolution(
     which: ConvolutionPass,
     dtype: str,
     itemsize: int,
-    image: Tensor,
+    planar: bool,
 ) -> Convolution:
     plain = all(each == 1 for each in (*stride, *dilation))
     return Convolution(
@@ -101,9 +136,25 @@ def _convolution(
         unit_stride=plain and tuple(weight.shape[2:]) == (3, 3),
         dtype=dtype,
         itemsize=itemsize,
-        planar=is_planar(image),
+        planar=planar,
         which=which,
     )
+
+
+def _is_last(image: Tensor, weight: Tensor) -> bool:
+    """Return whether a convolution runs channels-last: if its input or its weight is."""
+    last = (channels_last, channels_last_3d)
+    return suggest_memory_format(image) in last or suggest_memory_format(weight) in last
+
+
+def _copied(args: Any, is_forward: bool) -> Iterator[Tensor]:
+    """Yield the images that PyTorch copies to the memory format in which a convolution runs."""
+    images = args[:1] if is_forward else args[:2]
+    weight = args[1] if is_forward else args[2]
+    is_last = _is_last(images[-1], weight)
+    for each in images:
+        if is_planar(each) if is_last else not each.is_contiguous():
+            yield each
 
 
 def is_planar(image: Tensor) -> bool:

@@ -23,13 +23,13 @@ from kernbench.torch_bridge.costs.products import (
     operand_of,
 )
 from kernbench.torch_bridge.costs.row_passes import reads_of_rows
-from kernbench.torch_bridge.costs.rules import Reads, rule_of
+from kernbench.torch_bridge.costs.rules import CostRule, Reads, rule_of
 from kernbench.torch_bridge.costs.scattered import ScatteredCosts, are_unlike, has_steps
 from kernbench.torch_bridge.costs.sequences import in_turn
 
 if TYPE_CHECKING:
     from kernbench.dtypes import DType
-    from kernbench.hardware import Machine
+    from kernbench.hardware import Machine, SipSpec
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.float32 import Float32
@@ -142,18 +142,14 @@ class OperationCosts:
         if not rule.is_known:
             self.unknown[operation.name] += 1
         given = (*args, *kwargs.values()) if kwargs else args
-        over = num_bytes([args[each] for each in operation.written if each < len(args)])
-        written = over or num_bytes((result,))
-        read = num_bytes(given)
-        if rule.reads is Reads.SOURCES:
-            read -= over
-        elif rule.reads is Reads.SELECTED:
-            read = _selected_bytes(given, written if not over else 0)
-            written = min(written, read)
-        elif rule.reads is Reads.FEW:
-            read = _selected_bytes(given, 0)
         sip = self._machine.sip_at(sip_id)
-        read = round(read * reads_of_rows(operation.name, args, sip))
+        read, written = _moved(rule, operation, args, given, result, sip)
+        if rule.of_batch:
+            moved = (read, written)
+            trains = rule.has_second_pass(args)
+            normed = self._convolutions.norm(operation.name, args[0], moved, trains, sip_id)
+            if normed is not None:
+                return normed
         elements = most_elements((*given, result)) if rule.work else 0
         planes = _planes(result) if rule.by_position else 0
         is_scattered = operation.is_elementwise and are_unlike(
@@ -175,6 +171,26 @@ class OperationCosts:
                 found = in_turn(timing_by_bytes(operation.name, sip, written, written), found)
             self._by_bytes[key] = found
         return found
+
+
+def _moved(
+    rule: CostRule, operation: Operation, args: Any, given: Any, result: Any, sip: SipSpec
+) -> tuple[int, int]:
+    """Return the bytes that a stream reads from HBM and writes to it."""
+    over = num_bytes([args[each] for each in operation.written if each < len(args)])
+    written = over or num_bytes((result,))
+    read = num_bytes(given)
+    if rule.reads is Reads.SOURCES:
+        read -= over
+    elif rule.reads is Reads.SELECTED:
+        read = _selected_bytes(given, written if not over else 0)
+        written = min(written, read)
+    elif rule.reads is Reads.FEW:
+        read = _selected_bytes(given, 0)
+    read = round(read * reads_of_rows(operation.name, args, sip))
+    if rule.has_second_pass(args):
+        read += num_bytes(args[each] for each in rule.rereads)
+    return read, written
 
 
 def _planes(image: Tensor) -> int:

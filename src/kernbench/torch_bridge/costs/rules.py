@@ -37,8 +37,20 @@ class CostRule:
     """Whether the form that makes a result copies its operand first, and changes the copy."""
     is_known: bool = True
     """Whether the work is modeled; if not, the report says so."""
+    rereads: tuple[int, ...] = ()
+    """Positions of operands that a second pass reads again, behind one that sums them up."""
+    rereads_if: int | None = None
+    """The position of an argument that says whether it does; None where it always does."""
+    of_batch: bool = False
+    """Whether it norms the channels of an image over the batch."""
     by_position: bool = False
     """Whether a thread computes one position of all planes, one plane after another."""
+
+    def has_second_pass(self, args: Any) -> bool:
+        """Return whether a call reads some operands again."""
+        if not self.rereads:
+            return False
+        return self.rereads_if is None or bool(args[self.rereads_if])
 
 
 _SIMPLE, _REDUCE = MathClass.SIMPLE, MathClass.REDUCE
@@ -136,6 +148,14 @@ _SELECTS = _names(
 # A radix sort takes a pass for each 8 bits of the keys, and so does a radix select.
 _SORTS = _names("sort topk kthvalue median nanmedian mode")
 _SORT_PASSES = 4
+# Sums over a whole batch are there when all of it was read once. Norms of rows keep their row.
+_REREADS = {
+    "aten.native_batch_norm": (0,),
+    "aten.native_batch_norm_backward": (0, 1),
+    "aten.native_group_norm": (0,),
+}
+_TRAINS = {"aten.native_batch_norm": 5, "aten.native_batch_norm_backward": 7}
+"""Which argument says that a norm is of the batch; if not, it is of what was seen before."""
 # Their threads are those of one plane, so that many planes of a small image keep few PEs busy.
 _BY_POSITION = _names(
     "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
@@ -162,5 +182,11 @@ def rule_of(func: Any) -> CostRule:
         return CostRule(work={_SIMPLE: 1, _REDUCE: 1}, passes=_SORT_PASSES)
     work = _BY_NAME.get(name)
     if work is not None:
-        return CostRule(work=work, by_position=name in _BY_POSITION)
+        return CostRule(
+            work=work,
+            rereads=_REREADS.get(name, ()),
+            rereads_if=_TRAINS.get(name),
+            of_batch=name in _TRAINS,
+            by_position=name in _BY_POSITION,
+        )
     return CostRule(work={_SIMPLE: 1}) if torch.Tag.pointwise in func.tags else _UNKNOWN

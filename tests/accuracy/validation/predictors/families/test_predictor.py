@@ -226,3 +226,28 @@ def test_a_rate_of_torchtitan_is_of_the_tokens_of_a_device(tmp_path: Path) -> No
     ):
         with pytest.raises(ProgramError, match=reason):
             PREDICTOR.asked(row(tmp_path, **{**fields, **more}))
+
+
+TIMM = (
+    "source,device,torch_version,dtype,memory_format,compile,phase,model,img_size,batch_size,"
+    "gmacs,step_time_ms"
+)
+
+
+@pytest.mark.adr("0139-D4")
+@pytest.mark.parametrize(
+    ("device", "release", "on"),
+    [
+        ("RTX 3090", "1.13", ("fast-norm",)),
+        ("RTX 3090", "2.4.0", ("fast-norm", "fused-attention", "foreach")),
+        ("RTX 4090", "2.9.1", ("fast-norm", "fused-attention", "foreach", "reparameterized")),
+        ("RTX 5090", "2.10.0", ("fused-attention", "foreach", "reparameterized")),
+    ],
+)
+def test_networks_of_timm_run_with_the_switches_of_their_file(
+    tmp_path: Path, device: str, release: str, on: tuple[str, ...]
+) -> None:
+    line = f"timm-bench,{device},{release},amp,nhwc,no,infer,resnet34,224,64,3.6,10"
+    (row,) = rows_of(tmp_path, TIMM + "\n", line)
+    args = PREDICTOR.asked(row).program.args
+    assert args == ("resnet34", "224", "64", "amp", "nhwc", "infer", *on)

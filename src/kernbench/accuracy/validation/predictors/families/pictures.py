@@ -35,18 +35,18 @@ def timm_benchmark(row: Row, programs: Path) -> ChosenProgram:
 
 
 _PLAIN_NORMS = ("RTX 5090",)
-"""Devices whose file of times was made without ``--fast-norm``: there, networks with norms of groups
-take twice as long as those with norms of batches, and elsewhere a tenth more."""
+"""Devices whose file of times was made without ``--fast-norm``: there, networks with norms of
+groups take twice as long as those with norms of batches, and elsewhere a tenth more."""
 
 
 def _flags(row: Row) -> Iterator[str]:
     """Yield what was on, by the release of PyTorch that was newest when a file was made."""
-    release = float(".".join(row.fields["torch_version"].split(".")[:2]))
+    release = tuple(int(each) for each in row.fields["torch_version"].split(".")[:2])
     if row.device not in _PLAIN_NORMS:
         yield "fast-norm"
-    if release >= 2.0:
+    if release >= (2, 0):
         yield from ("fused-attention", "foreach")
-    if release >= 2.9:
+    if release >= (2, 9):
         yield "reparameterized"
 
 
