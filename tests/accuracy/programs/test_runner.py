@@ -71,6 +71,23 @@ def test_a_configuration_runs_once_on_each_machine(runner: ProgramRunner, tmp_pa
     assert slower == pytest.approx(times[0] * 0.9 * 2039 / 220, rel=0.2)
 
 
+@pytest.mark.adr("0131-D3")
+def test_a_library_that_is_needed_is_imported_once_for_all_programs(
+    runner: ProgramRunner, tmp_path: Path
+) -> None:
+    """The twin: what a program imports without saying so belongs to its run."""
+    (tmp_path / "heavy_library.py").write_text("from itertools import count\nused = count(1)\n")
+    text = "import heavy_library\nprint(f'step {next(heavy_library.used)} ms')\n"
+    for needs, expected in (((), [1000, 1000]), (("heavy_library",), [1000, 2000])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(tmp_path)
+            programs = [
+                written(tmp_path, text, args=(str(each),), needs=needs, paths=(tmp_path,))
+                for each in range(2)
+            ]
+            assert [runner.step_us(each, MACHINE) for each in programs] == expected
+
+
 @pytest.mark.adr("0131-D1")
 def test_what_keeps_a_program_from_a_time_is_said(runner: ProgramRunner, tmp_path: Path) -> None:
     def reason(program: Program) -> str:

@@ -8,7 +8,8 @@ Source: huggingface/pytorch-image-models, benchmark.py.
 """
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,23 @@ from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "amp_bf16": torch.bfloat16}
 CASTS = {"amp": torch.float16, "amp_bf16": torch.bfloat16}
+
+
+@contextmanager
+def unset() -> Iterator[None]:
+    """Leave weights as they are allocated; setting them takes longer here than a step."""
+    from timm.layers import weight_init
+
+    inits = [(torch.nn.init, each) for each in dir(torch.nn.init) if each.endswith("_")]
+    patched = [(at, name, getattr(at, name)) for at, name in inits if not name.startswith("_")]
+    patched.append((weight_init, "_trunc_normal_", weight_init._trunc_normal_))
+    for at, name, _ in patched:
+        setattr(at, name, lambda tensor, *args, **kwargs: tensor)
+    try:
+        yield
+    finally:
+        for at, name, function in patched:
+            setattr(at, name, function)
 
 
 def main() -> None:
@@ -33,7 +51,7 @@ def main() -> None:
     layout = torch.channels_last if form == "nhwc" else torch.contiguous_format
     kept = None if dtype in (*CASTS, "float32") else DTYPES[dtype]
     given: dict[str, Any] = {} if phase == "infer" else {"drop_rate": 0.0}
-    with torch.device("cuda"):
+    with torch.device("cuda"), unset():
         try:
             model = timm.create_model(name, num_classes=1000, img_size=int(size), **given)
         except TypeError:
