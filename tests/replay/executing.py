@@ -40,6 +40,7 @@ class Tensor:
 
 class ExecutingLauncher:
     cuda_architecture: int | None = None
+    counts_warps: bool = False
 
     def __init__(self) -> None:
         self.sanitizer = build_sanitizer(Checks.of())

@@ -27,6 +27,7 @@ class Tensor:
 
 class RecordingLauncher:
     cuda_architecture: int | None = None
+    counts_warps: bool = False
 
     def __init__(self, tcm_bytes: int = 1 << 40) -> None:
         self.launches: list[tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]]] = []

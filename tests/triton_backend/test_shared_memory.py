@@ -157,3 +157,21 @@ def test_tiles_that_are_not_listed_one_by_one_are_counted() -> None:
     assert len(lines) == 6
     assert lines[-1].endswith("3 smaller tiles")
     assert sum(map(bytes_of, lines)) == 2 * 255
+
+
+@pytest.mark.adr("0142-D4")
+def test_waves_of_64_have_a_buffer_less_and_shared_memory_of_their_own() -> None:
+    """By hand: 128 x 128 and 128 x 256 bytes of loads, of which one stage is in registers."""
+
+    def launch(torch: RuntimeContext, stages: int) -> None:
+        x = torch.empty(128, 512, dtype=torch.float8_e4m3fn)
+        y = torch.empty(512, 256, dtype=torch.float8_e4m3fn)
+        out = torch.empty(128, 256)
+        product[(1,)](x, y, out, 512, 128, 256, 128, num_stages=stages)
+
+    with RuntimeContext(machine="mi300x", data=False) as torch:
+        launch(torch, 2)
+        with pytest.raises(OutOfResources) as refused:
+            launch(torch, 3)
+    assert refused.value.required == 2 * (128 + 256) * 128
+    assert refused.value.limit == 65_536

@@ -76,12 +76,16 @@ class WarpSpec(Spec):
     """Warps of all its programs together."""
     resident_programs: Count
     """Programs, whatever their size."""
+    lanes: Count = 32
+    """Threads of a warp: 64 in a wave of AMD's."""
     schedulers: Count = 4
     """Each issues for its own warps, and has its part of the engines."""
     thread_registers: Count = 255
     """Registers of 32 bits that one thread can have; what is more is spilled to memory."""
     mma_share: Share = Fraction(1)
     """Share of the matrix engine's rate that products reach whose operands come from registers."""
+    reserved_shared_bytes: Cycles = 1024
+    """Shared memory that the system takes of each program."""
     shared_bytes_per_clock: Count = 128
     """Of shared memory, to and from registers and the matrix engine."""
     near_latency_cycles: Cycles = 40

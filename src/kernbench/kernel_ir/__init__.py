@@ -8,6 +8,7 @@ from kernbench.kernel_ir.analysis.footprints import (
     touched,
 )
 from kernbench.kernel_ir.analysis.matrix_units import (
+    NO_CUDA,
     MatrixUnit,
     matrix_unit,
     multiplies_as_float16,
@@ -35,6 +36,7 @@ __all__ = [
     "BOOLEAN_BINARY",
     "COSTS",
     "HANDLERS",
+    "NO_CUDA",
     "Block",
     "Descriptor",
     "Evaluator",

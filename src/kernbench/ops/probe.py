@@ -36,6 +36,7 @@ class KernelProbe:
     """A stand-in for a run that keeps the traces of launches."""
 
     cuda_architecture: int | None = None
+    counts_warps: bool = False
 
     def __init__(self) -> None:
         self._seen: tuple[KernelBinary, tuple[int, int, int], tuple[Any, ...]] | None = None

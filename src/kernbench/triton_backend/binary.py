@@ -11,7 +11,7 @@ from triton.runtime.errors import OutOfResources
 
 from kernbench.commands import KernelTrace
 from kernbench.errors import OutOfMemoryError
-from kernbench.kernel_ir import Module, TcmTile, TcmUse, evaluate, parse_module, tcm_use
+from kernbench.kernel_ir import NO_CUDA, Module, TcmTile, TcmUse, evaluate, parse_module, tcm_use
 from kernbench.kernel_time import ThreadBlock
 
 _MOST_LISTED = 5
@@ -21,6 +21,8 @@ class Room(Protocol):
     """What knows the PE that a program would run on."""
 
     cuda_architecture: int | None
+    counts_warps: bool
+    """Whether it holds threads in warps, and their registers spill."""
 
     def tcm_capacity_bytes(self) -> int:
         """Return the TCM of one PE of the current rank's SIP."""
@@ -70,12 +72,14 @@ class KernelBinary:
         """
         tcm = self.tcm
         architecture = pe.cuda_architecture
+        if architecture is None and pe.counts_warps:
+            architecture = NO_CUDA
         # Threads of a GPU spill what their registers do not hold.
         if tcm.total_bytes > pe.tcm_capacity_bytes() and architecture is None:
             raise self._exhausted(TcmExhaustedError, tcm.tiles, pe.tcm_capacity_bytes())
         limit = pe.shared_memory_bytes()
         # No PE needs more than that, so that most launches look no further.
-        if tcm.most_shared_bytes > limit:
+        if (tcm.staged_bytes if architecture is None else tcm.most_shared_bytes) > limit:
             tiles = tcm.shared_tiles(architecture, self.num_warps)
             if sum(tile.total_bytes for tile in tiles) > limit:
                 raise self._exhausted(SharedMemoryExhaustedError, tiles, limit)
@@ -86,7 +90,7 @@ class KernelBinary:
         required = sum(tile.total_bytes for tile in tiles)
         return error(required, limit, self.name, self.num_stages, describe_largest(tiles))
 
-    def thread_block(self, architecture: int) -> ThreadBlock | None:
+    def thread_block(self, architecture: int, lanes: int) -> ThreadBlock | None:
         """Return what a program is to a GPU, None if its compiler's choices are not to be judged.
 
         That is so for kernels that stand for a library's: theirs were written for the device.
@@ -96,7 +100,7 @@ class KernelBinary:
         tiles = self.tcm.block_tiles(architecture, self.num_warps)
         return ThreadBlock(
             num_warps=self.num_warps,
-            registers=self.tcm.registers.per_thread(self.num_warps),
+            registers=self.tcm.registers.per_thread(lanes * self.num_warps),
             shared_bytes=sum(tile.total_bytes for tile in tiles),
             architecture=architecture,
         )

@@ -19,6 +19,9 @@ device (ADR-0040), so that host code which looks into them by ``torch.cpu.curren
 them. GPU drivers use integers, so a kernel compiled for a GPU is never met here; one key for all
 SIPs, so a kernel compiles once."""
 
+_WAVES_KEY = "waves"
+"""The same for machines that are GPUs and no CUDA devices: shared memory is allocated otherwise."""
+
 
 # Triton has one active driver for the whole process; runs in several threads each have their own.
 ENTERED: ContextVar[Launcher | None] = ContextVar("kernbench_launcher", default=None)
@@ -72,6 +75,7 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
         Triton chooses the compiler by the answer; a program and the kernels that it compiles choose
         only their own way.
         """
+        from kernbench.kernel_ir import NO_CUDA
         from kernbench.triton_backend.compiler import compile_target, cuda_target
 
         architecture = self._architecture()
@@ -81,15 +85,22 @@ class KernbenchDriver(DriverBase):  # type: ignore[misc]  # Triton ships no type
             return self.announced
         if architecture is not None and (is_program or asking.startswith("triton.language.")):
             return cuda_target(architecture)
-        return compile_target(architecture)
+        return compile_target(NO_CUDA if self._has_waves() else architecture)
 
     def _architecture(self) -> int | None:
         return (ENTERED.get() or self.launcher).cuda_architecture
 
+    def _has_waves(self) -> bool:
+        """Return whether PEs count warps and the machine is no CUDA device."""
+        launcher = ENTERED.get() or self.launcher
+        return launcher.counts_warps and launcher.cuda_architecture is None
+
     def get_current_device(self) -> str:
         # What a kernel is told of the target may decide what it compiles to.
-        architecture = (ENTERED.get() or self.launcher).cuda_architecture
-        return DEVICE_KEY if architecture is None else _CUDA_KEYS[architecture]
+        architecture = self._architecture()
+        if architecture is not None:
+            return _CUDA_KEYS[architecture]
+        return _WAVES_KEY if self._has_waves() else DEVICE_KEY
 
     def set_current_device(self, device: Any) -> None:
         """Ignored: ``torch.ahbm.set_device`` binds a rank to its SIP."""

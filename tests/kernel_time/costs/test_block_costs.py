@@ -14,6 +14,7 @@ from triton.compiler import ASTSource
 
 from kernbench import RuntimeContext
 from kernbench.hardware import SipSpec, load_machine
+from kernbench.kernel_ir import NO_CUDA
 from kernbench.kernel_time import ThreadBlock
 from kernbench.kernel_time.costs.block_costs import BlockCosts, resident_blocks, warp_grid
 
@@ -42,6 +43,26 @@ def test_residency_follows_from_the_limits_of_an_sm(
     sip: SipSpec, block: ThreadBlock, expected: int
 ) -> None:
     assert resident_blocks(block, sip) == expected
+
+
+# By hand from those of CDNA 3: 32 waves of 64 lanes, 512 KiB of registers, 64 KiB of shared memory.
+@pytest.mark.adr("0142-D4")
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (ONE, 8),
+        (replace(ONE, num_warps=1), 32),
+        (replace(ONE, registers=128), 4),
+        (replace(ONE, registers=512), 1),
+        (replace(ONE, shared_bytes=32 * 1024), 2),
+        (replace(ONE, shared_bytes=33 * 1024), 1),
+    ],
+)
+def test_residency_of_waves_follows_from_the_limits_of_a_cu(
+    block: ThreadBlock, expected: int
+) -> None:
+    sip = load_machine("mi300x", 1).sip
+    assert resident_blocks(replace(block, architecture=NO_CUDA), sip) == expected
 
 
 @triton.jit

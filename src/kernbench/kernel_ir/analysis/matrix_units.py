@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+NO_CUDA = 0
+"""The architecture of GPUs whose matrix units take operands from registers, and which are not
+CUDA's: AMD's."""
 _WGMMA, _TENSOR_MEMORY_ENDS = 90, 120
 _LEAST_ROWS = 64
 _GROUP_WARPS = 4
@@ -36,5 +39,5 @@ def multiplies_as_float16(cuda_architecture: int, unit: MatrixUnit) -> bool:
     ``mma`` of 8-bit floats is emulated on 9.0 and 10.x: operands are converted first. Before 8.9
     Triton converts them itself.
     """
-    native = cuda_architecture == 89 or cuda_architecture >= _TENSOR_MEMORY_ENDS
+    native = cuda_architecture in (NO_CUDA, 89) or cuda_architecture >= _TENSOR_MEMORY_ENDS
     return unit is MatrixUnit.REGISTERS and not native

@@ -19,7 +19,6 @@ from kernbench.kernel_ir.text.ir import Function, Op, Value
 _FREE = ("arith.constant", "tt.splat", "tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape")
 _NARROWING = ("arith.truncf", "tt.fp_to_fp")
 _VECTOR_BYTES = 16
-_WARP = 32
 _BASE = 30
 """Registers of a thread for its place, sizes and strides: 20 to 50 in kernels of all kinds."""
 _PER_POINTER = 3
@@ -35,11 +34,10 @@ class RegisterUse:
     pointers: int
     """Pointers that loops carry, one for every 16 bytes that are loaded."""
 
-    def per_thread(self, num_warps: int) -> int:
-        """Return the registers that each thread would like to have."""
-        threads = _WARP * num_warps
-        tiles = -(-self.live_bytes // (4 * threads))
-        return _BASE + tiles + _PER_POINTER * -(-self.pointers // threads)
+    def per_thread(self, num_threads: int) -> int:
+        """Return the registers that each thread of a program would like to have."""
+        tiles = -(-self.live_bytes // (4 * num_threads))
+        return _BASE + tiles + _PER_POINTER * -(-self.pointers // num_threads)
 
 
 NO_REGISTERS = RegisterUse(0, 0)

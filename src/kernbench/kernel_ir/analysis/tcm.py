@@ -49,12 +49,25 @@ class TcmUse:
     tiles: tuple[TcmTile, ...]
     staged: tuple[TcmTile, ...] = ()
     """Of these: the loads that are issued ahead, with as many buffers as there are stages."""
-    operands: tuple[TcmTile, ...] = ()
-    """Operands of products that are not issued ahead, and that a GPU has in shared memory."""
-    exchange: TcmTile | None = None
-    """The largest tile whose elements threads of a GPU exchange outside of loops."""
-    registers: RegisterUse = NO_REGISTERS
-    """What lies in registers of a GPU's threads."""
+    functions: tuple[Function, ...] = ()
+    """Of the module: what GPUs alone ask for is found when they do."""
+
+    @functools.cached_property
+    def operands(self) -> tuple[TcmTile, ...]:
+        """Operands of products that are not issued ahead, and that a GPU has in shared memory."""
+        return tuple(tile for function in self.functions for tile in _operands(function))
+
+    @functools.cached_property
+    def exchange(self) -> TcmTile | None:
+        """The largest tile whose elements threads of a GPU exchange outside of loops."""
+        found = (tile for function in self.functions for tile in _exchanged(function))
+        return max(found, key=lambda tile: tile.total_bytes, default=None)
+
+    @functools.cached_property
+    def registers(self) -> RegisterUse:
+        """What lies in registers of a GPU's threads."""
+        found = map(register_use, self.functions)
+        return max(found, key=lambda use: use.live_bytes, default=NO_REGISTERS)
 
     @functools.cached_property
     def staged_bytes(self) -> int:
@@ -133,23 +146,17 @@ def tcm_use(module: Module, num_stages: int) -> TcmUse:
     staged: list[TcmTile] = []
     tiles: list[TcmTile] = []
     other: list[TcmTile] = []
-    operands: list[TcmTile] = []
-    exchanged: list[TcmTile] = []
-    registers = NO_REGISTERS
-    for function in module.functions.values():
+    functions = tuple(module.functions.values())
+    for function in functions:
         staged += _staged(function, num_stages)
         tiles += _accumulators(function)
         other += _others(function)
-        operands += _operands(function)
-        exchanged += _exchanged(function)
-        registers = max(registers, register_use(function), key=lambda use: use.live_bytes)
     tiles += staged
     if other:
         tiles.append(max(other, key=lambda tile: tile.total_bytes))
     tiles.sort(key=lambda tile: -tile.total_bytes)
     total_bytes = sum(tile.total_bytes for tile in tiles)
-    exchange = max(exchanged, key=lambda tile: tile.total_bytes, default=None)
-    return TcmUse(total_bytes, tuple(tiles), tuple(staged), tuple(operands), exchange, registers)
+    return TcmUse(total_bytes, tuple(tiles), tuple(staged), functions)
 
 
 def _staged(function: Function, num_stages: int) -> list[TcmTile]:

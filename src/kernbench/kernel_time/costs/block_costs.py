@@ -14,11 +14,8 @@ from kernbench.kernel_ir import MatrixUnit, matrix_unit, multiplies_as_float16
 from kernbench.kernel_time.conditions import ThreadBlock
 from kernbench.kernel_time.costs.shared_cache import SharedCache
 
-_WARP = 32
 _REGISTER_STEP = 8
 """Registers of a thread come in steps of so many."""
-_RESERVED_BYTES = 1024
-"""Shared memory that the system takes of each block, from 8.0 on."""
 _OWN_CACHE_BYTES = 28 * 1024
 """What never becomes shared memory: of 192 KiB on 8.0, of 256 KiB on 9.0, of 128 KiB on 8.9."""
 _GROUP_ROWS = 64
@@ -49,7 +46,7 @@ def resident_blocks(block: ThreadBlock, sip: SipSpec) -> int:
     warps = sip.pe.warps
     assert warps is not None
     registers = min(block.registers, warps.thread_registers)
-    registers = -(-registers // _REGISTER_STEP) * _REGISTER_STEP * _WARP * block.num_warps
+    registers = -(-registers // _REGISTER_STEP) * _REGISTER_STEP * warps.lanes * block.num_warps
     shared = sip.tcm_bytes - sip.pe.register_kib * 1024
     return max(
         1,
@@ -57,7 +54,7 @@ def resident_blocks(block: ThreadBlock, sip: SipSpec) -> int:
             warps.resident_programs,
             warps.resident // block.num_warps,
             sip.pe.register_kib * 256 // registers,
-            shared // (block.shared_bytes + _RESERVED_BYTES),
+            shared // max(block.shared_bytes + warps.reserved_shared_bytes, 1),
         ),
     )
 
@@ -69,7 +66,7 @@ class BlockCosts:
         self._block, self._warps, self._sip = block, warps, sip
         blocks = self._blocks = resident_blocks(block, sip)
         shared = sip.tcm_bytes - sip.pe.register_kib * 1024
-        left = shared - blocks * (block.shared_bytes + _RESERVED_BYTES)
+        left = shared - blocks * (block.shared_bytes + warps.reserved_shared_bytes)
         self._own_cache = _OWN_CACHE_BYTES + max(0, left)
         """What shared memory leaves of the memory that it is a part of."""
         resident = block.num_warps * blocks
@@ -122,7 +119,7 @@ class BlockCosts:
     def spill_ps(self) -> int:
         """What one run of the innermost body moves of registers that threads do not have."""
         spilled = max(0, self._block.registers - self._warps.thread_registers)
-        size = spilled * 4 * _WARP * self._block.num_warps * _SPILL_PASSES
+        size = spilled * 4 * self._warps.lanes * self._block.num_warps * _SPILL_PASSES
         return self._sip.cycles_ps(-(-size // self._warps.shared_bytes_per_clock))
 
     def converts(self, rows: int) -> bool:

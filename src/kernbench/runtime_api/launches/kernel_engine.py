@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
 from kernbench.interleaved import InterleavedLaunch
-from kernbench.kernel_ir import footprints, out_of_bounds
+from kernbench.kernel_ir import NO_CUDA, footprints, out_of_bounds
 from kernbench.kernel_time import (
     Conditions,
     StrandCosts,
@@ -139,14 +139,10 @@ class KernelEngine:
 
     def _block(self, binary: KernelBinary | None, sip_id: int) -> ThreadBlock | None:
         """Return what a program of a kernel is to a SIP's PEs, if these count warps."""
-        architecture = self._machine.spec.cuda_architecture
-        if binary is None or architecture is None:
+        warps = self._machine.sip_at(sip_id).pe.warps
+        if binary is None or warps is None:
             return None
-        return (
-            None
-            if self._machine.sip_at(sip_id).pe.warps is None
-            else binary.thread_block(architecture)
-        )
+        return binary.thread_block(self._machine.spec.cuda_architecture or NO_CUDA, warps.lanes)
 
     def strand_costs(self, sip_id: int, conditions: Conditions) -> StrandCosts:
         """Return the costs of commands on a SIP, shared by launches under equal conditions."""

@@ -119,7 +119,7 @@ class KernelLauncher:
         self.run = run
         self.engine = engine
         self.cuda_architecture = run.machine.spec.cuda_architecture
-        self._counts_warps = run.machine.sip.pe.warps is not None
+        self.counts_warps = run.machine.sip.pe.warps is not None
         # Bound once: each record holds it.
         self.execute = engine.run
         self._entries: dict[KernelBinary, KernelEntry] = {}
@@ -272,7 +272,7 @@ class KernelLauncher:
         """Return the entry of a kernel, and its plan for a grid and integer arguments."""
         entry = self._entries.get(binary)
         if entry is None:
-            planned_by = binary.planned_by(self._counts_warps)
+            planned_by = binary.planned_by(self.counts_warps)
             entry = self._alike.get(planned_by)
             if entry is None:
                 entry = self._alike[planned_by] = KernelEntry(binary)
