@@ -16,13 +16,36 @@ from kernbench.accuracy.programs.loops.timing import say, seconds_of
 
 # Lengths of sequences, by how a model's name starts, and of all others.
 LENGTHS = {
-    1024: ("GPT2", "Bart", "T5", "PLBart", "MBart"),
+    1024: ("GPT2", "Bart", "T5", "PLBart", "MBart", "AllenaiLongformer", "BigBird"),
     2048: ("OPT",),
-    512: ("Albert", "Deberta", "Layout", "Electra", "XLNet", "MegatronBert", "Bert", "Roberta"),
+    4096: ("Reformer",),
+    512: (
+        *("Albert", "Deberta", "Layout", "Electra", "XLNet", "MegatronBert", "Bert", "Roberta"),
+        *("DistillGPT2", "GoogleFnet", "YituTechConvBert", "CamemBert"),
+    ),
     256: ("TrOCR",),
 }
 OTHERS = 128
+# Checkpoints that the benchmark names by names of its own: their classes, and what their configs
+# have that their class's own has not.
+CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "AllenaiLongformerBase": ("LongformerForMaskedLM", {"max_position_embeddings": 4098}),
+    "CamemBert": (
+        "CamembertForMaskedLM",
+        {"vocab_size": 32005, "max_position_embeddings": 514},
+    ),
+    "DistillGPT2": ("GPT2LMHeadModel", {"n_layer": 6}),
+    "GoogleFnet": ("FNetForMaskedLM", {}),
+    "Reformer": ("ReformerForMaskedLM", {"is_decoder": False}),
+    "T5Small": ("T5ForConditionalGeneration", {}),
+    "YituTechConvBert": ("ConvBertForMaskedLM", {}),
+}
 MASKED = ("Albert", "Bert", "DistilBert", "Electra", "MegatronBert", "Roberta")
+
+
+def length_of(name: str) -> int:
+    """Return the length of the sequences that a model is given."""
+    return next((each for each, known in LENGTHS.items() if name.startswith(known)), OTHERS)
 
 
 def config_of(model: Any) -> Any:
@@ -83,14 +106,17 @@ def main() -> None:
     import transformers
 
     name, batch, precision = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    kind = getattr(transformers, name, None)
+    class_name, changes = CHECKPOINTS.get(name, (name, {}))
+    kind = getattr(transformers, class_name, None)
     if kind is None:
         raise SystemExit(f"transformers {transformers.__version__} has no {name}")
     torch.backends.cuda.matmul.allow_tf32 = True
     config = config_of(kind)
+    for key, value in changes.items():
+        setattr(config, key, value)
     with torch.device("cuda"):
         model = kind._from_config(config, attn_implementation="eager").to("cuda").train()
-    length = next((each for each, known in LENGTHS.items() if name.startswith(known)), OTHERS)
+    length = length_of(name)
     given = inputs_of(model, config, batch, length)
 
     def step() -> None:
