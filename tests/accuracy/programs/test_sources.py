@@ -42,6 +42,7 @@ def test_what_cannot_be_built_ends_it(tmp_path: Path, capfd: pytest.CaptureFixtu
         fetch(source, tmp_path / "programs", tmp_path)
     assert end.value.code
     assert "Makefile" in capfd.readouterr().err
+    assert not folder_of(tmp_path / "programs", "tool", commit).exists()
 
 
 def test_every_source_is_pinned() -> None:

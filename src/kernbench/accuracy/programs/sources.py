@@ -9,6 +9,7 @@ them (``OWNER+NAME`` or ``NAME``), without a network.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -46,7 +47,7 @@ SOURCES = (
         commits=("d98e8a6",),
         made=("megatron/core/datasets",),
     ),
-    Source(owner="pytorch", name="torchtitan", commits=("v0.2.2",)),
+    Source(owner="pytorch", name="torchtitan", commits=("73a0e69",)),
 )
 
 
@@ -66,13 +67,14 @@ def fetch(source: Source, programs: Path, clones: Path | None = None) -> None:
         folder = folder_of(programs, source.name, commit)
         if folder.exists():
             continue
-        for words in (
-            ["clone", "--quiet", "--no-checkout", origin, str(folder)],
-            ["-C", str(folder), "checkout", "--quiet", commit],
-        ):
-            _run(["git", *words])
+        # Whole or not at all: what fails half-way is begun again next time.
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        _run(["git", "clone", "--quiet", "--no-checkout", origin, str(part)])
+        _run(["git", "-C", str(part), "checkout", "--quiet", commit])
         for each in source.made:
-            _make(folder / each)
+            _make(part / each)
+        part.rename(folder)
 
 
 def _make(folder: Path) -> None:

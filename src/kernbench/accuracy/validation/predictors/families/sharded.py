@@ -27,8 +27,8 @@ def mpt(row: Row, programs: Path) -> ChosenProgram:
     return ChosenProgram(program=made)
 
 
-TORCHTITAN = "v0.2.2"
-"""The release that runs with this PyTorch; rows are of a commit of December 2024."""
+TORCHTITAN = "73a0e69"
+"""v0.2.2, the release that runs with this PyTorch; rows are of a commit of December 2024."""
 _CONFIGS = {
     "Llama-3.1 8B": "llama3/train_configs/llama3_8b.toml",
     "Llama-3.1 70B": "llama3/train_configs/llama3_70b.toml",
