@@ -147,3 +147,25 @@ def test_few_tokens_of_a_file_that_repeats_are_those_of_its_fewest(tmp_path: Pat
         make_predictor(each.category).predict(each).time_us or 0 for each in (one, sixteen, own)
     ]
     assert times[0] == times[1] > times[2] > 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "gated"),
+    [
+        ("vllm_unquantizedfusedmoe_triton_tritonexperts", "2688,1856", False),
+        ("vllm_unquantizedfusedmoe_triton_tritonexperts", "4096,1856", True),
+        ("vllm_fused_moe", "2688,1856", True),
+        ("moe_torch_flow_nongated", "4096,1536", False),
+    ],
+)
+def test_experts_have_a_gate_unless_the_model_has_none_and_the_source_says_so(
+    tmp_path: Path, kernel: str, sizes: str, gated: bool
+) -> None:
+    line = f"s,H200-SXM-141GB,fused_moe,x,{kernel},bfloat16,64,{sizes},6,128,1,1,balanced,100"
+    (row,) = rows(tmp_path / "moe.csv", _HEAD, line)
+    predictor = make_predictor(row.category)
+    assert isinstance(predictor, MoePredictor)
+    found = [each for each in predictor.measured(row).kernels if each.flops]
+    read = [each.hbm_read_bytes for each in found]
+    assert len(found) == 2
+    assert read[0] == pytest.approx((2 if gated else 1) * read[1], rel=0.1)

@@ -127,9 +127,15 @@ _DEEPGEMM = MoeKernels(
     copies_rows=True, routing="deepgemm_routing",
 )  # fmt: skip
 _CUTEDSL = MoeKernels(
-    name="cutedsl_moe", row_tiles=(128,), columns=(128,), depth=256, resident=1,
+    name="cutedsl_moe",
+    row_tiles=(128,),
+    columns=(128,),
+    depth=256,
+    resident=1,
+    pipelined=True,
     copies_rows=True,
-)  # fmt: skip
+    steps="cutedsl_steps",
+)
 _DEEPEP = MoeKernels(
     name="deepep_moe",
     row_tiles=(64, 128),
@@ -163,6 +169,22 @@ STACKS = (
     _stack("vllm_fused_moe", _TRITON, Others.ZEROED, tile=_by_experts),
     _stack("moe_torch_flow", _CUTLASS),
 )
+
+
+_UNGATED = {("2688", "1856"), ("4096", "2688"), ("2048", "5120"), ("8192", "5120")}
+"""Hidden and inner size of Nemotron 3's experts, whose activation is the square of a ReLU."""
+_READ_ACTIVATION = ("flashinfer", "unquantized")
+"""In names of kernels that the source gave the model's activation; others ran with a gate."""
+
+
+def is_gated(row: Row) -> bool:
+    """Return whether the up projection that a row measured has a gate."""
+    kernel = row.fields["kernel"]
+    if "nongated" in kernel:
+        return False
+    sizes = row.fields["hidden_size"], row.fields["inter_size"]
+    reads = row.dtype == "bfloat16" and any(each in kernel for each in _READ_ACTIVATION)
+    return not (reads and sizes in _UNGATED)
 
 
 _OLD, _NEW = (Others.COMPUTED,), (Others.ZEROED,)

@@ -11,6 +11,7 @@ from kernbench.accuracy.validation.predictors.libraries.expert_stacks import (
     STACKS,
     ExpertFormat,
     ExpertStack,
+    is_gated,
     others_of,
 )
 from kernbench.accuracy.validation.predictors.library_rows import (
@@ -132,7 +133,7 @@ def _problem(
         experts=experts // ranks,
         hidden=row.integer("hidden_size"),
         inter=max(row.integer("inter_size") // row.integer("moe_tp_size"), 1),
-        gated="nongated" not in row.fields["kernel"],
+        gated=is_gated(row),
         dtype=form.dtype,
         row_bytes=form.row_bytes,
         weight_bytes=form.weight_bytes,
