@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 
@@ -13,6 +14,7 @@ from kernbench.op_log import HostSpan
 from tests.torch_bridge.running import simulated
 
 MACHINE = "a100-sxm-80g"
+DAY_NS = 24 * 3600 * 10**9
 COUNTED = pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls are estimated there")
 
 
@@ -64,6 +66,13 @@ def test_views_cost_dispatch_and_the_bridge_own_calls_nothing() -> None:
 
 
 @COUNTED
+@pytest.mark.adr("0140-D2")
+def test_what_depends_on_addresses_or_is_done_in_c_elsewhere_is_not_counted() -> None:
+    assert more_us("compared", 10, 30, "python") == 0
+    assert more_us("freed", 10, 30, "python") == 0
+
+
+@COUNTED
 @pytest.mark.adr("0141-D1")
 def test_calls_of_several_ranks_are_counted_each_and_two_runs_are_the_same() -> None:
     def spans(count: int) -> list[HostSpan]:
@@ -112,6 +121,19 @@ def test_reads_and_new_segments_are_parts_of_their_own() -> None:
 def test_a_program_that_profiles_itself_keeps_its_profile_and_is_counted_after_it() -> None:
     expected = 200 * float(host().python_call_us)
     assert more_us("profiled", 100, 300, "python") == pytest.approx(expected)
+
+
+@pytest.mark.adr("0119-D6")
+def test_clocks_without_a_date_show_the_same_in_every_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = []
+    for _ in range(2):
+        spans_of("clock", 0)
+        shown.append(capsys.readouterr().out)
+        time.sleep(0.01)
+    assert shown[0] == shown[1]
+    assert all(int(each) > DAY_NS for each in shown[0].split())
 
 
 @pytest.mark.adr("0130-D5")

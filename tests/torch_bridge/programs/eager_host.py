@@ -2,6 +2,7 @@
 
 import cProfile
 import sys
+import time
 
 import torch
 
@@ -54,6 +55,19 @@ elif kind == "imports":
     sys.modules.pop("colorsys", None)
     if count:
         import colorsys  # noqa: F401
+elif kind == "freed":
+    for _ in range(count):
+        x * 1
+elif kind == "compared":
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+    first, second = (DTensorSpec(mesh=None, placements=(Replicate(),)) for _ in "ab")
+    for _ in range(count):
+        if first != second:
+            raise AssertionError
+elif kind == "clock":
+    print(time.perf_counter_ns(), time.monotonic_ns())
 elif kind == "profiled":
     profiled()
     assert sys.getprofile() is None

@@ -27,7 +27,6 @@ from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
 from kernbench.torch_bridge.placement.names import EXECUTING
 from kernbench.torch_bridge.placement.residence import residence_of
-from kernbench.torch_bridge.processes import call_counts
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.host import to_ps
 from kernbench.torch_bridge.processes.process import Process, current
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from kernbench.clock import UserSite
     from kernbench.runtime_api import ProcessGroup, Run
 
-_HERE = (str(Path(__file__).parent), call_counts.__file__)
+_HERE = str(Path(__file__).parents[1])
 _CALLS = c10d.__file__
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from sys import _getframe
 from typing import Any
 
 import torch
@@ -27,9 +28,15 @@ from kernbench.torch_bridge.placement.in_use import check_named
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
 from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, EXECUTING, with_index
 from kernbench.torch_bridge.placement.residence import Residence, settle, settle_on
+from kernbench.torch_bridge.processes.eager_host import EagerHost
 from kernbench.torch_bridge.processes.float32 import Float32, overridden
-from kernbench.torch_bridge.processes.process import HERE, Process, current
-from kernbench.torch_bridge.processes.python_calls import ThreadCalls
+from kernbench.torch_bridge.processes.process import Process, current
+from kernbench.torch_bridge.processes.python_calls import (
+    FRAMES_OF_OPERATION,
+    FRAMES_OF_VIEW,
+    IN_THREAD,
+    ThreadCalls,
+)
 from kernbench.torch_bridge.processes.registrations import KEYSET
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -58,6 +65,8 @@ class Observer(Mode):
         super().__init__()
         self._process = process
         self._host = process.host
+        self._owe = process.host.meet if isinstance(process.host, EagerHost) else None
+        """Tells a host that takes time for operations of one; None for other hosts."""
         self._registrations = process.registrations
         self._registered = process.registrations.of_devices
         self._quick = process.registrations.quick
@@ -101,7 +110,8 @@ class Observer(Mode):
                 settle_on(self._process, result, self._devices[sip_id], operation.name)
             else:
                 _settle_all(result, self._devices[sip_id], operation.name)
-        self._host.meet(operation, args)
+        if self._owe is not None:
+            self._owe(operation, args)
         self._host.launch(operation.name, known.timing, sip_id)
         return result
 
@@ -163,7 +173,8 @@ class Observer(Mode):
         timing = self._costs.timing(func, operation, args, kwargs, result, sip_id)
         if name not in self._costs.unknown:
             self._known[key] = KnownCall(timing, call)
-        self._host.meet(operation, args)
+        if self._owe is not None:
+            self._owe(operation, args)
         self._host.launch(name, timing, sip_id)
         return result
 
@@ -190,7 +201,8 @@ class Observer(Mode):
             settled = result[:1] if operation.has_host_results else result
             _settle_all(settled, source.device, operation.name)
         if operation.is_read:
-            self._host.meet(operation, args)
+            if self._owe is not None:
+                self._owe(operation, args)
             self._copy_to_host(source.sip_id, num_bytes(args))
         else:
             self._launch(func, operation, args, kwargs, result, known, source.sip_id)
@@ -256,7 +268,8 @@ class Observer(Mode):
         if operation.makes_memory:
             _settle_all(result, target, operation.name)
         if operation.is_copy and source is None:
-            self._host.meet(operation, args)
+            if self._owe is not None:
+                self._owe(operation, args)
             self._copy("copy_from_host", target.index, num_bytes((result,)))
         else:
             self._launch(func, operation, args, kwargs, result, known, target.index)
@@ -273,7 +286,8 @@ class Observer(Mode):
         if not wait and result is not args[0]:
             # CUDA pins the memory that an asynchronous copy writes.
             pinned(result)
-        self._host.meet(operation, args)
+        if self._owe is not None:
+            self._owe(operation, args)
         self._copy_to_host(source.sip_id, num_bytes((result,)), wait)
         return result
 
@@ -307,7 +321,8 @@ class Observer(Mode):
         sip_id: int,
     ) -> None:
         """Enqueue an operation on the current stream, with its time."""
-        self._host.meet(operation, args)
+        if self._owe is not None:
+            self._owe(operation, args)
         if operation.is_free:
             if self._is_checked and operation.makes_empty:
                 begin_unwritten(result)
@@ -342,20 +357,40 @@ class EagerObserver(Observer):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        calls = self._calls
         operation = self._quick.get(id(func))
         if operation is not None and operation.is_view and not types and not _is_seen():
-            self._of_process.num_views += 1
+            of_process = self._of_process
+            of_process.num_views += 1
+            if calls.is_on:
+                of_process.num_own += FRAMES_OF_VIEW
             return operation.call(*args, **kwargs) if kwargs else operation.call(*args)
-        self._calls.pause()
+        of_process, frame = self._of_process, _getframe(1)
+        if calls.depth:
+            # What stands in for C++ has called it.
+            if not of_process.is_over:
+                of_process.comes_to(func, frame.f_code, frame.f_lasti)
+            return _dispatch(self, func, types, args, kwargs)
+        # A pause, without calls of its own: this is for every operation.
+        calls.depth = 1
+        if calls.is_on:
+            calls.stop(FRAMES_OF_OPERATION)
+        of_process.comes_to(func, frame.f_code, frame.f_lasti)
         try:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return _dispatch(self, func, types, args, kwargs)
         finally:
-            self._calls.resume()
+            calls.depth = 0
+            of_process.is_over = False
+            if not of_process.is_known:
+                calls.start()
+
+
+_dispatch = Observer.__torch_dispatch__
 
 
 def observer_of(process: Process) -> Observer:
     """Return what sees the operations of the calling thread."""
-    calls = HERE.calls
+    calls = IN_THREAD.calls
     return Observer(process) if calls is None else EagerObserver(process, calls)
 
 

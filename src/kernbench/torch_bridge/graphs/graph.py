@@ -15,7 +15,7 @@ from kernbench.torch_bridge.graphs.memory import GraphMemory
 from kernbench.torch_bridge.graphs.queues import Copying, Marking, Operations
 from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.processes.bursts import Burst
-from kernbench.torch_bridge.processes.call_counts import uncounted
+from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.commands import HostCopy
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Graph:
                 found.append(command.call.signature.op)
         return found
 
-    @uncounted()
+    @unseen
     def replay(self) -> None:
         """Recompute everything, and enqueue it on the current stream at the cost of one launch."""
         process = self._process

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernbench.torch_bridge.placement.allocations import allocate
 from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.processes.python_calls import IN_THREAD
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.memory import MemoryBlock
@@ -48,6 +49,10 @@ class Residence:
         block: MemoryBlock | None = getattr(self, "block", None)
         if block is not None:
             block.owner.returned.append(block)
+        calls = IN_THREAD.calls
+        if calls is not None and calls.is_on:
+            # On a GPU, C++ frees memory.
+            calls.of_process.num_own += 1
 
 
 def residence_of(tensor: Tensor) -> Residence | None:

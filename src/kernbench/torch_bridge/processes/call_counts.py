@@ -10,8 +10,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.processes.process import HERE, Process
-from kernbench.torch_bridge.processes.python_calls import ThreadCalls
+from kernbench.torch_bridge.processes.process import Process
+from kernbench.torch_bridge.processes.python_calls import (
+    FRAMES_OF_FUNCTION,
+    IN_THREAD,
+    ThreadCalls,
+)
 
 if TYPE_CHECKING:
     from kernbench.clock import Simulation
@@ -29,9 +33,9 @@ def install(patches: Patches, simulation: Simulation) -> None:
 
     def begin(self: Any) -> None:
         enter(self)
-        self._paused = HERE.calls
+        self._paused = IN_THREAD.calls
         if self._paused is not None:
-            self._paused.pause()
+            self._paused.pause(FRAMES_OF_FUNCTION)
 
     def end(self: Any, *error: object) -> None:
         if self._paused is not None:
@@ -39,7 +43,7 @@ def install(patches: Patches, simulation: Simulation) -> None:
         leave(self, *error)
 
     def getprofile() -> Any:
-        found, calls = _getprofile(), HERE.calls
+        found, calls = _getprofile(), IN_THREAD.calls
         return None if calls is not None and calls.is_of(found) else found
 
     patches.set_all(_Importing, {"__enter__": begin, "__exit__": end})
@@ -72,10 +76,10 @@ def unseen(function: Any) -> Any:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        calls = HERE.calls
+        calls = IN_THREAD.calls
         if calls is None:
             return function(*args, **kwargs)
-        calls.pause()
+        calls.pause(FRAMES_OF_FUNCTION)
         try:
             return function(*args, **kwargs)
         finally:
@@ -91,24 +95,25 @@ def counting_calls(process: Process) -> Iterator[None]:
     if counted is None:
         yield
         return
-    before = HERE.calls
-    calls = HERE.calls = ThreadCalls(counted)
+    before = IN_THREAD.calls
+    calls = IN_THREAD.calls = ThreadCalls(counted)
     calls.resume()
     try:
         yield
     finally:
-        calls.pause()
-        HERE.calls = before
+        calls.pause(1)
+        IN_THREAD.calls = before
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
     """Leave out the calls of what a GPU build does not do in Python."""
-    calls = HERE.calls
+    calls = IN_THREAD.calls
     if calls is None:
         yield
         return
-    calls.pause()
+    # Those of the context manager are as many again.
+    calls.pause(2 * FRAMES_OF_FUNCTION)
     try:
         yield
     finally:

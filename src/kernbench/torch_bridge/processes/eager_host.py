@@ -10,7 +10,11 @@ from torch import Tensor
 from kernbench.torch_bridge.base.host_parts import HostPart
 from kernbench.torch_bridge.base.host_times import HostTimes
 from kernbench.torch_bridge.processes.host import Host
-from kernbench.torch_bridge.processes.python_calls import PythonCalls
+from kernbench.torch_bridge.processes.python_calls import (
+    FRAMES_OF_FUNCTION,
+    IN_THREAD,
+    PythonCalls,
+)
 
 if TYPE_CHECKING:
     from kernbench.hardware import HostSpec
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 _graph_task = torch._C._current_graph_task_id
 _is_grad_enabled = torch.is_grad_enabled
 _NO_BACKWARD = -1
+_VIEW, _FOREACH = HostPart.VIEW, HostPart.FOREACH
 
 
 class EagerHost(Host):
@@ -34,27 +39,36 @@ class EagerHost(Host):
         self.times = HostTimes(spec)
         self.calls: PythonCalls = PythonCalls()
         self._owed_ps = 0
-        self._view_ps = self.times.called[HostPart.VIEW]
+        self._view_ps = self.times.called[_VIEW]
         """Of a view before an operation like the latest one."""
 
     @property
     def now_ps(self) -> int:
+        calls = IN_THREAD.calls
         start_ps = max(self._ahead_ps, self._env.now_ps)
+        if calls is None or calls.depth:
+            end_ps = self._ahead_ps = self._paid_ps(start_ps)
+            return end_ps
+        # The program has asked by way of the bridge alone.
+        calls.pause(FRAMES_OF_FUNCTION)
         end_ps = self._ahead_ps = self._paid_ps(start_ps)
+        calls.resume()
         return end_ps
 
     def meet(self, operation: Operation, args: Any) -> None:
+        """Owe the time of an operation on a device, which is paid at the next launch."""
         times, part = self.times, operation.host_part
         if _graph_task() != _NO_BACKWARD:
             of_parts = times.in_backward
         else:
             records = _is_grad_enabled() and _requires_grad(args)
             of_parts = times.recorded if records else times.called
-            if not self.calls.is_counted:
+            calls = self.calls
+            if not (calls.is_known or calls.is_counted):
                 self._owed_ps += times.uncounted_ps
         self._owed_ps += of_parts[part]
-        self._view_ps = of_parts[HostPart.VIEW]
-        if part is HostPart.FOREACH:
+        self._view_ps = of_parts[_VIEW]
+        if part is _FOREACH:
             self._owed_ps += len(args[0]) * times.foreach_tensor_ps
 
     def owe_triton(self, num_arguments: int) -> None:
@@ -82,7 +96,11 @@ class EagerHost(Host):
         now_ps = self._env.now_ps
         if start_ps < now_ps:
             start_ps = now_ps
-        start_ps = self._with_python_ps(start_ps)
+        num_calls = self._take()
+        if num_calls:
+            called_ps = start_ps + num_calls * self.times.python_call_ps
+            self._put_span((self.rank, "python", "Python", start_ps, called_ps))
+            start_ps = called_ps
         end_ps = self._ahead_ps = start_ps + self._owed_ps
         self._owed_ps = 0
         self._put_span((self.rank, self.launches_as, label, start_ps, end_ps))
@@ -90,7 +108,11 @@ class EagerHost(Host):
 
     def _paid_ps(self, start_ps: int) -> int:
         """Return when all that is owed is paid, from a given time on."""
-        start_ps = self._with_python_ps(start_ps)
+        num_calls = self._take()
+        if num_calls:
+            end_ps = start_ps + num_calls * self.times.python_call_ps
+            self._put_span((self.rank, "python", "Python", start_ps, end_ps))
+            start_ps = end_ps
         if not self._owed_ps:
             return start_ps
         end_ps = start_ps + self._owed_ps
@@ -98,18 +120,13 @@ class EagerHost(Host):
         self._put_span((self.rank, "dispatch", "operations without a kernel", start_ps, end_ps))
         return end_ps
 
-    def _with_python_ps(self, start_ps: int) -> int:
-        """Return when the Python since the last time ends; what views take is owed then."""
-        times, calls = self.times, self.calls
-        num_views = calls.num_views
-        if num_views:
-            self._owed_ps += num_views * self._view_ps
-        num_calls = calls.take()
-        if not num_calls:
-            return start_ps
-        end_ps = start_ps + num_calls * times.python_call_ps
-        self._put_span((self.rank, "python", "Python", start_ps, end_ps))
-        return end_ps
+    def _take(self) -> int:
+        """Return the calls since the last time; what views took is owed then."""
+        calls = self.calls
+        if calls.num_views:
+            self._owed_ps += calls.num_views * self._view_ps
+            calls.num_views = 0
+        return calls.take()
 
 
 def _requires_grad(args: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
-    from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.python_calls import PythonCalls
 
 
@@ -94,9 +93,6 @@ class Host:
         return self._worked_ps
 
     # A host with times of its own (EagerHost) owes them for these; here a launch has one time.
-
-    def meet(self, operation: Operation, args: Any) -> None:
-        """Owe the time of an operation on a device, which is paid at the next launch."""
 
     def owe_triton(self, num_arguments: int) -> None:
         """Owe the launcher's time of a Triton kernel."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.clock import Handle
 from kernbench.torch_bridge.processes.eager_host import host_of
-from kernbench.torch_bridge.processes.python_calls import ThreadCalls
 from kernbench.torch_bridge.processes.ranges import Ranges
 from kernbench.torch_bridge.processes.registrations import SHARED, Registrations
 
@@ -191,8 +190,6 @@ class _Here(threading.local):
     is_foreign = True
     """Whether the thread is outside of the simulation, perhaps for a moment: it waits as usual
     threads do, and must not touch the simulation."""
-    calls: ThreadCalls | None = None
-    """What counts its calls of Python functions, where these take time."""
     is_importing = False
     """Whether it executes a shared library's module, for all ranks."""
 
