@@ -94,6 +94,16 @@ def test_a_rule_that_chooses_badly_is_followed(tmp_path: Path) -> None:
     assert len(blas.choices) > 10
 
 
+@pytest.mark.parametrize("device", ["A100-SXM4-80GB", "L40S", "H200-SXM-141GB"])
+def test_smooth_quantisation_never_cuts_k(tmp_path: Path, device: str) -> None:
+    kernel = "trt_flow_/smooth_quant_gemm_L96/PLUGIN_V2_SmoothQuantGemm_0"
+    line = f"aic-gemm-2,{device},gemm,trtllm,{kernel},sq,8,128,10240,1"
+    found = PREDICTOR.measured(row_of(tmp_path, STACK, line))
+    assert found.choices
+    # One launch each: no second kernel that adds up parts.
+    assert all(len(each) == 1 for each in found.choices)
+
+
 @pytest.mark.parametrize("architecture", ["sm80", "sm89", "sm90", "sm100", "sm120", "gfx950"])
 def test_every_product_that_quantises_has_the_constants_of_its_first_kernel(
     architecture: str,

@@ -178,6 +178,9 @@ def _maker(name: str, dtype: str, architecture: str) -> Maker:
         return Maker.FP4
     if dtype == "fp8_block":
         return Maker.DEEPGEMM
+    if dtype == "sq":
+        # TensorRT-LLM's smooth quantisation is CUTLASS, and never cuts K.
+        return Maker.CUTLASS
     if dtype.startswith("fp8") and not name.startswith(("trtllm", "blas")):
         return Maker.CUTLASS
     return Maker.BLAS
