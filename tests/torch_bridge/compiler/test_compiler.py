@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,17 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
 def run_compiled(
-    tmp_path: Path, program: str, *options: str, compiler: str = "inductor"
+    tmp_path: Path,
+    program: str,
+    *options: str,
+    compiler: str = "inductor",
+    machine: str = "h100-sxm",
+    args: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own, as the compiler stays in one once it is imported."""
-    command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", "h100-sxm", *options]
+    command = [sys.executable, "-m", "kernbench", "torchrun", "--machine", machine, *options]
     return subprocess.run(
-        [*command, str(PROGRAMS / program)],
+        [*command, str(PROGRAMS / program), *args],
         env=os.environ
         | {
             "KERNBENCH_COMPILE": compiler,
@@ -53,6 +59,14 @@ def test_what_is_compiled_computes_as_the_host_in_kernels_that_the_report_names(
 def test_ranks_compile_each_for_themselves(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor_ranks.py", "--nproc-per-node", "2")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.adr("0126-D4")
+def test_the_limit_of_recompilations_is_of_one_rank(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "inductor_shared.py", "--nproc-per-node", "10", machine="ahbm:10")
+    assert done.returncode == 0, done.stderr
+    assert "recompile_limit" not in done.stderr
 
 
 def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:

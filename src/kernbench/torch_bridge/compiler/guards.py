@@ -1,4 +1,8 @@
-"""Guards on the simulated device of a tensor, which C++ does not know."""
+"""What compiled code holds for: the device of a tensor, which C++ does not know, and the rank.
+
+Ranks share the code of libraries, and with it what was compiled of it. The limit of recompilations
+is of one process, so that those for other ranks do not count.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,43 @@ from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.process import current
 
 
 def install(patches: Patches) -> None:
     """Guard what is compiled for a tensor by the tensor's device, too."""
-    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo import convert_frame
+    from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 
     patches.set(GuardBuilder, "TENSOR_MATCH", _also_by_device(GuardBuilder.TENSOR_MATCH))
+    patches.set(CheckFunctionManager, "__init__", _of_rank(CheckFunctionManager.__init__))
+    counts = _counting_own(convert_frame.compute_cache_size)
+    patches.set(convert_frame, "compute_cache_size", counts)
+
+
+def _of_rank(original: Callable[..., None]) -> Callable[..., None]:
+    """Return the initializer of what holds guards, which notes whose they are."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.guard_manager.kernbench_rank = current().rank
+
+    return init
+
+
+def _counting_own(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what counts compiled versions of a function, which counts those of the rank."""
+
+    @functools.wraps(original)
+    def compute_cache_size(frame: Any, entries: Any, *total: int) -> Any:
+        rank = current().rank
+        own = [
+            each for each in entries if getattr(each.guard_manager, "kernbench_rank", rank) == rank
+        ]
+        return original(frame, own, *(len(own) for _ in total))
+
+    return compute_cache_size
 
 
 def _also_by_device(original: Callable[..., Any]) -> Callable[..., Any]:

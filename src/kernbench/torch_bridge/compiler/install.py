@@ -11,14 +11,16 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.compiler.config
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import fakes, graphed, guards, traced, trials, wrappers
+from kernbench.torch_bridge.compiler.kept import kept_for
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
@@ -26,6 +28,9 @@ from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 from kernbench.torch_bridge.replaced import without_compiler
 from kernbench.torch_bridge.replaced.compiled import compile_nothing
 from kernbench.triton_backend import compile_target
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import Run
 
 _compile = torch.compile
 _NOTHING = "eager"
@@ -51,9 +56,9 @@ _ENTRIES = (
 class Compiler:
     """The compiler of one run: in place from the first call of ``torch.compile``."""
 
-    def __init__(self, patches: Patches, cuda_architecture: int | None) -> None:
+    def __init__(self, patches: Patches, run: Run) -> None:
         self._patches = patches
-        self._target = compile_target(cuda_architecture)
+        self._run = run
         self._is_imported = self._is_there = False
         self.views = Views(patches)
 
@@ -125,12 +130,16 @@ class Compiler:
         from torch._inductor import codecache, config
         from torch._inductor.runtime import triton_helpers, triton_heuristics
 
-        target, patches = self._target, self._patches
+        target = compile_target(self._run.machine.spec.cuda_architecture)
+        patches = self._patches
         patches.set(triton_helpers, "set_driver_to_gpu", lambda: None)
         patches.set(triton_heuristics, "GPUTarget", lambda *args: target)
         tuner = triton_heuristics.CachingAutotuner
         patches.set(tuner, "run", unseen(tuner.run))
         patches.set(codecache, "add_ephemeral_timeout_increase_for_distributed", lambda ns: 0)
+        # All keys of what is kept on disk have it.
+        tag = torch.compiler.config.cache_key_tag
+        self._configure(torch.compiler.config, cache_key_tag=tag + kept_for(self._run))
         self._configure(
             config,
             compile_threads=1,
@@ -139,19 +148,23 @@ class Compiler:
         )
 
     def _configure(self, config: Any, **values: Any) -> None:
+        """Set defaults: what is set otherwise holds for one thread, and each rank has its own."""
         for name, value in values.items():
-            if hasattr(config, name):
-                before = getattr(config, name)
-                setattr(config, name, value)
-                self._patches.on_close(setattr, config, name, before)
+            entry = config._config.get(name)
+            if entry is not None:
+                self._patches.set(entry, "default", value)
+        config._hash_dirty_var.set(True)
 
     def _enter(self) -> None:
+        import torch._dynamo.config as dynamo_config
         import torch._functorch.config as functorch_config
 
         for module, path in _ENTRIES:
             *owners, name = path.split(".")
             owner = functools.reduce(getattr, owners, sys.modules[module])
             self._patches.set(owner, name, self._while_compiling(getattr(owner, name)))
+        most = dynamo_config.accumulated_recompile_limit * self._run.machine.num_sips
+        self._configure(dynamo_config, accumulated_recompile_limit=most)
         self._configure(functorch_config, force_non_lazy_backward_lowering=True)
 
     def _while_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,8 +207,8 @@ def _other(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def install(patches: Patches, cuda_architecture: int | None) -> None:
-    """Give programs ``torch.compile``, for machines of a compute capability.
+def install(patches: Patches, run: Run) -> None:
+    """Give the programs of a run ``torch.compile``.
 
     Raises:
         UsageError: ``KERNBENCH_COMPILE`` names no compiler.
@@ -207,6 +220,6 @@ def install(patches: Patches, cuda_architecture: int | None) -> None:
         without_compiler.install(patches, None)
         patches.set(torch, "compile", compile_nothing)
         return
-    compiler = Compiler(patches, cuda_architecture)
+    compiler = Compiler(patches, run)
     without_compiler.install(patches, compiler.import_tracer)
     patches.set(torch, "compile", compiler.compile)

@@ -145,9 +145,7 @@ def _of_torch(programs: Programs) -> list[Installation]:
         Installation(
             "compiler",
             "torch.compile, and torch._dynamo where a program asks it not to compile",
-            lambda patches: compiler.install(
-                patches, programs.session.run.machine.spec.cuda_architecture
-            ),
+            lambda patches: compiler.install(patches, programs.session.run),
         ),
         Installation("replaced.control_flow", "torch.cond and the like", control_flow.install),
         Installation("naming", "ranges of NVTX and record_function", naming.install),
