@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _compile = torch.compile
 _NOTHING = "eager"
+_INSTEAD = (
+    "while it was compiled for a simulated device; KERNBENCH_COMPILE=eager runs the program "
+    "operation by operation"
+)
 _CHOICES = ("inductor", _NOTHING)
 _ON_THE_WAY = ("optimize", "optimize_assert", "explain", "export")
 """What programs call of ``torch._dynamo`` to have something compiled."""
@@ -136,6 +140,9 @@ class Compiler:
         patches.set(triton_heuristics, "GPUTarget", lambda *args: target)
         tuner = triton_heuristics.CachingAutotuner
         patches.set(tuner, "run", unseen(tuner.run))
+        # Libraries of a GPU's compiler; kernbench's kernels have none.
+        if hasattr(torch.utils._triton, "_extern_libs_key"):
+            patches.set(torch.utils._triton, "_extern_libs_key", lambda *args: "")
         patches.set(codecache, "add_ephemeral_timeout_increase_for_distributed", lambda ns: 0)
         # All keys of what is kept on disk have it.
         tag = torch.compiler.config.cache_key_tag
@@ -168,13 +175,20 @@ class Compiler:
         self._configure(functorch_config, force_non_lazy_backward_lowering=True)
 
     def _while_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from torch._dynamo.exc import TorchDynamoException, Unsupported
+
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             if COMPILING.depth:
                 return original(*args, **kwargs)
             # Dynamo itself disables modes, but not for DDP.
             with self.views.compiling(), _disable_current_modes():
-                return original(*args, **kwargs)
+                try:
+                    return original(*args, **kwargs)
+                except TorchDynamoException as error:
+                    if not isinstance(error, Unsupported):
+                        error.add_note(_INSTEAD)
+                    raise
 
         return call
 
