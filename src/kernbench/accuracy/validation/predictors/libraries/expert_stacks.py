@@ -187,24 +187,26 @@ def is_gated(row: Row) -> bool:
     return not (reads and sizes in _UNGATED)
 
 
-_OLD, _NEW = (Others.COMPUTED,), (Others.ZEROED,)
+_WITH_THEM, _WITHOUT = (Others.COMPUTED,), (Others.ZEROED,)
 _ODD_AND_EVEN = {
-    "a100-sxm-80g": (_OLD, _OLD),
-    "gb200": (_OLD, _NEW + _OLD),
-    "h100-sxm": (_NEW, _NEW + _OLD),
-    "h200": (_NEW, _NEW + _OLD),
-    "l40s": (_NEW + _OLD, _NEW + _OLD),
+    "a100-sxm-80g": (_WITH_THEM, _WITH_THEM),
+    "gb200": (_WITH_THEM, _WITHOUT + _WITH_THEM),
+    "h100-sxm": (_WITHOUT, _WITHOUT + _WITH_THEM),
+    "h200": (_WITHOUT, _WITHOUT + _WITH_THEM),
+    "l40s": (_WITHOUT + _WITH_THEM, _WITHOUT + _WITH_THEM),
 }
-"""By machine, for one release (three) and for two (four)."""
+"""By machine, for one release (three) and for two (four): inferred from rows that a fit may see, as
+the source names no release."""
 
 
 def others_of(row: Row, machine: Machine, stack: ExpertStack) -> tuple[Others, ...]:
     """Return what becomes of the rows of other ranks' experts, in each release that was measured.
 
-    SGLang's Triton experts computed them with the first expert, and leave them out in later
-    releases. A row is the median over releases: where their number is even, one of each.
+    SGLang's Triton experts compute them with the first expert in some releases of the source, and
+    leave them out in others. A row is the median over releases: where their number is even, one of
+    each.
     """
     if stack.has != _SGLANG_TRITON:
         return (stack.others,)
-    found = _ODD_AND_EVEN.get(machine.name, (_NEW, _NEW))
+    found = _ODD_AND_EVEN.get(machine.name, (_WITHOUT, _WITHOUT))
     return found[(row.optional("n_releases") or 1) % 2 == 0]

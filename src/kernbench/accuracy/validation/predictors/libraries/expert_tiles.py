@@ -26,7 +26,7 @@ _SCALED = ExpertTile(rows=64, columns=128, depth=128, resident=3)
 
 
 def untuned_tile(tokens: int, experts: int, *, scaled: bool) -> ExpertTile:
-    """Return the tile of vLLM's (to 0.14) and SGLang's default configuration.
+    """Return the tile of vLLM's first and of SGLang's default configuration.
 
     ``scaled`` says whether weights have a scale per block of 128 x 128.
 
@@ -41,7 +41,7 @@ def untuned_tile(tokens: int, experts: int, *, scaled: bool) -> ExpertTile:
 
 
 def untuned_tile_by_tokens(tokens: int, *, element_bytes: float, scaled: bool) -> ExpertTile:
-    """Return the tile of vLLM's default configuration since 0.15.
+    """Return the tile of vLLM's later default configuration.
 
     Source: ``get_default_config`` of vLLM.
     """

@@ -64,7 +64,7 @@ _OTHER_HOST_US = median(KDA_CONVOLUTION_HOSTS.values())
 _ALL_KEY_HEADS = 16
 """Of Qwen3.5's gated delta nets on one device."""
 _ONLY_LATER = ("l40s",)
-"""Machines whose rows of one release are of the later one."""
+"""Machines whose rows of one release launch it once."""
 _VECTOR_TOKENS = 8
 """TensorRT-LLM's convolution loads so many tokens at once, where every sequence begins at one."""
 _MODELS_OF_BEFORE = "NEMOTRON_H_3_"
@@ -132,8 +132,8 @@ def _convolved(row: Row, machine: Machine) -> MeasuredKernels:
     if row.fields["kernel"] != "causal_conv1d_fn" or not _has_all_heads(row):
         return usual
     if stack == "sglang":
-        # A release that launched one convolution for each sequence came first. A row is the median
-        # over releases.
+        # In one of the releases it is launched for each sequence. A row is the median over them;
+        # which of them a row of one release is of, is inferred from rows that a fit may see.
         looped = replace(usual, kernels=(_looped(row),))
         if releases % 2 == 0:
             return replace(usual, other=looped.kernels)
