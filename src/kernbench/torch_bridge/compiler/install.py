@@ -19,7 +19,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.compiler import fakes, graphed, guards, traced, trials, wrappers
+from kernbench.torch_bridge.compiler import (
+    fakes,
+    graphed,
+    guards,
+    interface,
+    traced,
+    trials,
+    wrappers,
+)
 from kernbench.torch_bridge.compiler.kept import kept_for
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
@@ -112,8 +120,9 @@ class Compiler:
         import torch._inductor.compile_fx
         from torch._dynamo import device_interface, trace_rules
 
-        device_interface.init_device_reg()
         patches, views = self._patches, self.views
+        device_interface.init_device_reg()
+        interface.install(patches)
         fakes.install(patches, views)
         wrappers.install(patches)
         trials.install(patches, views)

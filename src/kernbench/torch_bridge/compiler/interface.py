@@ -1,0 +1,46 @@
+"""What the compiler asks about devices, and keeps: it is of one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernbench.torch_bridge.base.patches import Patches
+
+
+def install(patches: Patches) -> None:
+    """Let the compiler ask the run's devices.
+
+    It may have been imported before the run, by a library, and so has PyTorch's own functions; and
+    what it knows of devices may be of an earlier run's machine.
+    """
+    from torch._dynamo import device_interface
+    from torch._inductor import utils
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    kind = device_interface.CudaInterface
+    for name, value in list(vars(kind).items()):
+        asked = _asked(name)
+        if isinstance(value, staticmethod) and asked is not None:
+            patches.set(kind, name, staticmethod(asked))
+    device_interface.caching_worker_current_devices.clear()
+    device_interface.caching_worker_device_properties.clear()
+    _forget(DeviceProperties.create)
+    for each in list(vars(utils).values()):
+        _forget(each)
+
+
+def _asked(name: str) -> Any:
+    """Return what shows now of what the interface has under a name; None for its own functions."""
+    if name == "get_raw_stream":
+        return torch._C._cuda_getCurrentRawStream
+    if name in ("exchange_device", "maybe_exchange_device"):
+        return getattr(torch.cuda, f"_{name}")
+    return getattr(torch.cuda, name, None)
+
+
+def _forget(function: Any) -> None:
+    clear = getattr(function, "cache_clear", None)
+    if clear is not None:
+        clear()
