@@ -21,6 +21,7 @@ from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
 
 _LONGEST = 140
+_COMPILER = "KERNBENCH_COMPILE"
 _MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
 _LIBRARIES: list[object] = []
 """Declarations last as long as these."""
@@ -174,8 +175,10 @@ def _restore_defaults() -> None:
 
 @contextmanager
 def _surroundings(program: Program) -> Iterator[None]:
-    """Give a program its working directory, and the folders from which it imports."""
+    """Give a program its compiler, its working directory, and the folders to import from."""
     folder, paths = Path.cwd(), list(sys.path)
+    compiler = os.environ.get(_COMPILER)
+    os.environ[_COMPILER] = "inductor" if program.is_compiled else "eager"
     sys.path[:0] = [str(each) for each in program.paths]
     if program.folder is not None:
         os.chdir(program.folder)
@@ -183,6 +186,9 @@ def _surroundings(program: Program) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = paths
+        os.environ.pop(_COMPILER)
+        if compiler is not None:
+            os.environ[_COMPILER] = compiler
         with suppress(OSError):
             os.chdir(folder)
 

@@ -43,6 +43,8 @@ class Program:
     """Folders from which it imports, besides its own."""
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables."""
+    is_compiled: bool = False
+    """Whether what it hands to ``torch.compile`` is compiled; else that runs as it is."""
     changes: tuple[tuple[str, str], ...] = ()
     """Regular expressions, and what stands in their place in the script: what the source changed,
     or a setting that the script leaves to its text."""

@@ -1,6 +1,7 @@
 """Forward of a Llama of Hugging Face, with gradients recorded, as accelerate's benchmark does.
 
-arguments: layers, hidden, heads, key-value heads, feed-forward, vocabulary, batch, sequence.
+arguments: layers, hidden, heads, key-value heads, feed-forward, vocabulary, batch, sequence; for a
+compiled one, "full", or "regional": each layer by itself.
 
 Source: huggingface/accelerate, benchmarks/torch.compile/regional_compilation.py.
 """
@@ -16,7 +17,7 @@ def main() -> None:
     """Time forwards."""
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    layers, hidden, heads, kv_heads, ffn, vocab, batch, length = map(int, sys.argv[1:])
+    layers, hidden, heads, kv_heads, ffn, vocab, batch, length = map(int, sys.argv[1:9])
     config = LlamaConfig(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -29,6 +30,12 @@ def main() -> None:
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config).to(dtype=torch.float16).eval()
     tokens = torch.randint(0, 1000, (batch, length), device="cuda")
+    compiled = sys.argv[9] if len(sys.argv) > 9 else ""
+    if compiled == "full":
+        model = torch.compile(model)
+    elif compiled == "regional":
+        for layer in model.model.layers:
+            layer.compile()
     model(tokens, use_cache=False)
     say(seconds_of(lambda: model(tokens, use_cache=False), 3))
 

@@ -1,7 +1,7 @@
 """Forward of a vision model of Hugging Face's transformers, without gradients, from its config.
 
-arguments: checkpoint, batch. The picture has the size that the checkpoint's processor makes of one
-of 640 x 480.
+arguments: checkpoint, batch, and for a compiled one the mode of ``torch.compile``. The picture has
+the size that the checkpoint's processor makes of one of 640 x 480.
 
 Source: huggingface/transformers, docs/source/en/perf_torch_compile.md; configs of the checkpoints.
 """
@@ -163,6 +163,10 @@ def main() -> None:
             # Two texts for each picture.
             given["input_ids"] = torch.randint(0, 1000, (2 * batch, 16))
             given["attention_mask"] = torch.ones(2 * batch, 16, dtype=torch.int64)
+    if len(sys.argv) > 3:
+        model = torch.compile(model, mode=sys.argv[3])
+        # A graph is captured at the second call.
+        model(**given)
     model(**given)
     say(seconds_of(lambda: model(**given), 3))
 

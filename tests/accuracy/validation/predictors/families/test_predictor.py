@@ -97,10 +97,38 @@ def test_batches_of_the_dashboard_are_of_the_a100_of_40_gb(tmp_path: Path) -> No
     assert asked.program.args == ("AlbertForMaskedLM", "4", "amp")
 
 
+def test_rows_that_were_compiled_are_compiled_where_the_user_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNBENCH_COMPILE", "inductor")
+    lecture = {"source": "build-nanogpt-lecture", "program_config": "git checkout fb8bd6e"}
+    vision = {
+        "source": "hf-compile-vision",
+        "program_config": "google/vit-base-patch16-224; batch 4",
+        "local_batch": 4,
+    }
+    nanogpt = {"source": "nanogpt-readme", "local_batch": 12}
+    last = {}
+    for fields in (lecture, vision, LLAMA, nanogpt):
+        eager = PREDICTOR.asked(row(tmp_path, **fields)).program
+        said = {"compile": "yes (regional, reduce-overhead)"}
+        compiled = PREDICTOR.asked(row(tmp_path, **fields, **said)).program
+        assert (eager.is_compiled, compiled.is_compiled) == (False, True)
+        last[fields["source"]] = compiled.args[len(eager.args) :] or compiled.changes[-1:]
+    assert last["hf-compile-vision"] == ("reduce-overhead",)
+    assert last["accelerate-compile"] == ("regional",)
+    assert last["nanogpt-readme"] == ((r"^compile_model = True$", "compile_model = True"),)
+    gpt_fast = {"source": "gpt-fast-blog", "model": "Llama-2-7B", "dtype": "bf16"}
+    with pytest.raises(ProgramError, match="no compiled program is described for gpt-fast-blog"):
+        PREDICTOR.asked(row(tmp_path, **gpt_fast, compile="yes"))
+    with pytest.raises(ProgramError, match=r"no mode of torch.compile in 'yes'"):
+        PREDICTOR.asked(row(tmp_path, **vision, compile="yes"))
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"compile": "yes (full)"}, "compiled programs are not modeled"),
+        ({"compile": "yes (full)"}, "compiled programs are a preview: set KERNBENCH_COMPILE"),
         ({"nodes": 2}, "more devices than one node has are not modeled"),
         ({"source": "x", "rerunnable": "no (Transformer Engine)"}, "Transformer Engine"),
         ({"source": "x"}, "no program is described for x"),

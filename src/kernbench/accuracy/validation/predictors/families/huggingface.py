@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 from kernbench.accuracy.programs import Program, ProgramError, loop
@@ -9,10 +11,12 @@ from kernbench.accuracy.validation.predictors.families.chosen import (
     A100_40G,
     A100_80G,
     ChosenProgram,
+    is_compiled,
 )
 from kernbench.accuracy.validation.rows.reference import Row
 
 _NEEDS = ("transformers",)
+_MODE = re.compile(r"(default|reduce-overhead|max-autotune)")
 _LLAMA = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "local_batch", "seq_len")
 
 
@@ -21,17 +25,28 @@ def llama_forward(row: Row, programs: Path) -> ChosenProgram:
 
     The source names no device; its 59.5 ms of the 8B model with 4 x 128 tokens are an A100's.
     """
-    sizes = [row.integer(each) for each in _LLAMA]
-    return ChosenProgram(program=loop("hf_llama", *sizes, needs=_NEEDS), device=A100_80G)
+    program = loop("hf_llama", *[row.integer(each) for each in _LLAMA], needs=_NEEDS)
+    if is_compiled(row):
+        what = "regional" if "regional" in row.fields["compile"] else "full"
+        program = replace(program, args=(*program.args, what), is_compiled=True)
+    return ChosenProgram(program=program, device=A100_80G)
 
 
 def vision_forward(row: Row, programs: Path) -> ChosenProgram:
     """The forward of a checkpoint's architecture on one size of pictures.
 
     The source says A100, V100 and T4: what Google's notebooks lend, whose A100 is of 40 GB.
+
+    Raises:
+        ProgramError: The row is of a mode of ``torch.compile`` that it does not name.
     """
     checkpoint = row.fields["program_config"].partition(";")[0].strip()
     program: Program = loop("hf_vision", checkpoint, row.integer("local_batch"), needs=_NEEDS)
+    if is_compiled(row):
+        mode = _MODE.search(row.fields["compile"])
+        if mode is None:
+            raise ProgramError(f"no mode of torch.compile in {row.fields['compile']!r}")
+        program = replace(program, args=(*program.args, mode.group(1)), is_compiled=True)
     return ChosenProgram(program=program)
 
 

@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 
 from kernbench.accuracy.programs import LOOPS, Program, ProgramError, folder_of
-from kernbench.accuracy.validation.predictors.families.chosen import A100_80G, ChosenProgram
+from kernbench.accuracy.validation.predictors.families.chosen import (
+    A100_80G,
+    ChosenProgram,
+    is_compiled,
+)
 from kernbench.accuracy.validation.rows.reference import Row
 
 _COMMIT = re.compile(r"git checkout (\w+)")
@@ -29,6 +33,7 @@ def build_nanogpt(row: Row, programs: Path) -> ChosenProgram:
         folder=folder,
         paths=(LOOPS / "offline",),
         changes=((rf"^.*{_PRECISION}.*$", ""),) if f"without its {_PRECISION}" in said else (),
+        is_compiled=is_compiled(row),
     )
     return ChosenProgram(program=program, device=A100_80G)
 
@@ -41,10 +46,11 @@ def nanogpt(row: Row, programs: Path) -> ChosenProgram:
         changes=(
             (r"^batch_size = .*$", f"batch_size = {row.integer('local_batch')}"),
             (r"^real_data = True$", "real_data = False"),
-            (r"^compile_model = True$", "compile_model = False"),
+            (r"^compile_model = True$", f"compile_model = {is_compiled(row)}"),
         ),
         reads=r"time per iteration: ([\d.]+)ms",
         folder=folder,
         paths=(folder,),
+        is_compiled=is_compiled(row),
     )
     return ChosenProgram(program=program)

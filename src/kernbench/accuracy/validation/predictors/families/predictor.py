@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -67,11 +68,15 @@ class ProgramPredictor:
             raise ProgramError(f"cannot be run again: {said[2:].strip(' ()')[:80]}")
         if row.source not in ADAPTERS:
             raise ProgramError(f"no program is described for {row.source}")
-        if is_compiled(row):
-            raise ProgramError("compiled programs are not modeled")
+        compiled = is_compiled(row)
+        if compiled and os.environ.get("KERNBENCH_COMPILE") != "inductor":
+            raise ProgramError("compiled programs are a preview: set KERNBENCH_COMPILE=inductor")
         nodes = row.optional("nodes") if row.fields.get("nodes") else 1
         if nodes != 1:
             raise ProgramError("more devices than one node has are not modeled")
         module, _, name = ADAPTERS[row.source].partition(":")
         adapter: Adapter = getattr(import_module(module), name)
-        return adapter(row, self._programs)
+        asked = adapter(row, self._programs)
+        if compiled and not asked.program.is_compiled:
+            raise ProgramError(f"no compiled program is described for {row.source}")
+        return asked

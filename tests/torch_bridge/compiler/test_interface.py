@@ -1,0 +1,44 @@
+"""The compiler knows the devices of the run that it compiles for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from kernbench.accuracy.programs import Program, ProgramRunner
+from kernbench.hardware import load_machine
+
+_TEXT = """
+import torch
+
+def norm(x):
+    times = 2 if torch.compiler.is_compiling() else 1
+    return torch.nn.functional.layer_norm(x, (4096,)).expand(times, 64, 4096)
+
+x = torch.ones(64, 4096, device="cuda")
+if torch.compile(norm)(x).shape[0] == 1:
+    print("step 0 ms")
+from torch._inductor.runtime.hints import DeviceProperties
+print(f"step {DeviceProperties.create(x.device).multi_processor_count} ms")
+"""
+
+
+@pytest.mark.slow
+def test_programs_of_one_process_compile_each_for_its_machine(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_TEXT)
+    # A library has imported the compiler before the first run.
+    program = Program(
+        script=script, needs=("torch._dynamo.device_interface",), unit_us=1, is_compiled=True
+    )
+    runner = ProgramRunner()
+    try:
+        assert runner.step_us(program, load_machine("a100-sxm-80g")) == 108
+        assert runner.step_us(program, load_machine("h200")) == 132
+        assert runner.step_us(replace(program, is_compiled=False), load_machine("h200")) == 0
+    finally:
+        runner.close()
