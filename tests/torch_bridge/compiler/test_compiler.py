@@ -69,6 +69,12 @@ def test_the_limit_of_recompilations_is_of_one_rank(tmp_path: Path) -> None:
     assert "recompile_limit" not in done.stderr
 
 
+@pytest.mark.slow
+def test_convolutions_are_compiled_in_the_layouts_of_their_results(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "inductor_convolutions.py")
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_unknown_compiler_is_refused(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor.py", compiler="inducter")
     assert done.returncode == 1

@@ -17,6 +17,7 @@ from torch import Tensor
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
+from kernbench.torch_bridge.dispatch.shapes import format_of_convolution
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, current_index
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 
@@ -52,6 +53,9 @@ def install(patches: Patches, views: Views) -> None:
             (Tensor, "_make_wrapper_subclass"): staticmethod(_wrapper),
         }
     )
+    determine = torch._C._conv_determine_backend_memory_format
+    format_of = functools.partial(_format_of_convolution, determine)
+    views.over[torch._C, "_conv_determine_backend_memory_format"] = format_of
     for kind in (DEVICE_TYPE, "cpu", "meta"):
         views.over[Tensor, f"is_{kind}"] = property(functools.partial(_is_on, kind))
 
@@ -83,6 +87,12 @@ def _meaning_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, func, types, args, kwargs or {})
 
     return dispatch
+
+
+def _format_of_convolution(original: Callable[..., Any], x: Any, weight: Any, backend: Any) -> Any:
+    if _device_of(x).type != DEVICE_TYPE:
+        return original(x, weight, backend)
+    return format_of_convolution(x, weight)
 
 
 def _device_of(tensor: Any) -> torch.device:

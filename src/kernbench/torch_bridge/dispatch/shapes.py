@@ -123,16 +123,21 @@ _CONVOLUTION = torch.ops.aten.convolution.default
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def _in_format(made: Tensor, image: Tensor, weight: Tensor) -> Tensor:
-    """Return a convolution's result in the memory format that a device gives it.
+def format_of_convolution(image: Tensor, weight: Tensor) -> torch.memory_format:
+    """Return the memory format that a device gives a convolution's result and gradients.
 
-    It is channels-last where the image or the weight is. The shape function, which knows no device,
-    leaves that out.
+    It is channels-last where the image or the weight is.
     """
-    last = _CHANNELS_LAST.get(made.dim())
+    last = _CHANNELS_LAST.get(image.dim())
     if last is None or last not in (suggest_memory_format(image), suggest_memory_format(weight)):
-        return made
-    return made.contiguous(memory_format=last)
+        return torch.contiguous_format
+    return last
+
+
+def _in_format(made: Tensor, image: Tensor, weight: Tensor) -> Tensor:
+    """Return a convolution's result in its memory format, which its shape function leaves out."""
+    wanted = format_of_convolution(image, weight)
+    return made if wanted is torch.contiguous_format else made.contiguous(memory_format=wanted)
 
 
 def stand_in(func: Any, args: Any) -> Any:
