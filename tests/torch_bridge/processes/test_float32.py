@@ -124,6 +124,7 @@ for form in (torch.contiguous_format, torch.channels_last):
 @pytest.mark.adr("0117-D1")
 @pytest.mark.adr("0117-D3")
 @pytest.mark.adr("0117-D4")
+@pytest.mark.adr("0139-D1")
 def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_path: Path) -> None:
     # A host that is ahead of its device, so that all kernels wait in its queue.
     machine = changed_machine(load_machine("a100-sxm-80g", 1), {"host": None})
@@ -155,7 +156,11 @@ def test_convolutions_run_near_the_rate_of_their_engine_in_both_directions(tmp_p
         for times, images in ((forward, 2), (backward, 4)):
             more_ps = sign * (times[kind] - times[last + kind])
             expected_ps = images * (start_ps + 2 * image * 1000 / gbps)
-            assert more_ps == pytest.approx(float(expected_ps), rel=0.02)
+            if kind == half:
+                # Kernels for planar images are the faster choice (ADR-0139).
+                assert 0 < more_ps < 0.9 * expected_ps
+            else:
+                assert more_ps == pytest.approx(float(expected_ps), rel=0.02)
 
 
 OVERRIDDEN = """

@@ -29,6 +29,7 @@ from kernbench.commands import (
     loop_dim,
 )
 from kernbench.kernel_time.costs.fingerprints import SPREAD, fold
+from kernbench.kernel_time.program.origins import leaves
 from kernbench.kernel_time.program.timed_plan import ONE_PATH, CommandSite
 
 Array = npt.NDArray[Any]
@@ -90,17 +91,22 @@ def fresh_share(site: CommandSite, touched: TouchedBytes, burst_bytes: int) -> F
     """Return the share of a load's bursts that its loop's iteration before did not touch.
 
     Its runs of bytes move on by a step from iteration to iteration; where the step is less than a
-    run, or than the burst that holds the run, a part was there before.
+    run, or than the burst that holds the run, a part was there before. Of addresses that are data
+    no step is known: what a loop carries has the origin of its first value.
     """
     if not site.loops:
         return Fraction(1)
     innermost, step = loop_dim(site.loops[-1].loop_id), 0
+    if site.gather is not None and any(innermost in each.dims for each in leaves(site.gather)):
+        return Fraction(1)
     for dims, array in access_of(site.command).offset.terms.items():  # type: ignore[arg-type]
         if innermost not in dims:
             continue
         if dims[-1] != innermost or array.shape[-1] < 2:
             return Fraction(1)
         step += int(np.abs(array[..., -1] - array[..., 0]).max()) // (array.shape[-1] - 1)
+    if site.gather is not None and not step:
+        return Fraction(1)
     return min(Fraction(step, max(touched.run_bytes, burst_bytes)), Fraction(1))
 
 
