@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -69,6 +69,9 @@ conformance: ## run Triton's own tests: TRITON=clone [ARGS="--update -n 2"]; nee
 conformance-distributed: $(VENV)/torch.stamp ## run PyTorch's own tests of DTensor and FSDP2: PYTORCH=clone [ARGS="--update --limit 300"]
 	@test -d "$(PYTORCH)" || { echo "set PYTORCH to a clone of PyTorch that has the commit of the installed release"; exit 2; }
 	$(BIN)/python tests/conformance/run_suite.py $(PYTORCH) --suite distributed $(ARGS)
+
+conformance-compiled: $(VENV)/torch.stamp ## compare compiled operations with eager mode: ARGS="--every 4 --update" for one in 4
+	$(BIN)/python -m tests.conformance.run_compiled $(ARGS)
 
 test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUTORIALS=.../python/tutorials
 	@test -d "$(TUTORIALS)" || { echo "set TUTORIALS to python/tutorials of a Triton checkout"; exit 2; }

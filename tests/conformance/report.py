@@ -5,10 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from tests.conformance.suites import Suite
+
+class Heading(Protocol):
+    """What a page says of the tests as a whole."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def command(self) -> str: ...
+    @property
+    def how(self) -> str: ...
+    @property
+    def explained(self) -> tuple[tuple[str, str], ...]: ...
 
 
 class Outcome(NamedTuple):
@@ -20,19 +30,21 @@ class Outcome(NamedTuple):
 
 
 def build_report(
-    suite: Suite,
+    suite: Heading,
     outcomes: Mapping[str, Outcome],
     where: str,
     commit: str,
     versions: Mapping[str, str],
     took_s: float,
+    unit: str = "file",
+    script: str = "run_suite.py",
 ) -> str:
-    """Return the page, in Markdown."""
+    """Return the page, in Markdown; a case is named ``UNIT::function[what]``."""
     ran_on = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [
         f"# {suite.title}",
         "",
-        f"Written by `{suite.command}`, `tests/conformance/run_suite.py`; not edited by hand.",
+        f"Written by `{suite.command}`, `tests/conformance/{script}`; not edited by hand.",
         "",
         f"Tests: {where} at commit `{commit}`, {suite.how}",
         f"Run on: {ran_on}. It took {-(-took_s // 60):.0f} minutes.",
@@ -44,7 +56,7 @@ def build_report(
     # A column that is empty for most suites.
     cut_off = any(count["not run"] for count in counts.values())
     lines += [
-        "| file | cases | passed | failed | skipped by the test |" + " not run |" * cut_off,
+        f"| {unit} | cases | passed | failed | skipped by the test |" + " not run |" * cut_off,
         "| --- | ---: | ---: | ---: | ---: |" + " ---: |" * cut_off,
     ]
     for name, count in counts.items():
@@ -60,7 +72,7 @@ def build_report(
     return "\n".join([*lines, ""])
 
 
-def _by_reason(outcomes: Mapping[str, Outcome], wanted: str, suite: Suite) -> list[str]:
+def _by_reason(outcomes: Mapping[str, Outcome], wanted: str, suite: Heading) -> list[str]:
     """Return list items: a reason, and how many cases of which functions it holds for."""
     functions: dict[str, Counter[str]] = defaultdict(Counter)
     for test, (outcome, reason) in outcomes.items():

@@ -28,6 +28,7 @@ from kernbench.cli.console.streams import readers_may_leave
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = (
     "conformance.md",
+    "conformance-compiled.md",
     "conformance-distributed.md",
     "machine-reference.md",
     "validation.md",

@@ -127,4 +127,5 @@ def compare(
     return True
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
