@@ -121,3 +121,16 @@ for seed in range(4):
     torch.manual_seed(seed)
     host = torch.randn(64, 256), torch.randn(256), torch.randn(256)
     assert difference(graphed(*(each.cuda() for each in host)), epilogue(*host)) < 1e-5
+
+
+# Devices that are named without an index are the current one.
+def moved(x, y):
+    later = (x.cuda(), x.to("cuda"), x.to(device=torch.device("cuda")), y.to(x.device).cuda())
+    made = torch.tensor([1.0, 2.0, 3.0], device="cuda") * torch.tensor(1.5, device="cuda")
+    return sum(later) + made + y
+
+
+x = torch.randn(3)
+found = torch.compile(moved, fullgraph=True)(x, x.cuda())
+assert found.device == torch.device("cuda", 0)
+assert difference(found, 5 * x + torch.tensor([1.5, 3.0, 4.5])) < 1e-6

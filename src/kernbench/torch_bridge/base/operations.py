@@ -167,9 +167,12 @@ def describe(func: Any) -> Operation:
     is_random = torch.Tag.nondeterministic_seeded in func.tags
     makes_memory = any(each.alias_info is None for each in schema.returns)
     # Some have both, and a backend's own kernel rounds otherwise (silu_backward).
-    is_composite = func.has_kernel_for_dispatch_key(
-        _KEYS.CompositeImplicitAutograd
-    ) and not func.has_kernel_for_dispatch_key(_KEYS.CPU)
+    is_composite = (
+        # Those that ask a tensor for its device or layout are none of the dispatcher's.
+        func.namespace != "prim"
+        and func.has_kernel_for_dispatch_key(_KEYS.CompositeImplicitAutograd)
+        and not func.has_kernel_for_dispatch_key(_KEYS.CPU)
+    )
     written = frozenset(
         position
         for position, each in enumerate(schema.arguments)

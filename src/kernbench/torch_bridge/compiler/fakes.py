@@ -30,6 +30,7 @@ _AT_DISPATCH_DEVICE = 10
 
 def install(patches: Patches, views: Views) -> None:
     """Let the compiler trace with tensors of simulated devices."""
+    from torch._dynamo.output_graph import SubgraphTracer
     from torch._subclasses import fake_tensor, functional_tensor
     from torch.fx.experimental import proxy_tensor
 
@@ -47,6 +48,7 @@ def install(patches: Patches, views: Views) -> None:
     dispatch = fake_tensor.FakeTensor.__torch_dispatch__.__func__
     patches.set(fake_tensor.FakeTensor, "__torch_dispatch__", classmethod(_answering(dispatch)))
     patches.set(fake_tensor, "init_gpu_context", lambda device: None)
+    patches.set(SubgraphTracer, "create_proxy", _with_indices(SubgraphTracer.create_proxy))
     views.over.update(
         {
             (Tensor, "device"): property(_device_of),
@@ -93,6 +95,34 @@ def _format_of_convolution(original: Callable[..., Any], x: Any, weight: Any, ba
     if _device_of(x).type != DEVICE_TYPE:
         return original(x, weight, backend)
     return format_of_convolution(x, weight)
+
+
+def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what adds a call to Dynamo's graph, with the index of each device that it names.
+
+    C++ would ask the device guard, which there is none of, for the current one.
+    """
+
+    def full(argument: Any) -> Any:
+        if isinstance(argument, str) and argument == DEVICE_TYPE:
+            return torch.device(DEVICE_TYPE, current_index())
+        is_any = isinstance(argument, torch.device) and argument.index is None
+        if is_any and argument.type == DEVICE_TYPE:
+            return torch.device(DEVICE_TYPE, current_index())
+        return argument
+
+    @functools.wraps(original)
+    def create_proxy(
+        self: Any, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
+    ) -> Any:
+        if kind in ("call_function", "call_method"):
+            args = tuple(map(full, args))
+            kwargs = {name: full(value) for name, value in kwargs.items()}
+        if (kind, target, len(args)) == ("call_method", DEVICE_TYPE, 1):
+            kwargs.setdefault("device", full(DEVICE_TYPE))
+        return original(self, kind, target, args, kwargs, *rest, **named)
+
+    return create_proxy
 
 
 def _device_of(tensor: Any) -> torch.device:
