@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -111,13 +112,15 @@ def test_rows_that_replace_the_same_have_an_order_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     replaced = Replaced(monkeypatch)
+    # Another test of this process may have imported it: then nothing stands in for it.
+    has_compiler = "torch._dynamo" in sys.modules
     simulated("installed.py", tmp_path, nprocs=2, data=False)
     assert replaced.without_order() == []
     # The check finds what the table does not say.
     replaced.tables = [[replace(row, after={}) for row in table] for table in replaced.tables]
     found = {each[1:] for each in replaced.without_order()}
     assert ("replaced.without_data", "replaced.context_parallel") in found
-    assert ("compiler", "modules") in found
+    assert (("compiler", "modules") in found) is not has_compiler
 
 
 def test_what_a_build_for_cuda_has_too_is_put_there_after_that_is_hidden(
