@@ -1,6 +1,6 @@
 """The vocabulary that kernels and collectives are planned in: commands, traces, engines, spaces."""
 
-from kernbench.commands.division import split_by_rows
+from kernbench.commands.division import divided, split_by_rows
 from kernbench.commands.paths import by_path, field_names, path_body, path_numbers, paths
 from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
 from kernbench.commands.rows import RowTable
@@ -124,6 +124,7 @@ __all__ = [
     "compare",
     "conjunction",
     "constant",
+    "divided",
     "field_names",
     "fold_terms",
     "is_axis",

@@ -33,26 +33,25 @@ def split_by_rows(value: Separable, divisor: int) -> tuple[Separable, Separable]
     over, index, table = parts
     if over.size * table.shape[1] < MANY:
         return None
-    whole, free = _divided(over, divisor)
-    quotient, rest = _divided(table, divisor)
-    kind, found = _rows_with_carry(divisor - free, index, rest)
-    shape = value.shape
-    rows, carries = found
+    whole, free = divided(over, divisor)
+    quotient, rest = divided(table, divisor)
+    index, rows, carries = _rows_with_carry(divisor - free, index, rest)
     axis = dims[-1:]
-    index = kind
+    of_axis: tuple[dict[Dims, Array], ...]
     if (quotient == quotient[0]).all() and (rest == rest[0]).all():
-        base = {axis: quotient[0]}, {axis: rest[0]}
+        # One row before the carry: it is a term of the axis alone.
+        of_axis = {axis: quotient[0]}, {axis: rest[0]}
         steps = carries.astype(np.int64)
         tables = steps, steps * -divisor
     else:
-        base = {}, {}
+        of_axis = {}, {}
         tables = quotient[rows] + carries, rest[rows] - carries * np.int64(divisor)
     made = []
-    for over_part, of_axis, table in ((whole, base[0], tables[0]), (free, base[1], tables[1])):
-        terms: dict[Dims, Any] = {lead: over_part, **of_axis}
-        if table.any():
-            terms[dims] = RowTable(index, table)
-        made.append(Separable(shape, 0, terms).trimmed())
+    for over_part, by_axis, steps_or_rows in zip((whole, free), of_axis, tables, strict=True):
+        terms: dict[Dims, Any] = {lead: over_part, **by_axis}
+        if steps_or_rows.any():
+            terms[dims] = RowTable(index, steps_or_rows)
+        made.append(Separable(value.shape, 0, terms).trimmed())
     high = value.bounds()[1] // divisor
     return made[0].bounded(0, high), made[1].bounded(0, divisor - 1)
 
@@ -80,12 +79,15 @@ def _parts_of(value: Separable, lead: Dims) -> tuple[Array, Array, Array] | None
     return np.broadcast_to(over, shape), np.broadcast_to(index, shape), table + row
 
 
-def _divided(array: Array, divisor: int) -> tuple[Array, Array]:
-    quotient = array // divisor
-    return quotient, array - quotient * divisor
+def divided(array: Array, divisor: int) -> tuple[Array, Array]:
+    """Return quotients (rounded down) and remainders; twice as quick as numpy's remainders."""
+    quotient: Array = array // divisor
+    remainder: Array = quotient * -divisor
+    remainder += array
+    return quotient, remainder
 
 
-def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, tuple[Array, Array]]:
+def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, Array, Array]:
     """Return what kind each row is of, and of each kind: its row of ``rest``, and its carries."""
     kinds = np.empty(limits.size, dtype=np.int64)
     rows: list[int] = []
@@ -105,4 +107,4 @@ def _rows_with_carry(limits: Array, index: Array, rest: Array) -> tuple[Array, t
         ends = [*steps.tolist(), math.inf]
         rows += [row] * len(used)
         carries += [remainders >= ends[at] for at in used.tolist()]
-    return kinds.reshape(limits.shape), (np.array(rows), np.array(carries))
+    return kinds.reshape(limits.shape), np.array(rows), np.array(carries)

@@ -20,6 +20,7 @@ from kernbench.commands import (
     combine,
     combine_predicates,
     compare,
+    divided,
     select_separable,
     split_by_rows,
 )
@@ -64,14 +65,6 @@ def subtract(a: Separable, b: Separable, bits: int) -> Separable:
 
 def multiply(a: Separable, b: Separable, bits: int) -> Separable:
     return wrap(a * b, bits)
-
-
-def divided(array: Array, divisor: int) -> tuple[Array, Array]:
-    """Return quotients (rounded down) and remainders; twice as quick as numpy's remainders."""
-    quotient: Array = array // divisor
-    remainder: Array = quotient * -divisor
-    remainder += array
-    return quotient, remainder
 
 
 def split_by(value: Separable, divisor: int) -> tuple[Separable, Separable] | None:

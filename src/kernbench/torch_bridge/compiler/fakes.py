@@ -18,11 +18,12 @@ from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.dispatch.shapes import format_of_convolution
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, current_index
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, META, with_index
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _DEVICE_OF_FAKE = torch.ops.prim.device.default
+_WITHOUT_INDEX = (DEVICE_TYPE, torch.device(DEVICE_TYPE))
 _AT_DEVICE = 6
 _AT_DISPATCH_DEVICE = 10
 """Positions among the arguments of ``_make_wrapper_subclass``."""
@@ -85,7 +86,7 @@ def _meaning_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
         if kwargs and COMPILING.depth:
             device = kwargs.get("device")
             if device is not None and getattr(device, "type", None) == "meta":
-                kwargs = {**kwargs, "device": torch.device(DEVICE_TYPE, current_index())}
+                kwargs = {**kwargs, "device": with_index(DEVICE_TYPE)}
         return original(self, func, types, args, kwargs or {})
 
     return dispatch
@@ -104,12 +105,8 @@ def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def full(argument: Any) -> Any:
-        if isinstance(argument, str) and argument == DEVICE_TYPE:
-            return torch.device(DEVICE_TYPE, current_index())
-        is_any = isinstance(argument, torch.device) and argument.index is None
-        if is_any and argument.type == DEVICE_TYPE:
-            return torch.device(DEVICE_TYPE, current_index())
-        return argument
+        named = isinstance(argument, (str, torch.device)) and argument in _WITHOUT_INDEX
+        return with_index(DEVICE_TYPE) if named else argument
 
     @functools.wraps(original)
     def create_proxy(
@@ -134,7 +131,7 @@ def _device_of(tensor: Any) -> torch.device:
     if found.type == "meta" and (
         torch._is_functional_tensor(getattr(tensor, "elem", tensor)) or type(tensor) not in PLAIN
     ):
-        return torch.device(DEVICE_TYPE, current_index())
+        return with_index(DEVICE_TYPE)
     return found
 
 

@@ -8,21 +8,13 @@ from typing import Any
 import torch
 
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.device.module import set_device
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, current_index, with_index
+from kernbench.torch_bridge.device.accelerator import exchange
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
 from kernbench.torch_bridge.placement.residence import settle
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING
 from kernbench.torch_bridge.processes.of_all import library_of_all
 from kernbench.torch_bridge.processes.process import HERE, current
-
-
-def exchange_device(index: int) -> int:
-    """Set the rank's device, and return the one before; a negative index changes nothing."""
-    before = current_index()
-    if 0 <= index != before:
-        set_device(index)
-    return before
 
 
 class DeviceGuard:
@@ -34,11 +26,11 @@ class DeviceGuard:
 
     @unseen
     def __enter__(self) -> None:
-        self.prev_idx = exchange_device(self.idx)
+        self.prev_idx = exchange(self.idx)
 
     @unseen
     def __exit__(self, *error: object) -> None:
-        exchange_device(self.prev_idx)
+        exchange(self.prev_idx)
 
 
 def install_early(patches: Patches) -> None:
@@ -46,8 +38,8 @@ def install_early(patches: Patches) -> None:
     patches.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
     patches.set(torch._C, "_cuda_isCurrentStreamCapturing", _is_capturing)
     patches.set(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
-    patches.set(torch.cuda, "_exchange_device", unseen(exchange_device))
-    patches.set(torch.cuda, "_maybe_exchange_device", unseen(lambda index: exchange_device(index)))
+    patches.set(torch.cuda, "_exchange_device", unseen(exchange))
+    patches.set(torch.cuda, "_maybe_exchange_device", unseen(lambda index: exchange(index)))
     patches.set(torch.cuda, "_DeviceGuard", DeviceGuard)
     patches.set(torch.cuda, "_is_compiled", lambda: True)
 

@@ -29,7 +29,7 @@ def _set_index(index: int) -> None:
         set_device(index)
 
 
-def _exchange(index: int) -> int:
+def exchange(index: int) -> int:
     """Set the calling rank's device and return the previous one; -1 for a negative index."""
     before = current_index() if index >= 0 else _NO_DEVICE
     _set_index(index)
@@ -44,8 +44,8 @@ def install(patches: Patches) -> None:
             "_accelerator_getAccelerator": lambda: torch.device(DEVICE_TYPE),
             "_accelerator_getDeviceIndex": lambda: current_index(),
             "_accelerator_setDeviceIndex": _set_index,
-            "_accelerator_exchangeDevice": _exchange,
-            "_accelerator_maybeExchangeDevice": _exchange,
+            "_accelerator_exchangeDevice": exchange,
+            "_accelerator_maybeExchangeDevice": exchange,
             "_accelerator_getStream": streams.current_stream,
             "_accelerator_setStream": streams.set_stream,
             "_accelerator_synchronizeDevice": streams.synchronize,

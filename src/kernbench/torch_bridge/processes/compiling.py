@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -139,13 +139,3 @@ def _own(owner: Any, name: str) -> Any:
 def _show(values: _Shown) -> None:
     for owner, name, value in values:
         set_own(owner, name, value)
-
-
-def while_compiling(views: Views, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the compiler during whose calls PyTorch's own functions show."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with views.compiling():
-            return function(*args, **kwargs)
-
-    return call
