@@ -16,11 +16,11 @@ from kernbench.commands import (
     axis_dim,
     compare,
     division,
-    separable,
+    elementwise,
     split_by_rows,
 )
+from kernbench.commands.elementwise import _applied
 from kernbench.commands.rows import rows_of
-from kernbench.commands.separable import _applied
 
 LANES = 8
 _LEAD = (5, 3)
@@ -96,7 +96,7 @@ def test_rows_of_that_differ_too_often_are_none() -> None:
 
 @pytest.fixture
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(separable, "MANY", 0)
+    monkeypatch.setattr(elementwise, "MANY", 0)
     monkeypatch.setattr(division, "MANY", 0)
 
 

@@ -28,6 +28,7 @@ from kernbench.commands import (
     Separable,
     Splat,
     Tile,
+    combine,
     compare,
     loop_index,
     make_range,
@@ -202,8 +203,8 @@ def matmul(
     trips = -(-k // bk)
     inner = (loop_index(0, 0, bk, trips) + make_range(0, bk)).with_shape((bk,))
     k_mask = less(inner, k)
-    in_rows = rows.apply(lambda x: x % m) if wrap else rows
-    in_cols = cols.apply(lambda x: x % n) if wrap else cols
+    in_rows = combine(np.mod, rows, Separable((), m)) if wrap else rows
+    in_cols = combine(np.mod, cols, Separable((), n)) if wrap else cols
     a_strides = (1, m) if transpose_a else (k, 1)
     b_strides = (1, k) if transpose_b else (n, 1)
     a_shape, b_shape, c_shape = (bm, bk), (bk, bn), (bm, bn)

@@ -1,6 +1,14 @@
 """The vocabulary that kernels and collectives are planned in: commands, traces, engines, spaces."""
 
 from kernbench.commands.division import divided, split_by_rows
+from kernbench.commands.elementwise import (
+    combine,
+    combine_predicates,
+    compare,
+    select_separable,
+    stack,
+    stack_predicates,
+)
 from kernbench.commands.paths import by_path, field_names, path_body, path_numbers, paths
 from kernbench.commands.rounding import IN_FLOAT32, Rounding, Roundings, Tf32, build_roundings
 from kernbench.commands.rows import RowTable
@@ -13,9 +21,6 @@ from kernbench.commands.separable import (
     aligned,
     axis_dim,
     axis_of,
-    combine,
-    combine_predicates,
-    compare,
     conjunction,
     constant,
     fold_terms,
@@ -26,9 +31,6 @@ from kernbench.commands.separable import (
     make_range,
     num_axes,
     programs,
-    select_separable,
-    stack,
-    stack_predicates,
     uniform,
     union,
 )

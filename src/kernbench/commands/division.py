@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernbench.commands.rows import RowTable
-from kernbench.commands.separable import MANY, Dims, Separable, aligned, is_axis
+from kernbench.commands.rows import MANY, RowTable
+from kernbench.commands.separable import Dims, Separable, aligned, is_axis
 
 Array = npt.NDArray[Any]
 

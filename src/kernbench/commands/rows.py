@@ -16,6 +16,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 Array = npt.NDArray[Any]
 
+MANY = 1 << 16
+"""From how many elements on it pays to look for rows that are alike."""
+
 _OF_ALL = {np.minimum, np.maximum, np.logical_and, np.logical_or}
 """Ufuncs that give the same whether a row is met once or often."""
 
