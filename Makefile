@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -72,6 +72,10 @@ conformance-distributed: $(VENV)/torch.stamp ## run PyTorch's own tests of DTens
 
 conformance-compiled: $(VENV)/torch.stamp ## compare compiled operations with eager mode: ARGS="--every 4 --update" for one in 4
 	$(BIN)/python -m tests.conformance.run_compiled $(ARGS)
+
+conformance-inductor: $(VENV)/torch.stamp ## run PyTorch's own tests of Inductor: TESTS=.../test/inductor [ARGS="--update --share 0.2"]
+	@test -d "$(TESTS)" || { echo "set TESTS to test/inductor of PyTorch's sources of the installed release"; exit 2; }
+	$(BIN)/python tests/conformance/run_suite.py $(TESTS) --suite inductor --limit 120 $(ARGS)
 
 test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUTORIALS=.../python/tutorials
 	@test -d "$(TUTORIALS)" || { echo "set TUTORIALS to python/tutorials of a Triton checkout"; exit 2; }

@@ -33,9 +33,10 @@ def build_report(
     suite: Heading,
     outcomes: Mapping[str, Outcome],
     where: str,
-    commit: str,
     versions: Mapping[str, str],
     took_s: float,
+    share: float = 1,
+    *,
     unit: str = "file",
     script: str = "run_suite.py",
 ) -> str:
@@ -46,7 +47,8 @@ def build_report(
         "",
         f"Written by `{suite.command}`, `tests/conformance/{script}`; not edited by hand.",
         "",
-        f"Tests: {where} at commit `{commit}`, {suite.how}",
+        f"Tests: {where}, {suite.how}",
+        *[f"A sample, by hash of the names: {share:.0%} of the cases."] * (share < 1),
         f"Run on: {ran_on}. It took {-(-took_s // 60):.0f} minutes.",
         "",
     ]

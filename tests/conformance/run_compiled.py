@@ -143,8 +143,7 @@ def page(outcomes: dict[str, Outcome], every: int, first: int, took_s: float) ->
     return build_report(
         Heading(how),
         outcomes,
-        "PyTorch's operation database, `op_db`,",
-        str(torch.version.git_version),
+        f"PyTorch's operation database, `op_db`, at commit `{torch.version.git_version}`",
         versions,
         took_s,
         unit="mode",

@@ -1,10 +1,11 @@
 """Run another project's own tests on kernbench and say how many pass.
 
     python tests/conformance/run_suite.py CHECKOUT [--suite distributed] [--commit HASH] [--update]
-                                          [pytest arguments]
+                                          [--share 0.2] [pytest arguments]
 
 CHECKOUT is a checkout (or a bare clone) of the project's repository: Triton's, whose language tests
-are run, or with ``--suite distributed`` PyTorch's, whose tests of DTensor and FSDP2 are. They are
+are run, or with ``--suite distributed`` PyTorch's, whose tests of DTensor and FSDP2 are. With
+``--suite inductor`` it is a folder, ``test/inductor`` of PyTorch. They are
 copied to a temporary folder and run from there: beside the sources, ``import triton`` would find
 those and not the installed package. Nothing of those repositories is kept here.
 
@@ -15,6 +16,7 @@ become fewer; ``--update`` raises the numbers, and never lowers one, and writes 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import json
 import subprocess
@@ -43,18 +45,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--commit", help="which commit's tests to run")
     parser.add_argument("--under", help="the folder of the tests, where a repository has copies")
     parser.add_argument("--of", help="whose repository that is, if not the project's")
-    parser.add_argument("--limit", type=float, default=600, help="seconds for each program")
+    parser.add_argument(
+        "--limit", type=float, default=600, help="seconds for each program; of Inductor, each test"
+    )
+    parser.add_argument("--share", type=float, default=1, help="of the tests, by hash of the names")
     parser.add_argument("--update", action="store_true", help="raise the list, write the page")
     parser.add_argument("--outcomes", type=Path, help="keep the outcome of each test here")
     options, extra = parser.parse_known_args(arguments)
+    if not 0 < options.share <= 1:
+        parser.error(f"--share must be above 0 and at most 1, but got {options.share:g}")
     suite = SUITES[options.suite]
     under = options.under or suite.under
     with tempfile.TemporaryDirectory(prefix="kernbench-conformance-") as name:
-        commit = options.commit or suite.commit or installed_commit()
-        commit = copy_suite(suite, options.checkout, commit, under, Path(name))
+        if under:
+            commit = options.commit or suite.commit or installed_commit()
+            commit = copy_suite(suite, options.checkout, commit, under, Path(name))
+            where = f"`{under}` of {options.of or suite.project} at commit `{commit}`"
+        else:
+            states = copy_folder(suite, options.checkout, Path(name))
+            where = f"{states} of {options.of or suite.project}"
         outcomes_file = options.outcomes or Path(name) / "outcomes.jsonl"
         began_s = time.monotonic()
-        suite.run(suite, Path(name) / under, outcomes_file.resolve(), extra, options.limit)
+        asked = [*extra, f"--share={options.share:g}"] if options.share < 1 else extra
+        suite.run(suite, Path(name) / under, outcomes_file.resolve(), asked, options.limit)
         took_s = time.monotonic() - began_s
         outcomes = read_outcomes(outcomes_file)
     passed = count_passed(outcomes)
@@ -67,6 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
         for function in allowed
         if function in ran
         and not extra_selects(extra)
+        # A share holds some of a function's cases only; a function that is one case, whole.
+        and (options.share == 1 or function in outcomes)
         and passed.get(function, 0) < allowed[function]
     }
     for function, (now, before) in sorted(fewer.items()):
@@ -74,10 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.update:
         write_allowed(suite.allowed, raised(allowed, passed))
         if not extra_selects(extra):
-            where = f"`{under}` of {options.of or suite.project}"
-            suite.report.write_text(
-                build_report(suite, outcomes, where, commit, versions(suite), took_s)
-            )
+            page = build_report(suite, outcomes, where, versions(suite), took_s, options.share)
+            suite.report.write_text(page)
     return 1 if fewer else 0
 
 
@@ -109,6 +122,23 @@ def copy_suite(suite: Suite, checkout: Path, commit: str, under: str, target: Pa
         tar.extractall(target, filter="data")
     (target / "pytest.ini").write_text(suite.ini)
     return found.stdout.strip()
+
+
+def copy_folder(suite: Suite, folder: Path, target: Path) -> str:
+    """Copy the tests of a folder to ``target``; return their names and the states of the files."""
+    states = []
+    for part in suite.parts:
+        path = folder / part
+        if not path.is_file():
+            sys.exit(
+                f"{folder} has no {part}; give the folder of the {suite.project} repository that "
+                "has it, of the installed release"
+            )
+        text = path.read_bytes()
+        (target / part).write_bytes(text)
+        states.append(f"`{part}` (SHA-256 `{hashlib.sha256(text).hexdigest()[:12]}`)")
+    (target / "pytest.ini").write_text(suite.ini)
+    return ", ".join(states)
 
 
 def extra_selects(extra: list[str]) -> bool:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+try:
+    from outcomes import UNENDED, ended_in  # type: ignore[import-not-found]
+except ImportError:  # as a module of the tests
+    from tests.conformance.outcomes import UNENDED, ended_in
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
@@ -33,7 +39,7 @@ class Suite:
     commit: str
     """The one that the numbers in ``allowed`` are of; empty for that of the installed package."""
     under: str
-    """The folder of the tests in the repository."""
+    """The folder of the tests in the repository; empty where a folder of tests is given itself."""
     parts: tuple[str, ...]
     """What is taken of it: files and folders."""
     files: tuple[str, ...]
@@ -108,6 +114,60 @@ def run_as_programs(
             except subprocess.TimeoutExpired:
                 status = f"cut off after {limit_s:g} s"
         print(f"{path.relative_to(folder)}: {status}", flush=True)
+
+
+def run_compiled(
+    suite: Suite, folder: Path, outcomes: Path, extra: Sequence[str], limit_s: float
+) -> None:
+    """Run each file as a program whose compiler is PyTorch's, and go on where one ends early.
+
+    ``limit_s`` is for one test here: a longer one is ended, with its program, and is a failure.
+    """
+    given = [each for each in extra if ".py" in each]
+    rest = [each for each in extra if each not in given]
+    kernbench = str(Path(sys.executable).with_name("kernbench"))
+    asked = {
+        "KERNBENCH_COMPILE": "inductor",
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        # Their tests of the CPU compile C++, and no device is asked.
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda",
+    }
+    for name in given or suite.files:
+        command = [kernbench, "torchrun", "--machine", "h100-sxm", str(HERE / "pytest_program.py")]
+        command += [f"--outcomes={outcomes}", "--go-on", *_OPTIONS, *_PLAIN]
+        command += [f"--rootdir={folder}", str(folder / name), *rest]
+        goes_on, before = True, -1
+        while goes_on:
+            with (folder / f"{name}.log").open("a") as log:
+                program = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env=environment(folder) | asked,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+                status = end_of(program, outcomes, limit_s)
+            print(f"{name}: {status}", flush=True)
+            ended, left = ended_in(outcomes)
+            # A program that ends none would be run for ever.
+            goes_on = bool(left) and len(ended) > before
+            before = len(ended)
+
+
+def end_of(program: subprocess.Popen[bytes], outcomes: Path, limit_s: float) -> str:
+    """Wait for a program, or end it where nothing was noted for ``limit_s``; say how it ended."""
+    size, since_s = -1, time.monotonic()
+    while True:
+        try:
+            return f"status {program.wait(timeout=min(1.0, limit_s))}"
+        except subprocess.TimeoutExpired:
+            now = outcomes.stat().st_size if outcomes.exists() else -1
+            if now != size:
+                size, since_s = now, time.monotonic()
+            elif time.monotonic() - since_s > limit_s:
+                program.kill()
+                program.wait()
+                return f"ended after {limit_s:g} s in one test"
 
 
 TRITON = Suite(
@@ -187,4 +247,39 @@ DISTRIBUTED = Suite(
     run=run_as_programs,
 )
 
-SUITES = {"triton": TRITON, "distributed": DISTRIBUTED}
+INDUCTOR = Suite(
+    project="PyTorch",
+    commit="",
+    under="",
+    parts=("test_torchinductor.py",),
+    files=("test_torchinductor.py",),
+    ini="[pytest]\n",
+    allowed=HERE / "allowed_inductor.txt",
+    report=DOCS / "conformance-inductor.md",
+    title="Conformance with PyTorch's own tests of Inductor",
+    command="make conformance-inductor TESTS=folder ARGS=--update",
+    how="as a program on one simulated device of the machine `h100-sxm`, with "
+    "`KERNBENCH_COMPILE=inductor`. PyTorch's test utilities find a CUDA device and Triton "
+    "(`HAS_GPU`, `GPU_TYPE`, `requires_gpu`), and so make the classes of GPU tests. Nothing of "
+    "the tests is kept in this repository.",
+    packages=("torch", "triton", "numpy"),
+    explained=(
+        (
+            r"complex_memory_overlap|object has no attribute|'NullHandler' object|addmv input",
+            "the test is of another release than the installed PyTorch",
+        ),
+        (
+            r"GeneratorImpl with nullptr",
+            "a generator is given to a compiled function, which C++ would take to pieces",
+        ),
+        (r"associative_scan", "called outside of what is compiled: the bridge has no rule for it"),
+        (
+            r"_scaled_dot_product_efficient_attention",
+            "calls the kernel of a GPU by its name, which a build for the CPU has not",
+        ),
+        (UNENDED, "longer than the limit, or more memory than the host has"),
+    ),
+    run=run_compiled,
+)
+
+SUITES = {"triton": TRITON, "distributed": DISTRIBUTED, "inductor": INDUCTOR}

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.conformance.outcomes import UNENDED
 from tests.conformance.report import Outcome
 from tests.conformance.run_suite import (
+    copy_folder,
     copy_suite,
     count_passed,
+    main,
     raised,
     read_allowed,
     read_outcomes,
     write_allowed,
 )
-from tests.conformance.suites import DISTRIBUTED, TRITON, run_as_programs
+from tests.conformance.suites import (
+    DISTRIBUTED,
+    INDUCTOR,
+    TRITON,
+    end_of,
+    run_as_programs,
+    run_compiled,
+)
 from tests.programs import PROGRAMS
 
 
@@ -92,3 +103,50 @@ def test_files_of_pytorchs_form_are_run_as_programs_with_devices(tmp_path: Path)
     }
     reason = next(each.reason for each in found.values() if each.outcome == "failed")
     assert reason == "ValueError: of rank 1"
+
+
+@pytest.mark.adr("0145-D1")
+def test_a_folder_without_the_file_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has no test_torchinductor\.py; give the folder"):
+        copy_folder(INDUCTOR, tmp_path, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "-1"])
+def test_a_share_that_is_none_is_refused(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["folder", "--suite", "inductor", "--share", share])
+    assert "--share must be above 0 and at most 1" in capsys.readouterr().err
+
+
+@pytest.mark.adr("0145-D2")
+def test_a_program_that_notes_nothing_for_long_is_ended(tmp_path: Path) -> None:
+    outcomes = tmp_path / "outcomes.jsonl"
+    stuck = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    assert end_of(stuck, outcomes, 0.2) == "ended after 0.2 s in one test"
+    assert stuck.poll() is not None
+    done = subprocess.Popen([sys.executable, "-c", "raise SystemExit(5)"])
+    assert end_of(done, outcomes, 60) == "status 5"
+
+
+@pytest.mark.adr("0145-D1")
+@pytest.mark.adr("0145-D2")
+@pytest.mark.slow
+def test_tests_are_compiled_and_go_on_after_one_that_ends_the_program(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    given, folder = tmp_path / "given", tmp_path / "copy"
+    given.mkdir()
+    folder.mkdir()
+    shutil.copy(PROGRAMS / "inductor_tests.py", given / "test_torchinductor.py")
+    assert "SHA-256" in copy_folder(INDUCTOR, given, folder)
+    outcomes = tmp_path / "outcomes.jsonl"
+    run_compiled(INDUCTOR, folder, outcomes, [], 60)
+    found = read_outcomes(outcomes)
+    assert {test.rpartition("::")[2]: each.outcome for test, each in found.items()} == {
+        "test_compiled": "passed",
+        "test_ends": "failed",
+        "test_fails": "failed",
+        "test_last": "passed",
+    }
+    reasons = {test.rpartition("::")[2]: each.reason for test, each in found.items()}
+    assert reasons["test_ends"] == UNENDED
+    assert "KeyError" in reasons["test_fails"]

@@ -30,6 +30,7 @@ GENERATED = (
     "conformance.md",
     "conformance-compiled.md",
     "conformance-distributed.md",
+    "conformance-inductor.md",
     "machine-reference.md",
     "validation.md",
 )
