@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from kernbench.cli import commands
 from kernbench.cli.app import build_app
+from kernbench.cli.options import ProgramOptions
+from kernbench.cli.registry import options_command
 from tests.programs import PROGRAMS
 
 
@@ -24,3 +29,26 @@ def test_a_module_in_the_folder_of_commands_is_a_command(
     listed = CliRunner().invoke(app, ["--help"]).output.splitlines()
     names = [line.split()[0] for line in listed[listed.index("Commands:") + 1 :]]
     assert names[:3] == ["run", "greet", "script"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GreetOptions(ProgramOptions):
+    name: Annotated[str, typer.Argument(metavar="NAME")]
+    times: Annotated[int, typer.Option(min=1)] = 1
+
+
+def test_the_fields_of_a_class_are_the_options_of_a_command() -> None:
+    app, seen = typer.Typer(), []
+
+    @options_command(app, "greet")
+    def greet(context: typer.Context, options: _GreetOptions) -> int:
+        """Say hello."""
+        seen.append(options)
+        return 3
+
+    run = CliRunner().invoke(app, ["--times", "2", "you", "--no-data"])
+    assert run.exit_code == 3
+    assert [(each.name, each.times, each.data) for each in seen] == [("you", 2, False)]
+    assert {"--times", "--log", "--no-data"} <= seen[0].own_options
+    assert CliRunner().invoke(app, ["--times", "0", "you"]).exit_code == 2
+    assert "Say hello." in CliRunner().invoke(app, ["--help"]).output

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernbench.cli.commands.run import DONE, guarded
 from kernbench.cli.console.progress import is_terminal
 from kernbench.cli.kernel_text import (
     command_lines,
@@ -18,6 +17,7 @@ from kernbench.cli.kernel_text import (
     timeline_lines,
     ttir_lines,
 )
+from kernbench.cli.programs.reporting import DONE, guarded
 from kernbench.commands import Engine, by_path
 from kernbench.errors import UnknownNameError, UsageError
 from kernbench.hardware import Machine, SipSpec, load_machine

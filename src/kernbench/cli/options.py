@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +24,9 @@ Machine = Annotated[
 ]
 Ranks = Annotated[
     int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")
+]
+Args = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
 ]
 Data = Annotated[
     bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
@@ -58,3 +62,37 @@ Allow = Annotated[
     ),
 ]
 Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """What all commands that run a program take: what they write, and what they look for."""
+
+    machine: str | None = None
+    data: Data = True
+    log: Log = None
+    trace: Trace = None
+    json: Json = None
+    check: Check = None
+    check_nan: CheckNan = False
+    allow: Allow = None
+    debug: Debug = False
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+    @property
+    def checks(self) -> dict[str, Any]:
+        """What is checked, as parameters of ``RuntimeContext``."""
+        return {
+            "check": True if self.check_nan else self.check,
+            "nan_is_error": True if self.check_nan else None,
+            "allow": self.allow or None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelOptions(ProgramOptions):
+    """What commands take besides that use no PyTorch of their own."""
+
+    seed: Annotated[int, typer.Option(help="Seed of kernbench's random numbers.")] = 0
+    tf32: Tf32 = "round"

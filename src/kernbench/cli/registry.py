@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -25,6 +28,44 @@ class Commands(TyperGroup):
             print("\n  ".join(lines), file=sys.stderr)
             status = 130
         raise typer.Exit(status)
+
+
+_Action = Callable[[typer.Context, Any], int]
+_A = TypeVar("_A", bound=_Action)
+
+
+def options_command(app: typer.Typer, name: str, **settings: Any) -> Callable[[_A], _A]:
+    """Make a function of a context and options a command; what it returns is the exit status.
+
+    The command's options are the fields of the dataclass that the function takes as ``options``,
+    each with its annotation and its default. Its field ``own_options`` is none: it gets the names
+    of all of them.
+    """
+
+    def register(action: _A) -> _A:
+        kind = get_type_hints(action)["options"]
+        hints = get_type_hints(kind, include_extras=True)
+        asked = [each for each in fields(kind) if each.name != "own_options"]
+
+        def command(context: typer.Context, **values: Any) -> None:
+            raise typer.Exit(action(context, kind(**values, own_options=option_names(context))))
+
+        context = inspect.Parameter(
+            "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+        )
+        parameters = [context, *(_parameter(each, hints[each.name]) for each in asked)]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name, help=inspect.getdoc(action), **settings)(command)
+        return action
+
+    return register
+
+
+def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(field.name, kind, default=default, annotation=annotation)
 
 
 def option_names(context: typer.Context) -> frozenset[str]:

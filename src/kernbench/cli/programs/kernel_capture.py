@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.cli.commands.script import compile_program, run_program
 from kernbench.cli.programs.bench_file import find_bench, is_bench, load_bench
 from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+from kernbench.cli.programs.scripts import compile_program, run_program
 from kernbench.commands import KernelTrace
 from kernbench.errors import NeedsDataError, NoDataError, UnknownNameError, UsageError, nearest
 from kernbench.hardware import Machine, load_machine

@@ -1,0 +1,108 @@
+"""Running a bench: one machine, one call of its ``run``, one report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.bench_file import Bench, load_bench
+from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, run_and_report
+from kernbench.outputs import Outputs
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(given.KernelOptions):
+    """How to run a bench; see ``kernbench run --help``."""
+
+    program: str
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Machine: a preset, NAME:SIPS, or a YAML file; the bench's MACHINE, else ahbm.",
+        ),
+    ] = None
+    ranks: given.Ranks = None
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of the bench."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadyRun:
+    """A run that can start: everything the user typed is valid."""
+
+    bench: Bench
+    machine: Machine
+    ranks: int
+    params: Mapping[str, Any]
+
+
+def run_bench(options: BenchOptions) -> int:
+    """Run a bench, print and write its report, and return the exit status."""
+
+    def start() -> int:
+        plan = _plan(options)
+        with make_room(options, options.machine, [plan.bench.path, *imported()]) as outputs:
+            return guarded(lambda: _run(plan, options, outputs), options.debug)
+
+    return guarded(start, options.debug, usage=True)
+
+
+def show_bench(given: str, debug: bool) -> int:
+    """Print a bench's documentation and parameters, and return the exit status."""
+    from kernbench.cli.programs.parameters import parameters_of
+
+    def show() -> int:
+        bench = load_bench(given)
+        parameters = parameters_of(bench.run)
+        lines = [bench.about, "", f"usage: kernbench run {given} [OPTIONS]", ""]
+        lines.append("parameters (--param NAME=VALUE):" if parameters else "no parameters")
+        lines += [f"  {each}" for each in parameters]
+        lines += [
+            "",
+            f"machine: {bench.machine} (--machine NAME); ranks: {bench.ranks} (--ranks N); "
+            "options: kernbench run --help",
+        ]
+        print("\n".join(lines).lstrip("\n"))
+        return DONE
+
+    return guarded(show, debug, usage=True)
+
+
+def _plan(options: BenchOptions) -> _ReadyRun:
+    from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+    from kernbench.hardware import load_machine
+
+    bench = load_bench(options.program)
+    params = parse_parameters(options.param or (), parameters_of(bench.run), bench.name)
+    ranks = bench.ranks if options.ranks is None else options.ranks
+    machine = load_machine(bench.machine if options.machine is None else options.machine, ranks)
+    return _ReadyRun(bench, machine, ranks, params)
+
+
+def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
+    from kernbench.runtime_api import RuntimeContext
+
+    context = RuntimeContext(
+        machine=plan.machine,
+        ranks=plan.ranks,
+        data=options.data,
+        seed=options.seed,
+        **options.checks,
+        tf32=options.tf32,
+    )
+
+    def work() -> int:
+        plan.bench.start(context, plan.params)
+        return DONE
+
+    return run_and_report(context, options, outputs, work)

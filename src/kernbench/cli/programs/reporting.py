@@ -1,0 +1,178 @@
+"""How commands run programs: guarded, with room for their files, and with a report at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernbench.cli.console.interrupt import interruptible
+from kernbench.cli.console.progress import is_terminal, progress
+from kernbench.cli.console.streams import ends_without_reader
+from kernbench.cli.options import ProgramOptions
+from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageError
+from kernbench.outputs import Outputs
+
+if TYPE_CHECKING:
+    from kernbench.report import Report
+    from kernbench.runtime_api import RuntimeContext
+
+DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+STDOUT = "-"
+COLUMNS_OF_FILES = 160
+"""Columns of a report in a file, where names of operations need not be cut."""
+
+
+def guarded(action: Callable[[], int], debug: bool, *, usage: bool = False) -> int:
+    """Return the exit status of ``action``; print what went wrong to stderr.
+
+    With ``usage``, errors of the kinds that a wrong command line raises are just that.
+    """
+    try:
+        with interruptible():
+            return action()
+    except KeyboardInterrupt as error:
+        return _report_interrupt(error)
+    except (UsageError, UnknownNameError, MachineError) as error:
+        if not usage:
+            return _report_failure(error, debug)
+        if debug:
+            from kernbench.cli.programs.failures import print_traceback
+
+            print_traceback(error)
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return _report_failure(error, debug)
+
+
+def _report_interrupt(error: BaseException) -> int:
+    print("\n  ".join(["interrupted", *getattr(error, "__notes__", ())]), file=sys.stderr)
+    return INTERRUPTED
+
+
+def _report_failure(error: BaseException, debug: bool) -> int:
+    from kernbench.cli.programs.failures import (
+        describe_failure,
+        is_broken_pipe,
+        is_interrupt,
+        print_traceback,
+    )
+
+    if is_interrupt(error):
+        return _report_interrupt(error)
+    if is_broken_pipe(error):
+        # The reader has seen enough.
+        sys.stdout = None  # so that Python does not flush it again
+        return DONE
+    if debug:
+        print_traceback(error)
+    print(describe_failure(error), file=sys.stderr)
+    return FAILED
+
+
+def make_room(
+    options: ProgramOptions, machine: str | None, inputs: Iterable[str | Path]
+) -> Outputs:
+    """Reserve the files that a run will write; none may be the ``machine``'s or of ``inputs``.
+
+    Raises:
+        OutputError: There is no place for one of them, or another command is writing it.
+    """
+    from kernbench.hardware import file_of
+
+    asked = {f"--{name}": getattr(options, name) for name in ("log", "trace", "json")}
+    for option, file in asked.items():
+        if file == STDOUT and option != "--json":
+            raise UsageError(f"{option} takes a file; only --json can go to stdout")
+    if asked["--json"] == STDOUT:
+        del asked["--json"]
+    return Outputs(asked, [*inputs, *([] if machine is None else [file_of(machine)])])
+
+
+def imported() -> list[str]:
+    """Return the files of the modules that are imported."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    return [file for file in files if isinstance(file, str)]
+
+
+def run_and_report(
+    context: RuntimeContext, options: ProgramOptions, outputs: Outputs, work: Callable[[], int]
+) -> int:
+    """Do ``work`` inside a run, then write and print its report.
+
+    Returns the exit status that ``work`` gives. Without files to write there is nothing to go on
+    for when nobody reads what the program prints.
+    """
+    import json
+
+    from rich.console import Console
+
+    from kernbench.report import format_ns, idle_parts, peaks_of, print_report
+
+    json_only = options.json == STDOUT
+    log, machine = context.op_log, context.machine
+
+    def describe() -> str:
+        return f"{format_ns(context.run.simulation.now_ps / 1000)} simulated, {len(log)} launches"
+
+    with contextlib.redirect_stdout(sys.stderr if json_only else sys.stdout):
+        goes_on = json_only or len(outputs)
+        with (
+            contextlib.nullcontext() if goes_on else ends_without_reader(),
+            progress(describe),
+            context,
+        ):
+            status = work()
+        report: Report = context.report()
+        remarks = [line for ask in context.run.remarks for line in ask()]
+        text = json.dumps({**report, "remarks": remarks} if remarks else report, indent=2)
+        said: list[str] = []
+        failure = None
+        try:
+            said = _write(context, outputs, text)
+        except OutputError as error:
+            failure = error  # the report is all the more welcome
+        # Files and pipes have room for the longest name.
+        is_given = is_terminal(sys.stdout) or "COLUMNS" in os.environ
+        console = Console(
+            file=sys.stdout, highlight=False, width=None if is_given else COLUMNS_OF_FILES
+        )
+        print_report(report, peaks_of(machine), console, idle_parts(log))
+        if remarks:
+            print("", *remarks, sep="\n")
+    if json_only:
+        print(text)
+    for line in said:
+        print(line, file=sys.stderr)
+    if failure is not None:
+        raise failure
+    return status
+
+
+def _write(context: RuntimeContext, outputs: Outputs, report: str) -> list[str]:
+    """Write the files of a run, and return a line about each."""
+    from kernbench.report import dump_trace
+
+    said = []
+    log, machine = context.op_log, context.machine
+    outputs.refuse(imported())
+    if "--log" in outputs:
+        with outputs.writing("--log") as file:
+            rows = log.dump_parquet(file, machine=machine.name, ranks=context.world_size)
+        said.append(f"op log: {outputs.path_of('--log')} ({rows} rows)")
+    if "--trace" in outputs:
+        with outputs.writing("--trace") as file:
+            dump_trace(log, machine, file)
+        path = outputs.path_of("--trace")
+        said.append(f"timeline: {path} (open it in https://ui.perfetto.dev)")
+    if "--json" in outputs:
+        with outputs.writing("--json") as file:
+            file.write(f"{report}\n".encode())
+    outputs.publish()
+    return said

@@ -1,0 +1,176 @@
+"""Running a program that is unaware of kernbench, its PyTorch tensors on the CPU (ADR-0050)."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.bench_file import is_bench
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded, make_room, run_and_report
+from kernbench.errors import UnknownNameError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOptions(given.KernelOptions):
+    """How to run a script; see ``kernbench script --help``."""
+
+    program: Annotated[
+        str, typer.Argument(metavar="FILE", help="A Python program that launches Triton kernels.")
+    ]
+    args: given.Args = None
+    machine: given.Machine = "ahbm"
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What Triton's get_current_target() tells the program: cuda, hip; else kernbench.",
+        ),
+    ] = None
+
+
+def run_script(options: ScriptOptions) -> int:
+    """Run a program as ``python FILE ARGS`` would, report, and return its exit status."""
+
+    def start() -> int:
+        from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
+        from kernbench.hardware import load_machine
+
+        path = find_script(options.program)
+        machine = load_machine(options.machine, 1)
+        from kernbench.triton_backend import check_announced
+
+        check_announced(options.target)
+        code = compile_program(path, "script")
+        from kernbench.runtime_api import RuntimeContext
+
+        context = RuntimeContext(
+            machine=machine,
+            ranks=1,
+            data=options.data,
+            seed=options.seed,
+            **options.checks,
+            tf32=options.tf32,
+        )
+
+        argv = ProgramArguments([options.program, *(options.args or ())])
+        context.run.remarks.append(
+            lambda: unseen_options(argv, options.program, "script", options.own_options)
+        )
+
+        def work() -> int:
+            return run_program(path, code, argv, machine, options.target)
+
+        with make_room(options, options.machine, [path]) as outputs:
+            return guarded(lambda: run_and_report(context, options, outputs, work), options.debug)
+
+    return guarded(start, options.debug, usage=True)
+
+
+def find_script(given: str) -> Path:
+    """Return the path of a program.
+
+    Raises:
+        UnknownNameError: There is no such file.
+        UsageError: It is a folder.
+    """
+    path = Path(given)
+    if path.is_dir():
+        raise UsageError(f"{given} is a folder; name a Python file in it")
+    if not path.is_file():
+        if not path.parent.is_dir():
+            raise UnknownNameError(f"no script {given}: there is no folder {path.parent}")
+        found = sorted(each.name for each in path.parent.glob("*.py"))
+        raise UnknownNameError(f"no script {given}: {nearest(path.name, found)}")
+    return path.absolute()
+
+
+_ARCHITECTURE = 80
+"""What a program sees of a machine that is not CUDA's: a device with every feature of Triton."""
+
+
+def properties_of(machine: Machine) -> dict[str, Any]:
+    """Return what ``torch.cuda.get_device_properties`` says about a SIP of a machine."""
+    sip, architecture = machine.sip, machine.spec.cuda_architecture or _ARCHITECTURE
+    return {
+        "name": f"{machine.name} (simulated)",
+        "major": architecture // 10,
+        "minor": architecture % 10,
+        "multi_processor_count": sip.num_pes,
+        "total_memory": sip.hbm_bytes,
+        "shared_memory_per_block_optin": sip.shared_memory_bytes,
+        "warp_size": 32,
+        "max_threads_per_multi_processor": 2048,
+    }
+
+
+def compile_program(path: Path, command: str) -> CodeType:
+    """Return a program's code.
+
+    Raises:
+        UsageError: The file is not a Python file, or is a bench, which ``command`` does not run.
+    """
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except ValueError as error:
+        raise UsageError(f"{path.name} is not a Python file: {error}") from None
+    if is_bench(tree):
+        raise UsageError(
+            f"{path.name} is a bench: it defines run() and does nothing itself; "
+            f"use kernbench run {path.name}, not kernbench {command}"
+        )
+    return compile(tree, str(path), "exec")
+
+
+def run_program(
+    path: Path, code: CodeType, argv: list[str], machine: Machine, target: str | None = None
+) -> int:
+    """Run a program inside the active run and return its exit status.
+
+    ``target`` is what it hears of the target, if not the truth.
+    """
+    from kernbench.cli.programs.torch_stand_in import torch_stands_in
+    from kernbench.runtime_api import current_context
+    from kernbench.triton_backend import announced_target
+
+    context, architecture = current_context(), machine.spec.cuda_architecture
+    with (
+        torch_stands_in(properties_of(machine), context.run.lent.lend, context.has_data),
+        announced_target(target, architecture if target == "cuda" else None),
+        as_main(path, argv) as module,
+    ):
+        try:
+            exec(code, module.__dict__)
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                return end.code or DONE
+            print(end.code, file=sys.stderr)
+            return FAILED
+    return DONE
+
+
+@contextmanager
+def as_main(path: Path, argv: list[str]) -> Iterator[ModuleType]:
+    """Give a program the environment of ``python FILE ARGS``: module, arguments, import path."""
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=str(path), __builtins__=builtins)
+    before = sys.modules["__main__"], sys.argv, sys.path[:]
+    sys.modules["__main__"] = module
+    sys.argv = argv
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        yield module
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before

@@ -1,0 +1,238 @@
+"""Running an unmodified PyTorch program on the devices of a machine (ADR-0060)."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded, make_room, run_and_report
+from kernbench.cli.programs.scripts import compile_program, find_script
+from kernbench.errors import UsageError
+from kernbench.outputs import Outputs
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchrunOptions(given.ProgramOptions):
+    """How to run a PyTorch program; see ``kernbench torchrun --help``."""
+
+    program: Annotated[str, typer.Argument(metavar="SCRIPT", help="A PyTorch program.")]
+    args: given.Args = None
+    nproc_per_node: Annotated[
+        str,
+        typer.Option(
+            "--nproc-per-node",
+            "--nproc_per_node",
+            metavar="N|gpu",
+            help="Ranks, gpu for one per device; with 1 the program may spawn ranks itself.",
+        ),
+    ] = "1"
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as of python -m.")
+    ] = False
+    nnodes: Annotated[
+        str, typer.Option("--nnodes", metavar="1", help="As torchrun's; there is one node.")
+    ] = "1"
+    master_addr: Annotated[
+        str, typer.Option("--master-addr", "--master_addr", help="Of MASTER_ADDR.")
+    ] = "localhost"
+    master_port: Annotated[
+        int, typer.Option("--master-port", "--master_port", help="Of MASTER_PORT.")
+    ] = 29500
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="As torchrun's; it is always so.")
+    ] = False
+    node_rank: Annotated[str, typer.Option("--node-rank", "--node_rank", hidden=True)] = "0"
+    max_restarts: Annotated[int, typer.Option("--max-restarts", "--max_restarts", hidden=True)] = 0
+    rdzv_backend: Annotated[str, typer.Option("--rdzv-backend", "--rdzv_backend", hidden=True)] = ""
+    rdzv_endpoint: Annotated[
+        str, typer.Option("--rdzv-endpoint", "--rdzv_endpoint", hidden=True)
+    ] = ""
+    rdzv_id: Annotated[str, typer.Option("--rdzv-id", "--rdzv_id", hidden=True)] = "none"
+    machine: given.Machine = "ahbm"
+    ranks_print: Annotated[
+        str, typer.Option(metavar="all|0,1,...", help="The ranks whose output is shown.")
+    ] = "all"
+    prefix: Annotated[
+        bool, typer.Option("--prefix/--no-prefix", help="Show each line's rank before it.")
+    ] = False
+    private: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE", help="A package that each rank imports for itself; repeatable."
+        ),
+    ] = None
+
+
+def torchrun(options: TorchrunOptions) -> int:
+    """Run a program, report, and return its exit status."""
+
+    def start() -> int:
+        if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
+            raise UsageError(
+                f"--nnodes must be 1 and --node-rank 0, but got {options.nnodes} and "
+                f"{options.node_rank}; all ranks run here: give their number with "
+                "--nproc-per-node, and nodes in the machine's description"
+            )
+        from kernbench.hardware import load_machine
+        from kernbench.torch_bridge import check_ranks, check_torch
+
+        path = _find_module(options.program) if options.module else find_script(options.program)
+        nprocs = _num_processes(options)
+        check_ranks(nprocs, f"--nproc-per-node {options.nproc_per_node}")
+        # A program in one process may start ranks itself, as many as there are devices.
+        machine = load_machine(options.machine, None if nprocs == 1 else nprocs)
+        check_torch()
+        with make_room(options, options.machine, [path]) as outputs:
+            return _run(options, path, machine, nprocs, outputs)
+
+    try:
+        return guarded(start, options.debug, usage=True)
+    finally:
+        gc.unfreeze()
+
+
+def _run(
+    options: TorchrunOptions, path: Path, machine: Machine, nprocs: int, outputs: Outputs
+) -> int:
+    from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
+    from kernbench.torch_bridge import check_private, run_torchrun
+
+    shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
+    code = compile_program(path, "torchrun")
+    _import_bridge()
+    check_private((options.private or ()), path.parent)
+    from kernbench.runtime_api import RuntimeContext
+
+    context = RuntimeContext(
+        machine=machine,
+        data=options.data,
+        **options.checks,
+    )
+
+    args = options.args or []
+    # As torchrun does: a `--` behind the program only says that options end there.
+    args = args[1:] if args[:1] == ["--"] else args
+    # A module's own name is that of its file.
+    argv = ProgramArguments([str(path) if options.module else options.program, *args])
+    context.run.remarks.append(
+        lambda: unseen_options(argv, options.program, "torchrun", options.own_options)
+    )
+
+    def work() -> int:
+        try:
+            run_torchrun(
+                context,
+                path,
+                code,
+                argv,
+                nprocs,
+                shown=shown,
+                with_rank=options.prefix,
+                module=options.program if options.module else None,
+                variables={
+                    "MASTER_ADDR": options.master_addr,
+                    "MASTER_PORT": str(options.master_port),
+                    "TORCHELASTIC_RUN_ID": options.rdzv_id,
+                },
+                private=(options.private or ()),
+            )
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                return end.code or DONE
+            print(end.code, file=sys.stderr)
+            return FAILED
+        return DONE
+
+    return guarded(lambda: run_and_report(context, options, outputs, work), options.debug)
+
+
+def _import_bridge() -> None:
+    """Import PyTorch, and freeze its half a million objects for the garbage collector."""
+    gc.disable()
+    try:
+        importlib.import_module("kernbench.torch_bridge.front.programs")
+    finally:
+        gc.enable()
+    gc.freeze()
+
+
+def _num_processes(options: TorchrunOptions) -> int:
+    """Return how many ranks were asked for.
+
+    Raises:
+        UsageError: It is no number, or less than 1.
+    """
+    text = options.nproc_per_node
+    if text in ("gpu", "auto"):
+        from kernbench.hardware import load_machine
+
+        return load_machine(options.machine, None).num_sips
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--nproc-per-node must be at least 1, or gpu, but got {text}")
+    return int(text)
+
+
+def _find_module(name: str) -> Path:
+    """Return the file of a module that is found from the working directory.
+
+    Raises:
+        UsageError: There is none, or it is not a Python file.
+    """
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    found = _spec_of(name)
+    if found is not None and found.submodule_search_locations is not None:
+        found = _spec_of(f"{name}.__main__")
+    if found is None or not found.has_location or not str(found.origin).endswith(".py"):
+        raise UsageError(f"-m {name}: no such module from {folder}; give a file without -m")
+    return Path(str(found.origin))
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Find a module as an import would, without importing its parent packages.
+
+    They belong to the program: they may look at its arguments, and at its devices.
+    """
+    found: ModuleSpec | None = None
+    path: Sequence[str] | None = None
+    for full_name in accumulate(name.split("."), "{}.{}".format):
+        specs = (finder.find_spec(full_name, path) for finder in sys.meta_path)
+        found = next((spec for spec in specs if spec is not None), None)
+        path = None if found is None else found.submodule_search_locations
+        if path is None:
+            break
+    return found if found is not None and found.name == name else None
+
+
+def _ranks(text: str, most: int) -> frozenset[int] | None:
+    """Return the ranks that an option names, None for all.
+
+    Raises:
+        UsageError: It names none, or one that cannot be.
+    """
+    if text == "all":
+        return None
+    try:
+        ranks = frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        ranks = frozenset((-1,))
+    if not all(0 <= rank < most for rank in ranks):
+        raise UsageError(
+            f"--ranks-print must be all, or ranks from 0 to {most - 1} such as 0 or 0,1, but got "
+            f"{text!r}"
+        )
+    return ranks
