@@ -134,3 +134,16 @@ x = torch.randn(3)
 found = torch.compile(moved, fullgraph=True)(x, x.cuda())
 assert found.device == torch.device("cuda", 0)
 assert difference(found, 5 * x + torch.tensor([1.5, 3.0, 4.5])) < 1e-6
+
+
+# Functions that the bridge replaces are the ones that were compiled: nothing is compiled again.
+def positions(x):
+    return x + torch.arange(x.shape[-1], device=x.device)
+
+
+torch._dynamo.utils.counters.clear()
+numbered = torch.compile(positions)
+for _ in range(3):
+    x = torch.randn(4, 6)
+    assert difference(numbered(x.cuda()), positions(x)) < 1e-6
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

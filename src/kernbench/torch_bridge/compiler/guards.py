@@ -16,15 +16,18 @@ from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.processes.call_counts import unseen
+from kernbench.torch_bridge.processes.compiling import Views
 from kernbench.torch_bridge.processes.process import current
 
 
-def install(patches: Patches) -> None:
+def install(patches: Patches, views: Views) -> None:
     """Guard what is compiled for a tensor by the tensor's device, too."""
     from torch._dynamo import convert_frame
     from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
 
     patches.set(GuardBuilder, "TENSOR_MATCH", _also_by_device(GuardBuilder.TENSOR_MATCH))
+    by_id = _also_as_it_runs(GuardBuilder.id_match_unchecked, views)
+    patches.set(GuardBuilder, "id_match_unchecked", by_id)
     patches.set(CheckFunctionManager, "__init__", _of_rank(CheckFunctionManager.__init__))
     counts = _counting_own(convert_frame.compute_cache_size)
     patches.set(convert_frame, "compute_cache_size", counts)
@@ -70,5 +73,29 @@ def _also_by_device(original: Callable[..., Any]) -> Callable[..., Any]:
                 guard.user_stack,
             )
         return result
+
+    return match
+
+
+def _also_as_it_runs(original: Callable[..., Any], views: Views) -> Callable[..., Any]:
+    """Return the guard of what an object is, which the bridge's stand-in for it passes too.
+
+    The guards of ``torch.arange`` are made while PyTorch's own shows, and asked while it does not.
+    """
+
+    @functools.wraps(original)
+    def match(self: Any, guard: Any, *hint: Any) -> Any:
+        value = self.get(guard)
+        stand_in = views.stand_in_of(value)
+        if stand_in is None:
+            return original(self, guard, *hint)
+        # No Python function, whose calls would count.
+        is_either = (value, stand_in).__contains__
+        self.get_guard_manager(guard).add_lambda_guard(
+            is_either,
+            [f"{getattr(guard, 'name', '?')} is PyTorch's own, or stands in for it"],
+            guard.user_stack,
+        )
+        return None
 
     return match

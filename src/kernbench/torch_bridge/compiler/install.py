@@ -126,7 +126,7 @@ class Compiler:
         fakes.install(patches, views)
         wrappers.install(patches)
         trials.install(patches, views)
-        guards.install(patches)
+        guards.install(patches, views)
         patches.set(torch._inductor.compile_fx, "cudagraphify", graphed.cudagraphify)
         views.over[torch.nn.functional, "scaled_dot_product_attention"] = traced.attention
         self._compile_kernels()

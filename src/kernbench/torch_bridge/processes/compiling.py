@@ -60,6 +60,8 @@ class Views:
         """What shows to the compiler in the place of both, by owner and name."""
         self._hidden: dict[tuple[Any, str], Replaced] = {}
         """What the compiler does not see, by owner and name."""
+        self._stand_ins: dict[int, Any] = {}
+        """What it does not see by the identity of what it sees: functions, and their code."""
         self._num_seen = 0
         """How many of the run's replacements were looked at."""
         self._of_runtime: _Shown = []
@@ -103,6 +105,10 @@ class Views:
             self._of_runtime = of_runtime
             COMPILING.depth, HERE.is_foreign = depth, foreign
 
+    def stand_in_of(self, value: Any) -> Any:
+        """Return the bridge's in the place of a function of PyTorch, or of its code, or None."""
+        return self._stand_ins.get(id(value))
+
     def _hide(self) -> _Shown:
         """Show PyTorch's own attributes; return what showed before, the last one first."""
         replaced = self._patches.replaced
@@ -111,6 +117,9 @@ class Views:
                 # Of several replacements of one attribute, the first one has PyTorch's own.
                 before = self._hidden.get((each.owner, each.name), each).before
                 self._hidden[each.owner, each.name] = replace(each, before=before)
+                self._stand_ins[id(before)] = each.value
+                if hasattr(before, "__code__"):
+                    self._stand_ins[id(before.__code__)] = getattr(each.value, "__code__", None)
         self._num_seen = len(replaced)
         shown: _Shown = []
         for (owner, name), each in self._hidden.items():
