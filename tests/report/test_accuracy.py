@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernbench import ops
 from kernbench.accuracy.validation import Answer, Scored, errors_by_machine, presets, read_rows
-from kernbench.report import Report, accuracy_line, published_errors
+from kernbench.hardware import load_machine
+from kernbench.op_log import OpLog
+from kernbench.report import IdleParts, Report, accuracy_line, published_errors
+from kernbench.report.accuracy import accuracy_of
 from kernbench.runtime_api import RuntimeContext
 
 GEMM = "device,op,dtype,m,n,k,time_us,source\n"
@@ -66,3 +70,27 @@ def test_errors_by_machine_are_the_mean_of_the_answered_rows(tmp_path: Path) -> 
     assert found["h100-sxm"]["gemm"] == (2, 30.0)
     assert found["a100-sxm-40g"]["gemm"] == (1, 10.0)
     assert json.loads(json.dumps(found))["h100-sxm"]["gemm"] == [2, 30.0]
+
+
+@pytest.mark.adr("0147-D3")
+def test_the_hosts_error_is_that_of_programs_whose_devices_wait_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "programs.csv"
+    head = "device,source,program,dtype,metric,value,unit,derived_step_time_s\n"
+    path.write_text(head + "A100,me,train.py,fp16,time_per_step,10,us,0.00001\n" * 3)
+    answers = [Answer(12.0, host_share=0.9), Answer(9.0, host_share=0.2), Answer(None, "hangs")]
+    scored = [Scored(row, each) for row, each in zip(read_rows([path]), answers, strict=True)]
+    found = errors_by_machine(scored, presets())["a100-sxm-40g"]
+    assert found == {"host": (1, 20.0), "programs": (2, 15.0)}
+
+
+@pytest.mark.adr("0147-D3")
+def test_the_hosts_share_is_all_that_devices_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = IdleParts(copies_ps=9, launches_ps=1, python_ps=2, allocations_ps=4, reads_ps=8)
+    monkeypatch.setattr("kernbench.report.accuracy.idle_parts", lambda log: parts)
+    monkeypatch.setattr(
+        "kernbench.report.accuracy.published_errors", lambda: {"a100-sxm-80g": {"host": (7, 9.5)}}
+    )
+    machine = load_machine("a100-sxm-80g", 1)
+    rank: Any = {"time_ns": 0.03, "compute_ns": 0.0, "comm_exposed_ns": 0.0}
+    (found,) = accuracy_of(OpLog(), machine, [rank], [])
+    assert found == {"family": "host", "share": 0.5, "error_percent": 9.5, "rows": 7}

@@ -48,3 +48,7 @@ def test_idle_time_of_the_host_is_split_by_what_it_did() -> None:
     assert idle_parts(builder.log) == IdleParts(
         copies_ps=0, launches_ps=450, python_ps=350, allocations_ps=250, reads_ps=20
     )
+    assert idle_parts(builder.log).of_host_ps == 450 + 350 + 250 + 20
+    # From 900 on: the last 100 of the launch, the kernel hides its own time as before.
+    late = idle_parts(builder.log, since_ps=900)
+    assert late == IdleParts(copies_ps=0, launches_ps=100, python_ps=50, reads_ps=20)

@@ -71,7 +71,7 @@ def accuracy_of(
     shares = {name: time / kernels_ps * compute_ns for name, time in kernels.items()}
     exposed_ns = sum(each["comm_exposed_ns"] for each in per_rank)
     shares[_COLLECTIVES] = shares.get(_COLLECTIVES, 0.0) + exposed_ns
-    shares[HOST] = idle_parts(log).launches_ps / 1000
+    shares[HOST] = idle_parts(log).of_host_ps / 1000
     found: list[FamilyReport] = []
     for family, time_ns in sorted(shares.items(), key=lambda each: (-each[1], each[0])):
         if time_ns < _LEAST_SHARE * total_ns or not family:

@@ -35,20 +35,28 @@ class IdleParts:
     reads_ps: int = 0
     """The host reads what the device has computed before."""
 
+    @property
+    def of_host_ps(self) -> int:
+        """All of it in which the device waits for what the host does."""
+        return self.launches_ps + self.python_ps + self.allocations_ps + self.reads_ps
 
-def idle_parts(log: OpLog) -> IdleParts:
-    """Return why the ranks of a run were idle."""
+
+def idle_parts(log: OpLog, since_ps: int = 0) -> IdleParts:
+    """Return why the ranks of a run were idle, from a time on."""
     spans = build_spans(log)
     is_copy = np.array([each.kind in ("copy", "fill") for each in spans.templates], dtype=bool)
-    host_spans = [span for span in log.host_spans if span.kind in _PART_OF]
+    host_spans = [
+        span for span in log.host_spans if span.kind in _PART_OF and span.end_ps > since_ps
+    ]
     host_rank = _column([span.rank for span in host_spans])
-    host_start = _column([span.start_ps for span in host_spans])
+    host_start = _column([max(span.start_ps, since_ps) for span in host_spans])
     host_end = _column([span.end_ps for span in host_spans])
     host_part = np.array([_PART_OF[span.kind] for span in host_spans], dtype="U11")
     parts_ps = dict.fromkeys(_PART_OF.values(), 0)
     copies_ps = 0
     for device, host in _by_rank(spans.rank, host_rank):
-        start_ps, end_ps = spans.start_ps[device], spans.end_ps[device]
+        end_ps = np.maximum(spans.end_ps[device], since_ps)
+        start_ps = np.maximum(spans.start_ps[device], since_ps)
         copies = is_copy[spans.template[device]]
         copies_ps += exposed_ps(
             start_ps[copies], end_ps[copies], start_ps[~copies], end_ps[~copies]

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from kernbench.accuracy.programs.child import import_torchvision
 from kernbench.accuracy.programs.loops.hf_training import CHECKPOINTS, length_of
 
 
@@ -27,5 +28,7 @@ def test_sequences_are_as_long_as_the_benchmark_makes_them(name: str, length: in
 
 def test_checkpoints_are_classes_of_their_library() -> None:
     transformers = pytest.importorskip("transformers")
+    # The library imports torchvision, which may be built for another PyTorch.
+    import_torchvision()
     for name, _ in CHECKPOINTS.values():
         assert hasattr(transformers, name)

@@ -62,6 +62,7 @@ def test_a_configuration_runs_once_on_each_machine(runner: ProgramRunner, tmp_pa
     times = [runner.step_us(program, MACHINE) for _ in range(3)]
     assert note.read_text() == "x"
     assert len(set(times)) == 1
+    assert runner.answer(program, MACHINE).host_share < 0.1
     # 2 GiB read and 2 GiB written, at up to the 2039 GB/s of the device.
     least = 2 * 2**31 / 2039e9 * 1e6
     assert least < times[0] < 1.3 * least
@@ -106,6 +107,19 @@ def test_what_keeps_a_program_from_a_time_is_said(runner: ProgramRunner, tmp_pat
     (tmp_path / "ranks").mkdir()
     ranks = written(tmp_path / "ranks", "import os; print('step', os.environ['RANK'] + '7 ms')")
     assert runner.step_us(Program(script=ranks.script, ranks=2), MACHINE) in (7000, 17000)
+
+
+@pytest.mark.adr("0147-D3")
+def test_a_step_of_small_operations_is_the_hosts(runner: ProgramRunner, tmp_path: Path) -> None:
+    """The twin is the program of 2 GiB above, whose building does not count."""
+    text = (
+        "import time, torch\n"
+        "big = torch.zeros(1 << 29, device='cuda'); y = big + 1; x = big[:8]\n"
+        "torch.cuda.synchronize(); began = time.perf_counter()\n"
+        "for _ in range(50): x = x + 1\n"
+        "torch.cuda.synchronize(); print(f'step {(time.perf_counter() - began) * 1e3} ms')\n"
+    )
+    assert 0.7 < runner.answer(written(tmp_path, text), MACHINE).host_share <= 1
 
 
 WAITS = """

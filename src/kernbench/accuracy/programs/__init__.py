@@ -1,5 +1,12 @@
 """Whole programs that others measured: what is run for one, where, and how long its step takes."""
 
+from kernbench.accuracy.programs.kept import (
+    KeptAnswers,
+    ProgramAnswer,
+    ProgramFiles,
+    read_kept,
+    said_of,
+)
 from kernbench.accuracy.programs.program import LOOPS, Program, ProgramError, loop
 from kernbench.accuracy.programs.runner import ProgramRunner
 from kernbench.accuracy.programs.sources import SOURCES, Source, folder_of
@@ -7,10 +14,15 @@ from kernbench.accuracy.programs.sources import SOURCES, Source, folder_of
 __all__ = [
     "LOOPS",
     "SOURCES",
+    "KeptAnswers",
     "Program",
+    "ProgramAnswer",
     "ProgramError",
+    "ProgramFiles",
     "ProgramRunner",
     "Source",
     "folder_of",
     "loop",
+    "read_kept",
+    "said_of",
 ]

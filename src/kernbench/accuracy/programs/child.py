@@ -15,10 +15,15 @@ from importlib.util import find_spec
 from io import TextIOBase
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from kernbench.accuracy.programs.kept import ProgramAnswer
 from kernbench.accuracy.programs.program import Program
 from kernbench.errors import KernbenchError
 from kernbench.hardware import Machine
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api import RuntimeContext
 
 _LONGEST = 140
 _COMPILER = "KERNBENCH_COMPILE"
@@ -52,7 +57,7 @@ class _Lines(TextIOBase):
 
 
 def serve(pipe: Connection) -> None:
-    """Answer each ``(program, machine)`` by ``(microseconds, why not, MiB of this process)``."""
+    """Answer each ``(program, machine)`` by ``(its answer, MiB of this process)``."""
     # Ctrl-C reaches all processes of a terminal; the one that asks ends this one.
     import signal
 
@@ -63,9 +68,9 @@ def serve(pipe: Connection) -> None:
             program, machine = pipe.recv()
         except EOFError:
             return
-        time_us, reason = _answer(program, machine)
+        answer = _answer(program, machine)
         gc.collect()
-        pipe.send((time_us, reason, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10))
+        pipe.send((answer, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10))
 
 
 def _prepare() -> None:
@@ -75,12 +80,12 @@ def _prepare() -> None:
     os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
     gc.disable()
     importlib.import_module("kernbench.torch_bridge.front.programs")
-    _import_torchvision()
+    import_torchvision()
     gc.enable()
     gc.freeze()
 
 
-def _import_torchvision() -> None:
+def import_torchvision() -> None:
     """Import torchvision, if there is one, though it may be built for another PyTorch.
 
     A build for CUDA cannot load its operators beside a PyTorch for the CPU. Those whose absence its
@@ -108,31 +113,45 @@ def _import_torchvision() -> None:
     _LIBRARIES.extend(kept)
 
 
-def _answer(program: Program, machine: Machine) -> tuple[float, str]:
+def _answer(program: Program, machine: Machine) -> ProgramAnswer:
+    from kernbench.runtime_api import RuntimeContext
+
     lines = _Lines(program)
+    context = RuntimeContext(machine=machine, data=False, check=False)
     reason = "prints no time of a step"
     try:
         with redirect_stdout(lines), redirect_stderr(lines):
-            time_program(program, machine)
+            time_program(program, context)
     except SystemExit as end:
         reason = f"exits with {end.code}" if end.code else reason
     except (Exception, BaseExceptionGroup) as error:
         reason = _reason(error)
     if lines.found is None:
-        return 0.0, reason
+        return ProgramAnswer(why_not=reason)
+    step_us = lines.found * program.unit_us
     if program.units_per_step:
-        return program.units_per_step / lines.found * 1e6 if lines.found else 0.0, ""
-    return lines.found * program.unit_us, ""
+        step_us = program.units_per_step / lines.found * 1e6 if lines.found else 0.0
+    return ProgramAnswer(step_us=step_us, host_share=_host_share(context, step_us))
 
 
-def time_program(program: Program, machine: Machine) -> None:
-    """Run a program to its end, without data."""
-    from kernbench.runtime_api import RuntimeContext
+def _host_share(context: RuntimeContext, step_us: float) -> float:
+    """Return the share of the latest step in which devices waited for their hosts."""
+    from kernbench.report import idle_parts
+
+    step_ps, log = int(step_us * 1e6), context.op_log
+    if not step_ps or not log.host_spans:
+        return 0.0
+    end_ps = max(span.end_ps for span in log.host_spans)
+    found = idle_parts(log, since_ps=end_ps - step_ps)
+    return found.of_host_ps / (step_ps * context.world_size)
+
+
+def time_program(program: Program, context: RuntimeContext) -> None:
+    """Run a program to its end."""
     from kernbench.torch_bridge import run_torchrun
 
     _restore_defaults()
     code = compile(program.text(), str(program.script), "exec")
-    context = RuntimeContext(machine=machine, data=False, check=False)
     argv = [str(program.script), *program.args]
     with _surroundings(program), warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")

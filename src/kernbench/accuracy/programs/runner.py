@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from kernbench.accuracy.programs.child import serve
+from kernbench.accuracy.programs.kept import KeptAnswers, ProgramAnswer
 from kernbench.accuracy.programs.program import Program, ProgramError
 from kernbench.hardware import Machine
 
@@ -37,17 +38,18 @@ class ProgramRunner:
     """Runs programs one after another, each distinct one once.
 
     The child that runs them is started for the first one, so that PyTorch and the libraries of
-    programs are imported once for all.
+    programs are imported once for all. Programs whose answers are kept in a file are not run.
     """
 
-    def __init__(self, limit_s: float = TIME_LIMIT_S) -> None:
+    def __init__(self, limit_s: float = TIME_LIMIT_S, kept: KeptAnswers | None = None) -> None:
         self._limit_s = limit_s
-        self._known: dict[tuple[Program, str], float | str] = {}
+        self._kept = kept
+        self._known: dict[tuple[Program, str], ProgramAnswer] = {}
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    def step_us(self, program: Program, machine: Machine) -> float:
-        """Return the modeled time of a step, in microseconds.
+    def answer(self, program: Program, machine: Machine) -> ProgramAnswer:
+        """Return the modeled time of a step, and the host's share of it.
 
         Raises:
             ProgramError: The program cannot be run, fails, says no time, or takes too long here.
@@ -56,30 +58,41 @@ class ProgramRunner:
         if key not in self._known:
             try:
                 program.check()
-                self._known[key] = self._run(program, machine)
+                self._known[key] = self._kept_or_run(program, machine)
             except ProgramError as error:
-                self._known[key] = str(error)
+                self._known[key] = ProgramAnswer(why_not=str(error))
         found = self._known[key]
-        if isinstance(found, str):
-            raise ProgramError(found)
+        if found.why_not:
+            raise ProgramError(found.why_not)
         return found
 
-    def _run(self, program: Program, machine: Machine) -> float:
+    def step_us(self, program: Program, machine: Machine) -> float:
+        """Return the modeled time of a step alone, in microseconds."""
+        return self.answer(program, machine).step_us
+
+    def _kept_or_run(self, program: Program, machine: Machine) -> ProgramAnswer:
+        found = self._kept.get(program, machine.name) if self._kept is not None else None
+        if found is None:
+            found = self._run(program, machine)
+            if self._kept is not None:
+                self._kept.keep(program, machine.name, found)
+        return found
+
+    def _run(self, program: Program, machine: Machine) -> ProgramAnswer:
         pipe = self._pipe or self._start()
         try:
             pipe.send((program, machine))
             if not self._has_ended(pipe):
                 self.close()
-                raise ProgramError(f"takes longer than {self._limit_s:g} s to run")
-            found, reason, mib = pipe.recv()
+                return ProgramAnswer(why_not=f"takes longer than {self._limit_s:g} s to run")
+            found, mib = pipe.recv()
         except (EOFError, OSError):
             self.close()
-            raise ProgramError("its process ended without an answer") from None
+            return ProgramAnswer(why_not="its process ended without an answer")
         if mib > MOST_MIB:
             self.close()
-        if reason:
-            raise ProgramError(reason)
-        return float(found)
+        assert isinstance(found, ProgramAnswer)
+        return found
 
     def _has_ended(self, pipe: Connection) -> bool:
         """Wait for the program's answer; False where it takes too long."""

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,8 @@ from kernbench.errors import UsageError, nearest
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
-    from kernbench.accuracy.validation import Category, Machines, Row, Scored
+    from kernbench.accuracy.programs import ProgramFiles
+    from kernbench.accuracy.validation import Machines, Row, Scored
 
 _ABOUT = """\
 # How far off the model is
@@ -55,6 +56,7 @@ class ValidateOptions:
     machines: tuple[str, ...] = ()
     borrow: str | None = None
     programs: str | None = None
+    keep: str | None = None
 
 
 PLACE = 40
@@ -78,8 +80,9 @@ def _validate(
     every: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[CATEGORY=]N",
-            help="Score one row in N, picked by a hash; of one category, or of all. Repeatable.",
+            metavar="[NAME=]N",
+            help="Score one row in N, picked by a hash; of a file or category, or of all. "
+            "Repeatable.",
         ),
     ] = None,
     plot: Annotated[
@@ -109,6 +112,12 @@ def _validate(
             metavar="DIR", help="Where make programs put scripts.  [default: build/programs]"
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Keep answers of programs there, and do not run those it has."
+        ),
+    ] = None,
 ) -> None:
     """Score the model on measured rows: errors per category, device and source."""
     asked = ValidateOptions(
@@ -123,6 +132,7 @@ def _validate(
         machines=tuple(machine or ()),
         borrow=borrow,
         programs=programs,
+        keep=keep,
     )
     raise typer.Exit(validate(asked))
 
@@ -181,7 +191,7 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
     if options.borrow is not None:
         text, rows = _borrowed(options.borrow, rows)
         added.append(text)
-    every = _every(options.every)
+    every = _every(options.every, {Path(each).name for each in options.data})
     rows = sampled(rows, every)
     if not rows:
         raise UsageError(
@@ -189,34 +199,47 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
             + (f"and --every {' '.join(options.every)} leave no row" if every else "has no rows")
         )
     machines, jobs = Machines(added), options.jobs or os.cpu_count() or 1
-    programs = _folder(options.programs)
+    programs = _files(options)
     with _bar(len(rows)) as advance:
         return answer_rows(rows, jobs, advance, machines, programs), machines
 
 
-def _folder(asked: str | None) -> Path | None:
-    """Return the folder of ``--programs``.
+def _files(options: ValidateOptions) -> ProgramFiles:
+    """Return the folder of ``--programs`` and the file of ``--keep``.
 
     Raises:
-        UsageError: It does not exist.
+        UsageError: A folder does not exist, or the file has something else in it.
     """
-    if asked is not None and not Path(asked).is_dir():
-        raise UsageError(f"--programs {asked}: no such folder; make programs makes build/programs")
-    return None if asked is None else Path(asked)
+    from kernbench.accuracy.programs import ProgramFiles, read_kept
+
+    files = ProgramFiles(kept=Path(options.keep) if options.keep is not None else None)
+    if options.programs is not None:
+        if not Path(options.programs).is_dir():
+            raise UsageError(
+                f"--programs {options.programs}: no such folder; make programs makes build/programs"
+            )
+        files = replace(files, folder=Path(options.programs))
+    if files.kept is not None:
+        if not files.kept.parent.is_dir():
+            raise UsageError(f"--keep {files.kept}: there is no folder {files.kept.parent}")
+        # What is wrong with it is said before hours of running.
+        read_kept(files.kept)
+    return files
 
 
-def _every(asked: Sequence[str]) -> dict[Category, int]:
-    """Return, by category, in how many rows one is scored."""
+def _every(asked: Sequence[str], files: set[str]) -> dict[str, int]:
+    """Return, by file and category, in how many rows one is scored."""
     from kernbench.accuracy.validation import Category
 
-    found: dict[Category, int] = {}
+    known = {*(each.value for each in Category), *files}
+    found: dict[str, int] = {}
     for each in asked:
         name, _, number = each.rpartition("=")
-        if name and name not in set(Category):
-            raise UsageError(f"--every knows no category {name!r}: {nearest(name, set(Category))}")
+        if name and name not in known:
+            raise UsageError(f"--every knows no file or category {name!r}: {nearest(name, known)}")
         if not number.isdecimal():
-            raise UsageError(f"--every takes a number or CATEGORY=NUMBER, but got {each!r}")
-        for category in [Category(name)] if name else Category:
+            raise UsageError(f"--every takes a number or NAME=NUMBER, but got {each!r}")
+        for category in [name] if name else (each.value for each in Category):
             found[category] = int(number)
     return found
 
@@ -226,6 +249,10 @@ def _command(options: ValidateOptions) -> str:
     said = f"\nMade by `{_words(options)} --page`"
     if options.every:
         said += "; with `--every N` a table is of one row in N, picked by a hash"
+    if options.keep:
+        from kernbench.accuracy.programs import said_of
+
+        said += f". Of whole programs, {said_of(Path(options.keep))}"
     return f"{said}.\n"
 
 
@@ -234,6 +261,7 @@ def _words(options: ValidateOptions) -> str:
     words = ["kernbench validate", *(Path(each).name for each in options.data)]
     words += [f"--every {each}" for each in options.every]
     words += [f"--machine {Path(each).name}" for each in options.machines]
+    words += [f"--keep {Path(options.keep).name}"] if options.keep else []
     words += [f"--borrow {options.borrow}"] if options.borrow else []
     return " ".join(words)
 

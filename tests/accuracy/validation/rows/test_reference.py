@@ -109,6 +109,8 @@ def test_a_sample_is_the_same_every_time(tmp_path: Path) -> None:
     assert some == sampled(rows, {Category.GEMM: 4})
     assert 50 < len(some) < 150
     assert sampled(rows, {Category.MEMBOUND: 4}) == rows
+    # A file's own number comes before that of its category.
+    assert sampled(rows, {Category.GEMM: 9, rows[0].file: 4}) == some
     with pytest.raises(UsageError, match="at least 1"):
         sampled(rows, {Category.GEMM: 0})
 

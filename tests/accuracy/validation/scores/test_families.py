@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kernbench.accuracy.validation.predictors.families.chosen import Family, family_of
+from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.accuracy.validation.rows.predictor import Answer
-from kernbench.accuracy.validation.scores.families import Family, families_of, family_of
+from kernbench.accuracy.validation.scores.families import families_of
+from kernbench.accuracy.validation.scores.goals import goals_of
 from kernbench.accuracy.validation.scores.report import render_page, to_json
 from kernbench.accuracy.validation.scores.score import Scored
 from tests.accuracy.validation.predictors.families.test_predictor import row
@@ -48,3 +51,15 @@ def test_a_page_says_how_far_off_families_are_and_why_rows_have_no_answer(
     assert "## Whole programs" in page
     assert "| eager training | 3 | 1 | 20.0 | 30.0 | 1 needs timm |" in page
     assert to_json(scored)["programs"][0]["rows"] == 3
+    # The goal is of eager programs: their mean, and their worst.
+    goal = "| eager programs on one device | 2 | MAPE <= 12 %, worst <= 30 % | 20.0 %, 30 % | no |"
+    assert goal in page
+    assert "| programs | A100-SXM4-80GB | mine | eager training " in page
+
+
+def test_programs_on_many_devices_have_a_goal_of_their_own(tmp_path: Path) -> None:
+    many = row(tmp_path, source="mine", n_devices=8)
+    compiled = row(tmp_path, source="mine", n_devices=8, compile="yes")
+    scored = [Scored(many, Answer(1140.0)), Scored(compiled, Answer(9000.0))]
+    (goal, *_) = goals_of(scored, None, presets())
+    assert (goal.name, goal.rows, goal.met) == ("eager training on 8 devices and more", 1, True)

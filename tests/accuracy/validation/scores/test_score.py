@@ -105,8 +105,8 @@ def test_wrong_data_ends_with_one_line(data: Path, text: str, message: str) -> N
     ("every", "message"),
     [
         ("0", "every must be at least 1"),
-        ("gem=4", "knows no category 'gem': did you mean gemm"),
-        ("gemm=few", "takes a number or CATEGORY=NUMBER, but got 'gemm=few'"),
+        ("gem=4", "knows no file or category 'gem': did you mean gemm"),
+        ("gemm=few", "takes a number or NAME=NUMBER, but got 'gemm=few'"),
     ],
 )
 def test_a_wrong_sample_ends_with_one_line(data: Path, every: str, message: str) -> None:

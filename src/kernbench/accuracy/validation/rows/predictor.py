@@ -19,6 +19,8 @@ class Answer:
     """For a row without an answer: what the model lacks, in equal words for similar rows."""
     how: str = ""
     """The configuration or algorithm that the time is of."""
+    host_share: float = 0.0
+    """Of a program: the share of its time in which devices wait for their hosts, from 0 to 1."""
 
 
 class Predictor(Protocol):

@@ -101,10 +101,11 @@ def read_rows(paths: Iterable[str | Path]) -> list[Row]:
     return found
 
 
-def sampled(rows: list[Row], every: Mapping[Category, int]) -> list[Row]:
+def sampled(rows: list[Row], every: Mapping[str, int]) -> list[Row]:
     """Return one in ``every`` rows of each category, chosen by a hash: the same rows every time.
 
-    Categories that ``every`` does not name are kept whole.
+    A file's own number, by its name, comes before that of its category. Rows of what ``every`` does
+    not name are kept.
 
     Raises:
         UsageError: A number is below 1.
@@ -112,7 +113,9 @@ def sampled(rows: list[Row], every: Mapping[Category, int]) -> list[Row]:
     for number in every.values():
         if number < 1:
             raise UsageError(f"every must be at least 1, but got {number}")
-    return [row for row in rows if _hash(row) % every.get(row.category, 1) == 0]
+    return [
+        row for row in rows if _hash(row) % every.get(row.file, every.get(row.category, 1)) == 0
+    ]
 
 
 def _hash(row: Row) -> int:

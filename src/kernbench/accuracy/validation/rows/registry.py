@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 
+from kernbench.accuracy.programs import ProgramFiles
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.predictor import Predictor
@@ -37,13 +37,13 @@ PREDICTORS: dict[Category, tuple[str, str]] = {
 
 
 def make_predictor(
-    category: Category, machines: Machines | None = None, programs: Path | None = None
+    category: Category, machines: Machines | None = None, programs: ProgramFiles | None = None
 ) -> Predictor:
     """Return a new predictor of a category, for the given machines or the presets.
 
-    ``programs`` is the folder of scripts that programs are run from; only their predictor asks.
+    ``programs`` are the files of whole programs; only their predictor asks.
     """
     module, name = PREDICTORS[category]
     maker: Callable[..., Predictor] = getattr(import_module(module), name)
-    more = {"programs": programs} if category is Category.PROGRAMS else {}
+    more = {"files": programs} if category is Category.PROGRAMS else {}
     return maker(machines or presets(), **more)

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from kernbench.accuracy.validation.predictors.families.chosen import is_compiled
+from kernbench.accuracy.validation.predictors.families.chosen import Family, family_of
 from kernbench.accuracy.validation.rows.forms import Category
-from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.accuracy.validation.scores.score import Scored, measure, reasons
-
-
-class Family(StrEnum):
-    """What sort of program a row is of."""
-
-    EAGER_TRAINING = "eager training"
-    COMPILED_TRAINING = "compiled training"
-    EAGER_INFERENCE = "eager inference"
-    COMPILED_INFERENCE = "compiled inference"
-    DECODE = "decode"
-    MANY_DEVICES = "many devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +21,6 @@ class FamilyErrors:
     worst: float | None
     why_not: str
     """The most common reasons for rows without an answer, with their counts."""
-
-
-def family_of(row: Row) -> Family:
-    """Return the family of a row of programs."""
-    if (row.optional("n_devices") or 1) > 1:
-        return Family.MANY_DEVICES
-    said = " ".join(row.fields.get(each, "") for each in ("metric", "program_config", "phase"))
-    said = said.lower()
-    if "decode" in said or "tpot" in said:
-        return Family.DECODE
-    compiled = is_compiled(row)
-    trains = "backward" in said or "train" in said
-    if not trains and any(each in said for each in ("infer", "forward_time")):
-        return Family.COMPILED_INFERENCE if compiled else Family.EAGER_INFERENCE
-    return Family.COMPILED_TRAINING if compiled else Family.EAGER_TRAINING
 
 
 def families_of(scored: Sequence[Scored], most_reasons: int = 3) -> list[FamilyErrors]:

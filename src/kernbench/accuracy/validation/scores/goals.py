@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from kernbench.accuracy.validation.predictors.families.chosen import (
+    Family,
+    family_of,
+    is_compiled,
+)
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.parts import is_apart
@@ -94,6 +99,32 @@ def _others(answered: Sequence[Scored]) -> Iterable[Goal]:
         rows = [each for each in answered if belongs(each.row) and is_apart(each.row)]
         if rows:
             yield _goal(f"{name}, rows never fitted to", rows, limit)
+    for name, limit, worst, families in _OF_PROGRAMS:
+        rows = [each for each in answered if _family(each.row) in families]
+        apart = [each for each in rows if is_apart(each.row)]
+        if rows:
+            yield _goal(name, rows, limit, worst=worst)
+        if apart:
+            yield _goal(f"{name}, rows never fitted to", apart, limit, worst=worst)
+
+
+def _family(row: Row) -> Family | None:
+    """Return the family of an eager program."""
+    if row.category is not Category.PROGRAMS or is_compiled(row):
+        return None
+    return family_of(row)
+
+
+_OF_PROGRAMS: tuple[tuple[str, float, float | None, tuple[Family, ...]], ...] = (
+    (
+        "eager programs on one device",
+        12.0,
+        30.0,
+        (Family.EAGER_TRAINING, Family.EAGER_INFERENCE, Family.DECODE),
+    ),
+    ("eager training on 8 devices and more", 15.0, None, (Family.MANY_DEVICES,)),
+)
+"""Families, and the limits of their mean error and of their worst."""
 
 
 def _is_narrow_product(row: Row) -> bool:
@@ -135,7 +166,13 @@ def _is_large_stream(row: Row) -> bool:
     )
 
 
-def _goal(name: str, rows: Sequence[Scored], limit: float, median: float | None = None) -> Goal:
+def _goal(
+    name: str,
+    rows: Sequence[Scored],
+    limit: float,
+    median: float | None = None,
+    worst: float | None = None,
+) -> Goal:
     found = measure(rows)
     assert found.mape is not None
     assert found.median is not None
@@ -145,6 +182,11 @@ def _goal(name: str, rows: Sequence[Scored], limit: float, median: float | None 
         limits += f", median <= {median:g} %"
         reached += f", {found.median:.1f} %"
         met = met and found.median <= median
+    if worst is not None:
+        furthest = max(abs(each.error) * 100 for each in rows)
+        limits += f", worst <= {worst:g} %"
+        reached += f", {furthest:.0f} %"
+        met = met and furthest <= worst
     return Goal(name=name, rows=len(rows), limit=limits, reached=reached, met=met)
 
 

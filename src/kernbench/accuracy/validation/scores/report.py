@@ -84,20 +84,31 @@ def _family(row: Row) -> str:
     return row.category.value
 
 
+_LAUNCH_BOUND = 0.5
+"""From this share of its time on, a program's error is the host's."""
+
+
+def _families(each: Scored) -> tuple[str, ...]:
+    """Return the families whose error a row's is part of."""
+    is_of_host = each.answer.host_share >= _LAUNCH_BOUND
+    return (_family(each.row), *(("host",) if is_of_host else ()))
+
+
 def errors_by_machine(
     scored: Sequence[Scored], machines: Machines
 ) -> dict[str, dict[str, tuple[int, float]]]:
     """Return (answered rows, MAPE in percent) by machine and family, for reports of runs.
 
     A family is a category; products of 8 bits and fewer, and quantisation, are families of their
-    own.
+    own. Programs whose devices wait for their hosts half of the time or more are the host's.
     """
     found: dict[str, dict[str, list[Scored]]] = {}
     for each in scored:
         if each.answer.time_us is not None:
             machine = machines.machine_of(each.row.device).spec.name
             by_category = found.setdefault(machine, {})
-            by_category.setdefault(_family(each.row), []).append(each)
+            for family in _families(each):
+                by_category.setdefault(family, []).append(each)
     return {
         machine: {
             category: (errors.rows, round(errors.mape, 1))

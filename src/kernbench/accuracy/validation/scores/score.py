@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kernbench.accuracy.programs import ProgramFiles
+from kernbench.accuracy.validation.predictors.families.chosen import family_of
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.predictor import Answer, Predictor
@@ -67,6 +68,9 @@ class Group:
 
     @classmethod
     def of(cls, row: Row) -> Group:
+        if row.category is Category.PROGRAMS:
+            # Their operations are commands, and their dtypes sentences.
+            return cls(row.category, row.device, row.source, family_of(row).value, "")
         return cls(row.category, row.device, row.source, row.op, row.dtype)
 
 
@@ -75,11 +79,11 @@ def answer_rows(
     jobs: int = 1,
     advance: Callable[[int], Any] = lambda count: None,
     machines: Machines | None = None,
-    programs: Path | None = None,
+    programs: ProgramFiles | None = None,
 ) -> list[Scored]:
     """Return every row with the model's answer, in order; ``advance`` is called with rows done.
 
-    ``programs`` is the folder that scripts of programs are in.
+    ``programs`` says where scripts and kept answers of programs are.
 
     Rows of equal shapes go to one process together, whatever their devices: its compiled and
     evaluated kernels serve all devices.
@@ -143,7 +147,7 @@ def _chunks(order: Sequence[int], rows: Sequence[Row]) -> list[list[int]]:
 class _Answerer:
     """The predictors of one process."""
 
-    def __init__(self, machines: Machines, programs: Path | None) -> None:
+    def __init__(self, machines: Machines, programs: ProgramFiles | None) -> None:
         self._machines = machines
         self._programs = programs
         self._predictors: dict[Category, Predictor] = {}
@@ -163,7 +167,8 @@ class _Answerer:
         try:
             return self._predictors[row.category].predict(row)
         except UnknownNameError as error:
-            return Answer(None, str(error))
+            # The names that are known would be most of a page.
+            return Answer(None, str(error).partition(": known: ")[0])
 
 
 # The predictors of a pool's process, made by its initializer.
@@ -180,7 +185,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(added: tuple[tuple[str, str], ...], programs: Path | None) -> None:
+def _begin(added: tuple[tuple[str, str], ...], programs: ProgramFiles | None) -> None:
     # Ctrl-C reaches all processes of a terminal; only one should report it.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -32,10 +32,10 @@ class Split:
 
 
 def splits_of(scored: Sequence[Scored], machines: Machines) -> list[Split]:
-    """Return a :class:`Split` for each device with predicted rows."""
+    """Return a :class:`Split` for each device with predicted rows of kernels and collectives."""
     found: dict[str, list[Scored]] = {}
     for each in scored:
-        if each.answer.time_us is not None:
+        if each.answer.time_us is not None and each.row.category is not Category.PROGRAMS:
             found.setdefault(each.row.device, []).append(each)
     return [_split(device, rows, machines) for device, rows in sorted(found.items())]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.programs import ProgramError, folder_of
+from kernbench.accuracy.programs import ProgramError, ProgramFiles, folder_of
 from kernbench.accuracy.validation.predictors.families.predictor import ProgramPredictor
 from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.accuracy.validation.rows.reference import Row
@@ -19,7 +19,7 @@ COLUMNS = (  # noqa: SIM905 - as the first line of a file
     "derived_step_time_s,rerunnable,tp,pp,cp,experts,parallelism,activation_checkpointing,path"
 ).split(",")
 PROGRAMS = Path("/programs")
-PREDICTOR = ProgramPredictor(presets(), PROGRAMS)
+PREDICTOR = ProgramPredictor(presets(), ProgramFiles(folder=PROGRAMS))
 
 
 def row(tmp_path: Path, **fields: object) -> Row:
@@ -212,7 +212,9 @@ def test_a_golden_value_runs_its_test_without_files(tmp_path: Path, kind: str, s
     written.mkdir(parents=True)
     (written / "model_config.yaml").write_text(GOLDEN)
     fields = {"source": "mcore-golden", "n_devices": 8, "path": f"{test}/golden_values_dev.json"}
-    asked = ProgramPredictor(presets(), programs).asked(row(tmp_path, **fields))
+    asked = ProgramPredictor(presets(), ProgramFiles(folder=programs)).asked(
+        row(tmp_path, **fields)
+    )
     program = asked.program
     assert program.ranks == 8
     assert ("NCCL_ALGO", "Ring") in program.variables
@@ -224,11 +226,15 @@ def test_a_golden_value_runs_its_test_without_files(tmp_path: Path, kind: str, s
         assert left_out not in said
     more = GOLDEN + "BEFORE_SCRIPT: pip uninstall -y Apex || true\n"
     (written / "model_config.yaml").write_text(more)
-    plain = ProgramPredictor(presets(), programs).asked(row(tmp_path, **fields)).program
+    plain = (
+        ProgramPredictor(presets(), ProgramFiles(folder=programs))
+        .asked(row(tmp_path, **fields))
+        .program
+    )
     assert plain.args[0] == "plain"
     missing = row(tmp_path, **{**fields, "path": "tests/functional_tests/test_cases/gpt/b/c.json"})
     with pytest.raises(ProgramError, match="needs Megatron-LM: make programs"):
-        ProgramPredictor(presets(), programs).asked(missing)
+        ProgramPredictor(presets(), ProgramFiles(folder=programs)).asked(missing)
 
 
 @pytest.mark.adr("0131-D1")

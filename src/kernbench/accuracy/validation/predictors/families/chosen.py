@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kernbench.accuracy.programs import Program
 from kernbench.accuracy.validation.rows.reference import Row
@@ -28,3 +29,29 @@ def is_compiled(row: Row) -> bool:
     """Return whether the row's program was compiled: by torch.compile, or another compiler."""
     said = row.fields.get("compile", "").strip()
     return not (said in ("", "eager") or said.startswith("no"))
+
+
+class Family(StrEnum):
+    """What sort of program a row is of."""
+
+    EAGER_TRAINING = "eager training"
+    COMPILED_TRAINING = "compiled training"
+    EAGER_INFERENCE = "eager inference"
+    COMPILED_INFERENCE = "compiled inference"
+    DECODE = "decode"
+    MANY_DEVICES = "many devices"
+
+
+def family_of(row: Row) -> Family:
+    """Return the family of a row of programs."""
+    if (row.optional("n_devices") or 1) > 1:
+        return Family.MANY_DEVICES
+    said = " ".join(row.fields.get(each, "") for each in ("metric", "program_config", "phase"))
+    said = said.lower()
+    if "decode" in said or "tpot" in said:
+        return Family.DECODE
+    compiled = is_compiled(row)
+    trains = "backward" in said or "train" in said
+    if not trains and any(each in said for each in ("infer", "forward_time")):
+        return Family.COMPILED_INFERENCE if compiled else Family.EAGER_INFERENCE
+    return Family.COMPILED_TRAINING if compiled else Family.EAGER_TRAINING

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from kernbench.accuracy.programs import ProgramError, ProgramRunner
+from kernbench.accuracy.programs import KeptAnswers, ProgramError, ProgramFiles, ProgramRunner
 from kernbench.accuracy.validation.predictors.families.chosen import ChosenProgram, is_compiled
 from kernbench.accuracy.validation.rows.devices import Machines
 from kernbench.accuracy.validation.rows.predictor import Answer
 from kernbench.accuracy.validation.rows.reference import Row
 from kernbench.errors import KernbenchError
 
-PROGRAMS = Path("build/programs")
-"""Where ``make programs`` puts what it fetches."""
 _ROOM = "kernbench.accuracy.validation.predictors.families"
 ADAPTERS = {
     "accelerate-compile": f"{_ROOM}.huggingface:llama_forward",
@@ -41,21 +39,22 @@ Adapter = Callable[[Row, Path], ChosenProgram]
 class ProgramPredictor:
     """Answers rows of programs by running them."""
 
-    def __init__(self, machines: Machines, programs: Path | None = None) -> None:
+    def __init__(self, machines: Machines, files: ProgramFiles | None = None) -> None:
         self._machines = machines
-        self._programs = (programs or PROGRAMS).absolute()
-        self._runner = ProgramRunner()
+        files = files or ProgramFiles()
+        self._programs = files.folder.absolute()
+        self._runner = ProgramRunner(kept=KeptAnswers(files) if files.kept else None)
 
     def predict(self, row: Row) -> Answer:
         """Return the modeled time of the step, or of the unit, that the row measured."""
         try:
             asked = self.asked(row)
             machine = self._machines.machine_of(asked.device or row.device, asked.program.ranks)
-            step_us = self._runner.step_us(asked.program, machine)
+            found = self._runner.answer(asked.program, machine)
         except KernbenchError as error:
-            return Answer(None, str(error).split(";")[0])
+            return Answer(None, str(error).split(";")[0].partition(": known: ")[0])
         how = " ".join((asked.program.module or asked.program.script.name, *asked.program.args))
-        return Answer(step_us / asked.units, how=how[:100])
+        return Answer(found.step_us / asked.units, how=how[:100], host_share=found.host_share)
 
     def asked(self, row: Row) -> ChosenProgram:
         """Return what is run for a row.
