@@ -149,7 +149,7 @@ def test_parquet_holds_the_table_the_run_and_the_meaning_of_each_column(tmp_path
     metadata = table.schema.metadata
     assert metadata[b"kernbench.machine"] == b"ahbm:2"
     assert metadata[b"kernbench.ranks"] == b"2"
-    assert metadata[b"kernbench.schema_version"] == b"1"
+    assert metadata[b"kernbench.schema_version"] == b"2"
     assert all(field.metadata[b"doc"] for field in table.schema)
 
 

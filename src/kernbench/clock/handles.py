@@ -21,6 +21,8 @@ class Handle(Event):
     """Raised in everyone who waits, once the handle has ended."""
     error_seen = False
     """Whether a rank has waited and got the error."""
+    ended_by = 0
+    """What it ended with, as the log numbers it (``OpLog``); 0: a rank's host, or time alone."""
     clock: Any = None
     """What certainly comes before it, in a run with the sanitizer; else None."""
     _ok = True

@@ -27,6 +27,8 @@ class StreamCommand(Handle):
     """What only one command of any stream may use at a time; None where there is no such thing."""
     queued = False
     """Whether it waited on the device, behind another command of its stream or engine."""
+    after = 0
+    """What it waited for until it started, as the log numbers it; 0: its launch."""
     hbm_ps = 0
     """HBM time of the bytes that it moves, if others can slow it down; :meth:`begin` sets it."""
 
@@ -67,6 +69,8 @@ class DeviceEngine:
         self.waiting: deque[tuple[Entrance, StreamCommand]] = deque()
         self.holder: Holder | None = None
         """Who has it, if that is an owner who can yield it between commands."""
+        self.last = 0
+        """The command that had it last, as the log numbers it."""
 
     def wanted_by(self, entrance: Entrance, command: StreamCommand) -> None:
         """Queue a command for it; ``entrance`` is called when it is free."""
@@ -79,6 +83,7 @@ class DeviceEngine:
         self.is_busy = False
         if self.waiting:
             entrance, command = self.waiting.popleft()
+            command.after = self.last
             # It asks again, and no other command can have come in between.
             entrance.enter(command)
 
@@ -101,6 +106,8 @@ class Stream:
         self._sharing = sharing
         self.tail: StreamCommand | None = None
         """The command that was submitted last, or None. When it is done the stream is idle."""
+        self.last = 0
+        """What its latest command ended with, as the log numbers it."""
         self._failed: list[StreamCommand] = []
         self._env = simulation.env
         self._current: StreamCommand | None = None
@@ -145,7 +152,11 @@ class Stream:
             engine.is_busy = True
         now_ps = self._env.now_ps
         command.start_ps = now_ps
-        command.queued = now_ps > command.earliest_ps
+        if now_ps > command.earliest_ps:
+            command.queued = True
+            command.after = command.after or self.last
+        # Of one that is not logged itself: what it ends with is what it waited for.
+        command.ended_by = command.after
         try:
             duration_ps = command.begin()
         except Exception as error:
@@ -167,7 +178,9 @@ class Stream:
                 command.error = raisable(error, command.describe())
         if command.error is not None:
             self._failed.append(command)
+        self.last = command.ended_by
         if command.engine is not None:
+            command.engine.last = command.ended_by
             # Not before it is finished: what starts now may read what this one wrote.
             command.engine.release()
         self._current = None

@@ -46,22 +46,25 @@ def batches(log: OpLog, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch
     larger is cut.
     """
     reader = RowReader()
+    collectives = np.array([0, *log.collectives], dtype=np.int64)
     window: list[Instance] = []
     num_rows = 0
     for instance in log.instances:
         rows = reader.read(instance.template, len(instance.ranks))
         if window and num_rows + rows.num_rows > batch_rows:
-            yield _batch(window, reader)
+            yield _batch(window, reader, collectives)
             window, num_rows = [], 0
         if rows.num_rows > batch_rows:
             for first in range(0, rows.num_rows, batch_rows):
                 part = _cut(rows, slice(first, first + batch_rows))
-                yield _record_batch(_expand([instance], part, reader.vocabulary), reader)
+                yield _record_batch(
+                    _expand([instance], part, reader.vocabulary, collectives), reader
+                )
             continue
         window.append(instance)
         num_rows += rows.num_rows
     if window:
-        yield _batch(window, reader)
+        yield _batch(window, reader, collectives)
 
 
 def _cut(rows: Rows, part: slice) -> Rows:
@@ -69,7 +72,7 @@ def _cut(rows: Rows, part: slice) -> Rows:
     return Rows(len(columns["start_ps"]), columns)
 
 
-def _batch(window: Sequence[Instance], reader: RowReader) -> pa.RecordBatch:
+def _batch(window: Sequence[Instance], reader: RowReader, collectives: Column) -> pa.RecordBatch:
     """Expand template by template, then put the rows back into the order of the instances."""
     positions: dict[int, list[int]] = {}
     for position, instance in enumerate(window):
@@ -79,7 +82,7 @@ def _batch(window: Sequence[Instance], reader: RowReader) -> pa.RecordBatch:
     for where in positions.values():
         same = [window[position] for position in where]
         rows = reader.read(same[0].template, len(same[0].ranks))
-        parts.append(_expand(same, rows, reader.vocabulary))
+        parts.append(_expand(same, rows, reader.vocabulary, collectives))
         order.append(np.repeat(np.array(where), rows.num_rows))
     if len(parts) == 1:
         return _record_batch(parts[0], reader)
@@ -90,8 +93,13 @@ def _batch(window: Sequence[Instance], reader: RowReader) -> pa.RecordBatch:
     return _record_batch(columns, reader)
 
 
-def _expand(instances: Sequence[Instance], rows: Rows, vocabulary: Vocabulary) -> dict[str, Column]:
-    """Return the absolute columns of instances of one template, instance by instance."""
+def _expand(
+    instances: Sequence[Instance], rows: Rows, vocabulary: Vocabulary, collectives: Column
+) -> dict[str, Column]:
+    """Return the absolute columns of instances of one template, instance by instance.
+
+    ``collectives`` are the launch ids of collectives, as the log numbers them, from 1.
+    """
     num = len(instances)
     ranks = np.array([each.ranks for each in instances], dtype=np.int32)
     sips = np.array([each.sips for each in instances], dtype=np.int32)
@@ -104,6 +112,9 @@ def _expand(instances: Sequence[Instance], rows: Rows, vocabulary: Vocabulary) -
 
     columns = {name: np.tile(rows[name], num) for name in _SAME}
     columns["launch"] = per_instance(np.array([each.launch_id for each in instances]))
+    nothing = (0,) * len(instances[0].ranks)
+    after = np.array([each.after or nothing for each in instances])[:, position].ravel()
+    columns["after"] = np.where(after < 0, collectives[np.maximum(-after, 0)], after)
     columns["rank"] = ranks[:, position].ravel()
     columns["sip"] = sips[:, position].ravel()
     if template.kind == "kernel":

@@ -7,7 +7,7 @@ Rows of single commands are made from both on demand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -132,6 +132,9 @@ class Instance:
     stream: str
     addresses: tuple[int, ...] = ()
     """Addresses of the pointer arguments, by parameter index (0 for others)."""
+    after: tuple[int, ...] = ()
+    """By rank, what it waited for until it started, for :meth:`OpLog.number_of`; 0 or left out:
+    its launch by the host."""
 
 
 def absolute_ps(instances: Sequence[Instance], times_ps: Column) -> Column:
@@ -189,11 +192,16 @@ class OpLog:
 
     def __init__(self) -> None:
         self.plain_instances: list[Any] = []
-        """Seven values for commands in a row: lists of templates, starts and ends behind the number
-        of the first, ranks, SIPs and stream that they have in common."""
+        """Nine values for commands in a row: lists of launches, templates, starts and ends behind
+        the number of the first, ranks, SIPs and stream that they have in common, and what the first
+        one waited for."""
         self.plain_commands: list[Any] = []
-        """Eight values for one command: its number, then the fields of an :class:`Instance` but for
+        """Nine values for one command: its number, then the fields of an :class:`Instance` but for
         that. What is a tuple there may be a number here, of a single rank."""
+        self.plain_waits: list[int] = []
+        """Three values for a span of waiting: its rank, its end, what it ended with."""
+        self.collectives: list[int] = []
+        """The numbers of collectives in the order in which they started; 0: it has not ended."""
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
@@ -207,11 +215,11 @@ class OpLog:
         in_rows, commands = self.plain_instances, self.plain_commands
         if in_rows or commands:
             found = [
-                _placed(number, template, ranks, sips, start, end, stream)
-                for first, ranks, sips, stream, *columns in zip(*[iter(in_rows)] * 7, strict=True)
-                for number, (template, start, end) in enumerate(zip(*columns, strict=True), first)
+                each
+                for values in zip(*[iter(in_rows)] * 9, strict=True)
+                for each in _placed_in_a_row(*values)
             ]
-            found += [_placed(*values) for values in zip(*[iter(commands)] * 8, strict=True)]
+            found += [_placed(*values) for values in zip(*[iter(commands)] * 9, strict=True)]
             self._instances += sorted(found, key=_number)
             in_rows.clear()
             commands.clear()
@@ -225,6 +233,14 @@ class OpLog:
             self._host_spans += map(HostSpan, *[values] * 5)
             plain.clear()
         return self._host_spans
+
+    def number_of(self, after: int) -> int:
+        """Return the launch id behind what a command or a host waited for; 0 for none.
+
+        Others may wait for a rank's part of a collective before all of it has ended, and thus has
+        a launch id: negative numbers are collectives in the order in which they started.
+        """
+        return self.collectives[-after - 1] if after < 0 else after
 
     def append(self, instance: Instance) -> None:
         self.instances.append(instance)
@@ -271,13 +287,30 @@ def _placed(
     starts_ps: Each,
     ends_ps: Each,
     stream: str,
+    after: Each,
     addresses: tuple[int, ...] = (),
 ) -> Instance:
     each = [
         values if type(values) is tuple else (values,)
         for values in (ranks, sips, starts_ps, ends_ps)
     ]
-    return Instance(template, number, *each, stream, addresses)  # type: ignore[call-arg, arg-type]
+    afters = after if type(after) is tuple else (after,)
+    return Instance(template, number, *each, stream, addresses, afters)  # type: ignore[call-arg, arg-type]
+
+
+def _placed_in_a_row(
+    first: int,
+    ranks: Each,
+    sips: Each,
+    stream: str,
+    after: int,
+    launched_ps: Sequence[int],
+    *columns: Sequence[Any],
+) -> Iterator[Instance]:
+    rows = zip(launched_ps, *columns, strict=True)
+    for number, (launched, template, start_ps, end_ps) in enumerate(rows, first):
+        waited_for = 0 if start_ps <= launched else after if number == first else number - 1
+        yield _placed(number, template, ranks, sips, start_ps, end_ps, stream, waited_for)
 
 
 def _number(instance: Instance) -> int:

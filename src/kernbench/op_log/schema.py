@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -42,6 +42,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("link", pa.int32(), "index of the machine's link; -1 elsewhere"),
     ("file", _TEXT, "source file of the command; empty: unknown"),
     ("line", pa.int32(), "source line of the command; 0: unknown"),
+    ("after", pa.int64(), "launch that it waited for until it started; 0: none but its own"),
 )
 
 SCHEMA = pa.schema([pa.field(name, kind, False, {"doc": doc}) for name, kind, doc in _COLUMNS])

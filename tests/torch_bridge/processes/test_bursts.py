@@ -48,7 +48,7 @@ class OneOperation(StreamCommand):
 
     def finish(self) -> None:
         self._run.recorder.command(
-            self.template, (0,), (0,), (self.start_ps,), (self.end_ps,), self._queue.name
+            self.template, (0,), (0,), (self.start_ps,), (self.end_ps,), self._queue.name, 0
         )
 
 

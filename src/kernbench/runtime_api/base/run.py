@@ -200,6 +200,7 @@ class Run:
             running = simulation.running
             rank = 0 if running is None else running.rank_id
             self.recorder.span((rank, "wait", handle.label, since_ps, now_ps))
+            self.recorder.waited((rank, now_ps, handle.ended_by))
 
     def has_ended(self, handle: Handle) -> bool:
         """Return whether ``handle`` has ended; if so, the rank is ordered after it."""

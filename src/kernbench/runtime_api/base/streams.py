@@ -31,9 +31,13 @@ class WaitFor(StreamCommand):
 
     def begin(self) -> int | None:
         if not self._awaited.done:
-            self._awaited.when_done(lambda _: self.end_after(0))
+            self._awaited.when_done(self._has_ended)
             return None
         return 0
+
+    def _has_ended(self, _: object) -> None:
+        self.ended_by = self._awaited.ended_by
+        self.end_after(0)
 
     def finish(self) -> None:
         error = self._awaited.error

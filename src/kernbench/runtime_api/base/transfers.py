@@ -57,13 +57,14 @@ class DeviceCommand(StreamCommand):
         return self.template.duration_ps
 
     def finish(self) -> None:
-        self.run.recorder.command(
+        self.ended_by = self.run.recorder.command(
             self.template,
             self.rank,
             self.sip_id,
             self.start_ps,
             self.end_ps,
             self._stream,
+            self.after,
             self.addresses,
         )
         if self._record is not None:

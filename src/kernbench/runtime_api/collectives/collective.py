@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.clock import Flow, Handle, Share, demand_of, listed, rank_lines
 from kernbench.errors import CollectiveMismatchError, CollectiveTimeoutError, KernbenchError
@@ -62,10 +62,11 @@ class Collective:
         waiting = [handle for handle in after if not handle.done]
         left = len(waiting)
 
-        def one_is_done(_: object) -> None:
+        def one_is_done(handle: Any) -> None:
             nonlocal left
             left -= 1
             if left == 0:
+                work.after = handle.ended_by
                 self._ready(work)
 
         for handle in waiting:
@@ -162,6 +163,9 @@ class Collective:
         ends_ps = tuple(max(end_ps, now_ps) for end_ps in placed.ends_ps)
         # All inputs are complete now, and nothing may touch the outputs before their ranks go on:
         # this is the record's place among the others.
+        number = run.recorder.collective()
+        for work in works:
+            work.ended_by = number
         record = works[0].record(schedule, works)
         if record is not None:
             run.replay_queue.push(self, record)
@@ -174,9 +178,11 @@ class Collective:
         def ended(_: object) -> None:
             ranks = tuple([work.rank for work in works])
             ends_ps = tuple([share.end_ps for share in shares])
-            run.recorder.command(
-                placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective"
+            after = tuple([work.after for work in works])
+            logged = run.recorder.command(
+                placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective", after
             )
+            run.recorder.collective_ended(number, logged)
             # They know it; kept here, they and their tensors would wait for Python's collector.
             self._works.clear()
 

@@ -98,6 +98,8 @@ class Part(Handle):
         """The rank's own name for it, where that is not the collective's title."""
         self.ready_ps = 0
         """When the rank's stream had computed the inputs."""
+        self.after = 0
+        """What it waited for until then, as the log numbers it; 0: the rank's own call."""
 
     def record(self, schedule: Schedule, parts: Sequence[Part]) -> Callable[[], None] | None:
         """Return what computes the collective's data during replay, or None."""

@@ -91,13 +91,14 @@ class KernelLaunch(StreamCommand):
 
     def finish(self) -> None:
         run = self._launcher.run
-        run.recorder.command(
+        self.ended_by = run.recorder.command(
             self._template,
             self._rank,
             self._sip_id,
             self.start_ps,
             self.end_ps,
             self.queue.name,
+            self.after,
             self._addresses,
         )
         if run.has_data:

@@ -222,13 +222,14 @@ class LiveLaunch(StreamCommand):
         return run_watched(run, self._engine, self._plan, params, reach, launched)
 
     def finish(self) -> None:
-        self._run.recorder.command(
+        self.ended_by = self._run.recorder.command(
             self._template,
             self._rank,
             self._sip_id,
             self.start_ps,
             self.end_ps,
             self._stream,
+            self.after,
             tuple(self._addresses),
         )
 

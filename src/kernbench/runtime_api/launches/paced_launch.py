@@ -118,13 +118,14 @@ class PacedLaunch(StreamCommand):
         run = self._run
         reached = () if self._live is None else self._live.memory.reached
         self._addresses += [pointer.buffer.address for pointer in reached]
-        run.recorder.command(
+        self.ended_by = run.recorder.command(
             self._template,
             self._rank,
             self._sip_id,
             self.start_ps,
             self.end_ps,
             self._stream,
+            self.after,
             tuple(self._addresses),
         )
         self._on_end(self, {} if self._live is None else self._live.memory.frame.pointers)

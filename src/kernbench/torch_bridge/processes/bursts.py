@@ -33,7 +33,9 @@ class Burst(StreamCommand):
         self._pes: DeviceEngine = run.devices.sip(sip_id).pes
         self._waiting: deque[tuple[int, OperationTiming]] = deque()
         self._planned: list[tuple[int, OperationTiming]] = []
-        """Planned operations; their templates, starts and ends are at the same positions."""
+        """Planned operations; their launches, templates, starts and ends are at the same
+        positions."""
+        self._launched_ps: list[int] = []
         self._templates: list[Template] = []
         self._starts_ps: list[int] = []
         self._ends_ps: list[int] = []
@@ -69,7 +71,8 @@ class Burst(StreamCommand):
             return
         kept = max(bisect_right(self._starts_ps, self._run.simulation.now_ps), 1)
         self._waiting.extendleft(reversed(self._planned[kept:]))
-        for column in (self._planned, self._templates, self._starts_ps, self._ends_ps):
+        columns = (self._launched_ps, self._templates, self._starts_ps, self._ends_ps)
+        for column in (self._planned, *columns):
             del column[kept:]
         assert self._timer is not None
         self._run.simulation.cancel(self._timer)
@@ -112,8 +115,9 @@ class Burst(StreamCommand):
             waiting.clear()
         else:
             planned = [waiting.popleft()]
-        templates, starts_ps, ends_ps = [], [], []
+        launched_ps, templates, starts_ps, ends_ps = [], [], [], []
         for earliest_ps, timing in planned:
+            launched_ps.append(earliest_ps)
             if at_ps > earliest_ps:
                 template = timing.queued or timing.template(True)
             else:
@@ -123,7 +127,7 @@ class Burst(StreamCommand):
             ends_ps.append(at_ps)
             templates.append(template)
         self._planned, self._templates = planned, templates
-        self._starts_ps, self._ends_ps = starts_ps, ends_ps
+        self._launched_ps, self._starts_ps, self._ends_ps = launched_ps, starts_ps, ends_ps
         self._await()
         if self._is_ahead:
             self._pes.holder = self
@@ -162,8 +166,10 @@ class Burst(StreamCommand):
         if not self._is_ahead:
             # Others may have slowed the last one down.
             self._ends_ps[-1] = max(self._ends_ps[-1], run.simulation.now_ps)
-        columns = (self._templates, self._starts_ps, self._ends_ps)
-        run.recorder.in_a_row((self._rank,), (self._sip_id,), self._queue.name, *columns)
+        columns = (self._launched_ps, self._templates, self._starts_ps, self._ends_ps)
+        self.ended_by = self.after = self._pes.last = run.recorder.in_a_row(
+            (self._rank,), (self._sip_id,), self._queue.name, self.after, *columns
+        )
         self._planned, self._templates = [], []
         if self._is_ahead:
             self._is_ahead = False

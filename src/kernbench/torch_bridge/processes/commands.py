@@ -28,13 +28,14 @@ class HostCopy(StreamCommand):
         return self.template.duration_ps
 
     def finish(self) -> None:
-        self._run.recorder.command(
+        self.ended_by = self._run.recorder.command(
             self.template,
             self._rank,
             self._sip_id,
             self.start_ps,
             self.end_ps,
             self._stream,
+            self.after,
         )
 
     def describe(self) -> str:

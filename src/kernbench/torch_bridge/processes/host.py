@@ -45,6 +45,7 @@ class Host:
         self.state = run.rank_state
         self._env = run.simulation.env
         self._put_span = run.op_log.plain_spans.extend
+        self._put_wait = run.op_log.plain_waits.extend
         self._launch_times_ps: dict[int, int] = {}
         """By SIP."""
         self._streams: dict[int, Stream] = {}
@@ -193,6 +194,7 @@ class Host:
         end_ps = self.now_ps
         if end_ps > since_ps:
             self._put_span((self.rank, "wait", handle.label, since_ps, end_ps))
+            self._put_wait((self.rank, end_ps, handle.ended_by))
 
     def _stream(self, sip_id: int) -> Stream:
         found = self._streams[sip_id] = self._run.devices.sip(sip_id).queue
