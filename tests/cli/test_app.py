@@ -112,7 +112,7 @@ def test_a_failing_bench_has_its_own_status_and_no_traceback(
         (["bench.py", "--log", "a", "--json", "./a"], "--log and --json both name ./a"),
         (["bench.py", "--trace", "-"], "only --json"),
         (["bench.py", "--colour"], "--colour"),
-        ([], "name a bench"),
+        ([], "name a program"),
     ],
 )
 def test_a_wrong_command_line_is_status_2_before_anything_runs(

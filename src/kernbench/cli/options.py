@@ -19,8 +19,16 @@ def _allowed(given: list[str] | None) -> list[str] | None:
         raise typer.BadParameter(str(error).removeprefix("allow: ")) from None
 
 
+DEFAULT_MACHINE = "ahbm"
 Machine = Annotated[
     str, typer.Option(metavar="NAME|FILE", help="Machine: a preset, NAME:SIPS, or a YAML file.")
+]
+BenchMachine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Machine: a preset, NAME:SIPS, or a YAML file; the bench's MACHINE, else ahbm.",
+    ),
 ]
 Ranks = Annotated[
     int | None, typer.Option(metavar="N", help="World size; the bench's RANKS, else 1.")

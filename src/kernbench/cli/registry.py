@@ -72,3 +72,13 @@ def option_names(context: typer.Context) -> frozenset[str]:
     """Return the long names of the options of the command that is run."""
     names = (name for each in context.command.params for name in (*each.opts, *each.secondary_opts))
     return frozenset(name for name in names if name.startswith("--"))
+
+
+def given_options(context: typer.Context) -> list[tuple[str, str]]:
+    """Return the parameters that the command line gave: each one's name, and how it is written."""
+    return [
+        (each.name, max(each.opts, key=len))
+        for each in context.command.params
+        if each.name is not None
+        and getattr(context.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
+    ]

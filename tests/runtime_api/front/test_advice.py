@@ -29,18 +29,18 @@ def notes_of(work: Any, data: bool = True, ranks: int = 1) -> str:
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
-        (lambda torch: torch.no_grad(), "run with kernbench torchrun FILE"),
-        (lambda torch: torch.nn, "run with kernbench torchrun FILE"),
-        (lambda torch: torch.ones(2).backward(), "run with kernbench torchrun FILE"),
+        (lambda torch: torch.no_grad(), "kernbench run FILE"),
+        (lambda torch: torch.nn, "kernbench run FILE"),
+        (lambda torch: torch.ones(2).backward(), "kernbench run FILE"),
         (lambda torch: torch.ones(2).tolst(), "did you mean tolist?"),
         (lambda torch: torch.distributed.all_reduc, "did you mean all_reduce?"),
-        (lambda torch: torch.distributed.all_gather_object, "kernbench torchrun FILE"),
-        (lambda torch: torch.distributed.ReduceOp.BAND, "kernbench torchrun FILE"),
-        (lambda torch: torch.multiprocessing.Queue(), "kernbench torchrun FILE"),
+        (lambda torch: torch.distributed.all_gather_object, "kernbench run FILE"),
+        (lambda torch: torch.distributed.ReduceOp.BAND, "kernbench run FILE"),
+        (lambda torch: torch.multiprocessing.Queue(), "kernbench run FILE"),
         (lambda torch: torch.multiprocessing.spown, "did you mean spawn?"),
-        (lambda torch: torch.ahbm.memory_stats, "kernbench torchrun FILE"),
+        (lambda torch: torch.ahbm.memory_stats, "kernbench run FILE"),
         (lambda torch: torch.testing.assert_clse, "did you mean assert_close?"),
-        (lambda torch: torch.float32.is_signed, "kernbench torchrun FILE"),
+        (lambda torch: torch.float32.is_signed, "kernbench run FILE"),
         (lambda torch: ops.softmx, "did you mean softmax?"),  # type: ignore[attr-defined]
     ],
 )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+_REFUSED = 2
+"""The exit status of programs that were given wrong arguments."""
 
 
 class ProgramArguments(list[str]):
@@ -40,15 +44,30 @@ class ProgramArguments(list[str]):
         return super().__len__()
 
 
-def unseen_options(
-    argv: ProgramArguments, script: str, command: str, options: Collection[str]
-) -> list[str]:
-    """Return a remark on ``options`` of kernbench that a program was given and ignored."""
-    given = list.__getitem__(argv, slice(1, None))
+def unseen_options(argv: ProgramArguments, options: Collection[str]) -> list[str]:
+    """Return a remark on ``options`` of kernbench that a program was given and did not look at."""
+    return [] if argv.was_looked_at else _misplaced(argv, options, "does not look at its arguments")
+
+
+def exit_status(end: SystemExit, argv: Sequence[str], options: Collection[str] = ()) -> int:
+    """Return the exit status of a program that ended by ``SystemExit``; print what it has to say.
+
+    One that refused its arguments, as argparse does, may have been given ``options`` of kernbench.
+    """
+    if end.code is None or isinstance(end.code, int):
+        if end.code == _REFUSED:
+            print(*_misplaced(argv, options, "refused its arguments"), sep="\n", file=sys.stderr)
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _misplaced(argv: Sequence[str], options: Collection[str], did: str) -> list[str]:
+    program, *given = list(argv)
     ours = [each for each in given if each.partition("=")[0] in options]
-    if not ours or argv.was_looked_at:
+    if not ours:
         return []
     return [
-        f"{', '.join(ours)} went to {Path(script).name}, which does not look at its arguments; "
-        f"options of kernbench {command} come before the program"
+        f"{', '.join(ours)} went to {Path(program).name}, which {did}; options of kernbench come "
+        "before the program"
     ]

@@ -76,7 +76,7 @@ def find_bench(given: str) -> Path:
         shown = given if len(given) <= _MOST_SHOWN else f"{given[:_MOST_SHOWN]}..."
         raise UnknownNameError(f"no bench {shown}: {error.strerror}") from None
     if given and path.is_dir():
-        raise UsageError(f"{given} is a folder; name a bench file in it")
+        raise UsageError(f"{given} is a folder; name a Python file in it")
     if path.suffix == ".py" or len(path.parts) > 1:
         folder = path.parent
         if not folder.is_dir():
@@ -131,8 +131,8 @@ def load_bench(given: str) -> Bench:
     run = getattr(_import(path), "run", None) if _may_define_run(path) else None
     if not callable(run):
         raise UsageError(
-            f"{path.name} is not a bench: it has no function run(torch, ...); other "
-            "programs run with kernbench torchrun (PyTorch) and kernbench script (Triton)"
+            f"{path.name} is not a bench: it has no function run(torch, ...); "
+            "kernbench run runs other programs as what they are"
         )
     module = sys.modules[_module_name(path)]
     if (kind := lazy_kind(run)) is not None:

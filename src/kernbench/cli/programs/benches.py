@@ -10,6 +10,7 @@ import typer
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import Bench, load_bench
+from kernbench.cli.programs.own_torch import uses_of_own_torch
 from kernbench.cli.programs.reporting import DONE, guarded, imported, make_room, run_and_report
 from kernbench.outputs import Outputs
 
@@ -22,13 +23,7 @@ class BenchOptions(given.KernelOptions):
     """How to run a bench; see ``kernbench run --help``."""
 
     program: str
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Machine: a preset, NAME:SIPS, or a YAML file; the bench's MACHINE, else ahbm.",
-        ),
-    ] = None
+    machine: given.BenchMachine = None
     ranks: given.Ranks = None
     param: Annotated[
         list[str] | None,
@@ -100,6 +95,8 @@ def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
         **options.checks,
         tf32=options.tf32,
     )
+
+    context.run.remarks.append(lambda: uses_of_own_torch(plan.bench.path))
 
     def work() -> int:
         plan.bench.start(context, plan.params)

@@ -133,9 +133,13 @@ def _block(error: BaseException) -> _Text:
         )
     elif _asks_for_gpu(error):
         where += (
-            "\nPyTorch itself was asked for a GPU, or for other ranks; kernbench torchrun FILE "
-            "runs PyTorch programs on simulated devices, and a bench uses the torch that run() is "
-            "given"
+            "\nPyTorch itself was asked for a GPU, or for other ranks; kernbench run FILE runs "
+            "PyTorch programs on simulated devices, and a bench uses the torch that run() is given"
+        )
+    elif isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        where += (
+            '\nPyTorch is not installed: pip install "kernbench[torch]"; a bench needs none, it '
+            "uses the torch that run() is given"
         )
     return _Text(message, where.lstrip("\n"))
 

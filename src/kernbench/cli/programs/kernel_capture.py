@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.cli.programs.bench_file import find_bench, is_bench, load_bench
+from kernbench.cli.programs.bench_file import find_bench, load_bench
+from kernbench.cli.programs.kinds import offers_run
 from kernbench.cli.programs.parameters import parameters_of, parse_parameters
 from kernbench.cli.programs.scripts import compile_program, run_program
 from kernbench.commands import KernelTrace
@@ -186,11 +187,7 @@ class _Program:
 def _load(
     path: Path, tree: ast.Module, arguments: Sequence[str], machine: str, ranks: int | None
 ) -> _Program:
-    takes_torch = any(
-        isinstance(node, ast.FunctionDef) and node.name == "run" and node.args.args
-        for node in tree.body
-    )
-    if takes_torch or is_bench(tree):
+    if offers_run(tree):
         bench = load_bench(str(path))
         params = parse_parameters(tuple(arguments), parameters_of(bench.run), bench.name)
         ranks = bench.ranks if ranks is None else ranks
@@ -199,9 +196,12 @@ def _load(
     ranks = 1 if ranks is None else ranks
     loaded = load_machine(machine, ranks)
     code = compile_program(path, "kernel show")
-    return _Program(
-        loaded, ranks, lambda context: run_program(path, code, [str(path), *arguments], loaded)
-    )
+
+    def start(context: RuntimeContext) -> None:
+        with contextlib.suppress(SystemExit):
+            run_program(path, code, [str(path), *arguments], loaded)
+
+    return _Program(loaded, ranks, start)
 
 
 def _run(

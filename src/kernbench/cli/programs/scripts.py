@@ -16,7 +16,7 @@ import typer
 
 from kernbench.cli import options as given
 from kernbench.cli.programs.bench_file import is_bench
-from kernbench.cli.programs.reporting import DONE, FAILED, guarded, make_room, run_and_report
+from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
 from kernbench.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run_script(options: ScriptOptions) -> int:
     """Run a program as ``python FILE ARGS`` would, report, and return its exit status."""
 
     def start() -> int:
-        from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
+        from kernbench.cli.programs.arguments import ProgramArguments, exit_status, unseen_options
         from kernbench.hardware import load_machine
 
         path = find_script(options.program)
@@ -66,12 +66,14 @@ def run_script(options: ScriptOptions) -> int:
         )
 
         argv = ProgramArguments([options.program, *(options.args or ())])
-        context.run.remarks.append(
-            lambda: unseen_options(argv, options.program, "script", options.own_options)
-        )
+        context.run.remarks.append(lambda: unseen_options(argv, options.own_options))
 
         def work() -> int:
-            return run_program(path, code, argv, machine, options.target)
+            try:
+                run_program(path, code, argv, machine, options.target)
+            except SystemExit as end:
+                return exit_status(end, argv, options.own_options)
+            return DONE
 
         with make_room(options, options.machine, [path]) as outputs:
             return guarded(lambda: run_and_report(context, options, outputs, work), options.debug)
@@ -136,8 +138,8 @@ def compile_program(path: Path, command: str) -> CodeType:
 
 def run_program(
     path: Path, code: CodeType, argv: list[str], machine: Machine, target: str | None = None
-) -> int:
-    """Run a program inside the active run and return its exit status.
+) -> None:
+    """Run a program inside the active run; it may end by ``SystemExit``.
 
     ``target`` is what it hears of the target, if not the truth.
     """
@@ -151,14 +153,7 @@ def run_program(
         announced_target(target, architecture if target == "cuda" else None),
         as_main(path, argv) as module,
     ):
-        try:
-            exec(code, module.__dict__)
-        except SystemExit as end:
-            if end.code is None or isinstance(end.code, int):
-                return end.code or DONE
-            print(end.code, file=sys.stderr)
-            return FAILED
-    return DONE
+        exec(code, module.__dict__)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernbench.cli import options as given
-from kernbench.cli.programs.reporting import DONE, FAILED, guarded, make_room, run_and_report
+from kernbench.cli.programs.reporting import DONE, guarded, make_room, run_and_report
 from kernbench.cli.programs.scripts import compile_program, find_script
 from kernbench.errors import UsageError
 from kernbench.outputs import Outputs
@@ -107,13 +107,13 @@ def torchrun(options: TorchrunOptions) -> int:
 def _run(
     options: TorchrunOptions, path: Path, machine: Machine, nprocs: int, outputs: Outputs
 ) -> int:
-    from kernbench.cli.programs.arguments import ProgramArguments, unseen_options
+    from kernbench.cli.programs.arguments import ProgramArguments, exit_status, unseen_options
     from kernbench.torch_bridge import check_private, run_torchrun
 
     shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
     code = compile_program(path, "torchrun")
     _import_bridge()
-    check_private((options.private or ()), path.parent)
+    check_private(options.private or (), path.parent)
     from kernbench.runtime_api import RuntimeContext
 
     context = RuntimeContext(
@@ -127,9 +127,7 @@ def _run(
     args = args[1:] if args[:1] == ["--"] else args
     # A module's own name is that of its file.
     argv = ProgramArguments([str(path) if options.module else options.program, *args])
-    context.run.remarks.append(
-        lambda: unseen_options(argv, options.program, "torchrun", options.own_options)
-    )
+    context.run.remarks.append(lambda: unseen_options(argv, options.own_options))
 
     def work() -> int:
         try:
@@ -147,13 +145,10 @@ def _run(
                     "MASTER_PORT": str(options.master_port),
                     "TORCHELASTIC_RUN_ID": options.rdzv_id,
                 },
-                private=(options.private or ()),
+                private=options.private or (),
             )
         except SystemExit as end:
-            if end.code is None or isinstance(end.code, int):
-                return end.code or DONE
-            print(end.code, file=sys.stderr)
-            return FAILED
+            return exit_status(end, argv, options.own_options)
         return DONE
 
     return guarded(lambda: run_and_report(context, options, outputs, work), options.debug)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NEAR = 0.75
 """The least similarity of a misspelt name and a suggestion."""
-TORCHRUN = "programs that need PyTorch's own run with kernbench torchrun FILE"
+PYTORCH = "programs that need PyTorch's own are files that import it: kernbench run FILE"
 
 
 def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:
@@ -67,7 +67,7 @@ def _name_instead(error: AttributeError) -> None:
     if isinstance(owner, ModuleType) and not text.endswith("?"):
         return
     if not module.startswith("kernbench.torch_bridge"):
-        text += f"{'' if text.endswith('?') else ';'} {TORCHRUN}"
+        text += f"{'' if text.endswith('?') else ';'} {PYTORCH}"
     elif not text.endswith("?"):
         text += ", and has what simulated devices have; leave it out, or guard it with hasattr()"
     error.add_note(text)

@@ -18,7 +18,7 @@ from kernbench.hardware import Machine
 from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.front import factories
-from kernbench.runtime_api.front.advice import TORCHRUN, advise, near
+from kernbench.runtime_api.front.advice import PYTORCH, advise, near
 from kernbench.runtime_api.front.ahbm import Ahbm
 from kernbench.runtime_api.front.distributed import Distributed
 from kernbench.runtime_api.front.multiprocessing import Multiprocessing
@@ -258,7 +258,7 @@ class RuntimeContext(TorchNames):
     if not TYPE_CHECKING:  # so that a type checker finds names that are missing
 
         def __getattr__(self, name: str) -> Any:
-            hint = near(name, self) or f"; {TORCHRUN}"
+            hint = near(name, self) or f"; {PYTORCH}"
             text = f"the torch of a run is kernbench's own, and has no {name}{hint}"
             raise MissingNameError(text)
 

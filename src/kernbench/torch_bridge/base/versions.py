@@ -24,12 +24,11 @@ def check_torch() -> str:
         found = metadata.version("torch")
     except metadata.PackageNotFoundError:
         raise TorchVersionError(
-            "kernbench torchrun needs PyTorch, which is not installed; "
-            'pip install "kernbench[torch]"'
+            'PyTorch programs need PyTorch, which is not installed; pip install "kernbench[torch]"'
         ) from None
     if ".".join(found.split(".")[:2]) not in SUPPORTED:
         raise TorchVersionError(
-            f"kernbench torchrun works with PyTorch {', '.join(SUPPORTED)}, but {found} is "
+            f"kernbench works with PyTorch {', '.join(SUPPORTED)}, but {found} is "
             f'installed; pip install "torch=={SUPPORTED[-1]}.*"'
         )
     return found

@@ -1,0 +1,135 @@
+"""``kernbench run`` runs any program, and says what to do where options do not fit it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernbench.cli.app import app
+from kernbench.cli.programs.own_torch import uses_of_own_torch
+
+Run = Callable[..., tuple[int, str, str]]
+
+BENCH = "def run(torch, n: int = 4):\n    print('bench', n, torch.ones(n).tolist())\n"
+SCRIPT = "import sys\nprint('script', sys.argv[1:])\n"
+PYTORCH = """\
+import argparse, os
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--n", type=int, default=4)
+n = parser.parse_args().n
+print("pytorch", torch.ones(n, device="cuda").sum().item(), os.environ.get("WORLD_SIZE"))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("bench", BENCH), ("script", SCRIPT), ("train", PYTORCH)):
+        (tmp_path / f"{name}.py").write_text(text)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as status:
+            app(["run", *arguments])
+        out, err = capsys.readouterr()
+        return int(status.value.code or 0), out, err
+
+    return call
+
+
+@pytest.mark.adr("0149-D1")
+def test_one_command_runs_benches_and_scripts(run: Run) -> None:
+    status, out, _ = run("bench.py", "-p", "n=2", "--machine", "h100-sxm", "--json", "r.json")
+    assert (status, out.splitlines()[0]) == (0, "bench 2 [1.0, 1.0]")
+    assert json.loads(Path("r.json").read_text())["machine"] == "h100-sxm"
+    status, out, _ = run("--machine", "h100-sxm", "script.py", "--size", "3", "-v")
+    assert (status, out.splitlines()[0]) == (0, "script ['--size', '3', '-v']")
+    assert "On h100-sxm:" in out
+
+
+def test_one_command_runs_pytorch_programs_with_options_of_torchrun(run: Run) -> None:
+    pytest.importorskip("torch")
+    status, out, _ = run("--nproc-per-node=2", "train.py", "--n", "7")
+    assert (status, out.count("pytorch 7.0 2\n")) == (0, 2)
+    status, out, _ = run("-m", "train", "--n", "3")
+    assert (status, out.count("pytorch 3.0 1\n")) == (0, 1)
+
+
+@pytest.mark.adr("0149-D2")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--ranks", "2", "train.py"], "train.py is a PyTorch program; its ranks are --nproc-per"),
+        (["--nproc-per-node", "2", "bench.py"], "bench.py is a bench; its ranks are --ranks N"),
+        (
+            ["--ranks", "2", "script.py"],
+            "--ranks is for a bench, but script.py is a script without",
+        ),
+        (
+            ["-p", "n=3", "train.py"],
+            "--param is for a bench, but train.py is a PyTorch program; its",
+        ),
+        (["--seed", "3", "train.py"], "--seed is for a bench and script without PyTorch, but"),
+        (["--target", "cuda", "train.py"], "kernbench script FILE takes it"),
+        (["bench.py", "3"], "bench.py is a bench, which takes no 3; its parameters are --param"),
+        ([], "name a program: a Python file, or a bench: ccl_allreduce"),
+    ],
+)
+def test_an_option_that_the_program_does_not_have_is_refused_before_it_runs(
+    run: Run, arguments: list[str], words: str
+) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+
+
+def test_options_of_ours_that_a_program_refused_are_named(run: Run) -> None:
+    pytest.importorskip("torch")
+    status, _, err = run("train.py", "--machine", "h100-sxm")
+    assert status == 2
+    assert "--machine went to train.py, which refused its arguments; options of kernbench" in err
+    assert "went to" not in run("train.py", "--bad")[2]
+
+
+def test_help_shows_the_options_of_each_kind(run: Run) -> None:
+    _, out, _ = run("--help")
+    titles = [line for line in out.splitlines() if line.startswith("Options")]
+    assert titles == [
+        "Options:",
+        "Options of benches and scripts:",
+        "Options of benches:",
+        "Options of scripts:",
+        "Options of PyTorch programs, as torchrun's:",
+    ]
+    assert run("--help", "bench.py")[1].startswith("usage: kernbench run bench.py")
+    assert run("--help", "script.py")[1] == out
+
+
+def test_a_bench_that_uses_a_pytorch_of_its_own_is_told_so(run: Run) -> None:
+    pytest.importorskip("torch")
+    program = Path("own.py")
+    program.write_text(
+        "import torch\nfrom torch.nn import functional as F\n"
+        "def check(x: torch.Tensor): return torch.ones(3)\n"
+        "def shape(x): return x.torch\n"
+        "def run(torch):\n    check(torch.ones(2))\n    F.relu\n    (lambda: torch.ones(2))()\n"
+    )
+    status, out, _ = run("own.py")
+    assert status == 0
+    said = "own.py: check(), run() use the PyTorch that the file imports, which computes on the CPU"
+    assert said in out
+    program.write_text("import torch\ndef run(torch):\n    torch.ones(2)\n")
+    assert uses_of_own_torch(program) == []
+
+
+def test_a_bench_without_pytorch_is_told_that_it_needs_none(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    Path("own.py").write_text("import torch\ndef run(torch): ...\n")
+    status, _, err = run("own.py")
+    assert status == 1
+    assert 'pip install "kernbench[torch]"; a bench needs none' in err
