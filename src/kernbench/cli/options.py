@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from kernbench.checks import as_allowed
 from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine as LoadedMachine
 
 
 def _allowed(given: list[str] | None) -> list[str] | None:
@@ -35,6 +38,14 @@ Ranks = Annotated[
 ]
 Args = Annotated[
     list[str] | None, typer.Argument(metavar="ARGS", help="What the program is given.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a key of the machine: sip.cube.hbm_bandwidth_gbps=4000, or =2x; repeatable.",
+    ),
 ]
 Data = Annotated[
     bool, typer.Option("--data/--no-data", help="Compute numbers, or time and shapes only.")
@@ -77,6 +88,7 @@ class ProgramOptions:
     """What all commands that run a program take: what they write, and what they look for."""
 
     machine: str | None = None
+    settings: Set = None
     data: Data = True
     log: Log = None
     trace: Trace = None
@@ -87,6 +99,14 @@ class ProgramOptions:
     debug: Debug = False
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""
+
+    def load_machine(self, name: str, ranks: int | None) -> tuple[LoadedMachine, list[str]]:
+        """Return a machine, changed as ``--set`` says, and a remark on that for the report."""
+        from kernbench.hardware import load_machine, set_keys
+
+        machine, changes = set_keys(load_machine(name, ranks), self.settings or ())
+        listed = ", ".join(map(str, changes))
+        return machine, [f"{machine.name} was changed: {listed}"] if changes else []
 
     @property
     def checks(self) -> dict[str, Any]:

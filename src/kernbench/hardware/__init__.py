@@ -1,5 +1,6 @@
 """The machine description: presets, files, their validation, and exact rates."""
 
+from kernbench.hardware.changes import MachineChange, set_keys
 from kernbench.hardware.collective_specs import (
     PLAIN_PROTOCOL,
     CollectivesSpec,
@@ -70,6 +71,7 @@ __all__ = [
     "Link",
     "LinksSpec",
     "Machine",
+    "MachineChange",
     "MachineSpec",
     "MathSpec",
     "NcclTable",
@@ -95,6 +97,7 @@ __all__ = [
     "machine_text",
     "parse_machine",
     "ps_per_byte",
+    "set_keys",
     "source_of",
     "transfer_ps",
 ]

@@ -10,6 +10,7 @@ import pytest
 
 from kernbench.cli.app import app
 from kernbench.cli.programs.own_torch import uses_of_own_torch
+from kernbench.hardware import machine_text
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -133,3 +134,28 @@ def test_a_bench_without_pytorch_is_told_that_it_needs_none(
     status, _, err = run("own.py")
     assert status == 1
     assert 'pip install "kernbench[torch]"; a bench needs none' in err
+
+
+def test_keys_of_the_machine_are_set_as_a_file_would(run: Run) -> None:
+    Path("scale.py").write_text("def run(torch):\n    torch.ones(1 << 20) * 2.0\n")
+    preset = run("scale.py", "--json", "preset.json")
+    changed = run("scale.py", "--set", "sip.cube.hbm_bandwidth_gbps=0.5x", "--json", "set.json")
+    text = machine_text("ahbm")[0]
+    slower = text.replace("hbm_bandwidth_gbps: 819.2", "hbm_bandwidth_gbps: 409.6")
+    assert slower != text
+    Path("slow.yaml").write_text(slower)
+    file = run("scale.py", "--machine", "slow.yaml", "--json", "file.json")
+    assert (preset[0], changed[0], file[0]) == (0, 0, 0)
+    assert "ahbm was changed: sip.cube.hbm_bandwidth_gbps = 409.6 (was 819.2)" in changed[1]
+    reports = [json.loads(Path(f"{name}.json").read_text()) for name in ("preset", "set", "file")]
+    first, second, third = (each["per_rank"] for each in reports)
+    assert second == third != first
+
+
+@pytest.mark.parametrize("program", ["bench.py", "script.py", "train.py"])
+def test_a_wrong_key_is_refused_before_any_program_runs(run: Run, program: str) -> None:
+    if program == "train.py":
+        pytest.importorskip("torch")
+    status, out, err = run("--set", "sip.cube.hbm_bandwidth=2x", program)
+    assert (status, out) == (2, "")
+    assert "did you mean sip.cube.hbm_bandwidth_gbps (819.2)" in err

@@ -37,6 +37,7 @@ class _ReadyRun:
 
     bench: Bench
     machine: Machine
+    changes: list[str]
     ranks: int
     params: Mapping[str, Any]
 
@@ -75,13 +76,13 @@ def show_bench(given: str, debug: bool) -> int:
 
 def _plan(options: BenchOptions) -> _ReadyRun:
     from kernbench.cli.programs.parameters import parameters_of, parse_parameters
-    from kernbench.hardware import load_machine
 
     bench = load_bench(options.program)
     params = parse_parameters(options.param or (), parameters_of(bench.run), bench.name)
     ranks = bench.ranks if options.ranks is None else options.ranks
-    machine = load_machine(bench.machine if options.machine is None else options.machine, ranks)
-    return _ReadyRun(bench, machine, ranks, params)
+    name = bench.machine if options.machine is None else options.machine
+    machine, changes = options.load_machine(name, ranks)
+    return _ReadyRun(bench, machine, changes, ranks, params)
 
 
 def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
@@ -96,6 +97,7 @@ def _run(plan: _ReadyRun, options: BenchOptions, outputs: Outputs) -> int:
         tf32=options.tf32,
     )
 
+    context.run.remarks.append(lambda: plan.changes)
     context.run.remarks.append(lambda: uses_of_own_torch(plan.bench.path))
 
     def work() -> int:

@@ -46,10 +46,9 @@ def run_script(options: ScriptOptions) -> int:
 
     def start() -> int:
         from kernbench.cli.programs.arguments import ProgramArguments, exit_status, unseen_options
-        from kernbench.hardware import load_machine
 
         path = find_script(options.program)
-        machine = load_machine(options.machine, 1)
+        machine, changes = options.load_machine(options.machine, 1)
         from kernbench.triton_backend import check_announced
 
         check_announced(options.target)
@@ -66,6 +65,7 @@ def run_script(options: ScriptOptions) -> int:
         )
 
         argv = ProgramArguments([options.program, *(options.args or ())])
+        context.run.remarks.append(lambda: changes)
         context.run.remarks.append(lambda: unseen_options(argv, options.own_options))
 
         def work() -> int:

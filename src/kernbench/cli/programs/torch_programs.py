@@ -86,17 +86,16 @@ def torchrun(options: TorchrunOptions) -> int:
                 f"{options.node_rank}; all ranks run here: give their number with "
                 "--nproc-per-node, and nodes in the machine's description"
             )
-        from kernbench.hardware import load_machine
         from kernbench.torch_bridge import check_ranks, check_torch
 
         path = _find_module(options.program) if options.module else find_script(options.program)
         nprocs = _num_processes(options)
         check_ranks(nprocs, f"--nproc-per-node {options.nproc_per_node}")
         # A program in one process may start ranks itself, as many as there are devices.
-        machine = load_machine(options.machine, None if nprocs == 1 else nprocs)
+        machine, changes = options.load_machine(options.machine, None if nprocs == 1 else nprocs)
         check_torch()
         with make_room(options, options.machine, [path]) as outputs:
-            return _run(options, path, machine, nprocs, outputs)
+            return _run(options, path, machine, changes, nprocs, outputs)
 
     try:
         return guarded(start, options.debug, usage=True)
@@ -105,7 +104,12 @@ def torchrun(options: TorchrunOptions) -> int:
 
 
 def _run(
-    options: TorchrunOptions, path: Path, machine: Machine, nprocs: int, outputs: Outputs
+    options: TorchrunOptions,
+    path: Path,
+    machine: Machine,
+    changes: list[str],
+    nprocs: int,
+    outputs: Outputs,
 ) -> int:
     from kernbench.cli.programs.arguments import ProgramArguments, exit_status, unseen_options
     from kernbench.torch_bridge import check_private, run_torchrun
@@ -127,6 +131,7 @@ def _run(
     args = args[1:] if args[:1] == ["--"] else args
     # A module's own name is that of its file.
     argv = ProgramArguments([str(path) if options.module else options.program, *args])
+    context.run.remarks.append(lambda: changes)
     context.run.remarks.append(lambda: unseen_options(argv, options.own_options))
 
     def work() -> int:

@@ -1,0 +1,113 @@
+"""What-if: keys of a machine changed by ``KEY=VALUE`` texts, absolute or by a factor."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import yaml
+
+from kernbench.errors import MachineError
+from kernbench.hardware.loading import changed_machine
+from kernbench.hardware.machine import Machine
+from kernbench.hardware.sources import leaves
+from kernbench.hardware.spec_base import plain
+
+_FACTOR = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)x", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?", re.IGNORECASE)
+_MOST_NAMED = 3
+_MOST_SHOWN = 60
+"""Characters of a value in an error; some keys hold long lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineChange:
+    """One key of a machine, what it was and what it becomes."""
+
+    key: str
+    before: Any
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} = {_shown(self.value)} (was {_shown(self.before)})"
+
+
+def set_keys(machine: Machine, settings: Sequence[str]) -> tuple[Machine, list[MachineChange]]:
+    """Return a machine changed by ``KEY=VALUE`` texts, in their order, and what changed.
+
+    ``KEY`` is any key of a machine file, as a dotted path. ``VALUE`` is what the file would say (a
+    number in the key's unit, a name, a list), or a factor: ``2x``, ``0.5x``.
+
+    Raises:
+        MachineError: There is no such key, and the nearest ones with their values; or the value
+            is impossible, a factor is of no number, or a key is given twice.
+
+    >>> from kernbench.hardware import load_machine
+    >>> machine, (change,) = set_keys(load_machine("h100-sxm", 1), ["sip.host_launch_us=2x"])
+    >>> machine.sip.host_launch_us == 2 * change.before
+    True
+    """
+    spec = machine.spec.model_dump()
+    known = dict(leaves(spec))
+    changes: dict[str, MachineChange] = {}
+    for text in settings:
+        key, equals, given = (part.strip() for part in text.partition("="))
+        if not equals or not key or not given:
+            raise MachineError(f"--set must be KEY=VALUE, but got {text!r}")
+        if key in changes:
+            raise MachineError(f"--set gives {key} twice: {_shown(changes[key].value)} and {given}")
+        before = _found(spec, key, machine.name, known)
+        changes[key] = MachineChange(key, before, _value(key, before, given, machine.name))
+    changed = changed_machine(machine, {key: each.value for key, each in changes.items()})
+    return changed, list(changes.values())
+
+
+def _found(spec: Mapping[str, Any], key: str, name: str, known: Mapping[str, Any]) -> Any:
+    """Return the value of a key, None for one that the file may have and does not."""
+    group: Any = spec
+    for part in key.split("."):
+        if not isinstance(group, Mapping) or part not in group:
+            raise MachineError(f"machine {name} has no key {key}; {_nearest(key, known)}")
+        group = group[part]
+    if isinstance(group, Mapping) and group:
+        inside = ", ".join(f"{key}.{each}" for each in group)
+        raise MachineError(f"{key} of machine {name} is a group; set one of {inside}")
+    return group
+
+
+def _nearest(key: str, known: Mapping[str, Any]) -> str:
+    """Return which keys may have been meant, with their values: of that last name, or alike."""
+    last = key.rpartition(".")[2]
+    close = [each for each in known if each.rpartition(".")[2] == last]
+    if not close:
+        by_last = {each.rpartition(".")[2]: each for each in known}
+        close = difflib.get_close_matches(key, known, n=_MOST_NAMED)
+        close += [by_last[each] for each in difflib.get_close_matches(last, by_last)]
+    named = [f"{each} ({_shown(known[each])})" for each in dict.fromkeys(close)]
+    if not named:
+        return "kernbench machine show prints all keys"
+    return f"did you mean {' or '.join(named[:_MOST_NAMED])}?"
+
+
+def _value(key: str, before: Any, given: str, name: str) -> Any:
+    factor = _FACTOR.fullmatch(given)
+    if factor is None:
+        if _NUMBER.fullmatch(given):  # 4e3 too, a text to YAML 1.1
+            return plain(Fraction(given))
+        try:
+            return yaml.safe_load(given)
+        except (yaml.YAMLError, ValueError):
+            raise MachineError(f"--set {key}: {given!r} is no value of a YAML file") from None
+    if isinstance(before, bool) or not isinstance(before, int | float):
+        what = "is not set" if before is None else f"is {_shown(before)}, which is no number"
+        raise MachineError(f"--set {key}={given}: {key} of machine {name} {what}; give a value")
+    return plain(Fraction(str(before)) * Fraction(factor[1]))
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.errors import MachineError
+from kernbench.hardware import changed_machine, leaves, load_machine, set_keys
+
+H100, AHBM = load_machine("h100-sxm", 2), load_machine("ahbm", 2)
+NUMBERS = {
+    key: value
+    for key, value in leaves(H100.spec.model_dump())
+    if isinstance(value, int | float) and not isinstance(value, bool)
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(key=st.sampled_from(sorted(NUMBERS)), halves=st.integers(1, 8))
+def test_a_factor_is_the_value_times_it_for_every_number_of_the_file(key: str, halves: int) -> None:
+    product = Decimal(str(NUMBERS[key])) * halves / 2
+    expected: Any = int(product) if product == int(product) else float(product)
+    try:
+        absolute = changed_machine(H100, {key: expected}).spec
+    except MachineError:
+        with pytest.raises(MachineError):
+            set_keys(H100, [f"{key}={halves / 2}x"])
+        return
+    machine, (change,) = set_keys(H100, [f"{key}={halves / 2}x"])
+    assert machine.spec == absolute
+    assert (change.key, change.before) == (key, NUMBERS[key])
+
+
+def test_values_are_as_in_a_machine_file() -> None:
+    given = ["links.topology=mesh2d", "sip.cube.hbm_bandwidth_gbps=4e3", "sizes=[1, 2]"]
+    machine, changes = set_keys(AHBM, given)
+    assert machine.topology == "mesh2d"
+    assert machine.sip.cube.hbm_bandwidth_gbps == 4000
+    assert machine.spec.sizes == (1, 2)
+    assert str(changes[1]) == "sip.cube.hbm_bandwidth_gbps = 4000 (was 819.2)"
+    assert AHBM.topology == "ring", "the machine that was given is as before"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sip.cube.hbm_bandwith_gbps=2x", r"did you mean sip.cube.hbm_bandwidth_gbps \(3350\)"),
+        ("hbm_gib=2x", r"has no key hbm_gib; did you mean sip.cube.hbm_gib \(80\)\?$"),
+        ("zzz=1", "kernbench machine show prints all keys"),
+        ("sip.cube=1", "is a group; set one of sip.cube.hbm_gib, sip.cube.hbm_bandwidth_gbps"),
+        ("links.topology=2x", "is switch, which is no number; give a value"),
+        ("sip.cache.write_back=2x", "is True, which is no number"),
+        ("sip.cube.hbm_efficiency=2x", "must be above 0 and at most 1, but got 1.95"),
+        ("sip.num_cubes=0.5x", "sip.num_cubes: input should be a valid integer, but got 0.5"),
+        ("sip.cube.hbm_gib=[1", r"'\[1' is no value of a YAML file"),
+        ("sip.cube.hbm_gib=much", "sip.cube.hbm_gib: must be a plain number"),
+        ("sip.cube.hbm_gib", "must be KEY=VALUE, but got 'sip.cube.hbm_gib'"),
+        ("sip.cube.hbm_gib=", "must be KEY=VALUE"),
+        ("=3", "must be KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_says_what_was_found(text: str, words: str) -> None:
+    with pytest.raises(MachineError, match=words):
+        set_keys(H100, [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("links.scale_out=2x", "is not set; give a value"),
+        ("links.scale_out.latency_ns=2", "has no key links.scale_out.latency_ns; did you mean"),
+    ],
+)
+def test_what_the_machine_lacks_is_no_key(text: str, words: str) -> None:
+    with pytest.raises(MachineError, match=words):
+        set_keys(AHBM, [text])
+
+
+def test_a_key_is_set_once() -> None:
+    with pytest.raises(MachineError, match=r"gives sip.cube.hbm_gib twice: 90 and 2x"):
+        set_keys(H100, ["sip.cube.hbm_gib=90", "sip.cube.hbm_gib=2x"])
