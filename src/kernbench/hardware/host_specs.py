@@ -53,7 +53,8 @@ class HostSpec(Spec):
     operation: HostOperationSpec = HostOperationSpec()
     """Operations that a program calls; the parts of a composite one are operations each."""
     backward_share: Share = Fraction(1, 2)
-    """Share of these times in a backward pass, whose operations C++ calls without Python."""
+    """Share of these times of operations that C++ calls without Python: those of a backward pass,
+    and the casts of autocast."""
     backward_node_us: NotNegative = Fraction(4)
     """Added to each operation of a backward pass but views: the engine runs a node."""
     collective_us: NotNegative = Fraction(30)

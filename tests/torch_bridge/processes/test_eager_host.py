@@ -21,7 +21,7 @@ COUNTED = pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls are esti
 @pytest.fixture(scope="module", autouse=True)
 def _first_run() -> None:
     """Let PyTorch do in Python what it does once in a process."""
-    for kind in ("calls", "views", "plain", "imports", "profiled"):
+    for kind in ("calls", "views", "plain", "imports", "profiled", "casts", "sums", "uncast"):
         spans_of(kind, 1)
 
 
@@ -108,6 +108,18 @@ def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
     expected = of.elementwise_us * host().backward_share + host().backward_node_us
     views = of.view_us * host().backward_share
     assert (whole / 1e6 - float(expected)) % float(views) == pytest.approx(0, abs=1e-6)
+
+
+@COUNTED
+@pytest.mark.adr("0130-D2")
+def test_autocast_casts_in_cxx() -> None:
+    """The twin: the same operations that the program itself calls take all of their time."""
+    of = host().operation
+    assert more_us("casts", 10, 30, "python") == 0
+    each_us = more_us("casts", 10, 30, "launch", "dispatch") / 20
+    casts_us = 2 * of.elementwise_us * host().backward_share
+    assert each_us == pytest.approx(float(casts_us + of.product_us))
+    assert more_us("sums", 10, 30, "python") == more_us("uncast", 10, 30, "python")
 
 
 @pytest.mark.adr("0130-D3")

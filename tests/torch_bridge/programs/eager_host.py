@@ -42,6 +42,16 @@ elif kind == "plain":
 elif kind == "recorded":
     for _ in range(count):
         w.mul(1)
+elif kind == "casts":
+    with torch.autocast("cuda", torch.float16):
+        for _ in range(count):
+            torch.mm(x, x)
+elif kind in ("sums", "uncast"):
+    half = x.half()
+    with torch.autocast("cuda", torch.float16, enabled=kind == "sums"):
+        for _ in range(count):
+            torch.sum(half)
+            torch.norm(half)
 elif kind == "backward":
     (w * 1).sum().backward()
 elif kind == "foreach":

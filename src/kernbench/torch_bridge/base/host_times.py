@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from operator import add
 from typing import TYPE_CHECKING
 
 from kernbench.hardware import PS_PER_US, ceil_ps
@@ -33,11 +34,13 @@ class HostTimes:
         in_order = [parts[each] for each in HostPart]
         self.called = tuple(ps(each) for each in in_order)
         """Of an operation that autograd does not record, by :class:`HostPart`."""
-        self.recorded = tuple(
-            ps(time_us + of.recorded_us) if part is not HostPart.FREE else 0
-            for part, time_us in zip(HostPart, in_order, strict=True)
-        )
+        self.called_in_cxx = tuple(ps(each, spec.backward_share) for each in in_order)
+        """The same where C++ calls it, in a forward pass."""
+        recorded_ps = [0 if each is HostPart.FREE else ps(of.recorded_us) for each in HostPart]
+        self.recorded = tuple(map(add, self.called, recorded_ps))
         """Of one that it records."""
+        self.recorded_in_cxx = tuple(map(add, self.called_in_cxx, recorded_ps))
+        """The same where C++ calls it."""
         small = (HostPart.VIEW, HostPart.FACTORY, HostPart.FREE)
         self.in_backward = tuple(
             ps(time_us, spec.backward_share) + (0 if part in small else ps(spec.backward_node_us))

@@ -20,6 +20,7 @@ from torch import Tensor
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.placement.names import DEVICE_TYPE
+from kernbench.torch_bridge.processes.call_counts import in_cxx
 from kernbench.torch_bridge.processes.of_all import library_of_all
 
 _set_enabled = torch.set_autocast_enabled
@@ -145,11 +146,22 @@ def _kernel_of(name: str) -> Callable[..., Any]:
     return partial(_cast, func, _asked)
 
 
+_Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""The C++ behind an overload (``_op``: not its Python, which would count), and its operands."""
+
+
 def _cast(func: Any, dtype_of: Callable[[Any], torch.dtype], *args: Any, **kwargs: Any) -> Any:
     with _without_autocast():
-        dtype = dtype_of((args, tuple(kwargs.values())))
-        named = {name: _cast_to(dtype, value) for name, value in kwargs.items()}
-        return func(*_cast_to(dtype, args), **named)
+        func, args, kwargs = in_cxx(_with_casts, func, dtype_of, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _with_casts(
+    func: Any, dtype_of: Callable[[Any], torch.dtype], args: Any, kwargs: dict[str, Any]
+) -> _Call:
+    dtype = dtype_of((args, tuple(kwargs.values())))
+    named = {name: _cast_to(dtype, value) for name, value in kwargs.items()}
+    return func._op, _cast_to(dtype, args), named
 
 
 def _asked(_: Any) -> torch.dtype:
@@ -172,11 +184,16 @@ def _widest(values: Any) -> torch.dtype:
 
 def _into_float32(func: Any, *args: Any, **kwargs: Any) -> Any:
     with _without_autocast():
-        position = _position_of_dtype(func)
-        given = args[position] if position < len(args) else kwargs.get("dtype")
-        if given is None and _is_cast(args[0]):
-            args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
+        func, args, kwargs = in_cxx(_with_float32, func, args, kwargs)
         return func(*args, **kwargs)
+
+
+def _with_float32(func: Any, args: Any, kwargs: dict[str, Any]) -> _Call:
+    position = _position_of_dtype(func)
+    given = args[position] if position < len(args) else kwargs.get("dtype")
+    if given is None and _is_cast(args[0]):
+        args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
+    return func._op, args, kwargs
 
 
 def _position_of_dtype(func: Any) -> int:
@@ -185,14 +202,19 @@ def _position_of_dtype(func: Any) -> int:
 
 def _norm(func: Any, with_dtype: Any, *args: Any, **kwargs: Any) -> Any:
     with _without_autocast():
-        if not _is_cast(args[0]):
-            return func(*args, **kwargs)
-        arguments = func._schema.arguments
-        given = {each.name: each.default_value for each in arguments if each.has_default_value()}
-        given.update(zip([each.name for each in arguments], args, strict=False))
-        given.update(kwargs)
-        order = [each.name for each in with_dtype._schema.arguments if each.name != "dtype"]
-        return with_dtype(*(given[name] for name in order), dtype=torch.float32)
+        func, args, kwargs = in_cxx(_norm_in_float32, func, with_dtype, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _norm_in_float32(func: Any, with_dtype: Any, args: Any, kwargs: dict[str, Any]) -> _Call:
+    if not _is_cast(args[0]):
+        return func._op, args, kwargs
+    arguments = func._schema.arguments
+    given = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    given.update(zip([each.name for each in arguments], args, strict=False))
+    given.update(kwargs)
+    order = [each.name for each in with_dtype._schema.arguments if each.name != "dtype"]
+    return with_dtype._op, tuple(given[name] for name in order), {"dtype": torch.float32}
 
 
 def _refused(*_: Any, **__: Any) -> Any:

@@ -88,6 +88,25 @@ def unseen(function: Any) -> Any:
     return call
 
 
+def in_cxx(function: Any, *args: Any) -> Any:
+    """Call a function that the caller, itself a stand-in for C++, has in place of C++.
+
+    Neither's calls are counted, and operations that the function calls are called by C++.
+    """
+    calls = IN_THREAD.calls
+    if calls is None:
+        return function(*args)
+    process = calls.of_process
+    before, process.is_in_cxx = process.is_in_cxx, True
+    # The caller, too.
+    calls.pause(FRAMES_OF_FUNCTION + 1)
+    try:
+        return function(*args)
+    finally:
+        process.is_in_cxx = before
+        calls.resume()
+
+
 @contextmanager
 def counting_calls(process: Process) -> Iterator[None]:
     """Count the calls of the calling thread for its process, where its host takes time for them."""

@@ -58,12 +58,15 @@ class EagerHost(Host):
     def meet(self, operation: Operation, args: Any) -> None:
         """Owe the time of an operation on a device, which is paid at the next launch."""
         times, part = self.times, operation.host_part
+        calls = self.calls
         if _graph_task() != _NO_BACKWARD:
             of_parts = times.in_backward
+        elif calls.is_in_cxx:
+            records = _is_grad_enabled() and _requires_grad(args)
+            of_parts = times.recorded_in_cxx if records else times.called_in_cxx
         else:
             records = _is_grad_enabled() and _requires_grad(args)
             of_parts = times.recorded if records else times.called
-            calls = self.calls
             if not (calls.is_known or calls.is_counted):
                 self._owed_ps += times.uncounted_ps
         self._owed_ps += of_parts[part]

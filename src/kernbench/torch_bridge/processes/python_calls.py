@@ -133,6 +133,8 @@ class PythonCalls:
         """Whether what is called until the next operation is known."""
         self.is_over = False
         """Whether it was asked since the program last ran."""
+        self.is_in_cxx = False
+        """Whether what calls operations now is C++ on a GPU, as autocast's casts are."""
         self._places: dict[tuple[int, int, tuple[int, ...]], ProgramPlace] = {}
         # What was met last, what is under way if anything is, and from where calls were counted.
         self._elsewhere = self._met = self._place = self._from = ProgramPlace()
