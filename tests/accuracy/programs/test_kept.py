@@ -87,6 +87,11 @@ def test_a_runner_runs_what_is_not_kept_and_keeps_it_with_its_reason(
         with pytest.raises(ProgramError, match="it hangs"):
             runner.answer(hanging, MACHINE)
     assert asked == [program, hanging]
+    others = KeptAnswers(dataclasses.replace(files, runs=False))
+    assert ProgramRunner(kept=others).step_us(program, MACHINE) > 0
+    with pytest.raises(ProgramError, match="not run for this table"):
+        ProgramRunner(kept=others).step_us(dataclasses.replace(program, ranks=3), MACHINE)
+    assert asked == [program, hanging]
     # The twin: without a file each runner runs them.
     ProgramRunner().step_us(program, MACHINE)
     assert len(asked) == 3
@@ -119,7 +124,11 @@ def test_a_line_that_is_no_answer_is_named(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("--keep=none/kept.jsonl", "there is no folder none"), ("--programs=none", "no such folder")],
+    [
+        ("--keep=none/kept.jsonl", "there is no folder none"),
+        ("--kept=none.jsonl", "--kept none.jsonl: no such file; --keep makes it"),
+        ("--programs=none", "no such folder"),
+    ],
 )
 def test_a_folder_that_is_missing_is_said_before_anything_runs(
     option: str,

@@ -112,6 +112,18 @@ def test_operations_cost_by_kind_and_by_what_autograd_does() -> None:
 
 @COUNTED
 @pytest.mark.adr("0130-D2")
+def test_what_stands_in_for_cxx_counts_nothing_and_for_python_one_call() -> None:
+    call_us = float(host().python_call_us)
+    assert more_us("collected", 0, 1, "python") == 0
+    assert more_us("replaced", 10, 30, "python") == 0
+    # nvtx.range_push and range_pop are Python, which call C++.
+    assert more_us("ranges", 10, 30, "python") == pytest.approx(20 * 2 * call_us)
+    # The context is made, entered and left; record, wait_stream, default_stream and wait.
+    assert more_us("streams", 10, 30, "python") == pytest.approx(20 * 7 * call_us)
+
+
+@COUNTED
+@pytest.mark.adr("0130-D2")
 def test_autocast_casts_in_cxx() -> None:
     """The twin: the same operations that the program itself calls take all of their time."""
     of = host().operation

@@ -42,6 +42,37 @@ elif kind == "plain":
 elif kind == "recorded":
     for _ in range(count):
         w.mul(1)
+elif kind == "collected":
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            called()
+
+    import gc
+
+    for _ in range(10):
+        Cycle()
+    if count:
+        gc.collect()
+elif kind == "streams":
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
+    for _ in range(count):
+        with torch.cuda.stream(side):
+            event.record()
+        side.wait_stream(torch.cuda.default_stream())
+        event.wait()
+elif kind == "replaced":
+    for _ in range(count):
+        x.data = x.data
+        x.untyped_storage().resize_(x.untyped_storage().nbytes())
+        torch.set_autocast_enabled("cuda", False)
+elif kind == "ranges":
+    for _ in range(count):
+        torch.cuda.nvtx.range_push("layer")
+        torch.cuda.nvtx.range_pop()
 elif kind == "casts":
     with torch.autocast("cuda", torch.float16):
         for _ in range(count):

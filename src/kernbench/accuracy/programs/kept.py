@@ -32,6 +32,8 @@ class ProgramFiles:
 
     folder: Path = PROGRAMS
     kept: Path | None = None
+    runs: bool = True
+    """Whether programs that the file lacks are run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class KeptAnswers:
     def __init__(self, files: ProgramFiles) -> None:
         assert files.kept is not None
         self._path = files.kept
+        self.runs = files.runs
         self._folder = str(files.folder.absolute())
         self._known = {line["id"]: _answer(line) for line in read_kept(self._path)}
 

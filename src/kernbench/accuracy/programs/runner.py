@@ -57,7 +57,6 @@ class ProgramRunner:
         key = (program, machine.name)
         if key not in self._known:
             try:
-                program.check()
                 self._known[key] = self._kept_or_run(program, machine)
             except ProgramError as error:
                 self._known[key] = ProgramAnswer(why_not=str(error))
@@ -73,6 +72,9 @@ class ProgramRunner:
     def _kept_or_run(self, program: Program, machine: Machine) -> ProgramAnswer:
         found = self._kept.get(program, machine.name) if self._kept is not None else None
         if found is None:
+            if self._kept is not None and not self._kept.runs:
+                raise ProgramError("not run for this table")
+            program.check()
             found = self._run(program, machine)
             if self._kept is not None:
                 self._kept.keep(program, machine.name, found)

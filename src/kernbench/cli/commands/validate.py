@@ -57,6 +57,7 @@ class ValidateOptions:
     borrow: str | None = None
     programs: str | None = None
     keep: str | None = None
+    kept: str | None = None
 
 
 PLACE = 40
@@ -118,6 +119,10 @@ def _validate(
             metavar="FILE", help="Keep answers of programs there, and do not run those it has."
         ),
     ] = None,
+    kept: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The same, and run no program: others count as not run."),
+    ] = None,
 ) -> None:
     """Score the model on measured rows: errors per category, device and source."""
     asked = ValidateOptions(
@@ -133,6 +138,7 @@ def _validate(
         borrow=borrow,
         programs=programs,
         keep=keep,
+        kept=kept,
     )
     raise typer.Exit(validate(asked))
 
@@ -205,14 +211,19 @@ def _scored(options: ValidateOptions) -> tuple[list[Scored], Machines]:
 
 
 def _files(options: ValidateOptions) -> ProgramFiles:
-    """Return the folder of ``--programs`` and the file of ``--keep``.
+    """Return the folder of ``--programs`` and the file of ``--keep`` or ``--kept``.
 
     Raises:
-        UsageError: A folder does not exist, or the file has something else in it.
+        UsageError: A folder or file does not exist, or the file has something else in it.
     """
     from kernbench.accuracy.programs import ProgramFiles, read_kept
 
-    files = ProgramFiles(kept=Path(options.keep) if options.keep is not None else None)
+    if options.keep is not None and options.kept is not None:
+        raise UsageError("--keep runs programs, and --kept runs none: give one of them")
+    if options.kept is not None and not Path(options.kept).is_file():
+        raise UsageError(f"--kept {options.kept}: no such file; --keep makes it")
+    file = options.keep if options.kept is None else options.kept
+    files = ProgramFiles(kept=None if file is None else Path(file), runs=options.kept is None)
     if options.programs is not None:
         if not Path(options.programs).is_dir():
             raise UsageError(
@@ -249,10 +260,10 @@ def _command(options: ValidateOptions) -> str:
     said = f"\nMade by `{_words(options)} --page`"
     if options.every:
         said += "; with `--every N` a table is of one row in N, picked by a hash"
-    if options.keep:
+    if options.keep or options.kept:
         from kernbench.accuracy.programs import said_of
 
-        said += f". Of whole programs, {said_of(Path(options.keep))}"
+        said += f". Of whole programs, {said_of(Path(options.keep or options.kept or ''))}"
     return f"{said}.\n"
 
 
@@ -262,6 +273,7 @@ def _words(options: ValidateOptions) -> str:
     words += [f"--every {each}" for each in options.every]
     words += [f"--machine {Path(each).name}" for each in options.machines]
     words += [f"--keep {Path(options.keep).name}"] if options.keep else []
+    words += [f"--kept {Path(options.kept).name}"] if options.kept else []
     words += [f"--borrow {options.borrow}"] if options.borrow else []
     return " ".join(words)
 

@@ -1,5 +1,7 @@
 """``torch.distributed`` among simulated processes."""
 
+from kernbench.torch_bridge.c10d.calls import CollectiveWork
 from kernbench.torch_bridge.c10d.install import install, know_groups
+from kernbench.torch_bridge.c10d.process_group import SimulatedGroup
 
-__all__ = ["install", "know_groups"]
+__all__ = ["CollectiveWork", "SimulatedGroup", "install", "know_groups"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -281,18 +279,21 @@ def set_stream(stream: Stream | None) -> None:
         state.stream = stream.queue
 
 
-@contextmanager
-def stream_context(stream: Stream | None) -> Iterator[None]:
-    """Set the current stream within a block; None changes nothing."""
-    if stream is None:
-        yield
-        return
-    before = current_stream()
-    set_stream(stream)
-    try:
-        yield
-    finally:
-        set_stream(before)
+class StreamContext:
+    """``torch.cuda.stream``: sets the current stream within a block; None changes nothing."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._before: list[Stream] = []
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self._before.append(current_stream())
+            set_stream(self.stream)
+
+    def __exit__(self, *error: object) -> None:
+        if self._before:
+            set_stream(self._before.pop())
 
 
 def synchronize(device: Any = None) -> None:

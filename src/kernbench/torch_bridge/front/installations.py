@@ -85,9 +85,28 @@ def installations(programs: Programs) -> list[Installation]:
 
 
 def _leave_out(programs: Programs, patches: Patches) -> None:
-    if programs.session.run.machine.spec.host is not None:
-        for owner in (torch.Tensor, torch, torch.nn.functional):
-            call_counts.leave_out(patches, owner)
+    if programs.session.run.machine.spec.host is None:
+        return
+    for owner in (
+        torch.Tensor,
+        torch,
+        torch.nn.functional,
+        torch._C,
+        torch.UntypedStorage,
+        torch.cuda.nvtx._nvtx,
+        c10d.CollectiveWork,
+        c10d.SimulatedGroup,
+    ):
+        call_counts.leave_out(patches, owner)
+    for owner in (
+        torch.cuda,
+        torch.cuda.Stream,
+        torch.cuda.Event,
+        torch.cuda.StreamContext,
+        torch.cuda.device,
+        torch.autograd.profiler.record_function,
+    ):
+        call_counts.leave_out(patches, owner, is_python=True)
 
 
 def _of_python(programs: Programs) -> list[Installation]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.torch_bridge.base.patches import Patches
@@ -47,6 +48,7 @@ def install(patches: Patches, simulation: Simulation) -> None:
         return None if calls is not None and calls.is_of(found) else found
 
     patches.set_all(_Importing, {"__enter__": begin, "__exit__": end})
+    _leave_out_collections(patches)
     patches.set(sys, "getprofile", getprofile)
     # On the class: a process has one simulation at a time, and the next one is another object.
     # A wait hands over to another rank's thread, which is no work of this rank's program.
@@ -54,32 +56,56 @@ def install(patches: Patches, simulation: Simulation) -> None:
         patches.set(type(simulation), name, unseen(getattr(type(simulation), name)))
 
 
-def leave_out(patches: Patches, owner: Any) -> None:
+def _leave_out_collections(patches: Patches) -> None:
+    """Leave out what Python's garbage collector calls: it comes when it comes."""
+    paused: list[ThreadCalls] = []
+
+    def collecting(phase: str, _: Any) -> None:
+        calls = IN_THREAD.calls
+        if phase == "stop" and paused:
+            paused.pop().resume()
+        elif phase == "start" and calls is not None:
+            calls.pause(FRAMES_OF_FUNCTION)
+            paused.append(calls)
+
+    gc.callbacks.append(collecting)
+    patches.on_close(gc.callbacks.remove, collecting)
+
+
+def leave_out(patches: Patches, owner: Any, *, is_python: bool = False) -> None:
     """Leave out the calls of functions and properties that the bridge has put into an owner.
 
-    On a GPU these are C++, which no count sees.
+    On a GPU these are C++, which no count sees; or functions of PyTorch's Python (``is_python``),
+    each of which counts as one call.
     """
     for name, value in list(vars(owner).items()):
-        if isinstance(value, FunctionType) and _is_ours(value):
-            patches.set(owner, name, unseen(value))
-        elif isinstance(value, property) and _is_ours(value.fget):
-            setter = value.fset and unseen(value.fset)
-            patches.set(owner, name, property(unseen(value.fget), setter))
+        if isinstance(value, (FunctionType, MethodType)) and _is_ours(value):
+            patches.set(owner, name, unseen(value, is_python=is_python))
+        elif isinstance(value, staticmethod) and _is_ours(value.__func__):
+            patches.set(owner, name, staticmethod(unseen(value.__func__, is_python=is_python)))
+        elif isinstance(value, property) and (_is_ours(value.fget) or _is_ours(value.fset)):
+            patches.set(owner, name, property(*map(_unseen_if_ours, (value.fget, value.fset))))
 
 
 def _is_ours(function: Any) -> bool:
-    return getattr(function, "__module__", "").startswith("kernbench.")
+    return (getattr(function, "__module__", "") or "").startswith("kernbench.")
 
 
-def unseen(function: Any) -> Any:
-    """Return the same function, whose calls are not counted."""
+def _unseen_if_ours(function: Any) -> Any:
+    return unseen(function) if _is_ours(function) else function
+
+
+def unseen(function: Any, *, is_python: bool = False) -> Any:
+    """Return the same function, whose calls are not counted, or as one (``is_python``)."""
+    num_own = FRAMES_OF_FUNCTION - is_python
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         calls = IN_THREAD.calls
         if calls is None:
             return function(*args, **kwargs)
-        calls.pause(FRAMES_OF_FUNCTION)
+        calls.of_process.asker = function
+        calls.pause(num_own)
         try:
             return function(*args, **kwargs)
         finally:

@@ -135,6 +135,9 @@ class PythonCalls:
         """Whether it was asked since the program last ran."""
         self.is_in_cxx = False
         """Whether what calls operations now is C++ on a GPU, as autocast's casts are."""
+        self.asker: Any = self
+        """The function of the bridge that the program has called last: if somebody asks who is no
+        operation, it tells the place."""
         self._places: dict[tuple[int, int, tuple[int, ...]], ProgramPlace] = {}
         # What was met last, what is under way if anything is, and from where calls were counted.
         self._elsewhere = self._met = self._place = self._from = ProgramPlace()
@@ -170,7 +173,7 @@ class PythonCalls:
         self.is_over = True
         if self._place is self._elsewhere:
             # Somebody asks who is no operation: a clock, a wait, a collective.
-            self.comes_to(self, None, 0)
+            self.comes_to(self.asker, None, 0)
         place, self._place = self._place, self._elsewhere
         before, self._from = self._from, place
         if self.is_known:
