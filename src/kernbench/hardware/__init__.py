@@ -23,6 +23,8 @@ from kernbench.hardware.loading import (
     file_of,
     known_machines,
     load_machine,
+    machine_data,
+    machine_of_data,
     machine_text,
     parse_machine,
 )
@@ -93,6 +95,8 @@ __all__ = [
     "library_folder",
     "load_library",
     "load_machine",
+    "machine_data",
+    "machine_of_data",
     "machine_schema",
     "machine_text",
     "parse_machine",

@@ -102,6 +102,26 @@ def changed_machine(
     return build_machine(spec, num_sips or machine.num_sips, origin, shape, overrides)
 
 
+def machine_data(machine: Machine) -> dict[str, Any]:
+    """Return all of a machine as values for JSON, for :func:`machine_of_data`."""
+    return {
+        "spec": machine.spec.model_dump(mode="json", exclude_defaults=True),
+        "num_sips": machine.num_sips,
+        "shape": machine.shape,
+    }
+
+
+def machine_of_data(data: Mapping[str, Any], origin: str) -> Machine:
+    """Return the machine that :func:`machine_data` describes; ``origin`` is its name in errors.
+
+    Raises:
+        MachineError: This version of kernbench knows no such machine; names the key.
+    """
+    spec = _validated(dict(data["spec"]), origin)
+    shape = data["shape"] and tuple(data["shape"])
+    return build_machine(spec, data["num_sips"], origin, shape, _overridden_sips(spec, origin))
+
+
 def _split(spec: str) -> tuple[str, int | None, Shape | None]:
     """Split ``name:64``, ``name:4x8`` or ``name:2x4x4`` into name, number of SIPs, and shape."""
     name, colon, size = spec.rpartition(":")

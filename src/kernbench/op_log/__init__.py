@@ -12,11 +12,19 @@ from kernbench.op_log.log import (
     Template,
     absolute_ps,
 )
-from kernbench.op_log.rows import RowReader, Rows, rank_shares
+from kernbench.op_log.rows import (
+    TEXT_COLUMNS,
+    WIDE_COLUMNS,
+    RowReader,
+    Rows,
+    rank_shares,
+)
 from kernbench.op_log.spans import Spans, build_spans, covered_ps, exposed_ps
 
 __all__ = [
     "ROW_COLUMNS",
+    "TEXT_COLUMNS",
+    "WIDE_COLUMNS",
     "Column",
     "Each",
     "HostRange",

@@ -1,0 +1,171 @@
+"""Writing a run: tables of its log, its machine, its report, the source files that it names."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kernbench.hardware import Machine, machine_data
+from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, OpLog, RowReader, Template
+from kernbench.saved.layout import (
+    ABOUT,
+    COMMAND_SCHEMA,
+    COMMANDS,
+    FORMAT,
+    HOST_SCHEMA,
+    HOSTS,
+    RANGE_SCHEMA,
+    RANGES,
+    ROW_SCHEMA,
+    ROWS,
+    SOURCES,
+    TEMPLATE_SCHEMA,
+    TEMPLATES,
+    WAIT_SCHEMA,
+    WAITS,
+)
+
+_ROWS_AT_ONCE = 1 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""When each part was written, for ZIP files: equal runs have equal bytes."""
+
+
+def save_run(
+    out: BinaryIO, log: OpLog, machine: Machine, report: Mapping[str, Any], *, program: str = ""
+) -> None:
+    """Write a run that has ended to an open file.
+
+    The same program, machine and seed give the same bytes, but for the real time in ``report``.
+
+    Args:
+        out: Where to; may be sought.
+        log: What the run did.
+        machine: What it ran on.
+        report: What ``torch.report()`` returned, with what else is to be said about the run.
+        program: The program's file, as it was named.
+    """
+    with zipfile.ZipFile(out, "w") as archive:
+        templates, files = _write_templates(archive, log)
+        _write_commands(archive, log, templates)
+        _write_hosts(archive, log)
+        sources = _write_sources(archive, files)
+        about = {
+            "format": FORMAT,
+            "kernbench": metadata.version("kernbench"),
+            "program": program,
+            "machine": machine_data(machine),
+            "report": report,
+            "graphs": log.graphs,
+            "sources": sources,
+        }
+        _write_part(archive, ABOUT, json.dumps(about, indent=1).encode())
+
+
+def _write_part(archive: zipfile.ZipFile, name: str, data: bytes | memoryview) -> None:
+    # Parquet compresses by itself.
+    kind = zipfile.ZIP_STORED if name.endswith(".parquet") else zipfile.ZIP_DEFLATED
+    archive.writestr(zipfile.ZipInfo(name, _EPOCH), bytes(data), kind)
+
+
+def _write_table(archive: zipfile.ZipFile, name: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", compression_level=1)
+    _write_part(archive, name, memoryview(sink.getvalue()))
+
+
+def _write_templates(archive: zipfile.ZipFile, log: OpLog) -> tuple[dict[Template, int], list[str]]:
+    """Write all templates with their rows; return their numbers, and the files that rows name."""
+    ranks: dict[Template, int] = {}
+    for each in log.instances:
+        ranks.setdefault(each.template, len(each.ranks))
+    reader = RowReader()
+    columns: dict[str, list[Any]] = {name: [] for name in TEMPLATE_SCHEMA.names}
+    parts: dict[str, list[Any]] = {name: [] for name in ROW_COLUMNS}
+    for template, num_ranks in ranks.items():
+        rows = reader.read(template, num_ranks)
+        for name in ROW_COLUMNS:
+            parts[name].append(rows[name])
+        for name in TEMPLATE_SCHEMA.names:
+            columns[name].append(rows.num_rows if name == "num_rows" else _value(template, name))
+    _write_table(archive, TEMPLATES, pa.table(columns, TEMPLATE_SCHEMA))
+    texts = reader.vocabulary.texts
+    arrays = []
+    for field in ROW_SCHEMA:
+        values = np.concatenate(parts[field.name]) if ranks else np.zeros(0, dtype=np.int32)
+        if field.name in TEXT_COLUMNS:
+            arrays.append(pa.DictionaryArray.from_arrays(pa.array(values, pa.int32()), texts))
+        else:
+            arrays.append(pa.array(values, field.type))
+    _write_table(archive, ROWS, pa.table(arrays, schema=ROW_SCHEMA))
+    files = np.unique(np.concatenate(parts["file"])) if ranks else ()
+    return {each: number for number, each in enumerate(ranks)}, [texts[code] for code in files]
+
+
+def _value(template: Template, name: str) -> Any:
+    value = getattr(template, name)
+    # Engines and limits are enumerations of texts.
+    return [(key.value, ps) for key, ps in value.items()] if isinstance(value, Mapping) else value
+
+
+def _write_commands(archive: zipfile.ZipFile, log: OpLog, templates: dict[Template, int]) -> None:
+    instances = log.instances
+    nothing = (0,)
+    columns = [
+        [each.launch_id for each in instances],
+        [templates[each.template] for each in instances],
+        pa.array([each.stream for each in instances], pa.string()).dictionary_encode(),
+        [each.ranks for each in instances],
+        [each.sips for each in instances],
+        [each.starts_ps for each in instances],
+        [each.ends_ps for each in instances],
+        [
+            tuple([log.number_of(after) for after in each.after or nothing * len(each.ranks)])
+            for each in instances
+        ],
+        [each.addresses for each in instances],
+    ]
+    _write_table(archive, COMMANDS, _table(columns, COMMAND_SCHEMA))
+
+
+def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
+    spans = log.host_spans
+    columns = [[getattr(span, name) for span in spans] for name in HOST_SCHEMA.names]
+    _write_table(archive, HOSTS, _table(columns, HOST_SCHEMA))
+    rank, end_ps, after = (log.plain_waits[first::3] for first in range(3))
+    waits = [rank, end_ps, [log.number_of(each) for each in after]]
+    _write_table(archive, WAITS, _table(waits, WAIT_SCHEMA))
+    ranges = [[getattr(each, name) for each in log.host_ranges] for name in RANGE_SCHEMA.names]
+    _write_table(archive, RANGES, _table(ranges, RANGE_SCHEMA))
+
+
+def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    arrays = []
+    for values, field in zip(columns, schema, strict=True):
+        if isinstance(values, pa.Array):
+            arrays.append(values)
+        elif pa.types.is_dictionary(field.type):
+            arrays.append(pa.array(values, pa.string()).dictionary_encode())
+        else:
+            arrays.append(pa.array(values, field.type))
+    return pa.table(arrays, schema=schema)
+
+
+def _write_sources(archive: zipfile.ZipFile, files: Sequence[str]) -> list[str]:
+    """Write the source files that can still be read, and return their paths."""
+    found: list[str] = []
+    for path in sorted(filter(None, files)):
+        try:
+            text = Path(path).read_bytes()
+        except OSError:
+            continue
+        _write_part(archive, f"{SOURCES}{len(found)}", text)
+        found.append(path)
+    return found
