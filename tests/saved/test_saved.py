@@ -60,6 +60,8 @@ def test_a_saved_run_is_read_back_as_it_was(tmp_path: Path) -> None:
     log = torch.op_log
     assert run.log.to_arrow().equals(log.to_arrow())
     assert run.log.host_spans == log.host_spans
+    assert run.log.sites == log.sites
+    assert {Path(file).name for file, _ in log.sites[max(log.sites)]} == {"test_saved.py"}
     assert critical_path(run.log) == critical_path(log)
     reports = [
         build_report(each, machine, ranks=2, wall_s=0.0)

@@ -61,6 +61,10 @@ Trace = Annotated[
 Json = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="Write the report as JSON; - is stdout.")
 ]
+Save = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="Keep the run in a file, for kernbench why and the like."),
+]
 Check = Annotated[
     bool | None,
     typer.Option(
@@ -87,12 +91,14 @@ Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full t
 class ProgramOptions:
     """What all commands that run a program take: what they write, and what they look for."""
 
+    program: str = ""
     machine: str | None = None
     settings: Set = None
     data: Data = True
     log: Log = None
     trace: Trace = None
     json: Json = None
+    save: Save = None
     check: Check = None
     check_nan: CheckNan = False
     allow: Allow = None

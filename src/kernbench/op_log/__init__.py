@@ -9,6 +9,7 @@ from kernbench.op_log.log import (
     Instance,
     Limit,
     OpLog,
+    Site,
     Template,
     absolute_ps,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "OpLog",
     "RowReader",
     "Rows",
+    "Site",
     "Spans",
     "Template",
     "absolute_ps",

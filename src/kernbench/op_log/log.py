@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Column = npt.NDArray[Any]
 Kind = Literal["kernel", "collective", "copy", "fill"]
+Site = tuple[str, int]
+"""A file and a line of the program; the file is empty where they are not known."""
 Each = int | tuple[int, ...]
 """Something of a command's only rank, or of every one of its ranks."""
 
@@ -205,6 +207,8 @@ class OpLog:
         self.plain_spans: list[Any] = []
         """Five values each, those of a :class:`HostSpan`."""
         self.host_ranges: list[HostRange] = []
+        self.sites: dict[int, tuple[Site, ...]] = {}
+        """Where the ranks called a collective, by its launch id."""
         self.graphs: dict[str, tuple[str, ...]] = {}
         """The names of the templates that a launch with the label of a graph launches."""
         self._instances: list[Instance] = []

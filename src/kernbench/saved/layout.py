@@ -56,9 +56,13 @@ COMMAND_SCHEMA = pa.schema(
         ("end_ps", pa.list_(_INT)),
         ("after", pa.list_(_INT)),
         ("addresses", pa.list_(_INT)),
+        ("site_file", pa.list_(pa.string())),
+        ("site_line", pa.list_(pa.int32())),
     ]
 )
-"""One row per command, in the order of the log; lists are by rank, addresses by parameter."""
+"""One row per command, in the order of the log; lists are by rank, addresses by parameter.
+
+Sites are those of a collective's callers."""
 
 HOST_SCHEMA = pa.schema(
     [

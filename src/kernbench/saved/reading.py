@@ -122,7 +122,9 @@ def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
     log = OpLog()
     templates = _read_templates(archive)
     for launch, number, stream, *lists in zip(*_columns(archive, COMMANDS), strict=True):
-        ranks, sips, starts_ps, ends_ps, after, addresses = map(tuple, lists)
+        ranks, sips, starts_ps, ends_ps, after, addresses, files, lines = map(tuple, lists)
+        if files:
+            log.sites[launch] = tuple(zip(files, lines, strict=True))
         log.append(
             Instance(
                 templates[number], launch, ranks, sips, starts_ps, ends_ps, stream, addresses, after
@@ -137,7 +139,7 @@ def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
 
 
 def _read_templates(archive: zipfile.ZipFile) -> list[Template]:
-    rows = _Rows(_read_table(archive, ROWS))
+    rows = _SavedRows(_read_table(archive, ROWS))
     found = []
     first = 0
     for given in _read_table(archive, TEMPLATES).to_pylist():
@@ -158,7 +160,7 @@ def _read_templates(archive: zipfile.ZipFile) -> list[Template]:
     return found
 
 
-class _Rows:
+class _SavedRows:
     """The rows of all templates, of which each makes its own when they are read."""
 
     def __init__(self, table: pa.Table) -> None:

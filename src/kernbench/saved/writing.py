@@ -131,6 +131,10 @@ def _write_commands(archive: zipfile.ZipFile, log: OpLog, templates: dict[Templa
             for each in instances
         ],
         [each.addresses for each in instances],
+        *[
+            [[site[part] for site in log.sites.get(each.launch_id, ())] for each in instances]
+            for part in range(2)
+        ],
     ]
     _write_table(archive, COMMANDS, _table(columns, COMMAND_SCHEMA))
 

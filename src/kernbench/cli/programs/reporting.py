@@ -86,7 +86,7 @@ def make_room(
     """
     from kernbench.hardware import file_of
 
-    asked = {f"--{name}": getattr(options, name) for name in ("log", "trace", "json")}
+    asked = {f"--{name}": getattr(options, name) for name in ("save", "log", "trace", "json")}
     for option, file in asked.items():
         if file == STDOUT and option != "--json":
             raise UsageError(f"{option} takes a file; only --json can go to stdout")
@@ -135,7 +135,7 @@ def run_and_report(
         said: list[str] = []
         failure = None
         try:
-            said = _write(context, outputs, text)
+            said = _write(context, outputs, text, options.program)
         except OutputError as error:
             failure = error  # the report is all the more welcome
         # Files and pipes have room for the longest name.
@@ -155,13 +155,21 @@ def run_and_report(
     return status
 
 
-def _write(context: RuntimeContext, outputs: Outputs, report: str) -> list[str]:
+def _write(context: RuntimeContext, outputs: Outputs, report: str, program: str) -> list[str]:
     """Write the files of a run, and return a line about each."""
+    import json
+
     from kernbench.report import dump_trace
+    from kernbench.saved import save_run
 
     said = []
     log, machine = context.op_log, context.machine
     outputs.refuse(imported())
+    if "--save" in outputs:
+        with outputs.writing("--save") as file:
+            save_run(file, log, machine, json.loads(report), program=program)
+        path = outputs.path_of("--save")
+        said.append(f"run: {path} (kernbench why {path} says where its time went)")
     if "--log" in outputs:
         with outputs.writing("--log") as file:
             rows = log.dump_parquet(file, machine=machine.name, ranks=context.world_size)

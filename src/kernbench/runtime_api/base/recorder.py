@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernbench.op_log import Each, OpLog, Template
+    from kernbench.op_log import Each, OpLog, Site, Template
 
 
 class Recorder:
@@ -50,9 +50,10 @@ class Recorder:
         self._op_log.collectives.append(0)
         return -len(self._op_log.collectives)
 
-    def collective_ended(self, collective: int, number: int) -> None:
-        """Note the number that a collective has as a completed command."""
+    def collective_ended(self, collective: int, number: int, sites: tuple[Site, ...]) -> None:
+        """Note the number that a collective has as a completed command, and who called it where."""
         self._op_log.collectives[-collective - 1] = number
+        self._op_log.sites[number] = sites
 
     def in_a_row(
         self,

@@ -182,7 +182,8 @@ class Collective:
             logged = run.recorder.command(
                 placed.template, ranks, sips, placed.starts_ps, ends_ps, "collective", after
             )
-            run.recorder.collective_ended(number, logged)
+            sites = tuple([(work.site.file, work.site.line) for work in works])
+            run.recorder.collective_ended(number, logged, sites)
             # They know it; kept here, they and their tensors would wait for Python's collector.
             self._works.clear()
 

@@ -1,0 +1,145 @@
+"""Where the time of each rank went: every picosecond of a run, exactly once (ADR-0153)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.analysis.resources import Resources
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+    from kernbench.op_log import Column, HostSpan, Instance, OpLog, Site
+
+_OF_HOST = {
+    "launch": "host launch",
+    "capture": "host launch",
+    "dispatch": "host operations",
+    "python": "host Python",
+    "allocate": "allocator",
+    "read": "host read",
+}
+COPY, WAIT, IDLE, ENDED = "copy", "host wait", "idle", "after its end"
+LINKS, RANKS = "links", "other ranks"
+_NOWHERE = ("", 0)
+_Key = tuple[str, str, "Site", str]
+"""The fields of :class:`Spent` but for the rank and the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Time of a rank that one resource had, for one kernel, collective or activity of the host."""
+
+    rank: int
+    resource: str
+    name: str
+    """Of the kernel or collective, or what the host did."""
+    time_ps: int
+    site: Site = ("", 0)
+    """A source line: where a kernel uses the resource longest, or where a collective's last rank
+    called it."""
+    detail: str = ""
+    """Which link is busy longest, or which rank is waited for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    """Something that a rank did in an interval; of those at one time the last level counts."""
+
+    start_ps: int
+    end_ps: int
+    what: Instance | HostSpan
+    is_late: bool = False
+    """Of a collective: whether others had not come yet."""
+
+
+def attribution(log: OpLog, machine: Machine, ranks: int) -> list[Spent]:
+    """Return what the time of each rank went to, which adds up to the run's time for every rank.
+
+    At a time at which several things run, what counts is a kernel, then a collective, then a copy,
+    then what the host does.
+    """
+    resources = Resources(machine)
+    end_ps = log.end_ps
+    found: list[Spent] = []
+    for rank, levels in enumerate(_levels(log, ranks)):
+        sums: defaultdict[_Key, int] = defaultdict(int)
+        times = _own_times(levels, end_ps)
+        for item, time_ps in times:
+            for key, ps in _split(item, time_ps, resources, log):
+                sums[key] += ps
+        last_ps = max((item.end_ps for items in levels for item in items), default=0)
+        sums[ENDED, "", _NOWHERE, ""] += end_ps - last_ps
+        sums[IDLE, "", _NOWHERE, ""] += last_ps - sum(time_ps for _, time_ps in times)
+        found += [
+            Spent(rank, resource, name, ps, site, detail)
+            for (resource, name, site, detail), ps in sums.items()
+            if ps
+        ]
+    return found
+
+
+def _levels(log: OpLog, ranks: int) -> list[tuple[list[_Item], ...]]:
+    """Return for each rank what it did: host waits, host, copies, collectives, kernels."""
+    found: list[tuple[list[_Item], ...]] = [([], [], [], [], []) for _ in range(ranks)]
+    for span in log.host_spans:
+        level = 0 if span.kind == "wait" else 1
+        found[span.rank][level].append(_Item(span.start_ps, span.end_ps, span))
+    for each in log.instances:
+        kind = each.template.kind
+        last_ps = max(each.starts_ps)
+        for rank, start_ps, end_ps in zip(each.ranks, each.starts_ps, each.ends_ps, strict=True):
+            levels = found[rank]
+            if kind == "kernel":
+                levels[4].append(_Item(start_ps, end_ps, each))
+            elif kind != "collective":
+                levels[2].append(_Item(start_ps, end_ps, each))
+            else:
+                begun_ps = min(last_ps, end_ps)
+                levels[3].append(_Item(start_ps, begun_ps, each, is_late=True))
+                levels[3].append(_Item(begun_ps, end_ps, each))
+    return found
+
+
+def _own_times(levels: Sequence[Sequence[_Item]], end_ps: int) -> list[tuple[_Item, int]]:
+    """Return the items with the time in which each is what counts."""
+    items = [item for level in levels for item in level if item.end_ps > item.start_ps]
+    starts = np.array([item.start_ps for item in items], dtype=np.int64)
+    ends = np.array([item.end_ps for item in items], dtype=np.int64)
+    edges = np.unique(np.concatenate([[0, end_ps], starts, ends]))
+    owner = np.full(len(edges) - 1, -1)
+    bounds = zip(np.searchsorted(edges, starts), np.searchsorted(edges, ends), strict=True)
+    for number, (first, last) in enumerate(bounds):
+        owner[first:last] = number
+    times: Column = np.zeros(len(items) + 1, dtype=np.int64)
+    np.add.at(times, owner, np.diff(edges))
+    return [(item, ps) for item, ps in zip(items, times.tolist(), strict=False) if ps]
+
+
+def _split(
+    item: _Item, time_ps: int, resources: Resources, log: OpLog
+) -> Iterable[tuple[_Key, int]]:
+    what = item.what
+    template = getattr(what, "template", None)
+    if template is None:
+        kind: str = what.kind  # type: ignore[union-attr]
+        name = what.label if kind in ("wait", "launch", "capture") else ""  # type: ignore[union-attr]
+        return [((_OF_HOST.get(kind, WAIT), name, _NOWHERE, ""), time_ps)]
+    instance: Instance = what  # type: ignore[assignment]
+    if template.kind == "kernel":
+        site = resources.line_of(template)
+        parts = resources.of_kernel(instance, time_ps)
+        return [((part.resource, template.name, site, ""), part.time_ps) for part in parts]
+    if template.kind != "collective":
+        return [((COPY, template.name, _NOWHERE, ""), time_ps)]
+    last = instance.starts_ps.index(max(instance.starts_ps))
+    sites = log.sites.get(instance.launch_id, ())
+    site = sites[last] if sites else _NOWHERE
+    if item.is_late:
+        return [((RANKS, template.name, site, f"rank {instance.ranks[last]}"), time_ps)]
+    link = resources.busiest_link(template, len(instance.ranks))
+    return [((LINKS, template.name, site, link), time_ps)]

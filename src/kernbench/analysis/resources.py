@@ -1,0 +1,124 @@
+"""What the time of one command went to: the resource that held it up, in whole picoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.op_log import Limit, RowReader
+
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+    from kernbench.op_log import Instance, Template
+
+PEERS = "in-kernel wait"
+"""A kernel moves bytes to or from other SIPs, or waits for a signal, and nothing else runs."""
+SHARED_HBM = "shared HBM"
+"""What a command took longer because others on its SIP used HBM."""
+FRONT_END = "front end"
+"""The device's own part of a launch."""
+UNKNOWN = "unknown"
+"""A kernel whose limits were not computed."""
+_ENGINES = {
+    Limit.GEMM: ("gemm",),
+    Limit.MATH: ("math",),
+}
+_MOVES = ("dma_in", "dma_out")
+
+
+@dataclass(frozen=True, slots=True)
+class TimePart:
+    """A share of a command's time."""
+
+    resource: str
+    time_ps: int
+
+
+class Resources:
+    """Splits the time of commands; what it finds out of a template it keeps."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._reader = RowReader()
+        self._links: dict[Template, str] = {}
+        self._lines: dict[Template, tuple[str, int]] = {}
+
+    def of_kernel(self, instance: Instance, time_ps: int) -> list[TimePart]:
+        """Return what ``time_ps`` of a kernel went to, in all exactly that.
+
+        The resource that holds a kernel up longest by itself has that time; what is left is
+        latency: filling, draining, programs that do not fill the SIP.
+        """
+        template = instance.template
+        taken_ps = instance.ends_ps[0] - instance.starts_ps[0]
+        shares: dict[str, int] = {}
+        shares[SHARED_HBM] = max(taken_ps - template.duration_ps, 0)
+        shares[PEERS] = template.comm_ps
+        if template.limits_ps:
+            limit = bound_by(template.limits_ps)
+            own_ps = taken_ps - sum(shares.values())
+            shares[limit] = min(template.limits_ps[limit], own_ps)
+            shares[Limit.LATENCY] = taken_ps - sum(
+                ps for name, ps in shares.items() if name != Limit.LATENCY
+            )
+        else:
+            shares[UNKNOWN] = taken_ps - sum(shares.values())
+        return _scaled(shares, taken_ps, time_ps)
+
+    def busiest_link(self, template: Template, num_ranks: int) -> str:
+        """Return the name of the link that a collective keeps busy longest; empty without one."""
+        found = self._links.get(template)
+        if found is None:
+            rows = self._reader.read(template, num_ranks)
+            used = rows["link"] >= 0
+            busy = np.bincount(rows["link"][used], rows["busy_ps"][used]) if used.any() else ()
+            found = self._machine.links[int(np.argmax(busy))].name if len(busy) else ""
+            self._links[template] = found
+        return found
+
+    def line_of(self, template: Template) -> tuple[str, int]:
+        """Return the source line at which a kernel uses longest what holds it up; or ("", 0)."""
+        found = self._lines.get(template)
+        if found is None:
+            found = self._lines[template] = self._costliest_line(template)
+        return found
+
+    def _costliest_line(self, template: Template) -> tuple[str, int]:
+        texts = self._reader.vocabulary
+        rows = self._reader.read(template, 1)
+        limit = bound_by(template.limits_ps) if template.limits_ps else Limit.LATENCY
+        engines = [texts.code(name) for name in _ENGINES.get(Limit(limit), _MOVES)]
+        known = rows["line"] > 0
+        mine = known & np.isin(rows["engine"], engines)
+        chosen = mine if mine.any() else known
+        if not chosen.any():
+            return "", 0
+        busy: dict[tuple[int, int], int] = {}
+        weights = rows["busy_ps"][chosen] * np.maximum(rows["pe_count"][chosen], 1)
+        places = zip(rows["file"][chosen].tolist(), rows["line"][chosen].tolist(), strict=True)
+        for place, ps in zip(places, weights.tolist(), strict=True):
+            busy[place] = busy.get(place, 0) + ps
+        file, line = max(busy, key=lambda place: busy[place])
+        return texts.texts[file], line
+
+
+def bound_by(limits_ps: Mapping[Limit, int]) -> Limit:
+    """Return what holds a kernel up longest by itself."""
+    return max(limits_ps, key=lambda limit: limits_ps[limit])
+
+
+def _scaled(shares: Mapping[str, int], whole_ps: int, time_ps: int) -> list[TimePart]:
+    """Return the shares of a whole for a part of it, rounded so that they add up."""
+    parts = []
+    before = before_scaled = 0
+    for name, ps in shares.items():
+        before += ps
+        scaled = before * time_ps // whole_ps if whole_ps else 0
+        if scaled > before_scaled:
+            said = FRONT_END if name == Limit.LAUNCH else str(name)
+            parts.append(TimePart(said, scaled - before_scaled))
+        before_scaled = scaled
+    return parts
