@@ -67,6 +67,35 @@ class HostSpec(Spec):
     """The launcher of a Triton kernel below its Python."""
     triton_argument_us: NotNegative = Fraction("0.2")
     """What it takes for each argument."""
+    compiled_call_us: NotNegative = Fraction(16)
+    """Entering a graph of ``torch.compile``: what Dynamo and AOTAutograd wrap around it.
+
+    Source: meta-pytorch/tritonbench, pull requests 1016 and 1017, which time an empty kernel at
+    each layer: 6.5 us for its launch by Inductor, 12 us for the graph, 33 us for the call of what
+    was compiled, of which the program's own function and some 15 guards are 5 us here.
+    """
+    compiled_guard_us: NotNegative = Fraction("0.11")
+    """What that takes for each guard.
+
+    This and what follows, but for launches, was measured with PyTorch 2.13 and empty graphs on a
+    CPU that takes 8.0 us for an entry (a guard takes 0.044 us), times 2.6, as it is 21 us above.
+    """
+    compiled_record_us: NotNegative = Fraction(23)
+    """Added where autograd records a graph: its node."""
+    compiled_recorded_us: NotNegative = Fraction("0.87")
+    """What that takes for each input of the graph."""
+    compiled_node_us: NotNegative = Fraction(50)
+    """The backward node of a graph."""
+    compiled_output_us: NotNegative = Fraction(3)
+    """A result of a graph, forward or backward, and what the forward one saves."""
+    compiled_wrapper_us: NotNegative = Fraction("0.5")
+    """The code that Inductor writes for a graph, without its tensors, launches and results."""
+    compiled_empty_us: NotNegative = Fraction(2)
+    """A tensor of memory, or a view, in that code, which goes past the dispatcher."""
+    compiled_launch_us: NotNegative = Fraction("6.5")
+    """A launch in that code: Inductor's static launcher, with its Python."""
+    compiled_argument_us: NotNegative = Fraction("0.12")
+    """What that takes for each argument: 6.8 us without, 9.1 us with 19 (pull request 1016)."""
     graph_replay_us: NotNegative = Fraction(10)
     """Launching a captured graph."""
     graph_node_us: NotNegative = Fraction("0.2")

@@ -41,9 +41,9 @@ class HostTimes:
         """Of one that it records."""
         self.recorded_in_cxx = tuple(map(add, self.called_in_cxx, recorded_ps))
         """The same where C++ calls it."""
-        small = (HostPart.VIEW, HostPart.FACTORY, HostPart.FREE)
+        plain = (HostPart.VIEW, HostPart.FACTORY, HostPart.FREE)
         self.in_backward = tuple(
-            ps(time_us, spec.backward_share) + (0 if part in small else ps(spec.backward_node_us))
+            ps(time_us, spec.backward_share) + (0 if part in plain else ps(spec.backward_node_us))
             for part, time_us in zip(HostPart, in_order, strict=True)
         )
         """Of one that a backward node calls, with the node."""
@@ -56,5 +56,17 @@ class HostTimes:
         self.cuda_malloc_ps = ps(spec.cuda_malloc_us)
         self.triton_launch_ps = ps(spec.triton_launch_us)
         self.triton_argument_ps = ps(spec.triton_argument_us)
+        small = {HostPart.VIEW: spec.compiled_empty_us, HostPart.FACTORY: spec.compiled_empty_us}
+        self.in_graph = tuple(ps(small.get(each, parts[each])) for each in HostPart)
+        """Of one that a compiled graph calls."""
+        self.compiled_call_ps = ps(spec.compiled_call_us)
+        self.compiled_guard_ps = ps(spec.compiled_guard_us)
+        self.compiled_record_ps = ps(spec.compiled_record_us)
+        self.compiled_recorded_ps = ps(spec.compiled_recorded_us)
+        self.compiled_node_ps = ps(spec.compiled_node_us)
+        self.compiled_output_ps = ps(spec.compiled_output_us)
+        self.compiled_wrapper_ps = ps(spec.compiled_wrapper_us)
+        self.compiled_launch_ps = ps(spec.compiled_launch_us)
+        self.compiled_argument_ps = ps(spec.compiled_argument_us)
         self.graph_replay_ps = ps(spec.graph_replay_us)
         self.graph_node_ps = ps(spec.graph_node_us)

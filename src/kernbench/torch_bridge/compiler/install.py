@@ -21,6 +21,7 @@ from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import (
     fakes,
+    graph_calls,
     graphed,
     guards,
     interface,
@@ -33,6 +34,7 @@ from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
+from kernbench.torch_bridge.processes.python_calls import ThreadCalls
 from kernbench.torch_bridge.replaced import without_compiler
 from kernbench.torch_bridge.replaced.compiled import compile_nothing
 from kernbench.triton_backend import compile_target
@@ -55,6 +57,12 @@ _OF_DEVICES: tuple[Any, ...] = (
     Observer.__torch_dispatch__,
     EagerObserver.__torch_dispatch__,
     TorchLauncher.launch,
+    # The compiler asks first what to do with a function that it meets, and counting would pause in
+    # the middle of a pause.
+    ThreadCalls.pause,
+    ThreadCalls.stop,
+    ThreadCalls.resume,
+    ThreadCalls.start,
 )
 """What is never compiled, with all that it calls."""
 _ENTRIES = (
@@ -131,13 +139,14 @@ class Compiler:
         views.over[torch.nn.functional, "scaled_dot_product_attention"] = traced.attention
         self._compile_kernels()
         self._enter()
+        graph_calls.install(patches, views)
         self._leave_untraced(trace_rules)
 
     def _let_functions_differ(self) -> None:
         # Dynamo has handlers by function, so that no two names may have one.
         for name, value in list(vars(torch.accelerator).items()):
             if callable(value) and not name.startswith("_"):
-                self._patches.set(torch.accelerator, name, _other(value))
+                self._patches.set(torch.accelerator, name, unseen(_other(value)))
 
     def _compile_kernels(self) -> None:
         from torch._inductor import codecache, config

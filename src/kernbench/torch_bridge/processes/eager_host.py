@@ -59,7 +59,9 @@ class EagerHost(Host):
         """Owe the time of an operation on a device, which is paid at the next launch."""
         times, part = self.times, operation.host_part
         calls = self.calls
-        if _graph_task() != _NO_BACKWARD:
+        if self.in_graph:
+            of_parts = times.in_graph
+        elif _graph_task() != _NO_BACKWARD:
             of_parts = times.in_backward
         elif calls.is_in_cxx:
             records = _is_grad_enabled() and _requires_grad(args)
@@ -76,7 +78,23 @@ class EagerHost(Host):
 
     def owe_triton(self, num_arguments: int) -> None:
         times = self.times
-        self._owed_ps += times.triton_launch_ps + num_arguments * times.triton_argument_ps
+        if self.in_graph:
+            self._owed_ps += times.compiled_launch_ps + num_arguments * times.compiled_argument_ps
+        else:
+            self._owed_ps += times.triton_launch_ps + num_arguments * times.triton_argument_ps
+
+    def owe_graph_call(self, num_guards: int, inputs: Any) -> None:
+        times = self.times
+        self._owed_ps += times.compiled_call_ps + num_guards * times.compiled_guard_ps
+        if _is_grad_enabled() and _requires_grad(inputs):
+            self._owed_ps += times.compiled_record_ps + len(inputs) * times.compiled_recorded_ps
+
+    def owe_graph_node(self) -> None:
+        self._owed_ps += self.times.compiled_node_ps
+
+    def owe_wrapper(self, num_results: int) -> None:
+        times = self.times
+        self._owed_ps += times.compiled_wrapper_ps + num_results * times.compiled_output_ps
 
     def owe_graph(self, num_kernels: int) -> None:
         self._owed_ps += self.times.graph_replay_ps + num_kernels * self.times.graph_node_ps

@@ -9,6 +9,8 @@ from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kernbench.clock import Handle, Stream, StreamCommand
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
@@ -60,6 +62,8 @@ class Host:
         """For how long threads have slept."""
         self._slept_until_ps = 0
         self._worked_ps = 0
+        self.in_graph = False
+        """Whether a compiled graph runs."""
         self.launches_as: Literal["launch", "capture"] = "launch"
         """The name of launches in the op log."""
 
@@ -97,6 +101,15 @@ class Host:
 
     def owe_triton(self, num_arguments: int) -> None:
         """Owe the launcher's time of a Triton kernel."""
+
+    def owe_graph_call(self, num_guards: int, inputs: Sequence[object]) -> None:
+        """Owe the entry to a compiled graph: guards, and the wrappers of autograd."""
+
+    def owe_graph_node(self) -> None:
+        """Owe the backward node of a compiled graph."""
+
+    def owe_wrapper(self, num_results: int) -> None:
+        """Owe the Python code that Inductor wrote for a graph, without its launches."""
 
     def owe_graph(self, num_kernels: int) -> None:
         """Owe the launch of a graph."""

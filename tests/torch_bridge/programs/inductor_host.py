@@ -1,0 +1,63 @@
+"""What calls of compiled functions take the host, where calls of Python take a second each."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+LAUNCH_US, WRAPPER_US, CALL_US, RECORD_US, NODE_US = 1e3, 3e3, 20e3, 100e3, 50e3
+PYTHON_US = 1e6
+
+
+def taken(step: Callable[[], object]) -> tuple[float, float]:
+    """Return how many Python calls a step takes, and the microseconds beside them."""
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    return divmod((time.perf_counter() - began) * 1e6, PYTHON_US)
+
+
+def pointwise(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x) * x + 1
+
+
+class Pointwise(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return pointwise(x)
+
+
+def main() -> None:
+    """Call one graph of one kernel: of a function, of a module, forward and backward."""
+    x = torch.ones(32, 64, device="cuda", requires_grad=True)
+    given = torch.ones(32, 64, device="cuda")
+    nothing, _ = taken(lambda: None)
+    functions: tuple[Callable[..., torch.Tensor], ...] = (pointwise, Pointwise())
+    with torch.no_grad():
+        for eager in functions:
+            of_program, _ = taken(partial(eager, x))
+            num_calls, rest = taken(partial(torch.compile(eager), x))
+            # PyTorch itself calls some 90.
+            assert abs(num_calls - of_program) <= 2, (eager, num_calls, of_program)
+            assert 0 <= rest - LAUNCH_US - WRAPPER_US - CALL_US < 100, (eager, rest)
+    # The counting itself goes on as before.
+    assert taken(lambda: None)[0] == nothing
+    step = torch.compile(pointwise)
+    _, rest = taken(lambda: step(x))
+    assert 0 <= rest - LAUNCH_US - WRAPPER_US - CALL_US - RECORD_US < 100, rest
+
+    def backward_of(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, float]:
+        outs = [function(x) for _ in range(6)]
+        return taken(lambda: torch.autograd.grad(outs.pop(), x, given))
+
+    of_program, _ = backward_of(pointwise)
+    num_calls, rest = backward_of(step)
+    assert abs(num_calls - of_program) <= 2, (num_calls, of_program)
+    assert 0 <= rest - LAUNCH_US - WRAPPER_US - NODE_US < 100, rest
+
+
+if __name__ == "__main__":
+    main()
