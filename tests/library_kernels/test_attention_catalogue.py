@@ -39,5 +39,20 @@ def test_each_structure_has_constants_and_each_constant_a_structure(architecture
         assert family in described, name
 
 
+@pytest.mark.adr("0144-D3")
+@pytest.mark.parametrize("architecture", known_libraries())
+def test_a_kernel_of_few_rows_names_the_few_constants_that_were_fitted(architecture: str) -> None:
+    library = load_library(architecture)
+    for name in library.families["attention"].kernels:
+        constants = library.constants(name)
+        said = re.match(
+            r"fitted to (\d+) rows of [^:]*: ([\w, ]+); the others as", constants.source
+        )
+        if said is not None:
+            fitted = said[2].split(", ")
+            assert 3 * len(fitted) <= int(said[1]), name
+            assert set(fitted) <= constants.model_fields_set, name
+
+
 def test_an_architecture_that_nobody_described_has_none() -> None:
     assert not attention_kernels("sm00")

@@ -83,6 +83,17 @@ def test_latency_behind_arithmetic_costs_nothing_where_loads_run_ahead() -> None
 
 
 @pytest.mark.adr("0128-D2")
+@pytest.mark.adr("0144-D2")
+def test_halves_of_a_tile_that_take_turns_overlap_both_engines() -> None:
+    rate = sip().pe.math.elements_per_clock.simple
+    work = Trip(flops=2.0 * 128 * 128 * 64, dtype="bfloat16", simple=float(rate) * 100)
+    vector_us = 100 / 1410.0
+    for ping_pong, expected in ((False, trip_us() + vector_us), (True, max(trip_us(), vector_us))):
+        tiles = Tiles(count=108, trips=10, trip=replace(work, ping_pong=ping_pong))
+        kernel = LibraryKernel(name="test", tiles=(tiles,))
+        assert time_kernel(kernel, sip(), PLAIN).tiles_us == pytest.approx(10 * expected)
+
+
 def test_memory_decides_where_it_is_slower_than_the_tiles() -> None:
     kernel = LibraryKernel(
         name="test", tiles=products(108, 1).tiles, hbm_read_bytes=2039e6, hbm_written_bytes=0.0

@@ -95,6 +95,21 @@ def test_accumulators_that_registers_do_not_hold_are_moved_every_trip() -> None:
     assert spilled.tiles[0].trip.simple == 3.0 * 256 * 128
 
 
+@pytest.mark.adr("0144-D2")
+def test_loads_that_run_ahead_hide_latency_behind_arithmetic() -> None:
+    slow = KernelConstants.model_validate({"trip_ns": 1, "source": "assumed: a test"})
+    sip = load_machine("h200").sip
+    one, two = (
+        product_choices(
+            problem(128, 128, 6400),
+            GemmKernel(name="p", tiles=(LibraryTile(m=128, n=128),), pipelined=pipelined),
+        )[0][0]
+        for pipelined in (False, True)
+    )
+    waits, hides = (time_kernel(each, sip, slow).tiles_us for each in (one, two))
+    assert waits == pytest.approx(hides + 100 * 1e-3)
+
+
 def test_fp4_takes_twice_as_much_of_k_in_a_trip_as_fp8() -> None:
     fp8, fp4 = (
         only(

@@ -91,6 +91,8 @@ class FlashKernel:
     """Whether ``resident`` is of head size 128, and shrinks or grows with others."""
     pipelined: bool = False
     """Whether loads run ahead, so that their latency hides behind the arithmetic of a block."""
+    ping_pong: bool = False
+    """Whether two groups of warps take turns: one multiplies during the softmax of the other."""
     loads_seen_keys: bool = False
     """Whether a block is loaded only as far as its keys are seen; else whole."""
     keys_before_loop: int = 0
@@ -216,6 +218,7 @@ def _main(
         simple=simple,
         loaded_bytes=float(loaded * size * problem.kv_bytes),
         pipelined=kernel.pipelined,
+        ping_pong=kernel.ping_pong,
     )
     stored = m * problem.values * (_PARTIAL_BYTES if combined else 2)
     tiles = tuple(

@@ -160,7 +160,8 @@ def _step_us(
     port = trip.loaded_bytes / (float(sip.pe.dma_port_gbps) * 1e3)
     port = max(port, _narrow_us(trip, sip, constants))
     latency = (float(constants.trip_ns) + trip.missed * float(constants.miss_ns)) / 1e3
-    chain = max(matrix + vector, latency) if trip.pipelined else matrix + vector + latency
+    arithmetic = max(matrix, vector) if trip.ping_pong else matrix + vector
+    chain = max(arithmetic, latency) if trip.pipelined else arithmetic + latency
     return max(tiles * max(matrix, vector, port), chain)
 
 

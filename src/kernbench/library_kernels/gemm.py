@@ -78,6 +78,8 @@ class GemmKernel:
     """The same per element of B: integers that become floating point."""
     resident: int = 1
     """Tiles that share a PE at a time."""
+    pipelined: bool = False
+    """Whether loads of the next trips run ahead: a trip takes its latency or its arithmetic."""
 
 
 def product_choices(
@@ -119,6 +121,7 @@ def _launches(
         + tile.moves_per_result * rows * cols,
         loaded_bytes=(loaded_rows * problem.input_bytes + loaded_cols * problem.weight_bytes)
         * step,
+        pipelined=kernel.pipelined,
     )
     partial = tile.splits > 1
     stored = _PARTIAL_BYTES if partial else problem.result_bytes

@@ -27,6 +27,9 @@ class Trip:
     """Share of trips whose loads come from HBM rather than from the cache, and wait longer."""
     pipelined: bool = False
     """Whether loads run ahead: latency then adds nothing to the arithmetic that it is behind."""
+    ping_pong: bool = False
+    """Whether halves of the tile take turns: one is on the matrix engine while the other is on the
+    vector engine, so that a tile that has a PE for itself overlaps both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+from kernbench.accuracy.validation.predictors.libraries.attention_releases import (
+    LEFT_WINDOW,
+    Release,
+    releases,
+)
 from kernbench.accuracy.validation.predictors.library_rows import (
     LibraryPredictor,
     MeasuredKernels,
@@ -20,6 +25,7 @@ from kernbench.library_kernels import (
     attention_kernels,
     flash_backward_launches,
     flash_launches,
+    stream,
 )
 
 _FP8 = "float8_e4m3fn"
@@ -46,10 +52,29 @@ class AttentionPredictor(LibraryPredictor):
         if "impl" in row.fields:
             return MeasuredKernels(kernels=_published(row, machine), machine=machine)
         problem = _problem(row)
-        _refuse_impossible(row, problem, machine)
-        kernel = _kernel(row, problem, machine)
-        launches = flash_launches(problem, kernel, machine.sip.num_pes)
-        return MeasuredKernels(kernels=launches, machine=machine)
+        measured_by = releases(row.fields, machine.name)
+        if not any(release.left_window for release in measured_by):
+            _refuse_impossible(row, problem, machine)
+        found = [_launches(row, problem, machine, release) for release in measured_by]
+        return MeasuredKernels(
+            kernels=found[0], other=found[1] if len(found) > 1 else (), machine=machine
+        )
+
+
+def _launches(
+    row: Row, problem: AttentionProblem, machine: Machine, release: Release
+) -> tuple[LibraryKernel, ...]:
+    """Return what a release launched for a row."""
+    if release.left_window:
+        problem = replace(problem, window=LEFT_WINDOW)
+    kernel = _kernel(row, problem, machine)
+    found = flash_launches(problem, kernel, machine.sip.num_pes)
+    if not release.converts:
+        return found
+    heads = 2 * problem.kv_heads + (problem.heads if release.converts == "all" else 0)
+    elements = float(problem.batch * problem.q_len * problem.head_dim * heads)
+    # Each of two operations reads 2 bytes of an element; one writes 2, the other 1.
+    return stream(f"{kernel.beside}_convert", 4 * elements, 3 * elements), *found
 
 
 def _published(row: Row, machine: Machine) -> tuple[LibraryKernel, ...]:
