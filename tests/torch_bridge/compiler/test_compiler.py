@@ -70,6 +70,12 @@ def test_the_limit_of_recompilations_is_of_one_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_programs_put_beside_tensors_into_compiled_functions_is_right(tmp_path: Path) -> None:
+    done = run_compiled(tmp_path, "inductor_parts.py")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_convolutions_are_compiled_in_the_layouts_of_their_results(tmp_path: Path) -> None:
     done = run_compiled(tmp_path, "inductor_convolutions.py")
     assert done.returncode == 0, done.stderr

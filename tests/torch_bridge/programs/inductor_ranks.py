@@ -8,7 +8,7 @@ import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -66,3 +66,16 @@ trained(split, lambda step: data[step].cuda())
 for model in (sharded, split):
     for mine, other in zip(model.parameters(), reference.parameters(), strict=True):
         assert difference(mine.full_tensor(), other) < 1e-4
+
+
+# What another rank has kept on disk is for its own device.
+@torch.compile(fullgraph=True)
+def gathered(x, weight):
+    return (x @ weight).relu().redistribute(placements=[Replicate()]).to_local()
+
+
+mesh = init_device_mesh("cuda", (size,))
+shards = distribute_tensor(x.cuda(), mesh, [Shard(0)]), distribute_tensor(a.cuda(), mesh)
+found = gathered(*shards)
+assert found.device.index == rank
+assert difference(found, (x @ a).relu()) < 1e-5

@@ -8,11 +8,13 @@ something is compiled is meant for ``cuda``.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 
 from kernbench.torch_bridge.base.operations import PLAIN
 from kernbench.torch_bridge.base.patches import Patches
@@ -24,6 +26,8 @@ from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _DEVICE_OF_FAKE = torch.ops.prim.device.default
 _WITHOUT_INDEX = (DEVICE_TYPE, torch.device(DEVICE_TYPE))
+_OF_PATTERNS = ("joint_graph", "pre_grad", "post_grad", "freezing_patterns")
+"""The parts of Inductor that trace the patterns they look for."""
 _AT_DEVICE = 6
 _AT_DISPATCH_DEVICE = 10
 """Positions among the arguments of ``_make_wrapper_subclass``."""
@@ -50,6 +54,9 @@ def install(patches: Patches, views: Views) -> None:
     patches.set(fake_tensor.FakeTensor, "__torch_dispatch__", classmethod(_answering(dispatch)))
     patches.set(fake_tensor, "init_gpu_context", lambda device: None)
     patches.set(SubgraphTracer, "create_proxy", _with_indices(SubgraphTracer.create_proxy))
+    for name in _OF_PATTERNS:
+        module = importlib.import_module(f"torch._inductor.fx_passes.{name}")
+        patches.set(module, "lazy_init", _on_one_device(module.lazy_init))
     views.over.update(
         {
             (Tensor, "device"): property(_device_of),
@@ -112,7 +119,7 @@ def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
     def create_proxy(
         self: Any, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
     ) -> Any:
-        if kind in ("call_function", "call_method"):
+        if kind in ("call_function", "call_method") and not _is_of_streams(target):
             args = tuple(map(full, args))
             kwargs = {name: full(value) for name, value in kwargs.items()}
         if (kind, target, len(args)) == ("call_method", DEVICE_TYPE, 1):
@@ -120,6 +127,27 @@ def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, kind, target, args, kwargs, *rest, **named)
 
     return create_proxy
+
+
+def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what traces patterns, for the first device alone: all ranks share them.
+
+    A graph without inputs names no device, or one without an index, for which C++ asks a guard.
+    """
+    first = torch.device(DEVICE_TYPE, 0)
+
+    @functools.wraps(original)
+    def lazy_init(device: Any = None) -> Any:
+        is_first = device is None or device.type == DEVICE_TYPE
+        return original(first if is_first else device)
+
+    return lazy_init
+
+
+def _is_of_streams(target: Any) -> bool:
+    """Return whether a call is an operation that takes the kind of a device and its index apart."""
+    is_operation = isinstance(target, (OpOverload, OpOverloadPacket))
+    return is_operation and str(target).startswith("streams.")
 
 
 def _device_of(tensor: Any) -> torch.device:

@@ -10,10 +10,12 @@ import functools
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._library.triton
 import torch.compiler.config
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -25,11 +27,12 @@ from kernbench.torch_bridge.compiler import (
     graphed,
     guards,
     interface,
+    kept,
     traced,
     trials,
     wrappers,
 )
-from kernbench.torch_bridge.compiler.kept import kept_for
+from kernbench.torch_bridge.device import streams
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
@@ -65,6 +68,8 @@ _OF_DEVICES: tuple[Any, ...] = (
     ThreadCalls.start,
 )
 """What is never compiled, with all that it calls."""
+_OF_STREAMS = (streams.Stream, streams.Event, streams.StreamContext)
+"""What graphs break at: streams and events that C++ does not know."""
 _ENTRIES = (
     ("torch._dynamo.convert_frame", "CatchErrorsWrapper.__call__"),
     ("torch._inductor.compile_fx", "compile_fx"),
@@ -135,7 +140,10 @@ class Compiler:
         wrappers.install(patches)
         trials.install(patches, views)
         guards.install(patches, views)
-        patches.set(torch._inductor.compile_fx, "cudagraphify", graphed.cudagraphify)
+        kept.install(patches)
+        patches.set(torch._inductor.compile_fx, "cudagraphify", graphed.Graphs().cudagraphify)
+        # Once PyTorch has called an operator of kernels eagerly, it holds what the bridge set.
+        views.over[torch._library.triton, "wrap_triton_enabled"] = threading.local()
         views.over[torch.nn.functional, "scaled_dot_product_attention"] = traced.attention
         self._compile_kernels()
         self._enter()
@@ -164,7 +172,7 @@ class Compiler:
         patches.set(codecache, "add_ephemeral_timeout_increase_for_distributed", lambda ns: 0)
         # All keys of what is kept on disk have it.
         tag = torch.compiler.config.cache_key_tag
-        self._configure(torch.compiler.config, cache_key_tag=tag + kept_for(self._run))
+        self._configure(torch.compiler.config, cache_key_tag=tag + kept.kept_for(self._run))
         self._configure(
             config,
             compile_threads=1,
@@ -214,6 +222,7 @@ class Compiler:
         from torch._C._dynamo import guards as c_guards
         from torch._C._dynamo.eval_frame import set_code_exec_strategy
         from torch._dynamo.types import FrameAction, FrameExecStrategy
+        from torch._dynamo.variables.user_defined import UserDefinedClassVariable
 
         traceable = (*trace_rules.BUILTIN_INLINE_WHEN_CALLED, traced.__file__)
         self._patches.set(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", traceable)
@@ -228,7 +237,10 @@ class Compiler:
         ctypes.CDLL(None).setenv(name.encode(), value.encode(), 1)
         # Rules are kept by function: those that show while compiling.
         trace_rules.clear_lru_cache()
-        trace_rules.get_torch_obj_rule_map()
+        rules = trace_rules.get_torch_obj_rule_map()
+        for function in _OF_STREAMS:
+            rules.pop(function, None)
+            UserDefinedClassVariable._in_graph_classes().discard(function)
         trace_rules.get_tensor_method()
 
 

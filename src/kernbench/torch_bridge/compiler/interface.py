@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.module import CudaDeviceProperties
 
 
 def install(patches: Patches) -> None:
@@ -16,7 +17,8 @@ def install(patches: Patches) -> None:
     what it knows of devices may be of an earlier run's machine.
     """
     from torch._dynamo import device_interface
-    from torch._inductor import utils
+    from torch._dynamo import utils as dynamo_utils
+    from torch._inductor import comm_analysis, utils
     from torch._inductor.runtime.hints import DeviceProperties
 
     kind = device_interface.CudaInterface
@@ -27,8 +29,13 @@ def install(patches: Patches) -> None:
     device_interface.caching_worker_current_devices.clear()
     device_interface.caching_worker_device_properties.clear()
     _forget(DeviceProperties.create)
-    for each in list(vars(utils).values()):
-        _forget(each)
+    for module in (utils, comm_analysis):
+        for each in list(vars(module).values()):
+            _forget(each)
+    kinds = dynamo_utils.common_constant_types
+    if CudaDeviceProperties not in kinds:
+        kinds.add(CudaDeviceProperties)
+        patches.on_close(kinds.discard, CudaDeviceProperties)
 
 
 def _asked(name: str) -> Any:

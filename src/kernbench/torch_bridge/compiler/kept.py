@@ -7,17 +7,36 @@ kernbench: neither of the machine whose modeled time decided, nor of what the br
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import kernbench
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
 
 if TYPE_CHECKING:
     from kernbench.runtime_api import Run
 
 _KERNBENCH = Path(__file__).parents[2]
 _DECIDING = ("torch_bridge", "triton_backend")
+
+
+def install(patches: Patches) -> None:
+    """Keep what is compiled by its device, which PyTorch's keys of DTensors leave out."""
+    from torch._inductor.codecache import FxGraphHashDetails
+
+    patches.set(FxGraphHashDetails, "__init__", _of_device(FxGraphHashDetails.__init__))
+
+
+def _of_device(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.kernbench_device = with_index(DEVICE_TYPE).index
+
+    return init
 
 
 def kept_for(run: Run) -> str:

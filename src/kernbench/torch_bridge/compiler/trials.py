@@ -10,7 +10,10 @@ from typing import Any
 from torch.utils._python_dispatch import _disable_current_modes
 
 from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.device.tensors import device_of
 from kernbench.torch_bridge.dispatch.observe import Observer
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
+from kernbench.torch_bridge.placement.residence import settle
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 from kernbench.torch_bridge.processes.host import Host
 from kernbench.torch_bridge.processes.process import current
@@ -60,6 +63,7 @@ def install(patches: Patches, views: Views) -> None:
     from torch._dynamo.variables.optimizer import OptimizerVariable
     from torch._inductor.fx_passes import pad_mm
     from torch._inductor.runtime import benchmarking
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
     def benchmark(self: Any, function: Callable[[], Any], *args: Any, **kwargs: Any) -> float:
         return modeled_ms(views, function)
@@ -69,10 +73,25 @@ def install(patches: Patches, views: Views) -> None:
             for name in vars(owner):
                 if name.startswith("benchmark_gpu"):
                     patches.set(owner, name, benchmark)
+    example = staticmethod(_on_device(AlgorithmSelectorCache.generate_example_value))
+    patches.set(AlgorithmSelectorCache, "generate_example_value", example)
     patches.set(pad_mm, "_should_pad", _tried(views, pad_mm._should_pad))
     # Dynamo itself makes the state of an optimizer, of real tensors.
     call_method = OptimizerVariable.call_method
     patches.set(OptimizerVariable, "call_method", _initialized_at_runtime(views, call_method))
+
+
+def _on_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes a tensor to try something with, where PyTorch's conversions lose it."""
+
+    @functools.wraps(original)
+    def make(size: Any, stride: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(size, stride, device, *args, **kwargs)
+        if device.type == DEVICE_TYPE and device_of(made).type != DEVICE_TYPE:
+            settle(made, with_index(device), "aten.empty")
+        return made
+
+    return make
 
 
 def _tried(views: Views, original: Callable[..., Any]) -> Callable[..., Any]:

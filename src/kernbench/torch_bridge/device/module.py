@@ -73,12 +73,19 @@ class DeviceOfContext(DeviceContext):
         super().__init__(obj.get_device() if obj.is_cuda else None)
 
 
-def get_device_properties(device: Any = None) -> Any:
+class CudaDeviceProperties(SimpleNamespace):
+    """``torch.cuda._CudaDeviceProperties``: what a device has."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(vars(self).values()))
+
+
+def get_device_properties(device: Any = None) -> CudaDeviceProperties:
     """Return the properties of a device."""
     index = with_index(DEVICE_TYPE if device is None else device).index
     machine = current().session.run.machine
     sip = machine.sip_at(index)
-    return SimpleNamespace(
+    return CudaDeviceProperties(
         name=f"{next(iter(machine.spec.devices), machine.name)} (simulated)",
         major=architecture_of(machine.spec) // 10,
         minor=architecture_of(machine.spec) % 10,
@@ -116,6 +123,7 @@ def install(patches: Patches) -> None:
             "set_device": set_device,
             "device": DeviceContext,
             "device_of": DeviceOfContext,
+            "_CudaDeviceProperties": CudaDeviceProperties,
             "get_device_properties": get_device_properties,
             "get_device_name": lambda device=None: get_device_properties(device).name,
             "get_device_capability": _capability,

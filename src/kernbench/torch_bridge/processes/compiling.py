@@ -8,6 +8,7 @@ then the real ones, and no calls are counted: compiling takes no simulated time.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,19 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch._higher_order_ops
+import torch._library.triton
 import torch.nn.attention.flex_attention as flex
 
 from kernbench.torch_bridge.base.patches import MISSING, Patches, Replaced, set_own
 from kernbench.torch_bridge.processes.call_counts import uncounted
 from kernbench.torch_bridge.processes.process import HERE
+
+
+def _part_of(name: str) -> Any:
+    # A function in the package shadows the module of the same name.
+    return sys.modules[f"torch._higher_order_ops.{name}"]
+
 
 _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch: frozenset({"set_autocast_enabled", "clear_autocast_cache", "compile", "_dynamo"}),
@@ -30,10 +39,15 @@ _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch.UntypedStorage: frozenset(),
     torch._C._nested: frozenset(),
     flex: frozenset(),
+    **{
+        _part_of(name): frozenset()
+        for name in ("utils", "cond", "while_loop", "map", "scan", "foreach_map")
+    },
 }
 """Owners of which PyTorch's own attributes show to the compiler, but for these."""
 _HIDDEN: Mapping[Any, frozenset[str]] = {
-    torch.cuda: frozenset({"Stream", "Event", "StreamContext", "stream", "device", "device_of"}),
+    torch.cuda: frozenset({"StreamContext", "device", "device_of"}),
+    torch._library.triton: frozenset({"wrap_triton_enabled_default"}),
 }
 """Owners of which only these do."""
 

@@ -1,0 +1,122 @@
+"""What programs put into compiled functions beside tensors and products computes as on the host."""
+
+import torch
+import triton
+import triton.language as tl
+from torch._inductor import config
+from torch.library import triton_op, wrap_triton
+
+torch.manual_seed(0)
+
+
+def near(found, expected, tolerance=1e-5):
+    torch.testing.assert_close(found.cpu().float(), expected, rtol=tolerance, atol=tolerance)
+
+
+# A graph that no tensor goes into, the first of all.
+made = torch.compile(lambda: torch.ones(3, device="cuda") * torch.tensor(2.0, device="cuda"))()
+near(made, torch.full((3,), 2.0))
+
+
+# A graph that is captured leaves what it writes where the program looks for it.
+cache, expected = torch.zeros(4, 8).cuda(), torch.zeros(4, 8)
+
+
+@torch.compile(mode="reduce-overhead")
+def write(x, position):
+    cache.index_copy_(0, position, x)
+    return cache.sum(0)
+
+
+for row in range(4):
+    x = torch.randn(1, 8)
+    total = write(x.cuda(), torch.tensor([row]).cuda())
+    expected[row] = x[0]
+    near(total, expected.sum(0))
+near(cache, expected)
+
+
+# Streams and events break graphs.
+def timed(x):
+    side = torch.cuda.Stream()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    with torch.cuda.stream(side):
+        y = x + 1
+    torch.cuda.current_stream().wait_stream(side)
+    end.record()
+    torch.cuda.synchronize()
+    return y * 2, start.elapsed_time(end)
+
+
+x = torch.randn(5)
+y, took_ms = torch.compile(timed)(x.cuda())
+near(y, (x + 1) * 2)
+assert took_ms > 0
+
+
+# Properties of the device are constants.
+def per_multiprocessor(x):
+    return x * torch.cuda.get_device_properties(x.device).multi_processor_count
+
+
+near(torch.compile(per_multiprocessor, fullgraph=True)(x.cuda()), x * 132)
+
+
+# Control flow is in the graph.
+def signed(x):
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+
+compiled = torch.compile(signed, fullgraph=True)
+for sign in (1, -1):
+    x = torch.full((5,), 2.0 * sign)
+    near(compiled(x.cuda()), x + sign)
+
+
+# An operator of kernels that was called eagerly before.
+@triton.jit
+def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(x + at, mask=at < n) + 2 * tl.load(y + at, mask=at < n)
+    tl.store(out + at, total, mask=at < n)
+
+
+@triton_op("inductor_parts::add_twice", mutates_args={})
+def add_twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    wrap_triton(add_kernel)[(triton.cdiv(x.numel(), 128),)](x, y, out, x.numel(), BLOCK=128)
+    return out
+
+
+add_twice.register_autograd(lambda context, grad: (grad, 2 * grad))
+x, y = (torch.randn(300, requires_grad=True) for _ in range(2))
+on_device = [each.detach().cuda().requires_grad_() for each in (x, y)]
+near(add_twice(*on_device).detach(), (x + 2 * y).detach())
+torch.compile(lambda x, y: add_twice(x.sin(), y).square().sum(), fullgraph=True)(
+    *on_device
+).backward()
+(x.sin() + 2 * y).square().sum().backward()
+for mine, other in zip(on_device, (x, y), strict=True):
+    near(mine.grad, other.grad)
+
+
+# Templates of products are tried with numbers of eight bits, too.
+def quantized(x):
+    scale = x.abs().max() / 448
+    return (x / scale).to(torch.float8_e4m3fn), scale
+
+
+a, b = torch.randn(64, 128), torch.randn(128, 128)
+(a8, scale_a), (b8, scale_b) = quantized(a.cuda()), quantized(b.cuda())
+
+
+def product(a8, b8, scale_a, scale_b):
+    return torch._scaled_mm(a8, b8.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16)
+
+
+with config.patch(
+    max_autotune=True, max_autotune_gemm_backends="TRITON", autotune_fallback_to_aten=False
+):
+    found = torch.compile(product)(a8, b8, scale_a, scale_b)
+near(found / found.abs().max(), (a @ b.t()) / (a @ b.t()).abs().max(), 0.05)
