@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-models test-titan test-field test-operations changelog clean
+.PHONY: help demo test test-fast lint docs format programs bench-host bench-check bench-baseline validate tuner-truth test-triton-versions test-torch-versions test-tutorials conformance conformance-distributed conformance-compiled conformance-inductor fuzz-kernels fuzz-mistakes fuzz-properties test-libraries test-engines test-models test-titan test-field test-operations changelog clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -85,6 +85,10 @@ test-tutorials: $(VENV)/torch.stamp ## run Triton's tutorials of a checkout: TUT
 test-libraries: $(VENV)/torch.stamp ## compare the kernels of published libraries, checked, with their definitions
 	$(PIP) install --quiet --no-deps liger-kernel==0.8.5 flash-linear-attention==0.6.0 fla-core==0.6.0 einops
 	$(BIN)/kernbench torchrun --check --nproc-per-node 1 tests/libraries/program.py $(ARGS)
+
+test-engines: $(VENV)/dev.stamp ## run sweeps on Dask and Ray, with workers killed, and searches with Optuna
+	$(PIP) install --quiet --editable ".[dask,plots,ray,search]"
+	$(BIN)/python -m pytest -q -rs tests/cli/sweeps
 
 test-models: $(VENV)/torch.stamp ## compare small models of Hugging Face's transformers with the CPU: ARGS="llama bert"
 	$(PIP) install --quiet transformers==5.23.0

@@ -23,7 +23,8 @@ SEAMS = {
         # Programs, which no module imports.
         "kernbench.accuracy.programs.loops",
     ),
-    "pydantic": ("kernbench.hardware",),
+    # Files that users write: machines, and studies.
+    "pydantic": ("kernbench.hardware", "kernbench.cli.sweeps.study"),
     "torch": (
         "kernbench.torch_bridge",
         "kernbench.accuracy.measurement.cuda",

@@ -1,0 +1,250 @@
+"""``kernbench sweep``: a program at every point of a grid, each run once (ADR-0150)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.console.progress import progress
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded
+from kernbench.cli.registry import options_command
+from kernbench.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from kernbench.cli.sweeps.points import Point
+    from kernbench.cli.sweeps.running import Limits, Progress
+    from kernbench.cli.sweeps.store import ResultFolder
+    from kernbench.cli.sweeps.study import Study
+
+PLACE = 40
+app = typer.Typer()
+_DEFAULT_TABLE = "results.parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What ``kernbench sweep`` was given."""
+
+    program: Annotated[
+        str, typer.Argument(metavar="BENCH|STUDY", help="A bench, or a study: a YAML file.")
+    ]
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            "-g",
+            metavar="NAME=VALUE,...",
+            help="An axis: a parameter, machine, ranks, or a key of the machine with dots.",
+        ),
+    ] = None
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A key of the machine at all points."),
+    ] = None
+    machine: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Machine; the bench's, else ahbm.")
+    ] = None
+    ranks: given.Ranks = None
+    data: Annotated[
+        bool | None, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of random numbers.")] = None
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/BENCH]."
+        ),
+    ] = None
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The table, .csv or .parquet [default: DIR/results.parquet]."
+        ),
+    ] = None
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A picture of the table: .png, .svg, .pdf.")
+    ] = None
+    metric: Annotated[str, typer.Option(metavar="COLUMN", help="The column that --plot shows.")] = (
+        "time_ns"
+    )
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Who runs points: local, dask://HOST:PORT, ray, ray://HOST:PORT."
+        ),
+    ] = "local"
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", metavar="N", help="Local processes [default: all cores]."),
+    ] = None
+    shard: Annotated[
+        str | None, typer.Option(metavar="i/N", help="Run only every N-th point, from the i-th.")
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run."),
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")
+    ] = None
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run points again that have failed.")
+    ] = False
+    lists_only: Annotated[bool, typer.Option("--list", help="Run nothing; show what there is.")] = (
+        False
+    )
+    debug: given.Debug = False
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+
+@options_command(app, "sweep")
+def _sweep(context: typer.Context, options: SweepOptions) -> int:
+    """Run a bench at every point of a grid, and show what came of it.
+
+    Each result is kept in DIR as soon as it is there; the same command goes on where it, or another
+    one, was ended. A point is known by its program, parameters, machine and versions. A point that
+    fails is a row as well.
+    """
+    return run_sweep(options)
+
+
+def run_sweep(options: SweepOptions) -> int:
+    """Run the points that have no result yet, show all, and return the exit status."""
+    return guarded(lambda: _start(options), options.debug, usage=True)
+
+
+def _start(options: SweepOptions) -> int:
+    from kernbench.cli.sweeps.points import SweptBench
+    from kernbench.cli.sweeps.running import Limits
+    from kernbench.cli.sweeps.store import ResultFolder
+    from kernbench.cli.sweeps.study import parse_shard
+    from kernbench.cli.sweeps.table import check_table
+
+    study = _study(options)
+    part, parts = parse_shard(options.shard)
+    if options.table is not None:
+        check_table(options.table)
+    if options.plot is not None:
+        from kernbench.accuracy.validation import format_of_plot
+
+        format_of_plot(Path(options.plot))
+    program = SweptBench(study.program, study.settings)
+    points = study.points(program)[part::parts]
+    folder = Path(options.output or f"sweeps/{program.name}")
+    store = ResultFolder(folder, program.path.name)
+    limits = Limits(timeout_s=study.timeout_s, memory_mb=study.memory_mb)
+    rows = store.rows(points)
+    wanted = [each for each in points if _is_wanted(rows.get(each.key), limits, options)]
+    again = frozenset(rows.keys() & {each.key for each in wanted})
+    ran = _run(wanted, again, len(points), store, limits, options)
+    return _show(options, study, points, store, ran)
+
+
+def _study(options: SweepOptions) -> Study:
+    from dataclasses import replace
+
+    from kernbench.cli.sweeps.study import (
+        Study,
+        extended,
+        is_study,
+        load_study,
+        parse_axes,
+        parse_memory,
+        parse_pairs,
+    )
+
+    path = Path(options.program)
+    study = load_study(path) if is_study(options.program) else Study(program=options.program)
+    settings = {
+        "machine": options.machine,
+        "ranks": options.ranks,
+        "data": options.data,
+        "seed": options.seed,
+    }
+    changes = {**study.settings.changes, **parse_pairs(options.set or (), "--set")}
+    said: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    study = replace(study, settings=replace(study.settings, changes=changes, **said))
+    return extended(
+        study,
+        fixed=parse_pairs(options.param or (), "--param"),
+        axes=parse_axes(options.grid or ()),
+        timeout_s=options.timeout,
+        memory_mb=parse_memory(options.memory),
+    )
+
+
+def _is_wanted(row: Mapping[str, Any] | None, limits: Limits, options: SweepOptions) -> bool:
+    if options.lists_only:
+        return False
+    if row is None or limits.are_wider_than(row):
+        return True
+    return options.retry_failed and row["status"] != "done"
+
+
+def _run(
+    wanted: Sequence[Point],
+    again: frozenset[str],
+    total: int,
+    store: ResultFolder,
+    limits: Limits,
+    options: SweepOptions,
+) -> Progress:
+    from kernbench.cli.sweeps.engines import engine
+    from kernbench.cli.sweeps.running import Progress, run_points
+
+    state = Progress(total=total, kept=total - len(wanted))
+    if not wanted:
+        return state
+    try:
+        with engine(options.engine, options.workers) as found, progress(state.describe):
+            run_points(wanted, again, store, found, limits, state)
+    except (KeyboardInterrupt, OutputError) as error:
+        kept = state.kept + state.done + state.failed
+        text = f"{kept} of {total} results are kept in {store.folder}; the same command goes on"
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(text)
+            raise
+        raise OutputError(f"{error}; {text}") from None
+    return state
+
+
+def _show(
+    options: SweepOptions, study: Study, points: Sequence[Point], store: ResultFolder, ran: Progress
+) -> int:
+    from kernbench.cli.sweeps.plot import write_plot
+    from kernbench.cli.sweeps.table import flat, show, write_table
+
+    kept = store.rows(points)
+    rows = [flat(each, kept.get(each.key)) for each in points]
+    if not rows:
+        raise UsageError(f"--shard {options.shard}: there are fewer points than shards")
+    table = options.table or str(store.folder / _DEFAULT_TABLE)
+    write_table(rows, table)
+    if options.plot is not None:
+        write_plot(rows, study.names, options.metric, options.plot)
+    show(rows, study.names)
+    states = [row["status"] for row in rows]
+    done, pending = states.count("done"), states.count("pending")
+    failed = len(rows) - done - pending
+    parts = [f"{done} done", *([f"{failed} failed"] if failed else [])]
+    parts += [f"{pending} pending"] if pending else []
+    parts += [f"{ran.done + ran.failed} of them run now"] if ran.done + ran.failed else []
+    print(f"\n{len(rows)} points: {', '.join(parts)}; kept in {store.folder}, table in {table}")
+    if ran.lost:
+        print(
+            f"{len(ran.lost)} points were lost with their workers, three times each, such as "
+            f"{ran.lost[0]}; run again",
+            file=sys.stderr,
+        )
+    return FAILED if ran.lost or failed == len(rows) else DONE

@@ -1,0 +1,100 @@
+"""A picture of a sweep: one column of its table over one axis, a line for each of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernbench.accuracy.validation import format_of_plot
+from kernbench.errors import UnknownNameError, UsageError, nearest
+from kernbench.outputs import whole_file
+
+_MOST_LINES = 12
+_RATIO_OF_LOG = 10
+"""An axis whose largest value is this many times the smallest is shown by its logarithm."""
+_UNITS = {"_ns": (1e3, "us"), "_bytes": (1e6, "MB"), "_mb": (1, "MB"), "_s": (1, "s")}
+
+Row = Mapping[str, Any]
+
+
+def write_plot(rows: Sequence[Row], axes: Sequence[str], metric: str, path: str) -> None:
+    """Draw ``metric`` of the points that are done.
+
+    The axis with the most numbers is drawn to the right; the others make lines.
+
+    Raises:
+        UnknownNameError: No such column.
+        UsageError: There is nothing to draw.
+    """
+    from matplotlib.figure import Figure
+
+    done = [row for row in rows if row["status"] == "done"]
+    if not done:
+        raise UsageError("no point is done; there is nothing to plot")
+    columns = [name for name, value in done[0].items() if isinstance(value, int | float)]
+    if metric not in columns:
+        raise UnknownNameError(
+            f"--metric {metric}: no such column of numbers; {nearest(metric, columns)}"
+        )
+    along = _along(done, axes)
+    factor, unit = next((each for end, each in _UNITS.items() if metric.endswith(end)), (1, ""))
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    drawn = figure.add_subplot()
+    for label, line in _lines(done, [each for each in axes if each != along]).items():
+        line = (
+            sorted(line, key=lambda row: _number(row[along])) if _is_number(done, along) else line
+        )
+        places = [
+            _number(row[along]) if _is_number(done, along) else str(row[along]) for row in line
+        ]
+        drawn.plot(places, [row[metric] / factor for row in line], marker="o", label=label)
+    if _is_number(done, along) and _is_wide([_number(row[along]) for row in done]):
+        drawn.set_xscale("log", base=2)
+        ticks = sorted({_number(row[along]) for row in done})
+        drawn.set_xticks(ticks, [f"{each:g}" for each in ticks])
+    if _is_wide([row[metric] for row in done]):
+        drawn.set_yscale("log")
+    else:
+        drawn.set_ylim(bottom=0)
+    drawn.set_xlabel(along)
+    name = metric.removesuffix("_ns").removesuffix("_bytes").removesuffix("_mb").removesuffix("_s")
+    drawn.set_ylabel(f"{name} ({unit})" if unit else name)
+    drawn.grid(visible=True, alpha=0.3)
+    if len(axes) > 1:
+        drawn.legend(fontsize="small")
+    with whole_file(path) as file:
+        figure.savefig(file, format=format_of_plot(Path(path)), dpi=150)
+
+
+def _along(rows: Sequence[Row], axes: Sequence[str]) -> str:
+    """Return the axis with the most values, numbers first."""
+    return max(axes, key=lambda name: (_is_number(rows, name), len({row[name] for row in rows})))
+
+
+def _lines(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        lines.setdefault(", ".join(f"{name}={row[name]}" for name in names), []).append(row)
+    if len(lines) > _MOST_LINES:
+        raise UsageError(
+            f"the plot would have {len(lines)} lines, but {_MOST_LINES} are the most; plot a grid "
+            "with fewer axes, or the table with a tool of your own"
+        )
+    return lines
+
+
+def _is_number(rows: Sequence[Row], name: str) -> bool:
+    try:
+        [_number(row[name]) for row in rows]
+    except ValueError:
+        return False
+    return True
+
+
+def _number(value: Any) -> float:
+    return float(int(value, 0)) if isinstance(value, str) and value[:2] == "0x" else float(value)
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) >= _RATIO_OF_LOG

@@ -1,0 +1,257 @@
+"""The process that runs points: one that has imported everything, and a fork of it per point.
+
+``python -m kernbench.cli.sweeps.server`` reads a job per line and answers each with a line. It has
+one thread, so that it may be forked wherever it stands: what runs a sweep's points, a worker of a
+cluster say, often has many. A point can do what it likes to its process, and be ended at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_POLL_S = 0.02
+"""How often memory is looked at, where it has a limit."""
+_MOST_OUTPUT = 4000
+_PR_SET_PDEATHSIG = 1
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MB = 1e6
+
+
+def main() -> None:
+    """Answer jobs until nobody sends any."""
+    answers = os.fdopen(os.dup(1), "w")
+    # What programs print must not get among the answers.
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _warm_up()
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin.buffer:
+        answer = _answer(json.loads(line))
+        print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)  # nothing to clean up, and Triton's bindings would complain of themselves
+
+
+def _warm_up() -> None:
+    """Import and compute what every run needs; a fork has it then."""
+    from kernbench.cli.programs import bench_file, failures, parameters  # noqa: F401
+    from kernbench.cli.sweeps import points  # noqa: F401
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        program = bench_file.load_bench("gemm")
+        sizes = dict.fromkeys("mnk", 128)
+        _report(_context({"machine": "ahbm", "changes": {}, "ranks": 1}), program, sizes)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page
+
+
+class _Found(NamedTuple):
+    """How a fork ended."""
+
+    status: int
+    killed_for: str
+    peak_mb: float
+    wall_s: float
+
+
+def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
+    if (why := _differs(job)) is not None:
+        return {"refused": why}
+    result, output = os.memfd_create("result"), os.memfd_create("output")
+    try:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            _in_child(job, result, output)
+        found = _wait(child, job.get("timeout_s"), job.get("memory_mb"))
+        return {**_described(found, _text(result), _text(output)), "host": os.uname().nodename}
+    finally:
+        os.close(result)
+        os.close(output)
+
+
+def _differs(job: Mapping[str, Any]) -> str | None:
+    """Return what of a job is not here as it is where the sweep was begun."""
+    from kernbench.cli.sweeps.sources import versions
+
+    here = versions("torch" in job["versions"])
+    for name, version in job["versions"].items():
+        if here[name] != version:
+            return f"{name} is {here[name]} there, but {version} here"
+    path = Path(job["program"])
+    stamps = _stamps(path)
+    if stamps is None:
+        return f"there is no {path}; programs must have the same path on all machines"
+    if _digest_of(path, stamps) != job["digest"]:
+        return f"{path} is another program there, or was changed meanwhile"
+    return None
+
+
+def _stamps(path: Path) -> tuple[int, ...] | None:
+    from kernbench.cli.sweeps.sources import program_sources
+
+    try:
+        return tuple(each.stat().st_mtime_ns for each in program_sources(path))
+    except OSError:
+        return None
+
+
+@cache
+def _digest_of(path: Path, _: tuple[int, ...]) -> str:
+    from kernbench.cli.sweeps.sources import program_digest
+
+    return program_digest(path)
+
+
+def _text(file: int) -> str:
+    os.lseek(file, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(file), "rb") as opened:
+        return opened.read().decode(errors="replace")
+
+
+def _wait(child: int, timeout_s: float | None, memory_mb: float | None) -> _Found:
+    """Wait for a fork; end it, and what it has started, at its limits or with whoever asked."""
+    begun_s = time.monotonic()
+    ended = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.register(0, select.POLLHUP | select.POLLERR)
+    killed_for = ""
+    while True:
+        waited_s = time.monotonic() - begun_s
+        left_s = None if timeout_s is None else timeout_s - waited_s
+        if not killed_for and left_s is not None and left_s <= 0:
+            killed_for = "timeout"
+        if not killed_for and memory_mb is not None and _memory_mb(child) > memory_mb:
+            killed_for = "memory"
+        if killed_for:
+            _kill(child)
+            left_s = None
+        pauses = [each for each in (left_s, _POLL_S if memory_mb else None) if each is not None]
+        events = dict(poll.poll(1000 * min(pauses) if pauses else None))
+        if ended in events:
+            break
+        if events:
+            _kill(child)
+            os._exit(0)  # nobody is there for the answer
+    os.close(ended)
+    _, status, usage = os.wait4(child, 0)
+    _kill(child)  # what it has left behind
+    return _Found(status, killed_for, usage.ru_maxrss * 1024 / _MB, time.monotonic() - begun_s)
+
+
+def _kill(child: int) -> None:
+    for target, kill in ((child, os.killpg), (child, os.kill)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(target, signal.SIGKILL)
+
+
+def _memory_mb(child: int) -> float:
+    try:
+        fields = Path(f"/proc/{child}/statm").read_text().split()
+    except OSError:
+        return 0.0
+    return int(fields[1]) * _PAGE_BYTES / _MB
+
+
+def _described(found: _Found, result: str, output: str) -> dict[str, Any]:
+    """Return a fork's answer, or what there is to say of one that gave none."""
+    answer: dict[str, Any] = {"peak_mb": round(found.peak_mb, 1), "wall_s": round(found.wall_s, 4)}
+    whole = os.WIFEXITED(found.status) and result.endswith("\n")
+    if whole:
+        answer.update(json.loads(result))
+    elif found.killed_for == "timeout":
+        answer.update(status="timeout", error=f"ended after {found.wall_s:.1f} s, its time-out")
+    elif found.killed_for == "memory":
+        answer.update(status="memory", error=f"ended at {found.peak_mb:.0f} MB, over its limit")
+    elif os.WIFSIGNALED(found.status):
+        name = signal.Signals(os.WTERMSIG(found.status)).name
+        answer.update(status="crashed", error=f"its process was ended by {name}")
+    else:
+        status = os.waitstatus_to_exitcode(found.status)
+        answer.update(status="crashed", error=f"its process exited with {status}")
+    if answer["status"] != "done":
+        answer["output"] = output[-_MOST_OUTPUT:]
+    return answer
+
+
+def _in_child(job: Mapping[str, Any], result: int, output: int) -> None:
+    """Run a point, write its answer, and end the process."""
+    try:
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nowhere, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        answer = run_point(job)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        text = memoryview((json.dumps(answer) + "\n").encode())
+        while text:
+            text = text[os.write(result, text) :]
+    finally:
+        os._exit(0)
+
+
+def run_point(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one point in this process and return its report, or how it failed."""
+    from kernbench.cli.programs.bench_file import load_bench
+    from kernbench.cli.programs.failures import describe_failure
+    from kernbench.cli.programs.parameters import parameters_of, parse_parameters
+
+    begun_s = time.perf_counter()
+    answer: dict[str, Any] = {}
+    try:
+        os.chdir(job["folder"])
+        bench = load_bench(job["program"])
+        params = parse_parameters(job["params"], parameters_of(bench.run), bench.name)
+        answer = _report(_context(job), bench, params)
+        answer["status"] = "done"
+    except BaseException as error:
+        text = describe_failure(error)
+        answer = {"status": "failed", "error": text.removeprefix("error: ").strip()}
+    answer["wall_s"] = round(time.perf_counter() - begun_s, 4)
+    return answer
+
+
+def _context(job: Mapping[str, Any]) -> Any:
+    from kernbench.cli.sweeps.points import changed
+    from kernbench.runtime_api import RuntimeContext
+
+    return RuntimeContext(
+        machine=changed(job["machine"], job["changes"], job["ranks"]),
+        ranks=job["ranks"],
+        data=job.get("data", False),
+        seed=job.get("seed", 0),
+        tf32=job.get("tf32", "round"),
+        check=False,
+    )
+
+
+def _report(context: Any, bench: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    with context:
+        bench.start(context, params)
+    return {
+        "report": context.report(),
+        "remarks": [x for ask in context.run.remarks for x in ask()],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Results of a sweep as rows: on the disk, in a table file, on the terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernbench.cli.sweeps.points import Point
+from kernbench.errors import UsageError
+from kernbench.outputs import whole_file
+
+_MOST_SHOWN = 40
+_MOST_ERRORS = 5
+_ENDINGS = (".parquet", ".csv")
+
+
+def row_of(point: Point, answer: Mapping[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a file keeps of a point beside its report."""
+    row = {
+        "key": point.key,
+        "values": dict(point.values),
+        "machine": point.job["machine"],
+        "ranks": point.job["ranks"],
+        "status": answer["status"],
+        "error": answer.get("error"),
+        "figures": figures(answer.get("report")),
+        "wall_s": answer["wall_s"],
+        "peak_mb": answer["peak_mb"],
+        **limits,
+        "host": answer["host"],
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": point.job["versions"],
+    }
+    if answer.get("output"):
+        row["output"] = answer["output"]
+    return row
+
+
+def figures(report: Mapping[str, Any] | None) -> dict[str, int | float]:
+    """Return the numbers of a report that a table has a column for.
+
+    Times of ranks are those of the rank that has most of each; bytes and FLOPs are sums.
+    """
+    if report is None:
+        return {}
+    ranks, collectives = report["per_rank"], report["collectives"]
+    most = ("compute_ns", "comm_exposed_ns", "idle_ns")
+    return {
+        "time_ns": report["time_ns"],
+        **{name: max((each[name] for each in ranks), default=0) for name in most},
+        "hbm_bytes": sum(each["hbm_bytes"] for each in ranks),
+        "flops": sum(each["flops"] for each in ranks),
+        "launches": sum(each["launches"] for each in report["kernels"]),
+        "collectives": sum(each["count"] for each in collectives),
+        "collective_bytes": sum(each["bytes"] for each in collectives),
+    }
+
+
+def flat(point: Point, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a row of the table; a point without a result is pending."""
+    base: dict[str, Any] = {"machine": point.job["machine"], "ranks": point.job["ranks"]}
+    base.update(point.values)
+    if row is None:
+        return {**base, "status": "pending", "error": None, "key": point.key}
+    return {
+        **base,
+        "status": row["status"],
+        "error": row["error"],
+        **row["figures"],
+        **{name: row[name] for name in ("wall_s", "peak_mb", "key")},
+    }
+
+
+def check_table(path: str) -> None:
+    """Refuse a table of a kind that is not written.
+
+    Raises:
+        UsageError: The name ends otherwise.
+    """
+    if Path(path).suffix not in _ENDINGS:
+        raise UsageError(f"{path}: a table's name must end in {' or '.join(_ENDINGS)}")
+
+
+def write_table(rows: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Write rows as Parquet or CSV, by the ending of the name; columns have one type each.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: pa.array(_typed([row.get(name) for row in rows])) for name in names}
+    table = pa.table(columns)
+    with whole_file(path) as file:
+        if path.endswith(".csv"):
+            csv.write_csv(table, file)
+        else:
+            parquet.write_table(table, file)
+
+
+def _typed(values: list[Any]) -> list[Any]:
+    """Return values of one type: whole numbers, else numbers, else what they are as texts."""
+    for kind in (int, float):
+        try:
+            made = [None if each is None else kind(each) for each in values]
+        except (ValueError, OverflowError):
+            continue
+        if kind is float or all(type(each) is not float for each in values):
+            return made
+    return [None if each is None else str(each) for each in values]
+
+
+def show(rows: Sequence[Mapping[str, Any]], axes: Iterable[str]) -> None:
+    """Print what varies, and what came of it; of many rows the first ones."""
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from kernbench.report import format_ns
+
+    table = Table(box=None, pad_edge=False, header_style="")
+    names = list(axes)
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for row in rows[:_MOST_SHOWN]:
+        time_ns = row.get("time_ns")
+        cells = [str(row.get(name, "-")) for name in names]
+        cells += ["-" if time_ns is None else format_ns(time_ns), row["status"]]
+        table.add_row(*cells)
+    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    if len(rows) > _MOST_SHOWN:
+        print(f"... and {len(rows) - _MOST_SHOWN} more")
+    failed = [row for row in rows if row["error"]]
+    for row in failed[:_MOST_ERRORS]:
+        label = ", ".join(f"{name}={row.get(name, '-')}" for name in names)
+        print(f"\n{label}: {row['error']}")
+    if len(failed) > _MOST_ERRORS:
+        print(f"\n... and {len(failed) - _MOST_ERRORS} other errors")
