@@ -2,14 +2,31 @@
 
 from kernbench.analysis.attribution import Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
+from kernbench.analysis.difference import (
+    Contribution,
+    Difference,
+    difference,
+    print_difference,
+    slower_by,
+)
+from kernbench.analysis.lines import KernelLines, kernel_lines, kernels_by_time, print_lines
 from kernbench.analysis.why import Why, explain, print_why
 
 __all__ = [
+    "Contribution",
+    "Difference",
+    "KernelLines",
     "Segment",
     "Spent",
     "Why",
     "attribution",
     "critical_path",
+    "difference",
     "explain",
+    "kernel_lines",
+    "kernels_by_time",
+    "print_difference",
+    "print_lines",
     "print_why",
+    "slower_by",
 ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernbench.hardware import Machine
     from kernbench.op_log import Column, HostSpan, Instance, OpLog, Site
 
-_OF_HOST = {
+OF_HOST = {
     "launch": "host launch",
     "capture": "host launch",
     "dispatch": "host operations",
@@ -23,6 +23,7 @@ _OF_HOST = {
     "allocate": "allocator",
     "read": "host read",
 }
+"""The resource of a host's span, by its kind."""
 COPY, WAIT, IDLE, ENDED = "copy", "host wait", "idle", "after its end"
 LINKS, RANKS = "links", "other ranks"
 _NOWHERE = ("", 0)
@@ -128,7 +129,7 @@ def _split(
     if template is None:
         kind: str = what.kind  # type: ignore[union-attr]
         name = what.label if kind in ("wait", "launch", "capture") else ""  # type: ignore[union-attr]
-        return [((_OF_HOST.get(kind, WAIT), name, _NOWHERE, ""), time_ps)]
+        return [((OF_HOST.get(kind, WAIT), name, _NOWHERE, ""), time_ps)]
     instance: Instance = what  # type: ignore[assignment]
     if template.kind == "kernel":
         site = resources.line_of(template)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from kernbench.analysis.attribution import Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
+from kernbench.analysis.tables import SHOWN_LINES, plain_table
 from kernbench.report import format_ns, format_share
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from kernbench.hardware import Machine
     from kernbench.op_log import OpLog
 
-SHOWN_LINES = 12
 _DEVICE = frozenset({"kernel", "collective", "copy", "fill"})
 
 
@@ -106,13 +105,6 @@ def print_why(why: Why, console: Console, *, whole_path: bool = False) -> None:
     console.print("", _whole_path(why) if whole_path else _path_table(why), sep="\n")
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for number, title in enumerate(columns):
-        table.add_column(title, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
 def _resource_table(why: Why) -> Table:
     """What each resource has of the ranks' time: on average, least and most."""
     by_rank: dict[str, dict[int, float]] = {}
@@ -120,7 +112,9 @@ def _resource_table(why: Why) -> Table:
         times = by_rank.setdefault(each["resource"], {})
         times[each["rank"]] = times.get(each["rank"], 0) + each["time_ns"]
     ranks, whole = why["ranks"], why["time_ns"]
-    table = _table("where the time of a rank went", "mean", "share", "least", "most", "of rank")
+    table = plain_table(
+        "where the time of a rank went", "mean", "share", "least", "most", "of rank"
+    )
     for resource, times in sorted(by_rank.items(), key=lambda each: -sum(each[1].values())):
         most = max(times, key=lambda rank: (times[rank], -rank))
         least_ns = min(times.values()) if len(times) == ranks else 0.0
@@ -145,7 +139,7 @@ def _use_table(why: Why) -> Table:
             use = (each["name"], each["resource"], each["detail"], place)
             sums[use] = sums.get(use, 0) + each["time_ns"]
     whole = why["time_ns"] * why["ranks"]
-    table = _table("for what", "held up by", "which", "mostly at", "of all ranks")
+    table = plain_table("for what", "held up by", "which", "mostly at", "of all ranks")
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     for key, time_ns in ordered[:SHOWN_LINES]:
         table.add_row(*key, f"{format_ns(time_ns)} {format_share(time_ns, whole):>4}")
@@ -161,7 +155,7 @@ def _path_table(why: Why) -> Table:
         own[0] += 1
         own[1] += each["end_ns"] - each["start_ns"]
     title = f"critical path: {len(why['critical_path'])} segments"
-    table = _table(title, "is a", "times", "time", "share")
+    table = plain_table(title, "is a", "times", "time", "share")
     longest = sorted(sums.items(), key=lambda item: -item[1][1])
     for (name, kind), (count, time_ns) in longest[:SHOWN_LINES]:
         share = format_share(time_ns, why["time_ns"])
@@ -171,7 +165,7 @@ def _path_table(why: Why) -> Table:
 
 
 def _whole_path(why: Why) -> Table:
-    table = _table("critical path", "is a", "rank", "launch", "from", "time")
+    table = plain_table("critical path", "is a", "rank", "launch", "from", "time")
     for each in why["critical_path"]:
         table.add_row(
             each["name"],

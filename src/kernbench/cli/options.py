@@ -65,6 +65,12 @@ Save = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="Keep the run in a file, for kernbench why and the like."),
 ]
+Lines = Annotated[
+    bool, typer.Option("--lines", help="Show the lines of the longest kernels, with their time.")
+]
+AnalysisJson = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout.")
+]
 Check = Annotated[
     bool | None,
     typer.Option(
@@ -99,6 +105,7 @@ class ProgramOptions:
     trace: Trace = None
     json: Json = None
     save: Save = None
+    lines: Lines = False
     check: Check = None
     check_nan: CheckNan = False
     allow: Allow = None

@@ -1,6 +1,6 @@
 """Runs on disk: everything that a run's log knows, written whole and read back as that log."""
 
 from kernbench.saved.reading import SavedRun, load_run
-from kernbench.saved.writing import save_run
+from kernbench.saved.writing import save_run, source_texts
 
-__all__ = ["SavedRun", "load_run", "save_run"]
+__all__ = ["SavedRun", "load_run", "save_run", "source_texts"]

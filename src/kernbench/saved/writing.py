@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -164,12 +164,18 @@ def _table(columns: Sequence[Any], schema: pa.Schema) -> pa.Table:
 
 def _write_sources(archive: zipfile.ZipFile, files: Sequence[str]) -> list[str]:
     """Write the source files that can still be read, and return their paths."""
-    found: list[str] = []
-    for path in sorted(filter(None, files)):
+    texts = source_texts(files)
+    for number, text in enumerate(texts.values()):
+        _write_part(archive, f"{SOURCES}{number}", text.encode())
+    return list(texts)
+
+
+def source_texts(files: Iterable[str]) -> dict[str, str]:
+    """Return the texts of source files, by path; without those that cannot be read."""
+    found: dict[str, str] = {}
+    for path in sorted({*files} - {""}):
         try:
-            text = Path(path).read_bytes()
+            found[path] = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        _write_part(archive, f"{SOURCES}{len(found)}", text)
-        found.append(path)
     return found

@@ -1,4 +1,4 @@
-"""``--save`` and ``kernbench why``."""
+"""``--save``, ``kernbench why`` and ``kernbench diff``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 from kernbench.cli.app import app
 
 BENCH = """
-def run(torch):
+def run(torch, times: int = 3):
     a = torch.randn(256, 256)
-    for _ in range(3):
+    for _ in range(times):
         a = a @ a
     torch.ahbm.synchronize()
 """
@@ -83,3 +83,36 @@ def test_a_run_that_cannot_be_saved_is_not_begun(saved: Path) -> None:
     assert (done.exit_code, "is a folder" in done.output) == (2, True)
     done = kernbench("run", bench, "--save", "-")
     assert (done.exit_code, "--save takes a file" in done.output) == (2, True)
+
+
+def test_diff_says_what_made_a_run_longer_and_fails_where_that_is_too_much(
+    saved: Path, tmp_path: Path
+) -> None:
+    longer = tmp_path / "longer.run"
+    kernbench("run", saved.parent / "bench.py", "-p", "times=6", "--save", longer)
+    done = kernbench("diff", saved, longer)
+    assert done.exit_code == 0, done.output
+    assert "launches of a rank 3 -> 6" in done.output
+    assert kernbench("diff", saved, longer, "--fail-over", "5%").exit_code == 1
+    assert kernbench("diff", saved, longer, "--fail-over", "500%").exit_code == 0
+    assert kernbench("diff", longer, saved, "--fail-over", "0%").exit_code == 0
+    found = json.loads(kernbench("diff", saved, longer, "--json", "-").output)
+    parts = sum(each["difference_ns"] for each in found["contributions"])
+    assert parts == pytest.approx(found["after_ns"] - found["before_ns"])
+
+
+@pytest.mark.parametrize("share", ["5", "-5%", "much%", "nan%"])
+def test_a_share_is_a_percentage(saved: Path, share: str) -> None:
+    done = kernbench("diff", saved, saved, "--fail-over", share)
+    assert (done.exit_code, "takes a percentage such as 5%" in done.output) == (2, True)
+
+
+def test_lines_of_a_kernel_are_shown_from_a_run_and_behind_a_report(saved: Path) -> None:
+    done = kernbench("why", saved, "--lines", "matmul")
+    assert (done.exit_code, "tl.dot(" in done.output) == (0, True), done.output
+    lines = json.loads(kernbench("why", saved, "--lines", "matmul", "--json", "-").output)
+    assert lines["launches"] == 3
+    done = kernbench("why", saved, "--lines", "nothing")
+    assert (done.exit_code, "no kernel 'nothing'; it launched matmul" in done.output) == (2, True)
+    done = kernbench("run", saved.parent / "bench.py", "--lines")
+    assert (done.exit_code, "tl.dot(" in done.output) == (0, True), done.output

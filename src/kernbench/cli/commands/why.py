@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from kernbench.cli import options as given
-from kernbench.cli.console.progress import is_terminal
-from kernbench.cli.programs.reporting import COLUMNS_OF_FILES, DONE, STDOUT, guarded
+from kernbench.cli.programs.reporting import DONE, guarded, show_or_write
 from kernbench.cli.registry import options_command
 
 
@@ -23,9 +20,11 @@ class WhyOptions:
     path: Annotated[
         bool, typer.Option("--path", help="Every segment of the critical path, one by one.")
     ] = False
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write it as JSON; - is stdout.")
+    lines: Annotated[
+        str | None,
+        typer.Option(metavar="KERNEL", help="The lines of a kernel, with the time of each."),
     ] = None
+    json: given.AnalysisJson = None
     debug: given.Debug = False
     own_options: frozenset[str] = frozenset()
 
@@ -42,25 +41,16 @@ def _why(context: typer.Context, options: WhyOptions) -> int:
 
 def show_why(options: WhyOptions) -> int:
     """Print or write why a run took its time, and return the exit status."""
-    import json
-
-    from rich.console import Console
-
-    from kernbench.analysis import explain, print_why
-    from kernbench.outputs import write_text
+    from kernbench.analysis import explain, kernel_lines, print_lines, print_why
     from kernbench.saved import load_run
 
     run = load_run(options.run)
-    why = explain(run.log, run.machine, run.ranks)
-    text = json.dumps(why, indent=1)
-    if options.json == STDOUT:
-        print(text)
+    if options.lines is not None:
+        lines = kernel_lines(run.log, options.lines)
+        show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
         return DONE
-    if options.json is not None:
-        write_text(options.json, f"{text}\n")
-    is_given = is_terminal(sys.stdout) or "COLUMNS" in os.environ
-    console = Console(
-        file=sys.stdout, highlight=False, width=None if is_given else COLUMNS_OF_FILES
+    why = explain(run.log, run.machine, run.ranks)
+    show_or_write(
+        why, options.json, lambda console: print_why(why, console, whole_path=options.path)
     )
-    print_why(why, console, whole_path=options.path)
     return DONE

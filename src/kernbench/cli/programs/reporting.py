@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
@@ -17,11 +17,16 @@ from kernbench.errors import MachineError, OutputError, UnknownNameError, UsageE
 from kernbench.outputs import Outputs
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kernbench.op_log import OpLog
     from kernbench.report import Report
     from kernbench.runtime_api import RuntimeContext
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 STDOUT = "-"
+SHOWN_KERNELS = 4
+"""Of those with the longest times, whose lines are shown."""
 COLUMNS_OF_FILES = 160
 """Columns of a report in a file, where names of operations need not be cut."""
 
@@ -95,6 +100,44 @@ def make_room(
     return Outputs(asked, [*inputs, *([] if machine is None else [file_of(machine)])])
 
 
+def report_console() -> Console:
+    """Return the console that tables go to: files and pipes have room for the longest name."""
+    from rich.console import Console
+
+    is_given = is_terminal(sys.stdout) or "COLUMNS" in os.environ
+    width = None if is_given else COLUMNS_OF_FILES
+    return Console(file=sys.stdout, highlight=False, width=width)
+
+
+def show_or_write(found: Any, json: str | None, show: Callable[[Console], None]) -> None:
+    """Print the tables of an analysis, or its JSON if that is to go to stdout.
+
+    Raises:
+        OutputError: The file for the JSON cannot be written.
+    """
+    from json import dumps
+
+    from kernbench.outputs import write_text
+
+    text = dumps(found, indent=1)
+    if json == STDOUT:
+        print(text)
+        return
+    if json is not None:
+        write_text(json, f"{text}\n")
+    show(report_console())
+
+
+def _print_lines(log: OpLog) -> None:
+    from kernbench.analysis import kernel_lines, kernels_by_time, print_lines
+    from kernbench.saved import source_texts
+
+    for name in kernels_by_time(log)[:SHOWN_KERNELS]:
+        found = kernel_lines(log, name)
+        files = [each["file"] for each in found["lines"]]
+        print_lines(found, source_texts(files), report_console())
+
+
 def imported() -> list[str]:
     """Return the files of the modules that are imported."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -110,8 +153,6 @@ def run_and_report(
     for when nobody reads what the program prints.
     """
     import json
-
-    from rich.console import Console
 
     from kernbench.report import format_ns, idle_parts, peaks_of, print_report
 
@@ -138,12 +179,9 @@ def run_and_report(
             said = _write(context, outputs, text, options.program)
         except OutputError as error:
             failure = error  # the report is all the more welcome
-        # Files and pipes have room for the longest name.
-        is_given = is_terminal(sys.stdout) or "COLUMNS" in os.environ
-        console = Console(
-            file=sys.stdout, highlight=False, width=None if is_given else COLUMNS_OF_FILES
-        )
-        print_report(report, peaks_of(machine), console, idle_parts(log))
+        print_report(report, peaks_of(machine), report_console(), idle_parts(log))
+        if options.lines:
+            _print_lines(log)
         if remarks:
             print("", *remarks, sep="\n")
     if json_only:

@@ -1,0 +1,206 @@
+"""What changed between two runs: contributions that add up to the difference of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypedDict
+
+from rich.text import Text
+
+from kernbench.analysis.attribution import OF_HOST, attribution
+from kernbench.analysis.resources import bound_by
+from kernbench.analysis.tables import SHOWN_LINES, plain_table
+from kernbench.report import format_amount, format_ns
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from kernbench.op_log import Template
+    from kernbench.saved import SavedRun
+
+
+class Contribution(TypedDict):
+    """What one kernel, collective or activity contributes to the difference of two runs."""
+
+    name: str
+    """Empty for time that has none: a host's Python, idling."""
+    resource: str
+    before_ns: float
+    """Time of a rank, the mean of all; 0 where the first run has none of it."""
+    after_ns: float
+    difference_ns: float
+    causes: list[str]
+    """What is different about it: launches, algorithm, bytes, what it is bound by."""
+
+
+class Difference(TypedDict):
+    """What ``kernbench diff --json`` prints; contributions add up to the difference."""
+
+    before: str
+    after: str
+    before_ns: float
+    after_ns: float
+    difference_ns: float
+    contributions: list[Contribution]
+    """The largest first, either way."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """All commands of one name in a run."""
+
+    ranks: int
+    launches: int = 0
+    """Of all ranks."""
+    time_ps: int = 0
+    flops: int = 0
+    bytes: int = 0
+    algorithms: set[str] = field(default_factory=set)
+    limits_ps: dict[str, int] = field(default_factory=dict)
+
+    def add(self, template: Template, num_ranks: int, time_ps: int) -> None:
+        self.launches += num_ranks
+        self.time_ps += time_ps
+        self.flops += template.flops
+        self.bytes += template.message_bytes * num_ranks or template.hbm_bytes
+        if template.algorithm:
+            self.algorithms.add(template.algorithm)
+        if template.limits_ps:
+            limit = bound_by(template.limits_ps)
+            self.limits_ps[limit] = self.limits_ps.get(limit, 0) + template.duration_ps
+
+    @property
+    def per_rank(self) -> float:
+        return self.launches / self.ranks
+
+    @property
+    def bound(self) -> str:
+        limits = self.limits_ps
+        return max(limits, key=lambda each: limits[each]) if limits else ""
+
+
+def difference(before: SavedRun, after: SavedRun) -> Difference:
+    """Return what makes the second run longer or shorter than the first.
+
+    The time of each rank is attributed whole, so that the means over the ranks add up to the run
+    (:func:`attribution`), and their differences to that of the runs. Things are aligned by name
+    and by what holds them up.
+    """
+    times = [_mean_times(run) for run in (before, after)]
+    uses = [_uses(run) for run in (before, after)]
+    keys = dict.fromkeys(key for each in times for key in each)
+    found = [_contribution(key, times, uses) for key in keys]
+    found.sort(key=lambda each: (-abs(each["difference_ns"]), each["name"], each["resource"]))
+    ends = [run.log.end_ps / 1000 for run in (before, after)]
+    return {
+        "before": before.path,
+        "after": after.path,
+        "before_ns": ends[0],
+        "after_ns": ends[1],
+        "difference_ns": ends[1] - ends[0],
+        "contributions": found,
+    }
+
+
+_Key = tuple[str, str]
+
+
+def _mean_times(run: SavedRun) -> dict[_Key, float]:
+    """Return the time of a rank, the mean of all, by name and resource."""
+    sums: dict[_Key, int] = {}
+    for each in attribution(run.log, run.machine, run.ranks):
+        key = (each.name, each.resource)
+        sums[key] = sums.get(key, 0) + each.time_ps
+    return {key: time_ps / run.ranks / 1000 for key, time_ps in sums.items()}
+
+
+def _uses(run: SavedRun) -> dict[str, _Use]:
+    found: dict[str, _Use] = {}
+    for each in run.log.instances:
+        use = found.setdefault(each.template.name, _Use(run.ranks))
+        time_ps = max(each.ends_ps) - max(each.starts_ps)
+        use.add(each.template, len(each.ranks), time_ps * len(each.ranks))
+    return found
+
+
+def _contribution(
+    key: _Key, times: list[dict[_Key, float]], uses: list[dict[str, _Use]]
+) -> Contribution:
+    name, resource = key
+    before_ns, after_ns = (each.get(key, 0.0) for each in times)
+    old, new = (each.get(name) for each in uses)
+    return {
+        "name": name,
+        "resource": resource,
+        "before_ns": before_ns,
+        "after_ns": after_ns,
+        "difference_ns": after_ns - before_ns,
+        "causes": list(_causes(old, new, resource)) if before_ns != after_ns else [],
+    }
+
+
+def _causes(old: _Use | None, new: _Use | None, resource: str) -> Iterable[str]:
+    if old is None or new is None:
+        if old is not new:
+            yield "only in the second run" if old is None else "only in the first run"
+        return
+    if old.per_rank != new.per_rank:
+        yield f"launches of a rank {old.per_rank:g} -> {new.per_rank:g}"
+    if resource in OF_HOST.values():
+        # However long a command takes, its launch is the host's.
+        return
+    for what, unit in (("flops", "FLOP"), ("bytes", "B")):
+        each = [getattr(use, what) / use.launches for use in (old, new)]
+        if each[0] != each[1]:
+            shown = " -> ".join(format_amount(amount, unit) for amount in each)
+            yield f"{shown} a launch"
+    if old.algorithms != new.algorithms:
+        yield f"algorithm {_listed(old.algorithms)} -> {_listed(new.algorithms)}"
+    if old.bound != new.bound:
+        yield f"bound by {old.bound or 'nothing known'} -> {new.bound or 'nothing known'}"
+    if old.time_ps * new.launches != new.time_ps * old.launches:
+        shown = " -> ".join(format_ns(use.time_ps / use.launches / 1000) for use in (old, new))
+        yield f"{shown} each"
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def slower_by(found: Difference) -> float:
+    """Return by which share the second run is longer than the first; below 0: shorter."""
+    return found["difference_ns"] / found["before_ns"] if found["before_ns"] else 0.0
+
+
+def print_difference(found: Difference, console: Console) -> None:
+    """Print the difference, and what it is made of, the largest contribution first."""
+    console.print(Text(f"\n{found['before']}: {format_ns(found['before_ns'])}"))
+    sign = "slower" if found["difference_ns"] > 0 else "faster"
+    share = f"{100 * abs(slower_by(found)):.1f} % {sign}" if found["difference_ns"] else "as long"
+    console.print(Text(f"{found['after']}: {format_ns(found['after_ns'])}, {share}"))
+    changed = [each for each in found["contributions"] if each["difference_ns"]]
+    if not changed:
+        return
+    table = plain_table("what", "held up by", "before", "after", "difference", "because", left=2)
+    table.columns[5].justify = "left"
+    for each in changed[:SHOWN_LINES]:
+        table.add_row(
+            each["name"] or "-",
+            each["resource"],
+            format_ns(each["before_ns"]),
+            format_ns(each["after_ns"]),
+            _signed(each["difference_ns"]),
+            "; ".join(each["causes"]),
+        )
+    rest = changed[SHOWN_LINES:]
+    if rest:
+        left_ns = sum(each["difference_ns"] for each in rest)
+        table.add_row(f"({len(rest)} more)", "", "", "", _signed(left_ns))
+    table.add_row("all", "", *(format_ns(found[key]) for key in ("before_ns", "after_ns")),
+                  _signed(found["difference_ns"]))  # fmt: skip
+    console.print("", table, sep="\n")
+
+
+def _signed(time_ns: float) -> str:
+    return f"{'+' if time_ns >= 0 else '-'}{format_ns(abs(time_ns))}"

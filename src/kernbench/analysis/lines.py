@@ -1,0 +1,205 @@
+"""The lines of a kernel: the time, the bytes and the operations of each, added up."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+from rich.text import Text
+
+from kernbench.analysis.tables import plain_table
+from kernbench.errors import UnknownNameError
+from kernbench.op_log import RowReader
+from kernbench.report import format_amount, format_ns, format_share
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kernbench.op_log import OpLog, Template
+
+_FAR = 3
+"""Lines without time between two with time that are still shown."""
+
+
+class LineReport(TypedDict):
+    """One line of source, in all launches of a kernel."""
+
+    file: str
+    line: int
+    engine: str
+    """The engine of a PE that it keeps busy longest."""
+    time_ns: float
+    bytes: int
+    flops: int
+
+
+class KernelLines(TypedDict):
+    """A kernel's lines; their times add up to that of the kernel."""
+
+    kernel: str
+    launches: int
+    time_ns: float
+    lines: list[LineReport]
+    """By file and line; line 0 has what no line is known for."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    weight: float = 0.0
+    bytes: int = 0
+    flops: int = 0
+
+
+def kernel_lines(log: OpLog, name: str) -> KernelLines:
+    """Return the lines of a kernel, from all its launches.
+
+    The time of each launch is divided among its lines by how long each keeps its engines busy, all
+    PEs together. Bytes are those that the line's commands move, whether from HBM or a cache.
+
+    Raises:
+        UnknownNameError: The run has launched no such kernel.
+    """
+    times, launches = _times_of(log)
+    if not any(template.name == name for template in times):
+        known = sorted({template.name for template in times})
+        raise UnknownNameError(
+            f"the run has launched no kernel {name!r}; it launched {', '.join(known) or 'none'}"
+        )
+    found: dict[tuple[str, int], dict[str, _Sums]] = {}
+    total_ps = num_launches = 0
+    reader = RowReader()
+    for template, time_ps in times.items():
+        if template.name != name:
+            continue
+        total_ps += time_ps
+        num_launches += launches[template]
+        parts = list(_parts(template, reader))
+        whole = sum(part.weight for _, _, part in parts) or 1.0
+        for place, engine, part in parts:
+            sums = found.setdefault(place, {}).setdefault(engine, _Sums())
+            sums.weight += part.weight / whole * time_ps
+            sums.bytes += part.bytes * launches[template]
+            sums.flops += part.flops * launches[template]
+    return {
+        "kernel": name,
+        "launches": num_launches,
+        "time_ns": total_ps / 1000,
+        "lines": [_line(place, engines) for place, engines in sorted(found.items())],
+    }
+
+
+def kernels_by_time(log: OpLog) -> list[str]:
+    """Return the names of the kernels that a run has launched, the longest first."""
+    sums: dict[str, int] = {}
+    for template, time_ps in _times_of(log)[0].items():
+        sums[template.name] = sums.get(template.name, 0) + time_ps
+    return sorted(sums, key=lambda name: (-sums[name], name))
+
+
+def _times_of(log: OpLog) -> tuple[dict[Template, int], dict[Template, int]]:
+    """Return the time of all launches of each kernel's templates, and how many there are."""
+    times: dict[Template, int] = {}
+    launches: dict[Template, int] = {}
+    for each in log.instances:
+        if each.template.kind == "kernel":
+            taken_ps = each.ends_ps[0] - each.starts_ps[0]
+            times[each.template] = times.get(each.template, 0) + taken_ps
+            launches[each.template] = launches.get(each.template, 0) + 1
+    return times, launches
+
+
+def _parts(template: Template, reader: RowReader) -> Iterable[tuple[tuple[str, int], str, _Sums]]:
+    """Yield what each line does with each engine in one launch."""
+    rows, texts = reader.read(template, 1), reader.vocabulary.texts
+    columns = (rows[name] for name in ("file", "line", "engine"))
+    keys, where = np.unique(np.stack(list(columns)), axis=1, return_inverse=True)
+    weights = rows["busy_ps"] * np.maximum(rows["pe_count"], 1).astype(float)
+    sums = [
+        np.bincount(where.ravel(), values, minlength=keys.shape[1])
+        for values in (weights, rows["bytes"], rows["flops"])
+    ]
+    for (file, line, engine), weight, size, flops in zip(keys.T.tolist(), *sums, strict=True):
+        yield (texts[file], line), texts[engine], _Sums(weight, int(size), int(flops))
+
+
+def _line(place: tuple[str, int], engines: Mapping[str, _Sums]) -> LineReport:
+    return {
+        "file": place[0],
+        "line": place[1],
+        "engine": max(engines, key=lambda engine: engines[engine].weight),
+        "time_ns": sum(each.weight for each in engines.values()) / 1000,
+        "bytes": sum(each.bytes for each in engines.values()),
+        "flops": sum(each.flops for each in engines.values()),
+    }
+
+
+def print_lines(found: KernelLines, sources: Mapping[str, str], console: Console) -> None:
+    """Print a kernel's source with what each line takes; ``sources`` are texts by path."""
+    launches = f"{found['launches']} launch{'es' if found['launches'] != 1 else ''}"
+    console.print(Text(f"\n{found['kernel']}: {launches}, {format_ns(found['time_ns'])}"))
+    by_file: dict[str, dict[int, LineReport]] = {}
+    for each in found["lines"]:
+        by_file.setdefault(each["file"], {})[each["line"]] = each
+    ordered = sorted(by_file, key=lambda file: -sum(x["time_ns"] for x in by_file[file].values()))
+    for file in ordered:
+        lines = by_file[file]
+        table = plain_table("line", "time", "share", "bytes", "FLOP", "mostly", "source", left=0)
+        table.columns[-1].justify = "left"
+        table.columns[-1].overflow = "ellipsis"
+        table.columns[-1].no_wrap = True
+        text = sources.get(file, "").splitlines()
+        for number in _shown(lines, sources.get(file, "")):
+            _add_line(table, number, lines.get(number), text, found["time_ns"])
+        console.print("", Text(file or "without a source line"), table, sep="\n")
+
+
+def _add_line(
+    table: Table, number: int, line: LineReport | None, text: list[str], whole_ns: float
+) -> None:
+    source = Text(text[number - 1] if 0 < number <= len(text) else "")
+    if number < 0:
+        cells = ["...", "", "", "", "", ""]
+    elif line is None:
+        cells = [str(number), "", "", "", "", ""]
+    else:
+        cells = [
+            str(number or "-"),
+            format_ns(line["time_ns"]),
+            format_share(line["time_ns"], whole_ns),
+            format_amount(line["bytes"], "B") if line["bytes"] else "",
+            format_amount(line["flops"], "") if line["flops"] else "",
+            line["engine"],
+        ]
+    table.add_row(*cells, source)
+
+
+def _shown(lines: Mapping[int, LineReport], text: str) -> list[int]:
+    """Return the lines to show: whole functions where lines are near each other, -1 for a gap."""
+    wanted = set(lines)
+    for first, last in _functions(text):
+        if any(first <= line <= last for line in lines):
+            wanted.add(first)
+    shown: list[int] = []
+    for line in sorted(wanted):
+        if shown and line - shown[-1] > 1:
+            between = range(shown[-1] + 1, line)
+            shown += between if len(between) <= _FAR else [-1]
+        shown.append(line)
+    return shown
+
+
+def _functions(text: str) -> list[tuple[int, int]]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        (each.lineno, each.end_lineno or each.lineno)
+        for each in ast.walk(tree)
+        if isinstance(each, kinds)
+    ]

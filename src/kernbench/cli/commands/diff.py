@@ -1,0 +1,68 @@
+"""``kernbench diff``: what changed between two saved runs, and whether that is too much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded, show_or_write
+from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    """What ``kernbench diff`` was given."""
+
+    before: Annotated[str, typer.Argument(metavar="A", help="A run that --save has kept.")]
+    after: Annotated[str, typer.Argument(metavar="B", help="The run to compare with it.")]
+    fail_over: Annotated[
+        str | None,
+        typer.Option(metavar="5%", help="Exit with 1 if B takes longer than A by more than this."),
+    ] = None
+    json: given.AnalysisJson = None
+    debug: given.Debug = False
+    own_options: frozenset[str] = frozenset()
+
+
+PLACE = 21
+app = typer.Typer()
+
+
+@options_command(app, "diff")
+def _diff(context: typer.Context, options: DiffOptions) -> int:
+    """Say why one saved run takes longer than another, by parts that add up to the difference."""
+    return guarded(lambda: show_difference(options), options.debug, usage=True)
+
+
+def show_difference(options: DiffOptions) -> int:
+    """Print or write the difference of two runs, and return the exit status."""
+    from kernbench.analysis import difference, print_difference, slower_by
+    from kernbench.saved import load_run
+
+    most = None if options.fail_over is None else parse_share(options.fail_over)
+    found = difference(load_run(options.before), load_run(options.after))
+    show_or_write(found, options.json, lambda console: print_difference(found, console))
+    return FAILED if most is not None and slower_by(found) > most else DONE
+
+
+def parse_share(text: str) -> float:
+    """Return a share that is given in percent.
+
+    Raises:
+        UsageError: It is none.
+
+    >>> parse_share("5%"), parse_share("2.5 %")
+    (0.05, 0.025)
+    """
+    number = text.removesuffix("%").strip()
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = -1.0
+    if not text.endswith("%") or not 0 <= share < float("inf"):
+        raise UsageError(f"--fail-over takes a percentage such as 5%, but got {text!r}")
+    return share

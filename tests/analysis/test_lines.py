@@ -1,0 +1,70 @@
+"""The lines of a kernel add up to it, and are the right file's."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kernbench import RuntimeContext
+from kernbench.analysis import kernel_lines, kernels_by_time, print_lines
+from kernbench.errors import UnknownNameError
+from kernbench.saved import source_texts
+
+
+def example() -> RuntimeContext:
+    with RuntimeContext(machine="ahbm", data=False) as torch:
+        a = torch.zeros(512, 512, dtype="f16")
+        for _ in range(3):
+            a = a @ a
+    return torch
+
+
+def test_lines_add_up_to_the_kernel_in_time_bytes_and_operations() -> None:
+    torch = example()
+    found = kernel_lines(torch.op_log, "matmul")
+    instances = [each for each in torch.op_log.instances if each.template.name == "matmul"]
+    time_ps = sum(each.ends_ps[0] - each.starts_ps[0] for each in instances)
+    assert (found["launches"], found["time_ns"]) == (3, time_ps / 1000)
+    lines = found["lines"]
+    assert sum(each["time_ns"] for each in lines) == pytest.approx(found["time_ns"])
+    assert sum(each["flops"] for each in lines) == 3 * 2 * 512**3
+    table = torch.op_log.to_arrow().to_pylist()
+    moved = sum(row["bytes"] for row in table if row["name"] == "matmul")
+    assert sum(each["bytes"] for each in lines) == moved
+
+
+def test_the_dot_does_the_operations_and_loads_and_stores_move_the_bytes() -> None:
+    found = kernel_lines(example().op_log, "matmul")
+    for each in found["lines"]:
+        text = Path(each["file"]).read_text().splitlines()[each["line"] - 1]
+        assert (each["flops"] > 0) == ("tl.dot" in text)
+        if each["bytes"]:
+            assert "tl.load" in text or "tl.store" in text
+            assert each["engine"] in ("dma_in", "dma_out", "math")
+
+
+def test_printed_lines_stand_beside_their_source() -> None:
+    torch = example()
+    found = kernel_lines(torch.op_log, "matmul")
+    out = io.StringIO()
+    files = [each["file"] for each in found["lines"]]
+    print_lines(found, source_texts(files), Console(file=out, width=160))
+    (dot,) = (line for line in out.getvalue().splitlines() if "tl.dot(" in line)
+    number = next(each["line"] for each in found["lines"] if each["flops"])
+    assert dot.split()[0] == str(number)
+    assert "gemm" in dot
+    assert "def gemm(" in out.getvalue()
+    # Without the sources, the numbers are still there.
+    out = io.StringIO()
+    print_lines(found, {}, Console(file=out, width=160))
+    assert any(line.split()[:1] == [str(number)] for line in out.getvalue().splitlines())
+
+
+def test_kernels_are_known_by_name_the_longest_first() -> None:
+    torch = example()
+    assert kernels_by_time(torch.op_log)[0] == "matmul"
+    with pytest.raises(UnknownNameError, match=r"no kernel 'gemm'; it launched .*matmul"):
+        kernel_lines(torch.op_log, "gemm")
