@@ -1,6 +1,7 @@
 """What PyTorch's compiler makes for a simulated device computes as the host does, in time."""
 
 import copy
+import os
 import time
 
 import torch
@@ -147,3 +148,18 @@ for _ in range(3):
     x = torch.randn(4, 6)
     assert difference(numbered(x.cuda()), positions(x)) < 1e-6
 assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+# Variables of the process are known to what is compiled.
+def named(x):
+    return x + float(os.environ["KERNBENCH_TEST_ADDED"]) + float(os.environ.get("MISSING", "1"))
+
+
+os.environ["KERNBENCH_TEST_ADDED"] = "2"
+torch._dynamo.utils.counters.clear()
+adds = torch.compile(named, fullgraph=True)
+for _ in range(3):
+    x = torch.randn(4, 6)
+    assert difference(adds(x.cuda()), x + 3) < 1e-6
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+assert os.environ["KERNBENCH_TEST_ADDED"] == "2"

@@ -7,6 +7,7 @@ is of one process, so that those for other ranks do not count.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ def install(patches: Patches, views: Views) -> None:
     patches.set(GuardBuilder, "TENSOR_MATCH", _also_by_device(GuardBuilder.TENSOR_MATCH))
     by_id = _also_as_it_runs(GuardBuilder.id_match_unchecked, views)
     patches.set(GuardBuilder, "id_match_unchecked", by_id)
+    patches.set(GuardBuilder, "TYPE_MATCH", _but_of_environment(GuardBuilder.TYPE_MATCH))
     patches.set(CheckFunctionManager, "__init__", _of_rank(CheckFunctionManager.__init__))
     counts = _counting_own(convert_frame.compute_cache_size)
     patches.set(convert_frame, "compute_cache_size", counts)
@@ -97,5 +99,18 @@ def _also_as_it_runs(original: Callable[..., Any], views: Views) -> Callable[...
             guard.user_stack,
         )
         return None
+
+    return match
+
+
+def _but_of_environment(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the guard of an object's class, without that of ``os.environ``.
+
+    It has another class while something is compiled. PyTorch guards no variable either.
+    """
+
+    @functools.wraps(original)
+    def match(self: Any, guard: Any) -> Any:
+        return None if self.get(guard) is os.environ else original(self, guard)
 
     return match

@@ -38,6 +38,7 @@ from kernbench.torch_bridge.dispatch.observe import EagerObserver, Observer
 from kernbench.torch_bridge.processes.call_counts import uncounted, unseen
 from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 from kernbench.torch_bridge.processes.python_calls import ThreadCalls
+from kernbench.torch_bridge.python import environ
 from kernbench.torch_bridge.replaced import without_compiler
 from kernbench.torch_bridge.replaced.compiled import compile_nothing
 from kernbench.triton_backend import compile_target
@@ -85,7 +86,7 @@ class Compiler:
         self._patches = patches
         self._run = run
         self._is_imported = self._is_there = False
-        self.views = Views(patches)
+        self.views = Views(patches, environ.plain, environ.of_processes)
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         """``torch.compile``: PyTorch's own, behind the first import of the compiler."""

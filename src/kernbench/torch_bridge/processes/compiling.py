@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -63,13 +63,20 @@ class _Compiling(threading.local):
 COMPILING = _Compiling()
 
 _Shown = list[tuple[Any, str, Any]]
+_Shows = Callable[[], AbstractContextManager[None]]
 
 
 class Views:
     """Exchanges what shows of PyTorch, for the run that made ``patches``."""
 
-    def __init__(self, patches: Patches) -> None:
+    def __init__(
+        self, patches: Patches, plain: _Shows = nullcontext, of_processes: _Shows = nullcontext
+    ) -> None:
         self._patches = patches
+        self._plain = plain
+        """What else shows as the compiler knows it."""
+        self._of_processes = of_processes
+        """The same, as the program knows it, in the middle of that."""
         self.over: dict[tuple[Any, str], Any] = {}
         """What shows to the compiler in the place of both, by owner and name."""
         self._hidden: dict[tuple[Any, str], Replaced] = {}
@@ -91,7 +98,7 @@ class Views:
             finally:
                 COMPILING.depth -= 1
             return
-        with uncounted(), warnings.catch_warnings():
+        with uncounted(), warnings.catch_warnings(), self._plain():
             # Without its kernel, an operation loses its gradient in silence.
             warnings.filterwarnings("error", message=_LOST_GRADIENTS)
             hidden, foreign = self._hide(), HERE.is_foreign
@@ -113,7 +120,8 @@ class Views:
         of_compiler = [(owner, name, _own(owner, name)) for owner, name, _ in of_runtime]
         _show(of_runtime)
         try:
-            yield
+            with self._of_processes():
+                yield
         finally:
             _show(of_compiler)
             self._of_runtime = of_runtime

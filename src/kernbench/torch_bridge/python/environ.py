@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from kernbench.torch_bridge.base.patches import Patches
@@ -32,6 +33,39 @@ class _ProcessEnviron(_base):
         except KeyError:
             raise KeyError(key) from None
         _notice(key)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Let ``os.environ`` be of Python's own class, with the caller's variables, for the compiler.
+
+    That follows functions of the class, and could not follow ours.
+    """
+    environ: Any = os.environ
+    process, before = HERE.process, environ.__class__
+    if process is None or before is _base:
+        yield
+        return
+    kept = environ.__dict__["_data"]
+    environ.__class__ = _base
+    environ._data = process.environ
+    try:
+        yield
+    finally:
+        environ._data = kept
+        environ.__class__ = before
+
+
+@contextmanager
+def of_processes() -> Iterator[None]:
+    """Let it be the program's again, in the middle of :func:`plain`."""
+    environ: Any = os.environ
+    before = environ.__class__
+    environ.__class__ = _ProcessEnviron
+    try:
+        yield
+    finally:
+        environ.__class__ = before
 
 
 def _notice(key: str) -> None:

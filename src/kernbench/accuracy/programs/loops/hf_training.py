@@ -1,6 +1,7 @@
 """Forward and backward of a model of Hugging Face as PyTorch's benchmarks/dynamo run it.
 
-arguments: class of the model, batch, amp or float32.
+arguments: class of the model, batch, amp or float32, and for a compiled one the mode of
+``torch.compile``, or the backend aot_eager.
 
 Source: pytorch/pytorch, benchmarks/dynamo/huggingface.py: the class's own config, a length of
 sequences by the model's name, train mode, losses of the model; benchmarks/dynamo/common.py: TF32.
@@ -116,16 +117,25 @@ def main() -> None:
         setattr(config, key, value)
     with torch.device("cuda"):
         model = kind._from_config(config, attn_implementation="eager").to("cuda").train()
+    how = sys.argv[4] if len(sys.argv) > 4 else ""
     length = length_of(name)
     given = inputs_of(model, config, batch, length)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.float16) if precision == "amp" else nullcontext():
-            loss = model(**given)[0]
+            loss = run(**given)[0]
         loss.backward()
 
+    run = model
+    if how == "aot_eager":
+        run = torch.compile(model, backend=how)
+    elif how:
+        run = torch.compile(model, mode=how)
     step()
+    # Graphs are captured in the second call.
+    if how == "reduce-overhead":
+        step()
     say(seconds_of(step, 2))
 
 

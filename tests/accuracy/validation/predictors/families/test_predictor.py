@@ -118,6 +118,17 @@ def test_rows_that_were_compiled_are_compiled_where_the_user_asks_for_it(
     assert last["hf-compile-vision"] == ("reduce-overhead",)
     assert last["accelerate-compile"] == ("regional",)
     assert last["nanogpt-readme"] == ((r"^compile_model = True$", "compile_model = True"),)
+    dash = {"source": "pt2-dash-2049", "program": "benchmarks/dynamo/huggingface.py",
+            "model": "AlbertForMaskedLM", "local_batch": 4, "dtype": "amp"}  # fmt: skip
+    for said_by_row, how in (
+        ("yes (inductor, CUDA graphs)", "reduce-overhead"),
+        ("yes (inductor, no CUDA graphs)", "default"),
+        ("aot_eager backend", "aot_eager"),
+    ):
+        asked = PREDICTOR.asked(row(tmp_path, **dash, compile=said_by_row)).program
+        assert (asked.args[-1], asked.is_compiled) == (how, True)
+    with pytest.raises(ProgramError, match="no compiler of PyTorch's is 'nvprims_nvfuser'"):
+        PREDICTOR.asked(row(tmp_path, **dash, compile="nvprims_nvfuser"))
     gpt_fast = {"source": "gpt-fast-blog", "model": "Llama-2-7B", "dtype": "bf16"}
     with pytest.raises(ProgramError, match="no compiled program is described for gpt-fast-blog"):
         PREDICTOR.asked(row(tmp_path, **gpt_fast, compile="yes"))

@@ -17,6 +17,12 @@ from kernbench.accuracy.validation.rows.reference import Row
 
 _NEEDS = ("transformers",)
 _MODE = re.compile(r"(default|reduce-overhead|max-autotune)")
+_COMPILERS = {
+    "yes (inductor, CUDA graphs)": "reduce-overhead",
+    "yes (inductor, no CUDA graphs)": "default",
+    "aot_eager backend": "aot_eager",
+}
+"""How columns of PyTorch's dashboards are asked for: a mode of ``torch.compile``, or a backend."""
 _LLAMA = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "local_batch", "seq_len")
 
 
@@ -56,7 +62,8 @@ def dynamo_benchmark(row: Row, programs: Path) -> ChosenProgram:
     Their batches are the largest that fit in an A100 of 40 GB, says benchmarks/dynamo.
 
     Raises:
-        ProgramError: The model is one of another suite than Hugging Face's.
+        ProgramError: The model is one of another suite than Hugging Face's, or its compiler is
+            none of PyTorch's.
     """
     if not row.fields["program"].endswith("huggingface.py"):
         raise ProgramError("models of torchbench are not described")
@@ -68,4 +75,9 @@ def dynamo_benchmark(row: Row, programs: Path) -> ChosenProgram:
         precision,
         needs=_NEEDS,
     )
+    if is_compiled(row):
+        how = _COMPILERS.get(row.fields["compile"].strip())
+        if how is None:
+            raise ProgramError(f"no compiler of PyTorch's is {row.fields['compile']!r}")
+        made = replace(made, args=(*made.args, how), is_compiled=True)
     return ChosenProgram(program=made, device=A100_40G if row.device == "A100" else "")
