@@ -220,6 +220,22 @@ def test_splits_of_triton_kernels_are_those_of_their_sources() -> None:
         assert combine.name == "test_combine"
 
 
+@pytest.mark.parametrize(
+    ("batch", "keys", "splits"),
+    [(1, 100, 1), (1, 512, 4), (1, 16384, 32), (16, 16384, 32), (64, 16384, 8), (1024, 512, 1)],
+)
+def test_parts_of_a_history_are_128_keys_their_root_or_eight_rounds(
+    batch: int, keys: int, splits: int
+) -> None:
+    kernel = replace(KERNEL, splits=Splits.HISTORY, packs_groups=True)
+    problem = AttentionProblem(
+        batch=batch, q_len=1, kv_len=keys, heads=8, kv_heads=2, head_dim=64
+    )  # fmt: skip
+    launches = flash_launches(problem, kernel, num_pes=128)
+    assert launches[0].num_tiles == 2 * batch * splits
+    assert len(launches) == (1 if splits == 1 else 2)
+
+
 def test_filling_up_leaves_no_pe_free() -> None:
     for rule, expected in ((Splits.FILL, 6 * 2), (Splits.FILL_UP, 6 * 3)):
         kernel = replace(KERNEL, packs_groups=True, splits=rule)

@@ -24,6 +24,8 @@ _FEW_TILES = 128
 _MOST_GROWN = 8
 _SHORT_KEYS = 64
 _MARGIN = 1.1
+_HISTORY = 128
+_ROUNDS = 8
 
 
 class Splits(StrEnum):
@@ -47,6 +49,9 @@ class Splits(StrEnum):
     GROWING = "growing"
     """The fewest that leave no PE free, more with each double of keys, eight at most; the kernel
     that leaves partial results always runs."""
+    HISTORY = "history"
+    """One for each 128 keys, fewer where these are many, and no more than fill eight rounds of
+    PEs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,9 @@ def num_splits(
 
     Source: the heuristics of FlashAttention 2 and 3 (``num_splits_heuristic`` in
     ``flash_api.cpp`` and ``heuristics.h``; ``flash_prepare_scheduler.cu`` for ``dynamic``), of
-    vLLM's ``triton_unified_attention.py`` (``segments``), and of SGLang's
-    ``get_num_kv_splits_triton`` (``growing``).
+    vLLM's ``triton_unified_attention.py`` (``segments``), of SGLang's
+    ``get_num_kv_splits_triton`` (``growing``), and of TensorRT-LLM's ``computeMultiBlockCount``
+    (``history``).
     """
     tiles, blocks = sum(counts.values()), max(counts)
     slots = num_pes * slots_per_pe
@@ -137,6 +143,8 @@ def num_splits(
     if rule is Splits.GROWING:
         grown = num_pes * max(math.log2(keys / _SHORT_KEYS), 1)
         return Chosen(min(math.ceil(grown / tiles), _MOST_GROWN, blocks), combined=True)
+    if rule is Splits.HISTORY:
+        return _by_history(tiles, num_pes, keys)
     if rule is Splits.NONE or blocks <= 1:
         return Chosen(1, combined=False)
     if rule is Splits.DYNAMIC:
@@ -152,6 +160,14 @@ def num_splits(
     else:
         found = efficient_splits(tiles, slots, blocks) if blocks > _FEW_BLOCKS else 1
     return Chosen(max(found, 1), combined=found > 1)
+
+
+def _by_history(tiles: int, num_pes: int, keys: int) -> Chosen:
+    parts = keys // _HISTORY
+    # Sums of many parts would decide.
+    parts = max(min(parts, round(math.sqrt(_ROUNDS * parts))), 1)
+    parts = max(min(parts, _ROUNDS * num_pes // tiles), 1)
+    return Chosen(parts, combined=parts > 1)
 
 
 def efficient_splits(tiles: int, slots: int, blocks: int) -> int:
