@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import gzip
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.analysis import critical_path
 from kernbench.hardware import load_machine
 from kernbench.op_log import HostRange, HostSpan, OpLog
 from kernbench.report import write_trace
@@ -17,7 +20,7 @@ from tests.report.trace_rules import Events, read_checked
 MACHINE = load_machine("ahbm:4")
 
 
-def traced(log: OpLog, path: Path, **options: int) -> Events:
+def traced(log: OpLog, path: Path, **options: Any) -> Events:
     write_trace(log, MACHINE, path / "trace.json", **options)
     return read_checked(path / "trace.json")
 
@@ -48,6 +51,33 @@ def test_there_is_a_track_per_rank_stream_engine_and_link(tmp_path: Path) -> Non
     ]
     order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
     assert len(set(order.values())) == len(order)
+
+
+def test_a_critical_path_has_a_track_of_its_own_that_leaves_no_time_out(tmp_path: Path) -> None:
+    log = small_log()
+    path = critical_path(log)
+    events = traced(log, tmp_path, critical_path=path)
+    assert track_names(events)[0] == "critical path/critical path"
+    shown = slices(events, "critical path/critical path")
+    assert sum(each["args"]["duration_ps"] for each in shown) == log.end_ps
+    launches = {each["args"]["launch"]: each["name"] for each in shown if "launch" in each["args"]}
+    assert launches == {
+        each.launch: f"{each.name}, rank {each.rank}" for each in path if each.launch
+    }
+    thinned = slices(
+        traced(log, tmp_path, critical_path=path * 500, most_slices=1),
+        "critical path/critical path",
+    )
+    assert len(thinned) <= 64
+
+
+def test_a_name_with_gz_asks_for_a_compressed_file_with_the_same_timeline(tmp_path: Path) -> None:
+    log = small_log()
+    for name in ("a.json", "a.json.gz", "b.json.gz"):
+        write_trace(log, MACHINE, tmp_path / name)
+    packed = (tmp_path / "a.json.gz").read_bytes()
+    assert gzip.decompress(packed) == (tmp_path / "a.json").read_bytes()
+    assert packed == (tmp_path / "b.json.gz").read_bytes()
 
 
 def test_slices_name_kernels_collectives_steps_and_waits(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
-from kernbench.report.perfetto import dump_trace, write_trace
+from kernbench.report.perfetto import dump_trace, is_compressed, write_trace
 from kernbench.report.summary import (
     CollectiveReport,
     KernelReport,
@@ -29,6 +29,7 @@ __all__ = [
     "format_ns",
     "format_share",
     "idle_parts",
+    "is_compressed",
     "peaks_of",
     "print_report",
     "published_errors",

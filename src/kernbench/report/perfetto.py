@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -24,8 +25,30 @@ MOST_ROWS_WITH_FLOWS = 50_000
 MOST_COUNTER_POINTS = 2_000
 
 
+class PathSegment(Protocol):
+    """A part of a critical path."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_ps(self) -> int: ...
+    @property
+    def end_ps(self) -> int: ...
+    @property
+    def launch(self) -> int: ...
+
+
 def write_trace(
-    log: OpLog, machine: Machine, path: Path | str, *, most_slices: int = MOST_SLICES
+    log: OpLog,
+    machine: Machine,
+    path: Path | str,
+    *,
+    most_slices: int = MOST_SLICES,
+    critical_path: Sequence[PathSegment] = (),
 ) -> None:
     """Write the timeline of a run.
 
@@ -33,21 +56,47 @@ def write_trace(
     SIP (its streams, its engines, HBM bandwidth as a counter), and one of all links. Arrows lead
     from launches to kernels and from senders to receivers. Rows of an engine that overlap are drawn
     as one slice; a run with more than about ``most_slices`` slices is thinned by joining
-    neighbours, and ``args.merged`` of a slice says of how many it is made.
+    neighbours, and ``args.merged`` of a slice says of how many it is made. A ``critical_path`` gets
+    a track above all others. The file is compressed if its name ends in ``.gz``.
 
     Raises:
         OutputError: The file cannot be written; then what was there is still there.
     """
     with whole_file(path) as out:
-        dump_trace(log, machine, out, most_slices=most_slices)
+        dump_trace(
+            log,
+            machine,
+            out,
+            most_slices=most_slices,
+            critical_path=critical_path,
+            compressed=is_compressed(path),
+        )
+
+
+def is_compressed(path: Path | str) -> bool:
+    """Return whether the name of a timeline's file asks for a compressed one."""
+    return str(path).endswith(".gz")
 
 
 def dump_trace(
-    log: OpLog, machine: Machine, out: BinaryIO, *, most_slices: int = MOST_SLICES
+    log: OpLog,
+    machine: Machine,
+    out: BinaryIO,
+    *,
+    most_slices: int = MOST_SLICES,
+    critical_path: Sequence[PathSegment] = (),
+    compressed: bool = False,
 ) -> None:
     """Write the timeline to an open file; see :func:`write_trace`."""
-    with as_text(out) as text:
-        _TraceWriter(log, machine, most_slices).write(text)
+    writer = _TraceWriter(log, machine, most_slices)
+    if not compressed:
+        with as_text(out) as text:
+            writer.write(text, critical_path)
+        return
+    # Without a name and a time, equal timelines are equal bytes.
+    packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0)
+    with packed, as_text(packed) as text:
+        writer.write(text, critical_path)
 
 
 class _TraceWriter:
@@ -88,10 +137,12 @@ class _TraceWriter:
         self.launched: dict[tuple[int, str, int], tuple[Track, int]] = {}
         self.placed: dict[tuple[int, int], Track] = {}
 
-    def write(self, out: Any) -> None:
+    def write(self, out: Any, critical_path: Sequence[PathSegment]) -> None:
         about = {"machine": self.machine.name, "sips": self.machine.num_sips}
         with EventFile(out, about) as events:
             sips = sorted({sip for sip, _ in self.streams})
+            if critical_path:
+                self._write_path(events, critical_path)
             for rank in sorted(self.host.keys() | self.ranges.keys()):
                 pid = events.process(f"rank {rank}", 2 * rank)
                 self._write_ranges(events, pid, rank)
@@ -103,6 +154,25 @@ class _TraceWriter:
                 self._write_hbm(events, pid, sip)
             self._write_links(events, 2 * max([*sips, *self.host], default=0) + 2)
             self._write_transfers(events)
+
+    def _write_path(self, events: EventFile, path: Sequence[PathSegment]) -> None:
+        track = events.track(events.process("critical path", -1), "critical path", 0)
+        times = [np.array(each, dtype=np.int64) for each in zip(
+            *[(segment.start_ps, segment.end_ps) for segment in path], strict=True
+        )]  # fmt: skip
+        slices = merged_slices(times[0], times[1], self.most)
+        sizes = np.diff(slices.heads, append=len(path)).tolist()
+        for start_ps, end_ps, first, merged in _columns(
+            slices.start_ps, slices.end_ps, slices.first, sizes
+        ):
+            segment = path[first]
+            args: dict[str, Any] = {"rank": segment.rank, "duration_ps": end_ps - start_ps}
+            name = f"{segment.name}, rank {segment.rank}"
+            if merged > 1:
+                name, args["merged"] = f"{name} + {merged - 1} more", merged
+            elif segment.launch:
+                args["launch"] = segment.launch
+            events.slice(track, name, segment.kind, start_ps, end_ps, args)
 
     def _write_ranges(self, events: EventFile, pid: int, rank: int) -> None:
         """Write the ranges that the program named; if there are very many, the longest."""

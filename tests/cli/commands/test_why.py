@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -75,6 +76,18 @@ def test_what_cannot_be_explained_is_one_line(saved: Path, given: list[str], sai
     assert done.exit_code == 2, done.output
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_timeline_is_made_of_a_saved_run(saved: Path, tmp_path: Path) -> None:
+    traced = tmp_path / "trace.json.gz"
+    done = kernbench("trace", saved, traced)
+    assert done.exit_code == 0, done.output
+    events = json.loads(gzip.decompress(traced.read_bytes()))["traceEvents"]
+    assert {"critical path", "rank 0", "SIP 0"} <= {
+        each["args"]["name"] for each in events if each["name"] == "process_name"
+    }
+    done = kernbench("trace", saved, saved)
+    assert (done.exit_code, "which this command reads" in done.output) == (2, True)
 
 
 def test_a_run_that_cannot_be_saved_is_not_begun(saved: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kernbench.cli.console.interrupt import interruptible
 from kernbench.cli.console.progress import is_terminal, progress
@@ -19,6 +19,7 @@ from kernbench.outputs import Outputs
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from kernbench.hardware import Machine
     from kernbench.op_log import OpLog
     from kernbench.report import Report
     from kernbench.runtime_api import RuntimeContext
@@ -128,6 +129,15 @@ def show_or_write(found: Any, json: str | None, show: Callable[[Console], None])
     show(report_console())
 
 
+def dump_timeline(log: OpLog, machine: Machine, file: BinaryIO, path: str) -> None:
+    """Write the timeline of a run, with its critical path, to an open file of a given name."""
+    from kernbench.analysis import critical_path
+    from kernbench.report import dump_trace, is_compressed
+
+    found = critical_path(log)
+    dump_trace(log, machine, file, critical_path=found, compressed=is_compressed(path))
+
+
 def _print_lines(log: OpLog) -> None:
     from kernbench.analysis import kernel_lines, kernels_by_time, print_lines
     from kernbench.saved import source_texts
@@ -197,7 +207,6 @@ def _write(context: RuntimeContext, outputs: Outputs, report: str, program: str)
     """Write the files of a run, and return a line about each."""
     import json
 
-    from kernbench.report import dump_trace
     from kernbench.saved import save_run
 
     said = []
@@ -213,9 +222,9 @@ def _write(context: RuntimeContext, outputs: Outputs, report: str, program: str)
             rows = log.dump_parquet(file, machine=machine.name, ranks=context.world_size)
         said.append(f"op log: {outputs.path_of('--log')} ({rows} rows)")
     if "--trace" in outputs:
-        with outputs.writing("--trace") as file:
-            dump_trace(log, machine, file)
         path = outputs.path_of("--trace")
+        with outputs.writing("--trace") as file:
+            dump_timeline(log, machine, file, path)
         said.append(f"timeline: {path} (open it in https://ui.perfetto.dev)")
     if "--json" in outputs:
         with outputs.writing("--json") as file:
