@@ -1,0 +1,43 @@
+"""Question: what does keeping a run cost, and how soon is it explained?
+
+80 layers of the TP MLP on 64 ranks of ahbm without data, by the command, in CPU seconds of this
+process: the run with ``--save`` over the run without it, medians of alternating repetitions; then
+``kernbench why`` and the compressed timeline of what was kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from time import process_time
+
+from typer.testing import CliRunner
+
+from conftest import Goal
+from kernbench.cli.app import app
+
+RUN = ("run", "tp_mlp", "--machine", "ahbm:64", "--ranks", "64", "--no-data", "-p", "iterations=80")
+REPETITIONS = 5
+MEGABYTE = 1e6
+
+
+def seconds(*arguments: str) -> float:
+    start = process_time()
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+    return process_time() - start
+
+
+def test_keeping_and_explaining_a_run(goal: Goal, tmp_path: Path) -> None:
+    kept, traced = tmp_path / "kept.run", tmp_path / "trace.json.gz"
+    seconds(*RUN, "--save", str(kept))
+    plain, saved = zip(
+        *[(seconds(*RUN), seconds(*RUN, "--save", str(kept))) for _ in range(REPETITIONS)],
+        strict=True,
+    )
+    print(f"\n  plain {statistics.median(plain):.2f} s, kept {kept.stat().st_size / 1e3:.0f} kB")
+    ratio = statistics.median(saved) / statistics.median(plain)
+    goal("TP MLP, 80 layers, 64 ranks, --save over a run without it", ratio, 1.25, "x")
+    goal("the same, kernbench why, CPU time", seconds("why", str(kept)), 5, " s")
+    seconds("trace", str(kept), str(traced))
+    goal("the same, compressed timeline", traced.stat().st_size / MEGABYTE, 5, " MB")
