@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,17 @@ def test_more_processes_than_devices_and_too_few_for_a_group_end_at_once(
 
 def test_processes_that_fail_leave_their_devices_to_the_next() -> None:
     simulated("few_processes.py", "failing")
+
+
+@pytest.mark.adr("0127-D1")
+@pytest.mark.adr("0127-D2")
+def test_who_starts_processes_is_one_of_their_ranks(tmp_path: Path) -> None:
+    name = f"kernbench-{os.getpid()}"
+    context = simulated("served.py", f"{tmp_path}/seen", name, machine="h100-sxm:3")
+    for rank in range(3):
+        sums = [[each, each] for each in (10 + 11 + 12, 20 + 21 + 22)]
+        expected = [(each, f"cuda:{rank}") for each in sums]
+        assert torch.load(tmp_path / f"seen{rank}") == expected
+    reduced = [each for each in context.op_log.instances if each.template.name == "all_reduce"]
+    assert [tuple(each.ranks) for each in reduced] == [(0, 1, 2)] * 2
+    assert context.run.world_size == 3

@@ -5,6 +5,7 @@ from kernbench.library_kernels.attention import (
     FlashKernel,
     flash_forward,
     flash_launches,
+    ragged_launches,
 )
 from kernbench.library_kernels.attention_backward import flash_backward_launches
 from kernbench.library_kernels.attention_catalogue import attention_kernels
@@ -53,7 +54,7 @@ from kernbench.library_kernels.quantize import (
     scale_and_quantize_rows,
 )
 from kernbench.library_kernels.streams import scattered, stream
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 __all__ = [
     "AttentionProblem",
@@ -94,11 +95,13 @@ __all__ = [
     "kept_share",
     "latent_decode",
     "makespan",
+    "merged",
     "missed_again",
     "product_candidates",
     "product_choices",
     "product_kernels",
     "quantize_rows",
+    "ragged_launches",
     "recurrent_decode",
     "scale_and_quantize_rows",
     "scattered",

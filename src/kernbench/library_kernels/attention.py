@@ -10,6 +10,8 @@ values into its cache, belongs to its kernel.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernbench.library_kernels.attention_splits import (
@@ -20,7 +22,7 @@ from kernbench.library_kernels.attention_splits import (
     num_splits,
 )
 from kernbench.library_kernels.streams import stream
-from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
+from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip, merged
 
 _SOFTMAX_SIMPLE = 5
 """Per score: scale, maximum, subtract, sum, convert."""
@@ -158,34 +160,61 @@ def flash_launches(
     problem: AttentionProblem, kernel: FlashKernel, num_pes: int
 ) -> tuple[LibraryKernel, ...]:
     """Return what a call launches, one after another; replays of it are warm."""
-    single = kernel.splits is Splits.SINGLE_QUERY and problem.is_single_of_group
-    packed = problem.group if kernel.packs_groups or single else 1
-    m, n = kernel.rows_of_tile(problem.q_len * packed), kernel.keys_of_block(problem.head_dim)
-    sequences = problem.batch * (problem.heads if packed == 1 else problem.kv_heads)
-    before = kernel.keys_before_loop * 128 // problem.head_dim
-    counted = count_tiles(problem, (m, n), packed, kernel.skips_window, before)
-    tiles = counted.times(sequences)
+    return ragged_launches((problem,), kernel, num_pes)
+
+
+def ragged_launches(
+    problems: Sequence[AttentionProblem], kernel: FlashKernel, num_pes: int
+) -> tuple[LibraryKernel, ...]:
+    """Return what one call on sequences of several lengths launches.
+
+    Each problem is the sequences of one pair of lengths; heads and dtypes are the same in all.
+    The splits, of all sequences alike, are chosen by the tiles of all.
+    """
+    longest = max(problems, key=_size)
+    single = kernel.splits is Splits.SINGLE_QUERY and longest.is_single_of_group
+    packed = longest.group if kernel.packs_groups or single else 1
+    m = kernel.rows_of_tile(longest.q_len * packed)
+    block = m, kernel.keys_of_block(longest.head_dim)
+    tiles = [_tiles(each, kernel, block, packed) for each in problems]
+    counts = Counter[int]()
+    for each in tiles:
+        counts.update(each.counts)
     chosen = num_splits(
         kernel.splits if single or kernel.splits is not Splits.SINGLE_QUERY else Splits.NONE,
-        tiles.counts,
+        counts,
         num_pes,
         kernel.split_slots,
-        problem.kv_heads * -(-problem.q_len * problem.group // kernel.block_m),
-        problem.kv_len,
+        longest.kv_heads * -(-longest.q_len * longest.group // kernel.block_m),
+        longest.kv_len,
     )
-    rows = min(m, problem.q_len * packed)
-    main = _main(problem, kernel, (m, n), rows, tiles, chosen)
-    launches = [*_appended(problem, kernel), main]
-    results = problem.batch * problem.q_len * problem.heads * problem.values
+    mains = [
+        _main(each, kernel, block, min(m, each.q_len * packed), counted, chosen)
+        for each, counted in zip(problems, tiles, strict=True)
+    ]
+    launches = [*_appended(problems, kernel), merged(mains)]
+    results = sum(each.batch * each.q_len * each.heads * each.values for each in problems)
     if chosen.combined:
         partial = float(_PARTIAL_BYTES * chosen.splits * results)
         combine = f"{kernel.beside}_combine"
         launches.append(stream(combine, partial, 2.0 * results, trips=chosen.splits))
-    if single and problem.kv_heads > 1 and problem.batch > 1:
+    if single and longest.kv_heads > 1 and sum(each.batch for each in problems) > 1:
         # Queries of a group are put beside each other before, and their results back after.
         copy = stream(f"{kernel.beside}_copy", 2.0 * results, 2.0 * results)
         launches = [copy, *launches, copy]
     return tuple(launches)
+
+
+def _size(problem: AttentionProblem) -> tuple[int, int]:
+    return problem.q_len, problem.kv_len
+
+
+def _tiles(
+    problem: AttentionProblem, kernel: FlashKernel, block: tuple[int, int], packed: int
+) -> TileCounts:
+    sequences = problem.batch * (problem.heads if packed == 1 else problem.kv_heads)
+    before = kernel.keys_before_loop * 128 // problem.head_dim
+    return count_tiles(problem, block, packed, kernel.skips_window, before).times(sequences)
 
 
 def flash_forward(
@@ -249,14 +278,15 @@ def _main(
     )
 
 
-def _appended(problem: AttentionProblem, kernel: FlashKernel) -> list[LibraryKernel]:
+def _appended(problems: Sequence[AttentionProblem], kernel: FlashKernel) -> list[LibraryKernel]:
     """Return the launch that brings what is new into the cache of keys and values."""
     if kernel.appends == "none":
         return []
-    tokens = problem.batch * problem.q_len
-    new = float(tokens * problem.kv_heads * (problem.head_dim + problem.values))
-    read, written = 2 * new, problem.kv_bytes * new
+    tokens = sum(each.batch * each.q_len for each in problems)
+    first = problems[0]
+    new = float(tokens * first.kv_heads * (first.head_dim + first.values))
+    read, written = 2 * new, first.kv_bytes * new
     if kernel.appends == "all":
-        queries = 2.0 * tokens * problem.heads * problem.head_dim
+        queries = 2.0 * tokens * first.heads * first.head_dim
         read, written = read + queries, written + queries
     return [stream(f"{kernel.beside}_append", read, written)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +89,16 @@ class LibraryKernel:
             each.count * (each.trips * each.trip.loaded_bytes + each.stored_bytes)
             for each in self.tiles
         )
+
+
+def merged(kernels: Sequence[LibraryKernel]) -> LibraryKernel:
+    """Return one launch with the tiles and bytes of several of the same kernel."""
+    if len(kernels) == 1:
+        return kernels[0]
+    tiles = [tiles for each in kernels for tiles in each.tiles]
+    return replace(
+        kernels[0],
+        tiles=tuple(sorted(tiles, key=lambda each: each.trips, reverse=True)),
+        hbm_read_bytes=sum(each.hbm_read_bytes for each in kernels),
+        hbm_written_bytes=sum(each.hbm_written_bytes for each in kernels),
+    )

@@ -84,7 +84,8 @@ class Run:
         """Host tensors that kernels may reach through addresses in memory."""
         self.started_s = perf_counter()
         self.ended = False
-        self._main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
+        self.main_state = RankState(rank=0, world_size=1, sip_id=0, spawn_id=-1)
+        """That of the code outside of ``spawn``."""
         self.devices = Devices(self.machine, self.simulation, data)
         self.has_symmetric = False
         """Whether ranks have shared memory with each other."""
@@ -99,7 +100,7 @@ class Run:
     def rank_state(self) -> RankState:
         """The state of the rank whose code runs now; main's outside of ``spawn``."""
         running = self.simulation.running
-        return self._main_state if running is None else running.local
+        return self.main_state if running is None else running.local
 
     def timed_strands(self, sip_id: int, costs: StrandCosts) -> TimedStrands:
         """Return the PEs of a SIP for a launch that begins now and talks to others."""

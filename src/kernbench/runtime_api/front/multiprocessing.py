@@ -406,6 +406,8 @@ class Multiprocessing:
                 raise UsageError("a spawn is in progress; join() it before a process is started")
             self.join()
             latest = self._latest = StartedRanks(self._run, self._num_spawns)
+            # Main may be a member of the groups that they make.
+            self._run.main_state.spawn_id = self._num_spawns
             self._num_spawns += 1
         return latest.add()
 

@@ -30,3 +30,17 @@ class OperationTiming:
         if self.idle is None:
             self.idle = self._make(False)
         return self.idle
+
+
+class ChangingTiming(OperationTiming):
+    """The timing of an operation that takes as long as the values of some operand say.
+
+    A captured graph asks again at each replay, as the values may be others by then.
+    """
+
+    __slots__ = ("current",)
+
+    def __init__(self, current: Callable[[], OperationTiming]) -> None:
+        super().__init__(current().template)
+        self.current = current
+        """Returns the timing by the values at the time of the call."""

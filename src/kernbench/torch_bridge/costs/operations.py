@@ -14,6 +14,7 @@ from kernbench.torch_bridge.base.dtypes import kernel_dtype
 from kernbench.torch_bridge.costs.attention import AttentionCosts
 from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vector_ps
 from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
+from kernbench.torch_bridge.costs.flash_attention import FlashAttentionCosts
 from kernbench.torch_bridge.costs.gemm import GemmCosts
 from kernbench.torch_bridge.costs.products import (
     CONVOLUTIONS,
@@ -48,6 +49,7 @@ class OperationCosts:
         self._gemm = GemmCosts(machine, precision)
         self._convolutions = ConvolutionCosts(machine)
         self.attention = AttentionCosts(machine)
+        self.flash_attention = FlashAttentionCosts(machine, self.attention)
         self._scattered = ScatteredCosts(machine)
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
@@ -91,6 +93,15 @@ class OperationCosts:
                 return self._rearranged(made, args, result, sip_id)
         found = self.attention.timing(func, name, args, kwargs, sip_id)
         return found or self._streamed(func, operation, args, kwargs, result, sip_id)
+
+    def streamed(self, name: str, read: int, written: int, sip_id: int) -> OperationTiming:
+        """Return the schedules of a kernel that streams so many bytes."""
+        key = (name, sip_id, read, written)
+        found = self._by_bytes.get(key)
+        if found is None:
+            sip = self._machine.sip_at(sip_id)
+            found = self._by_bytes[key] = timing_by_bytes(name, sip, read, written)
+        return found
 
     def _rearranged(
         self, timing: OperationTiming, args: Any, result: Any, sip_id: int

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from kernbench.torch_bridge.base.operations import PLAIN, holds_memory
 from kernbench.torch_bridge.base.patches import Patches
-from kernbench.torch_bridge.device.pinned import NOT_PINNED, pinned
+from kernbench.torch_bridge.device.pinned import pinned
 from kernbench.torch_bridge.placement.moves import moving
 from kernbench.torch_bridge.placement.names import (
     CPU,
@@ -258,8 +258,7 @@ def _factory(original: Any) -> Any:
             made: Tensor = original(data, *args, device=device, **kwargs)
             return pinned(made) if is_pinned else made
         requires_grad = kwargs.pop("requires_grad", False)
-        if is_pinned:
-            raise RuntimeError(NOT_PINNED)
+        # C++ pins the memory that it reads the data into, and then moves it.
         made = to(original(data, *args, device=CPU, **kwargs), with_index(device))
         return made.requires_grad_() if requires_grad else made
 

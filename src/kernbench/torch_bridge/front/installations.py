@@ -35,6 +35,7 @@ from kernbench.torch_bridge.replaced import (
     spinning,
     without_data,
 )
+from kernbench.torch_bridge.replaced.stand_ins import finder as stand_ins
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
@@ -62,6 +63,11 @@ def installations(programs: Programs) -> list[Installation]:
             },
         ),
         Installation(
+            "replaced.stand_ins",
+            "stand-ins for packages of CUDA C++ that are not installed",
+            lambda patches: stand_ins.install(patches, session.stand_ins),
+        ),
+        Installation(
             "states",
             "state of libraries, per process",
             programs.states.install,
@@ -73,6 +79,7 @@ def installations(programs: Programs) -> list[Installation]:
             after={
                 "states": "it passes on each module that is imported from then on",
                 "compiler": "its finder must be asked first, to see every import",
+                "replaced.stand_ins": "so must it before the finder of stand-ins",
             },
         ),
         Installation("loggers", "loggers, per process", programs.loggers.install),

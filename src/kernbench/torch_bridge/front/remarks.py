@@ -46,6 +46,11 @@ def remarks_of(session: Session) -> list[str]:
     if unknown:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         lines.append(f"timed by their bytes alone, as their arithmetic is not modeled: {named}")
+    if session.stand_ins:
+        lines.append(
+            "stand-ins of kernbench's ran for packages that are not installed, computed by "
+            f"definition and timed as their kernels: {', '.join(sorted(session.stand_ins))}"
+        )
     devices, machine = len(session.devices), session.run.machine
     if devices < machine.num_sips:
         lines.append(

@@ -39,6 +39,8 @@ class Session:
         """Process ids of those started by ``multiprocessing``."""
         self.said: set[str] = set()
         """Warnings that were already given, once for all processes."""
+        self.stand_ins: set[str] = set()
+        """Packages in whose place kernbench's stand-ins were imported."""
         self.pricings: dict[Float32, Pricing] = {}
         """By the requested precision of float32 products."""
         self.costs = self.pricing(Float32()).costs

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernbench.runtime_api import Marker, WaitFor
+from kernbench.torch_bridge.base.operation_timing import ChangingTiming
 from kernbench.torch_bridge.dispatch.operands import leaves
 from kernbench.torch_bridge.graphs.capture import DataStep
 from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kernbench.clock import Stream, StreamCommand
+    from kernbench.torch_bridge.base.operation_timing import OperationTiming
     from kernbench.torch_bridge.c10d.calls import CollectiveWork
     from kernbench.torch_bridge.graphs.capture import Capture
     from kernbench.torch_bridge.graphs.queues import Command
@@ -36,6 +38,12 @@ class Graph:
         self._run = process.session.run
         self._sip_id = capture.sip_id
         self._commands = capture.branches.commands
+        self._changes = any(
+            isinstance(timing, ChangingTiming)
+            for command in self._commands
+            if isinstance(command, Operations)
+            for timing in command.timings
+        )
         memory = capture.memory
         # Replays write, inside or outside of an inference mode.
         with torch.inference_mode(False), torch.no_grad(), unobserved():
@@ -125,7 +133,7 @@ class Graph:
 
     def _put_operations(self, command: Operations, queue: Stream, earliest_ps: int) -> None:
         tail: Any = queue.tail
-        timings = iter(command.timings)
+        timings = iter(_current(command.timings) if self._changes else command.timings)
         first = next(timings)
         if not (type(tail) is Burst and tail.join(earliest_ps, first)):
             tail = Burst(self._run, queue, self._sip_id)
@@ -136,6 +144,11 @@ class Graph:
             queue.submit(tail)
         for timing in timings:
             tail.join(earliest_ps, timing)
+
+
+def _current(timings: list[OperationTiming]) -> list[OperationTiming]:
+    """Return timings by the values that operands have when a replay begins."""
+    return [each.current() if isinstance(each, ChangingTiming) else each for each in timings]
 
 
 def _with_tensors(step: DataStep | Calling | Awaiting, memory: GraphMemory) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench.torch_bridge.processes.bursts import Burst
 from kernbench.torch_bridge.processes.commands import HostCopy
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.runtime_api import Run
     from kernbench.torch_bridge.base.operation_timing import OperationTiming
+    from kernbench.torch_bridge.base.operations import Operation
     from kernbench.torch_bridge.processes.python_calls import PythonCalls
 
 
@@ -98,6 +99,9 @@ class Host:
         return self._worked_ps
 
     # A host with times of its own (EagerHost) owes them for these; here a launch has one time.
+
+    def meet(self, operation: Operation, args: Any) -> None:
+        """Owe the time of an operation on a device, which is paid at the next launch."""
 
     def owe_triton(self, num_arguments: int) -> None:
         """Owe the launcher's time of a Triton kernel."""

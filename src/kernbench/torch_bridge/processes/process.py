@@ -164,6 +164,8 @@ class Process:
         if self.takes_number:
             self.takes_number = False
             self.rank = self.state.rank = self.host.rank = self.ranges.rank = rank
+            run = self.session.run
+            run.world_size = max(run.world_size, rank + 1)
             if self.rank_of_run is not None:
                 self.rank_of_run.rank_id = rank
 

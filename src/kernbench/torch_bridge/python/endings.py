@@ -83,11 +83,16 @@ def live(process: Process, work: Callable[[], object]) -> None:
 
 
 def leave(process: Process) -> None:
-    """Join the threads of a process, call its handlers, and end what is left of it."""
-    _end_children(process)
+    """Join the threads of a process, call its handlers, and end what is left of it.
+
+    ``multiprocessing`` joins processes by a handler of its own, which is older than those of a
+    program and called after them: they may tell processes to end.
+    """
     _call_all(process, process.thread_handlers, "in thread exit callback")
     join_all(process)
-    _run_handlers()
+    _call_all(process, process.exit_handlers, "in atexit callback")
+    _end_children(process)
+    _finalize_all(process)
     end_daemons(process)
 
 

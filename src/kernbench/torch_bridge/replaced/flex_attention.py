@@ -25,13 +25,9 @@ from kernbench.torch_bridge.placement.names import unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, settle
 from kernbench.torch_bridge.processes.process import current
 from kernbench.torch_bridge.replaced.flex_pieces import Definition
+from kernbench.torch_bridge.replaced.package_kernels.launching import DIFFERENTIATING
 
 _NAME = "flex_attention"
-_DIFFERENTIATING = (
-    torch._C._dispatch_tls_local_include_set(),
-    torch._C._dispatch_tls_local_exclude_set(),
-)
-"""The default dispatch keys of C++ in a thread, which a replay of a graph changes."""
 
 
 def install(patches: Patches) -> None:
@@ -93,7 +89,7 @@ class _Attention(torch.autograd.Function):
         def again(query: Tensor, key: Tensor, value: Tensor, *there: Tensor) -> Any:
             left = iter(there)
             outer = [None if each is None else next(left) for each in gradients]
-            with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*_DIFFERENTIATING):
+            with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(*DIFFERENTIATING):
                 return tuple(definition.gradients((query, key, value), learned, outer))
 
         if is_meta(query):

@@ -1,0 +1,1 @@
+"""Kernels of packages that have stand-ins: what they compute, and how long they take."""

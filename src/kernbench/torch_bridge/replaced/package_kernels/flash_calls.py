@@ -1,0 +1,173 @@
+"""What calls of FlashAttention have in common: lengths, options, the launch of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.costs.flash_attention import FlashCall, lengths_between
+from kernbench.torch_bridge.device.rng import device_generator
+from kernbench.torch_bridge.dispatch.known_values import values_of
+from kernbench.torch_bridge.placement.names import unobserved
+from kernbench.torch_bridge.processes.process import current
+from kernbench.torch_bridge.replaced.package_kernels.flash_values import FlashOptions
+from kernbench.torch_bridge.replaced.package_kernels.launching import run_kernel
+
+NAMESPACE = "flash_attn"
+_FEW_QUERIES = 16
+"""Of a sequence: kernels share the keys of one among several programs."""
+_MOST_SIZE = 256
+
+
+def overload(name: str) -> Any:
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The lengths of a call's sequences, as they are on the device."""
+
+    queries: Callable[[], Sequence[int]]
+    keys: Callable[[], Sequence[int]]
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        return tuple(zip(self.queries(), self.keys(), strict=True))
+
+
+def numbers_of(tensor: Tensor) -> list[int] | None:
+    """Return the values of a tensor, which the host does not wait for; None without data."""
+    with unobserved():
+        found = values_of(tensor)
+        return None if found is None else [int(each) for each in found.tolist()]
+
+
+def between(ends: Tensor, total: int) -> Callable[[], Sequence[int]]:
+    """Return what reads lengths from their sums: equal ones if they are not known."""
+    count = max(ends.numel() - 1, 1)
+
+    def read() -> Sequence[int]:
+        found = numbers_of(ends)
+        return (-(-total // count),) * count if found is None else lengths_between(found)
+
+    return read
+
+
+def of_each(lengths: Tensor | None, count: int, assumed: int, more: int = 0) -> Any:
+    """Return what reads lengths that are given by a tensor, else ``assumed``."""
+
+    def read() -> Sequence[int]:
+        found = None if lengths is None else numbers_of(lengths)
+        return (assumed,) * count if found is None else [each + more for each in found]
+
+    return read
+
+
+def launch(
+    name: str,
+    compute: Callable[..., None],
+    given: tuple[Any, ...],
+    written: Sequence[Tensor],
+    call: FlashCall,
+    lengths: Lengths,
+) -> None:
+    costs = current().session.costs.flash_attention
+
+    def timing(sip_id: int) -> Any:
+        return costs.timing(call, lengths.pairs(), sip_id)
+
+    run_kernel(overload(name), compute, given, written, timing)
+
+
+def call_of(name: str, kernel: str, q: Tensor, k: Tensor, options: FlashOptions) -> FlashCall:
+    window = options.left if options.left >= 0 else 0
+    return FlashCall(
+        name=f"{NAMESPACE}.{name}",
+        kernel=f"flash2_{kernel}",
+        heads=q.shape[-2],
+        kv_heads=k.shape[-2],
+        head_dim=q.shape[-1],
+        dtype=q.dtype,
+        causal=options.causal,
+        window=window,
+    )
+
+
+def kernel_of(queries: int) -> str:
+    return "decode" if queries <= _FEW_QUERIES else "forward"
+
+
+def check(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse what the kernels do not take."""
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise RuntimeError(
+            f"FlashAttention only supports fp16 and bf16 data type, but got {q.dtype}"
+        )
+    if not q.dtype == k.dtype == v.dtype:
+        raise RuntimeError(
+            "FlashAttention: query, key and value must have one dtype, but got "
+            f"{q.dtype}, {k.dtype} and {v.dtype}"
+        )
+    if q.shape[-1] > _MOST_SIZE:
+        raise RuntimeError(
+            f"FlashAttention forward only supports head dimension at most {_MOST_SIZE}, but got "
+            f"{q.shape[-1]}"
+        )
+    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
+        raise RuntimeError(
+            "FlashAttention: the number of heads in key/value must divide that in query, but got "
+            f"{k.shape[-2]} and {q.shape[-2]}"
+        )
+
+
+def options_of(
+    dropout_p: float,
+    softmax_scale: float,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+) -> FlashOptions:
+    return FlashOptions(
+        scale=softmax_scale,
+        causal=causal,
+        left=window_size_left,
+        right=window_size_right,
+        softcap=softcap,
+        dropout=dropout_p,
+    )
+
+
+def seeded(options: FlashOptions, state: Tensor | None) -> FlashOptions:
+    """Return options with the seed of what dropout leaves out, from a state that was drawn."""
+    if not options.dropout or state is None:
+        return options
+    return replace(options, seed=int(state[0]))
+
+
+def drawn(q: Tensor, dropout_p: float) -> Tensor:
+    """Return the state of random numbers that a forward pass draws, for its backward pass."""
+    state = q.new_empty(2, dtype=torch.int64)
+    if dropout_p:
+        capture = current().capture
+        if capture is not None:
+            capture.refuse("dropout of flash_attn")
+        if not state.is_meta:
+            with unobserved(), device_generator(q.numel(), None):
+                state.random_(0, 1 << 62)
+    return state
+
+
+def made_for(q: Tensor, v: Tensor, lse: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(lse, dtype=torch.float32)
+
+
+def paged(ends: Tensor | None, count: int, assumed: int) -> Callable[[], Sequence[int]]:
+    def read() -> Sequence[int]:
+        found = None if ends is None else numbers_of(ends)
+        return (assumed,) * count if found is None else lengths_between(found)
+
+    return read

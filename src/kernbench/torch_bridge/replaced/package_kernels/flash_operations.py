@@ -1,0 +1,249 @@
+"""FlashAttention's operations on simulated devices, under the names that its package registers.
+
+The kernels are CUDA C++. Here each is computed by its definition, and takes the time of the kernel
+on the sequences that its tensors of lengths say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.processes.of_all import library_of_all
+from kernbench.torch_bridge.processes.registrations import BACKEND, SHARED, Kernel
+from kernbench.torch_bridge.replaced.package_kernels.flash_caches import (
+    cache_shapes,
+    no_shapes,
+    pages,
+    rotate,
+    with_cache,
+)
+from kernbench.torch_bridge.replaced.package_kernels.flash_calls import (
+    NAMESPACE,
+    Lengths,
+    between,
+    call_of,
+    check,
+    drawn,
+    kernel_of,
+    launch,
+    made_for,
+    of_each,
+    options_of,
+    paged,
+    seeded,
+)
+from kernbench.torch_bridge.replaced.package_kernels.flash_values import attend, gradients
+
+_OPTIONS = (
+    "float dropout_p, float softmax_scale, bool causal, int window_size_left, "
+    "int window_size_right, float softcap, Tensor? alibi_slopes"
+)
+_LENGTHS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k"
+_GRADIENTS = (
+    "Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, "
+    "Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv"
+)
+_SCHEMAS = (
+    f"_flash_attn_forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_softmax) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+    f"_flash_attn_varlen_forward(Tensor q, Tensor k, Tensor v, {_LENGTHS}, {_OPTIONS}, "
+    "bool return_softmax, Tensor? block_table, Tensor? seqused_k) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+    f"_flash_attn_backward({_GRADIENTS}, {_OPTIONS}, bool deterministic, Tensor? rng_state) -> "
+    "Tensor",
+    f"_flash_attn_varlen_backward({_GRADIENTS}, {_LENGTHS}, {_OPTIONS}, bool deterministic, "
+    "Tensor? rng_state) -> Tensor",
+    "_flash_attn_with_kvcache(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor? k, "
+    "Tensor? v, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? cache_seqlens, "
+    "Tensor? cache_batch_idx, Tensor? block_table, Tensor? alibi_slopes, float softmax_scale, "
+    "bool causal, int window_size_left, int window_size_right, float softcap, "
+    "bool rotary_interleaved) -> (Tensor, Tensor)",
+    "_rotary(Tensor x, Tensor cos, Tensor sin, int offset, Tensor? offsets, Tensor? cu_seqlens, "
+    "bool interleaved, bool conjugate, Tensor(a!) out) -> ()",
+)
+
+
+def install(patches: Patches) -> None:
+    """Define the operations, for all processes."""
+    library = library_of_all(NAMESPACE, "DEF")
+    patches.on_close(library._destroy)
+    patches.on_close(SHARED.remove_for_all, library)
+    functions: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+        "_flash_attn_forward": (_forward, _shapes),
+        "_flash_attn_varlen_forward": (_varlen_forward, _varlen_shapes),
+        "_flash_attn_backward": (_backward, _rows_like),
+        "_flash_attn_varlen_backward": (_varlen_backward, _rows_like),
+        "_flash_attn_with_kvcache": (with_cache, cache_shapes),
+        "_rotary": (rotate, no_shapes),
+    }
+    for schema in _SCHEMAS:
+        library.define(schema)
+        name = schema.partition("(")[0]
+        on_device, shapes = functions[name]
+        library.impl(name, shapes, "Meta")
+        SHARED.add(f"{NAMESPACE}::{name}", BACKEND, Kernel(library, on_device, False))
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check(q, k, v)
+    *plain, alibi, _ = given
+    options = options_of(*plain)
+    batch, queries, heads, _ = q.shape
+    out, lse = made_for(q, v, (batch, heads, queries))
+    state = drawn(q, options.dropout)
+
+    def compute(
+        q: Tensor, k: Tensor, v: Tensor, alibi: Any, state: Tensor, out: Tensor, lse: Tensor
+    ) -> None:
+        made = attend(q, k, v, None, seeded(options, state), alibi)
+        out.copy_(made[0])
+        lse.copy_(made[1])
+
+    name = "_flash_attn_forward"
+    call = call_of(name, kernel_of(queries), q, k, options)
+    lengths = Lengths(lambda: (queries,) * batch, lambda: (k.shape[1],) * batch)
+    launch(name, compute, (q, k, v, alibi, state, out, lse), (out, lse), call, lengths)
+    return out, lse, q.new_empty(0), state
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    batch, queries, heads, _ = q.shape
+    made = made_for(q, v, (batch, heads, queries))
+    return *made, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+
+
+def _varlen_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ends_q: Tensor,
+    ends_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *given: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check(q, k, v)
+    *plain, alibi, _, block_table, used = given
+    options = options_of(*plain)
+    out, lse = made_for(q, v, (q.shape[1], q.shape[0]))
+    state = drawn(q, options.dropout)
+
+    def compute(
+        q: Tensor, k: Tensor, v: Tensor, ends_q: Tensor, ends_k: Tensor, table: Any, used: Any,
+        alibi: Any, state: Tensor, out: Tensor, lse: Tensor,
+    ) -> None:  # fmt: skip
+        with_seed = seeded(options, state)
+        for number, (rows, keys, values) in enumerate(
+            _sequences(q, (k, v), ends_q, ends_k, table, used)
+        ):
+            slopes = alibi if alibi is None or alibi.dim() == 1 else alibi[number : number + 1]
+            made = attend(q[rows][None], keys[None], values[None], None, with_seed, slopes)
+            out[rows] = made[0][0]
+            lse[:, rows] = made[1][0]
+
+    name = "_flash_attn_varlen_forward"
+    count = ends_q.numel() - 1
+    if used is not None:
+        of_keys = of_each(used, count, max_k)
+    elif block_table is not None:
+        known = ends_k if ends_k.numel() == count + 1 else None
+        of_keys = paged(known, count, max_k)
+    else:
+        of_keys = between(ends_k, k.shape[0])
+    lengths = Lengths(between(ends_q, q.shape[0]), of_keys)
+    call = call_of(name, kernel_of(max_q), q, k, options)
+    operands = (q, k, v, ends_q, ends_k, block_table, used, alibi, state, out, lse)
+    launch(name, compute, operands, (out, lse), call, lengths)
+    return out, lse, q.new_empty(0), state
+
+
+def _varlen_shapes(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    made = made_for(q, v, (q.shape[1], q.shape[0]))
+    return *made, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+
+
+def _sequences(
+    q: Tensor,
+    caches: tuple[Tensor, Tensor],
+    ends_q: Tensor,
+    ends_k: Tensor,
+    table: Tensor | None,
+    used: Tensor | None,
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield the rows of each sequence, and its keys and values: ``(keys, heads, size)``."""
+    of_queries, of_keys = ends_q.tolist(), ends_k.tolist()
+    for number, (begin, end) in enumerate(pairwise(of_queries)):
+        count = of_keys[number + 1] - of_keys[number] if used is None else int(used[number])
+        if table is None:
+            first = of_keys[number]
+            k, v = (each[first : first + count] for each in caches)
+        else:
+            k, v = (pages(each, table[number : number + 1], count)[0] for each in caches)
+        yield slice(begin, end), k, v
+
+
+def _rows_like(dout: Tensor, *given: Any) -> Tensor:
+    lse: Tensor = given[4]
+    return torch.empty_like(lse)
+
+
+def _backward(*given: Any) -> Tensor:
+    dout, q, k, v, out, lse, dq, dk, dv, *plain, alibi, _, state = given
+    options = options_of(*plain)
+    rows = lse.new_empty(lse.shape)
+
+    def compute(
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, alibi: Any, state: Any,
+        *written: Tensor,
+    ) -> None:  # fmt: skip
+        found = gradients(dout, q, k, v, out, seeded(options, state), alibi)
+        for target, made in zip(written, found, strict=True):
+            target.copy_(made)
+
+    name = "_flash_attn_backward"
+    call = call_of(name, "backward", q, k, options)
+    lengths = Lengths(lambda: (q.shape[1],) * q.shape[0], lambda: (k.shape[1],) * q.shape[0])
+    written = (dq, dk, dv, rows)
+    launch(name, compute, (dout, q, k, v, out, alibi, state, *written), written, call, lengths)
+    return rows
+
+
+def _varlen_backward(*given: Any) -> Tensor:
+    dout, q, k, v, out, lse, dq, dk, dv, ends_q, ends_k, _, _, *plain, alibi, _, state = given
+    options = options_of(*plain)
+    rows = lse.new_empty(lse.shape)
+
+    def compute(
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, ends_q: Tensor, ends_k: Tensor,
+        alibi: Any, state: Any, dq: Tensor, dk: Tensor, dv: Tensor, rows: Tensor,
+    ) -> None:  # fmt: skip
+        of_queries, of_keys = ends_q.tolist(), ends_k.tolist()
+        for number in range(len(of_queries) - 1):
+            here = slice(of_queries[number], of_queries[number + 1])
+            there = slice(of_keys[number], of_keys[number + 1])
+            slopes = alibi if alibi is None or alibi.dim() == 1 else alibi[number : number + 1]
+            found = gradients(
+                dout[None, here],
+                q[None, here],
+                k[None, there],
+                v[None, there],
+                out[None, here],
+                seeded(options, state),
+                slopes,
+            )
+            dq[here], dk[there], dv[there] = (each[0] for each in found[:3])
+            rows[:, here] = found[3][0]
+
+    name = "_flash_attn_varlen_backward"
+    call = call_of(name, "backward", q, k, options)
+    lengths = Lengths(between(ends_q, q.shape[0]), between(ends_k, k.shape[0]))
+    written = (dq, dk, dv, rows)
+    operands = (dout, q, k, v, out, ends_q, ends_k, alibi, state, *written)
+    launch(name, compute, operands, written, call, lengths)
+    return rows

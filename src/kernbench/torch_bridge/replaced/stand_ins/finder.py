@@ -1,0 +1,130 @@
+"""Packages that no CPU machine can build: stand-ins of kernbench's for those that are missing.
+
+Their kernels are CUDA C++. A stand-in has the package's functions, which compute by definition and
+take the time of the kernels. A package that is installed is used as it is.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernbench.errors import UsageError, nearest
+from kernbench.torch_bridge.base.patches import Patches
+from kernbench.torch_bridge.replaced.package_kernels import flash_operations
+
+FOLDER = Path(__file__).parent
+_PACKAGES: dict[str, Callable[[Patches], None]] = {"flash_attn": flash_operations.install}
+"""By the name of a package, what defines the operations that its functions call."""
+_ASKED = "KERNBENCH_STAND_INS"
+_NONE = "none"
+
+
+def install(patches: Patches, used: set[str]) -> None:
+    """Let programs import stand-ins; add to ``used`` what each run imports.
+
+    Raises:
+        UsageError: ``KERNBENCH_STAND_INS`` names a package for which there is none.
+    """
+    asked = os.environ.get(_ASKED)
+    names = list(_PACKAGES) if asked is None else asked.split(",")
+    if names == [_NONE]:
+        return
+    for name in names:
+        if name not in _PACKAGES:
+            raise UsageError(
+                f"{_ASKED}={asked}: no stand-in for {name}; {nearest(name, (*_PACKAGES, _NONE))}"
+            )
+    finder = _StandInFinder(patches, frozenset(names), used)
+    # Behind all others: an installed package is found first.
+    patches.set(sys, "meta_path", [*sys.meta_path, finder])
+    patches.on_close(_forget)
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder):
+    """Finds stand-ins, and says that their distributions are installed."""
+
+    def __init__(self, patches: Patches, names: frozenset[str], used: set[str]) -> None:
+        self._patches = patches
+        self._names = names
+        self._used = used
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        top = fullname.partition(".")[0]
+        if top not in self._names:
+            return None
+        if path is not None:
+            _refuse_part(fullname, top, path)
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, [str(FOLDER)])
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader = _DefiningLoader(spec.loader, lambda: self._use(top))
+        return spec
+
+    def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
+        name = None if context is None else context.name
+        if name is not None and name.replace("-", "_").lower() not in self._names:
+            return []
+        finder = importlib.metadata.DistributionFinder
+        here = finder.Context(name=name, path=[str(FOLDER)])
+        return importlib.metadata.MetadataPathFinder.find_distributions(here)
+
+    def _use(self, name: str) -> None:
+        if name not in self._used:
+            self._used.add(name)
+            _PACKAGES[name](self._patches)
+
+
+class _DefiningLoader(importlib.abc.Loader):
+    """Defines a package's operations before it is executed."""
+
+    def __init__(self, loader: Any, use: Callable[[], None]) -> None:
+        self._loader = loader
+        self._use = use
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._use()
+        self._loader.exec_module(module)
+
+
+def _refuse_part(fullname: str, top: str, path: Sequence[str]) -> None:
+    """Say what a stand-in has, where a program imports something else of the package.
+
+    Raises:
+        ModuleNotFoundError: It is a stand-in.
+    """
+    if any(Path(each).is_relative_to(FOLDER) for each in path):
+        parts = sorted(
+            ".".join(each.relative_to(FOLDER).with_suffix("").parts)
+            for each in (FOLDER / top).rglob("*.py")
+            if each.stem != "__init__"
+        )
+        raise ModuleNotFoundError(
+            f"{fullname}: {top} is not installed, and kernbench's stand-in for it has no such "
+            f"module, but {', '.join(parts)}",
+            name=fullname,
+        )
+
+
+def _forget() -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] in _PACKAGES]:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).is_relative_to(FOLDER):
+            del sys.modules[name]

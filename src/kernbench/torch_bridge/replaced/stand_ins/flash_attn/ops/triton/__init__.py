@@ -1,0 +1,1 @@
+"""A part of flash_attn, for simulated devices."""

@@ -1,0 +1,89 @@
+"""Stand-ins for packages that no CPU machine can build: what they compute, how long it takes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.errors import UsageError
+from tests.torch_bridge.running import simulated
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("flash_attn") is not None, reason="flash_attn is installed"
+    ),
+]
+_SAID = (
+    "stand-ins of kernbench's ran for packages that are not installed, computed by definition and "
+    "timed as their kernels: flash_attn"
+)
+
+
+@pytest.mark.adr("0148-D1")
+@pytest.mark.adr("0148-D2")
+@pytest.mark.adr("0148-D4")
+@pytest.mark.parametrize("machine", ["ahbm:1", "a100-sxm-80g:1"])
+def test_attention_of_a_stand_in_is_pytorchs(machine: str, tmp_path: Path) -> None:
+    context = simulated("flash_attention.py", tmp_path / "times", machine=machine)
+    short, long = torch.load(tmp_path / "times")
+    # A graph's replay reads the lengths again.
+    assert long > 1.5 * short
+    assert _SAID in [line for each in context.run.remarks for line in each()]
+    assert "flash_attn" not in sys.modules
+    names = {each.template.name for each in context.run.op_log.instances}
+    # One kernel each, forward and backward.
+    assert {"flash_attn.layer_norm", "flash_attn.layer_norm_backward"} < names
+    assert {f"flash_attn._flash_attn_{kind}" for kind in ("forward", "varlen_forward")} < names
+
+
+@pytest.mark.adr("0148-D3")
+def test_time_of_attention_is_that_of_its_sequences(tmp_path: Path) -> None:
+    simulated("flash_attention_times.py", tmp_path / "f", machine="a100-sxm-80g:1", data=False)
+    found: dict[str, Any] = torch.load(tmp_path / "f")
+    equal, one, several = (found[str(each)] for each in _LENGTHS)
+    squares = [sum(length**2 for length in each) for each in _LENGTHS]
+    # Products decide: 8 heads of size 64, two products.
+    least_ms = [2 * 2 * 8 * 64 * each / 312e12 * 1e3 for each in squares]
+    for time, least in zip((equal, one, several), least_ms, strict=True):
+        assert least < time < 1.7 * least
+    assert found["dense"] == found["unknown"] == equal
+    # Bytes decide: keys and values of 8 heads of 128 for 16 sequences.
+    for length in (1024, 4096):
+        least = 2 * 16 * length * 8 * 128 * 2 / 2.039e12 * 1e3
+        assert least < found[f"cache of {length}"] < 1.5 * least + 0.015
+
+
+_LENGTHS = ([4096] * 4, [16384], [8192, 4096, 2048, 2048])
+
+
+def test_stand_ins_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import flash_attn\n")
+    monkeypatch.setenv("KERNBENCH_STAND_INS", "none")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'flash_attn'"):
+        simulated(program, machine="ahbm:1")
+    monkeypatch.setenv("KERNBENCH_STAND_INS", "flash_atn")
+    with pytest.raises(UsageError, match="no stand-in for flash_atn; did you mean flash_attn"):
+        simulated(program, machine="ahbm:1")
+
+
+@pytest.mark.adr("0148-D1")
+def test_installed_package_is_used(tmp_path: Path) -> None:
+    (tmp_path / "flash_attn.py").write_text("flash_attn_func = 'installed'\n")
+    program = tmp_path / "program.py"
+    program.write_text("import flash_attn\nassert flash_attn.flash_attn_func == 'installed'\n")
+    context = simulated(program, machine="ahbm:1")
+    assert not any("stand-in" in line for each in context.run.remarks for line in each())
+
+
+def test_nothing_is_said_where_nothing_is_stood_in_for(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import torch\ntorch.ones(2, device='cuda')\n")
+    context = simulated(program, machine="ahbm:1")
+    assert not any("stand-in" in line for each in context.run.remarks for line in each())
