@@ -3,6 +3,20 @@
 from kernbench.accuracy.validation.predictors.gemm import DTYPES as GEMM_DTYPES
 from kernbench.accuracy.validation.predictors.gemm import GemmTuner, Timed
 from kernbench.accuracy.validation.predictors.library_rows import LibraryPredictor, MeasuredKernels
+from kernbench.accuracy.validation.predictors.passes import (
+    Model,
+    ModelRuns,
+    Pass,
+    Passes,
+    PassTime,
+)
+from kernbench.accuracy.validation.predictors.pipelines import (
+    forward_us,
+    one_forward_one_backward_us,
+)
+from kernbench.accuracy.validation.predictors.stacks import Stack
+from kernbench.accuracy.validation.predictors.steps import Microbatch, Steps, StepTime
+from kernbench.accuracy.validation.predictors.wires import StageWires, collective_us
 from kernbench.accuracy.validation.rows.devices import Machines, presets
 from kernbench.accuracy.validation.rows.forms import Category
 from kernbench.accuracy.validation.rows.harness import gemm_harness
@@ -42,21 +56,34 @@ __all__ = [
     "LibraryPredictor",
     "Machines",
     "MeasuredKernels",
+    "Microbatch",
+    "Model",
+    "ModelRuns",
+    "Pass",
+    "PassTime",
+    "Passes",
     "Predictor",
     "Problem",
     "Row",
     "Scored",
+    "Stack",
+    "StageWires",
+    "StepTime",
+    "Steps",
     "Timed",
     "answer_rows",
     "category_of",
+    "collective_us",
     "dump_plot",
     "errors_by_machine",
     "errors_of",
     "format_of_plot",
+    "forward_us",
     "gemm_harness",
     "is_apart",
     "make_predictor",
     "measure",
+    "one_forward_one_backward_us",
     "part_of",
     "presets",
     "read_rows",

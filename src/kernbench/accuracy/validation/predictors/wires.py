@@ -30,10 +30,10 @@ class StageWires:
         """
         machine = self._spread(device, 2 * tp_size)
         part = -(-elements // tp_size)
-        total_us = _alone_us(machine, Asked("send_recv", 2, part, itemsize), (0, tp_size))
+        total_us = collective_us(machine, Asked("send_recv", 2, part, itemsize), (0, tp_size))
         if tp_size > 1:
             gather = Asked("all_gather", tp_size, part * tp_size, itemsize)
-            total_us += _alone_us(machine, gather, tuple(range(tp_size)))
+            total_us += collective_us(machine, gather, tuple(range(tp_size)))
         return total_us
 
     def _summed(
@@ -53,9 +53,9 @@ class StageWires:
             machine = changed_machine(
                 self._machine_of(device), {"links.scale_out.sips_per_node": 1}, num_sips=copies
             )
-            return _alone_us(machine, asked, tuple(range(copies)))
+            return collective_us(machine, asked, tuple(range(copies)))
         machine = self._spread(device, copies * tp_size)
-        return _alone_us(machine, asked, tuple(range(0, copies * tp_size, tp_size)))
+        return collective_us(machine, asked, tuple(range(0, copies * tp_size, tp_size)))
 
     def _spread(self, device: str, num_sips: int) -> Machine:
         """Return the device's machine with at least ``num_sips`` SIPs, in whole nodes."""
@@ -70,7 +70,7 @@ def _node(machine: Machine) -> int:
     return 0 if links is None or links.scale_out is None else links.scale_out.sips_per_node
 
 
-def _alone_us(machine: Machine, asked: Asked, sips: tuple[int, ...]) -> float:
+def collective_us(machine: Machine, asked: Asked, sips: tuple[int, ...]) -> float:
     """Return the time of a collective on idle links."""
     network = Network(machine)
     choice = network.selector.choose(asked, sips)

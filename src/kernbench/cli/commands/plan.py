@@ -1,0 +1,169 @@
+"""``kernbench plan``: which way of splitting a model over devices is fastest (ADR-0154)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.console.progress import progress
+from kernbench.cli.programs.reporting import DONE, STDOUT, guarded
+from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.cli.plans.layouts import AllowedSizes, Job
+    from kernbench.cli.plans.ranking import Ranking
+
+PLACE = 45
+app = typer.Typer()
+
+Sizes = Annotated[str | None, typer.Option(metavar="N,...", help="Look at these sizes only.")]
+Count = Annotated[int, typer.Option(min=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What ``kernbench plan`` was given."""
+
+    model: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="A known model, or a config.json.")
+    ]
+    machine: Annotated[str, typer.Option(metavar="NAME|FILE", help="A preset, or a YAML file.")]
+    devices: Annotated[int, typer.Option(min=1, help="How many of them.")]
+    trains: Annotated[bool, typer.Option("--train/--serve", help="What they do.")] = True
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sequences of a step [default: one per device]."),
+    ] = None
+    seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence, or of a prompt.")] = 4096
+    new_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that a server makes for each sequence.")
+    ] = 256
+    tp: Sizes = None
+    pp: Sizes = None
+    cp: Sizes = None
+    dp: Sizes = None
+    ep: Sizes = None
+    top: Annotated[int, typer.Option(min=1, help="How many layouts are shown.")] = 8
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write all layouts as JSON; - is stdout.")
+    ] = None
+    debug: given.Debug = False
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+
+@options_command(app, "plan")
+def _plan(context: typer.Context, options: PlanOptions) -> int:
+    """Rank the ways of splitting a model over devices, by modeled time.
+
+    All sizes of tensor (TP, inside a node), pipeline (PP), context (CP), data (DP) and expert
+    parallelism (EP) that divide the devices and the model, with and without sequence parallelism
+    (SP) and recomputation of activations, and several micro-batches; those that fit into memory are
+    timed on the machine.
+    """
+    return guarded(lambda: _start(options), options.debug, usage=True)
+
+
+def _start(options: PlanOptions) -> int:
+    from kernbench.cli.plans.layouts import Job
+    from kernbench.cli.plans.models import model_of
+    from kernbench.cli.plans.ranking import as_json, rank
+    from kernbench.hardware import file_of, load_machine
+    from kernbench.outputs import Outputs
+
+    limits = _limits(options)
+    model = model_of(options.model)
+    machine = load_machine(f"{file_of(options.machine)}:{options.devices}", options.devices)
+    job = Job(
+        trains=options.trains,
+        devices=options.devices,
+        batch=options.batch or options.devices,
+        seq=options.seq,
+        new_tokens=0 if options.trains else options.new_tokens,
+    )
+    asked = None if options.json == STDOUT else options.json
+    state = ["counting layouts"]
+    with Outputs({"--json": asked}, [options.model, file_of(options.machine)]) as outputs:
+        with progress(lambda: state[0]):
+            ranking = rank(model, job, machine, limits, lambda text: state.__setitem__(0, text))
+        text = json.dumps(as_json(ranking), indent=2)
+        if "--json" in outputs:
+            with outputs.writing("--json") as file:
+                file.write(f"{text}\n".encode())
+            outputs.publish()
+    if options.json == STDOUT:
+        print(text)
+    else:
+        _show(ranking, job, options.top)
+    return DONE
+
+
+def _limits(options: PlanOptions) -> AllowedSizes:
+    from kernbench.cli.plans.layouts import AllowedSizes
+
+    sizes: dict[str, tuple[int, ...] | None] = {}
+    for name in ("tp", "pp", "cp", "dp", "ep"):
+        text = getattr(options, name)
+        parts = [] if text is None else text.split(",")
+        if not all(part.isdecimal() and int(part) for part in parts):
+            raise UsageError(f"--{name} must be sizes such as 4 or 2,4,8, but got {text!r}")
+        sizes[name] = None if text is None else tuple(map(int, parts))
+    return AllowedSizes(sizes)
+
+
+def _show(ranking: Ranking, job: Job, top: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kernbench.cli.plans.layouts import GIB
+    from kernbench.cli.plans.ranking import remarks, seconds, why_best, why_slower
+
+    model, machine, best = ranking.model, ranking.machine, ranking.timed[0]
+    what = f"a step of {job.batch} x {job.seq} tokens"
+    if not job.trains:
+        what = f"{job.batch} sequences, prompts of {job.seq} tokens, {job.new_tokens} new ones each"
+    active = f" ({model.active_parameters / 1e9:.1f}B active)" if model.experts else ""
+    print(
+        f"{model.name}, {model.parameters / 1e9:.1f}B parameters{active}, on {job.devices} x ",
+        end="",
+    )
+    print(f"{machine.name}: {what}\n")
+    table = Table(box=None, pad_edge=False, header_style="")
+    for title in ("layout", "GiB", "time", "tokens/s", "MFU"):
+        table.add_column(title, justify="left" if title == "layout" else "right", no_wrap=True)
+    for name in best.more:
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in ranking.timed[:top]:
+        table.add_row(
+            each.layout.label,
+            f"{each.total_bytes / GIB:.1f}",
+            seconds(each.seconds),
+            f"{each.tokens_per_second:,.0f}",
+            f"{ranking.mfu(each):.1%}",
+            *(seconds(value) for value in each.more.values()),
+        )
+    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    kinds = ", ".join(f"{name} {value / GIB:.1f}" for name, value in best.memory.items())
+    print(f"\nbest: {best.layout.label}")
+    print(f"  time: {why_best(best)}")
+    print(f"  GiB of {machine.sip.hbm_bytes / GIB:.0f}: {kinds}")
+    sent = best.collective_bytes / 1e9
+    print(f"  collectives of a rank: {best.collectives:,}, {sent:,.1f} GB of messages")
+    if len(ranking.timed) > 1:
+        print("why the next are slower:")
+    for each in ranking.timed[1:top]:
+        slower = each.seconds / best.seconds - 1
+        print(f"  {each.layout.label}: {slower:+.1%}; {why_slower(each, best)}")
+    print(f"\n{len(ranking.timed)} layouts fit, {ranking.too_large} do not", end="")
+    if ranking.nearest is not None:
+        label, needed = ranking.nearest
+        print(f"; of those {label} needs least: {needed / GIB:.1f} GiB", end="")
+    print()
+    for remark in remarks(ranking):
+        print(f"note: {remark}")

@@ -1,0 +1,177 @@
+"""Plans of a model and job: every layout that fits, ranked, and the words for why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernbench.cli.plans.layouts import GIB, AllowedSizes, Job, Layout, layouts, memory
+from kernbench.cli.plans.models import ModelShape
+from kernbench.cli.plans.times import PlanTimes, TimedLayout, node_of
+from kernbench.errors import KernbenchError, UsageError
+from kernbench.hardware import Machine
+
+_SLIGHT = 0.02
+"""Differences below this share of the best time are not worth a word."""
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """What a plan found."""
+
+    model: ModelShape
+    job: Job
+    machine: Machine
+    timed: Sequence[TimedLayout]
+    """The fastest first."""
+    too_large: int
+    """Layouts that do not fit into memory."""
+    nearest: tuple[str, float] | None
+    """Of those, the one that needs the fewest bytes."""
+    failed: Sequence[str]
+    """What the machine could not run."""
+    peak_flops: float
+
+    def mfu(self, each: TimedLayout) -> float:
+        """Return which share of the devices' peak the model's products take."""
+        return each.flops / each.seconds / self.peak_flops
+
+
+def rank(
+    model: ModelShape,
+    job: Job,
+    machine: Machine,
+    limits: AllowedSizes,
+    say: Callable[[str], None] = lambda _: None,
+) -> Ranking:
+    """Return the layouts of a model that divide and fit, the fastest first.
+
+    ``say`` hears how far it has come.
+
+    Raises:
+        UsageError: None divides, or none fits; says the numbers.
+    """
+    refused: list[str] = []
+    all_layouts = list(layouts(model, job, node_of(machine) or job.devices, limits, refused))
+    if not all_layouts:
+        reasons = "; ".join(dict.fromkeys(refused)) or "no sizes that were allowed do"
+        raise UsageError(f"no layout divides {model.name} over {job.devices} devices: {reasons}")
+    capacity = machine.sip.hbm_bytes
+    needs = [(each, memory(model, job, each)) for each in all_layouts]
+    fitting = [(each, found) for each, found in needs if sum(found.values()) <= capacity]
+    large = [(each.label, sum(found.values())) for each, found in needs]
+    large = [each for each in large if each[1] > capacity]
+    nearest = min(large, key=lambda each: each[1], default=None)
+    if not fitting:
+        assert nearest is not None
+        raise UsageError(
+            f"{model.name} does not fit on {job.devices} x {machine.name}: the smallest of "
+            f"{len(large)} layouts, {nearest[0]}, needs {nearest[1] / GIB:.1f} GiB per device, "
+            f"which has {capacity / GIB:.1f} GiB; take more devices, or a smaller batch or --seq"
+        )
+    times = PlanTimes(model, job, machine)
+    timed: list[TimedLayout] = []
+    failed: dict[str, None] = {}
+    for number, (layout, found) in enumerate(fitting):
+        say(f"{number} of {len(fitting)} layouts, {layout.label}")
+        try:
+            timed.append(times.time(layout, found))
+        except KernbenchError as error:
+            failed[f"{layout.label}: {error}"] = None
+    if not timed:
+        raise UsageError(f"{machine.name} cannot run {model.name}: {next(iter(failed))}")
+    timed.sort(key=lambda each: each.seconds)
+    return Ranking(
+        model=model,
+        job=job,
+        machine=machine,
+        timed=timed,
+        too_large=len(large),
+        nearest=nearest,
+        failed=list(failed),
+        peak_flops=times.peak_flops,
+    )
+
+
+def why_best(best: TimedLayout) -> str:
+    """Return where the time of the best layout goes."""
+    parts = sorted(best.parts.items(), key=lambda each: -each[1])
+    shares = [f"{part / best.seconds:.0%} {name}" for name, part in parts]
+    return ", ".join(each for each in shares if not each.startswith("0%"))
+
+
+def why_slower(each: TimedLayout, best: TimedLayout) -> str:
+    """Return which parts make a layout slower than the best, and which it does better."""
+    names = dict.fromkeys([*each.parts, *best.parts])
+    apart = {name: each.parts.get(name, 0.0) - best.parts.get(name, 0.0) for name in names}
+    told = [name for name in names if abs(apart[name]) >= _SLIGHT * best.seconds]
+    told.sort(key=lambda name: -apart[name])
+    worse = [f"{name} +{seconds(apart[name])}" for name in told if apart[name] > 0]
+    better = [f"{name} -{seconds(-apart[name])}" for name in reversed(told) if apart[name] < 0]
+    words = [*worse[:_MOST_REASONS], *better[: _MOST_REASONS - 1]]
+    return ", ".join(words) or "much the same"
+
+
+def seconds(value: float) -> str:
+    """Return a time in words.
+
+    >>> seconds(4.049), seconds(0.0421), seconds(0.00031)
+    ('4.05 s', '42.1 ms', '310 us')
+    """
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e6:.3g} us"
+
+
+def remarks(ranking: Ranking) -> list[str]:
+    """Return what the numbers leave out."""
+    job, model = ranking.job, ranking.model
+    said = [
+        "layers, their TP collectives, attention and the optimizer were run on the machine; "
+        "collectives between stages and replicas are timed alone: that several share the network, "
+        "or overlap compute, is not modeled"
+    ]
+    if not job.trains:
+        said.append("all sequences start together; a scheduler's mixing of prompts is not modeled")
+    if model.experts:
+        said.append("experts get equally many tokens; the router and permutations take no time")
+    if model.latent_kv:
+        said.append(
+            "latent attention is timed as attention with keys and values of each head, though its "
+            "weights and cache are counted as they are"
+        )
+    if ranking.failed:
+        said.append(f"{len(ranking.failed)} layouts could not be run; {ranking.failed[0]}")
+    return said
+
+
+def as_json(ranking: Ranking) -> dict[str, Any]:
+    """Return a ranking as ``--json`` writes it."""
+    return {
+        "model": ranking.model.name,
+        "parameters": ranking.model.parameters,
+        "machine": ranking.machine.name,
+        "devices": ranking.job.devices,
+        "capacity_bytes": ranking.machine.sip.hbm_bytes,
+        "too_large": ranking.too_large,
+        "layouts": [_layout_json(ranking, each) for each in ranking.timed],
+        "remarks": remarks(ranking),
+    }
+
+
+def _layout_json(ranking: Ranking, each: TimedLayout) -> dict[str, Any]:
+    layout: Layout = each.layout
+    return {
+        **{name: getattr(layout, name) for name in Layout.__dataclass_fields__},
+        "step_s": each.seconds,
+        "tokens_per_s": each.tokens_per_second,
+        "mfu": ranking.mfu(each),
+        "parts_s": dict(each.parts),
+        "memory_bytes": dict(each.memory),
+        "collectives": each.collectives,
+        "collective_bytes": each.collective_bytes,
+        **{f"{name.replace(' ', '_')}_s": value for name, value in each.more.items()},
+    }

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.accuracy.validation import Microbatch, Model, Stack, Steps
+from kernbench.cli.app import app
+from kernbench.cli.plans.layouts import GIB, Job, Layout, config_of, memory
+from kernbench.cli.plans.models import KNOWN, model_of
+from kernbench.cli.plans.times import PlanTimes
+from kernbench.hardware import load_machine
+
+Plan = Callable[..., tuple[int, str, str]]
+
+SMALL = {
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 1024,
+    "vocab_size": 4096,
+}
+"""A config.json of a model whose layers take little time to run."""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    Path("small.json").write_text(json.dumps(SMALL))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as status:
+            app(["plan", *arguments])
+        out, err = capsys.readouterr()
+        return int(status.value.code or 0), out, err
+
+    return call
+
+
+def small(**more: Any) -> Any:
+    Path("small.json").write_text(json.dumps({**SMALL, **more}))
+    return model_of("small.json")
+
+
+# Billions of parameters, in all and of a token. Sources: the papers and cards of the models.
+PUBLISHED = {
+    "gpt2": (0.124, 0.124),
+    "gpt2-xl": (1.56, 1.56),
+    "gpt3-6.7b": (6.7, 6.7),
+    "gpt3-175b": (175, 175),
+    "llama-3-8b": (8.03, 7.5),
+    "llama-3-70b": (70.6, 69.5),
+    "llama-3-405b": (405.9, 403.8),
+    "mixtral-8x7b": (46.7, 12.9),
+    "mixtral-8x22b": (141, 39),
+    "deepseek-v3": (671, 37),
+    "qwen3-8b": (8.2, 7.6),
+    "qwen3-32b": (32.8, 32.0),
+    "qwen3-30b-a3b": (30.5, 3.3),
+    "qwen3-235b-a22b": (235, 22),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_models_have_as_many_weights_as_published(name: str) -> None:
+    total, active = PUBLISHED[name]
+    assert KNOWN[name].parameters / 1e9 == pytest.approx(total, rel=0.05)
+    # What a token meets is counted with and without the embedding.
+    assert KNOWN[name].active_parameters / 1e9 == pytest.approx(active, rel=0.1)
+
+
+def test_a_config_of_hugging_face_describes_the_same_model(tmp_path: Path) -> None:
+    configs: dict[str, dict[str, Any]] = {
+        "llama-3-8b": {
+            "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+        },
+        "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
+        "qwen3-30b-a3b": {
+            "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144,
+            "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+            "vocab_size": 151936,
+        },
+        "deepseek-v3": {
+            "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+            "num_key_value_heads": 128, "intermediate_size": 18432, "vocab_size": 129280,
+            "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536,
+            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        },
+    }  # fmt: skip
+    for name, config in configs.items():
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps({**config, "_name_or_path": name}))
+        assert model_of(str(tmp_path)) == KNOWN[name]
+
+
+@pytest.mark.adr("0154-D2")
+def test_memory_is_what_the_optimizer_and_the_cache_need() -> None:
+    model = KNOWN["llama-3-70b"]
+    job = Job(trains=True, devices=64, batch=64, seq=4096)
+    found = memory(model, job, Layout(tp=8, pp=1, cp=1, dp=8, microbatches=8))
+    own = model.parameters / 8
+    assert found["weights"] == 2 * own
+    assert found["gradients"] == 4 * own
+    assert found["optimizer"] == 12 * own / 8
+    serves = Job(trains=False, devices=8, batch=16, seq=1000, new_tokens=24)
+    found = memory(model, serves, Layout(tp=8, pp=1, cp=1, dp=1, microbatch=16))
+    # 320 KiB a token: 80 layers, 8 heads of 128, keys and values, 2 bytes.
+    assert found["KV cache"] == 16 * 1024 * 320 * 1024 / 8
+
+
+@pytest.mark.adr("0154-D1")
+def test_time_is_that_of_layers_run_on_the_machine(tmp_path: Path, plan: Plan) -> None:
+    model, machine = small(), load_machine("h100-sxm:2")
+    job = Job(trains=True, devices=2, batch=4, seq=256)
+    step = Steps(load_machine("h100-sxm", 1), Stack()).time(
+        Model(config=config_of(model, 1, False), norm="rms"), Microbatch(sequences=1, tokens=256)
+    )
+    times = PlanTimes(model, job, machine)
+    one = times.time(Layout(tp=1, pp=1, cp=1, dp=2, microbatches=2), {})
+    layers_us = 2 * 4 * (step.forward_us + step.backward_us)
+    assert one.parts["layers"] == pytest.approx(layers_us / 1e6)
+    assert one.parts["ends"] == pytest.approx(
+        2 * (step.ends_forward_us + step.ends_backward_us) / 1e6
+    )
+    assert sum(one.parts.values()) == pytest.approx(one.seconds)
+    assert one.collectives == 2, "gradients to their owner, weights back"
+
+    again = times.time(Layout(tp=1, pp=1, cp=1, dp=2, microbatches=2, recompute=True), {})
+    assert again.seconds - one.seconds == pytest.approx(2 * 4 * step.forward_us / 1e6)
+
+    # 1F1B with two stages: the last one is idle for a forward and a backward of half the layers.
+    piped = times.time(Layout(tp=1, pp=2, cp=1, dp=1, microbatches=4), {})
+    half_us = 2 * (step.forward_us + step.backward_us)
+    assert piped.parts["pipeline"] * 1e6 >= half_us
+    assert sum(piped.parts.values()) == pytest.approx(piped.seconds)
+
+
+@pytest.mark.adr("0154-D3")
+def test_layouts_are_ranked_and_explained(plan: Plan, tmp_path: Path) -> None:
+    asked = ("--model", "small.json", "--machine", "h100-sxm", "--devices", "2", "--seq", "256")
+    status, out, err = plan(*asked, "--batch", "8", "--top", "3", "--json", "all.json")
+    assert (status, err) == (0, "")
+    found = json.loads(Path("all.json").read_text())
+    seconds = [each["step_s"] for each in found["layouts"]]
+    assert seconds == sorted(seconds)
+    shapes = {(each["tp"], each["pp"], each["dp"]) for each in found["layouts"]}
+    assert shapes == {(1, 1, 2), (1, 2, 1), (2, 1, 1)}
+    for each in found["layouts"]:
+        assert sum(each["parts_s"].values()) == pytest.approx(each["step_s"])
+        assert each["tokens_per_s"] == pytest.approx(8 * 256 / each["step_s"])
+        assert 0 < each["mfu"] < 1
+    assert "why the next are slower:" in out
+    assert f"{len(found['layouts'])} layouts fit, 0 do not" in out
+
+    status, out, _ = plan(*asked, "--serve", "--batch", "8", "--new-tokens", "9", "--tp", "2")
+    assert status == 0
+    first = out.splitlines()[3].split()
+    assert "each further" in out.splitlines()[2]
+    assert first[0] == "TP"
+
+
+@pytest.mark.adr("0154-D3")
+def test_mixtures_and_long_sequences_are_split_further(plan: Plan) -> None:
+    Path("moe.json").write_text(
+        json.dumps(
+            {**SMALL, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+        )
+    )
+    asked = ("--machine", "h100-sxm", "--devices", "2", "--batch", "2", "--tp", "1", "--pp", "1")
+    _, out, _ = plan("--model", "moe.json", *asked, "--seq", "256", "--json", "-")
+    found = json.loads(out)["layouts"]
+    assert {each["ep"] for each in found} == {1, 2}
+    assert all(each["parts_s"]["experts"] > 0 for each in found)
+    _, out, _ = plan("--model", "small.json", *asked, "--seq", "512", "--cp", "2", "--json", "-")
+    found = json.loads(out)["layouts"]
+    assert {each["cp"] for each in found} == {2}
+    assert all(each["parts_s"]["CP attention"] > 0 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("--model", "llama-3-7b"),
+            "unknown model 'llama-3-7b' (or name a config.json): did you mean llama-3-",
+        ),
+        (("--model", "gone.json"), "no config.json that can be read"),
+        (("--model", "broken.json"), "there is no hidden_size or n_embd"),
+        (("--machine", "h1000"), "unknown machine 'h1000'"),
+        (
+            ("--batch", "7", "--tp", "1", "--pp", "1"),
+            "a batch of 7 sequences does not split over 2",
+        ),
+        (("--tp", "x"), "--tp must be sizes such as 4 or 2,4,8, but got 'x'"),
+        (("--tp", "3"), "no layout divides small"),
+        (
+            ("--model", "llama-3-405b"),
+            "llama-3-405b does not fit on 2 x h100-sxm: the smallest of",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_said_with_numbers(
+    plan: Plan, arguments: tuple[str, ...], said: str
+) -> None:
+    Path("broken.json").write_text("{}")
+    common = {"--model": "small.json", "--machine": "h100-sxm", "--devices": "2"}
+    common.update(zip(arguments[::2], arguments[1::2], strict=True))
+    status, out, err = plan(*(text for pair in common.items() for text in pair))
+    assert (status, out) == (2, "")
+    assert said in err
+    if "does not fit" in said:
+        assert f"which has {80 * GIB / GIB:.1f} GiB" in err
