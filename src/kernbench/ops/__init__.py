@@ -57,7 +57,37 @@ from kernbench.ops.optimizers import adamw_
 from kernbench.ops.products.gemm import linear, matmul
 from kernbench.ops.products.gemm_library import TileChoice, library_tiles, use_tiles
 from kernbench.ops.products.gemm_tiles import GemmTile, matmul_tiled
-from kernbench.ops.reductions import amax, mean, sum
+from kernbench.ops.reductions import mean, sum
+from kernbench.ops.torch_names.comparing import allclose, equal, isclose
+from kernbench.ops.torch_names.contractions import bmm, einsum, mm
+from kernbench.ops.torch_names.extremes import (
+    ValuesAndIndices,
+    all,
+    amax,
+    amin,
+    any,
+    argmax,
+    argmin,
+    max,
+    min,
+)
+from kernbench.ops.torch_names.functions import (
+    abs,
+    clamp,
+    cos,
+    pow,
+    reciprocal,
+    rsqrt,
+    sigmoid,
+    sin,
+    square,
+    tanh,
+)
+from kernbench.ops.torch_names.scans import cumsum
+from kernbench.ops.torch_names.sorting import argsort, sort, topk
+from kernbench.ops.torch_names.statistics import norm, std, var
+from kernbench.ops.torch_names.surface import TENSOR_METHODS as TENSOR_METHODS
+from kernbench.ops.torch_names.surface import TORCH_FUNCTIONS as TORCH_FUNCTIONS
 from kernbench.runtime_api import register_operators
 
 # isort: split
@@ -80,24 +110,39 @@ from kernbench.ops.products.gemm_tiles import sum_parts_launch as sum_parts_laun
 __all__ = [
     "GemmTile",
     "TileChoice",
+    "ValuesAndIndices",
+    "abs",
     "adamw_",
     "add",
     "add_",
+    "all",
+    "allclose",
     "amax",
+    "amin",
+    "any",
+    "argmax",
+    "argmin",
+    "argsort",
     "attention",
     "attention_backward",
     "attention_with_lse",
     "bias_activation",
     "bias_gelu_backward",
     "bias_residual",
+    "bmm",
     "cast",
+    "clamp",
     "concat",
     "copy_strided",
+    "cos",
     "cross_entropy_backward",
+    "cumsum",
     "div",
+    "einsum",
     "embedding",
     "embedding_backward",
     "eq",
+    "equal",
     "exp",
     "exp_sum",
     "fill",
@@ -108,6 +153,7 @@ __all__ = [
     "gelu",
     "gelu_backward",
     "gt",
+    "isclose",
     "join_heads",
     "layer_norm",
     "le",
@@ -118,27 +164,42 @@ __all__ = [
     "masked_softmax",
     "matmul",
     "matmul_tiled",
+    "max",
     "maximum",
     "mean",
+    "min",
     "minimum",
+    "mm",
     "mul",
     "mul_",
     "ne",
     "neg",
+    "norm",
     "norm_backward",
+    "pow",
+    "reciprocal",
     "relu",
     "relu_backward",
     "residual_norm",
     "rms_norm",
     "row_max",
+    "rsqrt",
+    "sigmoid",
     "silu",
+    "sin",
     "softmax",
     "softmax_backward",
+    "sort",
     "split_heads",
     "sqrt",
+    "square",
+    "std",
     "sub",
     "sum",
+    "tanh",
+    "topk",
     "use_tiles",
+    "var",
     "where",
 ]
 

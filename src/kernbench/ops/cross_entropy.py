@@ -19,7 +19,7 @@ from kernbench.ops.base.layout import block
 from kernbench.ops.base.promotion import require_float
 from kernbench.ops.base.rows import as_rows
 from kernbench.ops.elementwise import cast
-from kernbench.ops.reductions import amax
+from kernbench.ops.torch_names.extremes import amax
 from kernbench.runtime_api import Tensor
 
 

@@ -173,11 +173,11 @@ def _binary(
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     return run_elementwise(
-        name, function, (a, b), _result((a, b), dtype) if out is None else out, compute
+        name, function, (a, b), result_of((a, b), dtype) if out is None else out, compute
     )
 
 
-def _result(operands: Sequence[Operand], dtype: DType) -> Tensor:
+def result_of(operands: Sequence[Operand], dtype: DType) -> Tensor:
     tensors = _tensors(operands)
     shape = broadcast_shape(*(tuple(tensor.shape) for tensor in tensors))
     beside = next((t for t in tensors if tuple(t.shape) == shape), tensors[0])
@@ -279,17 +279,22 @@ def _require_holds(name: str, target: Tensor, other: Operand) -> None:
 def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
     """Return ``a`` where ``condition`` holds, else ``b``."""
     dtype = result_dtype(a, b)
-    out = _result((condition, a, b), dtype)
+    out = result_of((condition, a, b), dtype)
     return run_elementwise("where", fn.where, (condition, a, b), out, dtype)
 
 
 def _unary(name: str, function: Any, x: Tensor) -> Tensor:
-    return run_elementwise(name, function, (x,), _result((x,), x.dtype), x.dtype)
+    return run_elementwise(name, function, (x,), result_of((x,), x.dtype), x.dtype)
 
 
 def _float_unary(name: str, function: Any, x: Tensor) -> Tensor:
     require_float(name, x)
     return _unary(name, function, x)
+
+
+def fraction(name: str, function: Any, x: Tensor) -> Tensor:
+    dtype = float_result(x)
+    return run_elementwise(name, function, (x,), result_of((x,), dtype), dtype)
 
 
 def neg(x: Tensor) -> Tensor:
@@ -298,18 +303,18 @@ def neg(x: Tensor) -> Tensor:
 
 
 def exp(x: Tensor) -> Tensor:
-    """Return e to the power of each element."""
-    return _float_unary("exp", fn.exp, x)
+    """Return e to the power of each element; of integers it is float32."""
+    return fraction("exp", fn.exp, x)
 
 
 def log(x: Tensor) -> Tensor:
-    """Return the natural logarithm of each element."""
-    return _float_unary("log", fn.log, x)
+    """Return the natural logarithm of each element; of integers it is float32."""
+    return fraction("log", fn.log, x)
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """Return the square root of each element."""
-    return _float_unary("sqrt", fn.sqrt, x)
+    """Return the square root of each element; of integers it is float32."""
+    return fraction("sqrt", fn.sqrt, x)
 
 
 def relu(x: Tensor) -> Tensor:
@@ -342,7 +347,7 @@ def relu_backward(grad: Tensor, x: Tensor) -> Tensor:
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """Return a contiguous copy of ``x`` in another dtype."""
-    out = _result((x,), dtype)
+    out = result_of((x,), dtype)
     copy_strided(x, out)
     return out
 

@@ -75,7 +75,9 @@ def test_a_rank_is_bound_to_its_sip_and_set_device_changes_that() -> None:
         (2, "SIP 2 does not exist: this machine has 2 SIPs"),
         (-1, "SIP -1 does not exist: this machine has 2 SIPs"),
         ("ahbm:7", "SIP 7 does not exist"),
-        ("cuda:0", "device must be 'ahbm' or 'ahbm:N', but got 'cuda:0'"),
+        ("cuda:7", "SIP 7 does not exist"),
+        ("xpu:0", "device must be 'ahbm', 'ahbm:N', 'cuda', 'cuda:N', but got 'xpu:0'"),
+        ("cuda:x", "but got 'cuda:x'"),
         (1.5, "but got 1.5"),
     ],
 )

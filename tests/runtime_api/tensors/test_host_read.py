@@ -19,6 +19,7 @@ VALUES = [2.0] * 4
 
 ENTRIES = {
     "numpy": lambda t: t.numpy().tolist() == VALUES,
+    "cpu": lambda t: t.cpu().numpy().tolist() == VALUES,
     "data": lambda t: t.data.tolist() == VALUES,
     "__getitem__": lambda t: t[np.array([0, 1, 2, 3])].numpy().tolist() == VALUES,
     "__repr__": lambda t: (

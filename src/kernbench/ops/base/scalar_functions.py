@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 SQRT_2_OVER_PI = tl.constexpr(0.7978845608028654)
 GELU_CUBIC = tl.constexpr(0.044715)
@@ -165,3 +166,113 @@ def gelu_backward(grad, x):
     half = tl.sigmoid(2 * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))
     slope = 2 * SQRT_2_OVER_PI * (1 + 3 * GELU_CUBIC * x * x)
     return grad * (half + x * half * (1 - half) * slope)
+
+
+@triton.jit
+def abs(x):
+    return tl.abs(x)
+
+
+@triton.jit
+def square(x):
+    return x * x
+
+
+@triton.jit
+def cube(x):
+    return x * x * x
+
+
+@triton.jit
+def reciprocal(x):
+    return 1.0 / x
+
+
+@triton.jit
+def rsqrt(x):
+    return tl.rsqrt(x)
+
+
+@triton.jit
+def sigmoid(x):
+    return tl.sigmoid(x)
+
+
+@triton.jit
+def tanh(x):
+    return libdevice.tanh(x)
+
+
+@triton.jit
+def sin(x):
+    return tl.sin(x)
+
+
+@triton.jit
+def cos(x):
+    return tl.cos(x)
+
+
+@triton.jit
+def clamp(x, low, high):
+    return tl.minimum(tl.maximum(x, low), high)
+
+
+@triton.jit
+def pow(x, y):
+    return libdevice.pow(x, y)
+
+
+@triton.jit
+def integer_pow(x, y, bits):
+    """``x ** y`` by squaring; what a negative power leaves of an integer is 0 but for 1 and -1."""
+    power, result, rest = x, x * 0 + 1, y
+    for _ in range(bits):
+        result = tl.where((rest & 1) != 0, result * power, result)
+        power = power * power
+        rest = rest >> 1
+    sign = tl.where((y & 1) != 0, x, x * x)
+    return tl.where(y < 0, tl.where(x * x == 1, sign, 0), result)
+
+
+# Of reductions: functions of an element, or of a sum, and of a number that is the same for all.
+
+
+@triton.jit
+def first_of(x, number):
+    return x
+
+
+@triton.jit
+def share_of(total, number):
+    return total / number
+
+
+@triton.jit
+def is_not_zero(x, number):
+    return (x != 0).to(x.dtype)
+
+
+@triton.jit
+def magnitude(x, number):
+    return tl.abs(x)
+
+
+@triton.jit
+def squared(x, number):
+    return x * x
+
+
+@triton.jit
+def root(total, number):
+    return tl.sqrt(total)
+
+
+@triton.jit
+def magnitude_power(x, number):
+    return libdevice.pow(tl.abs(x), number.to(x.dtype))
+
+
+@triton.jit
+def root_of(total, number):
+    return libdevice.pow(total, (1.0 / number).to(total.dtype))

@@ -7,13 +7,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import KernbenchError
+from kernbench.runtime_api.tensors.operators import PYTORCH
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.launches.kernel_engine import KernelEngine
 
 NEAR = 0.75
 """The least similarity of a misspelt name and a suggestion."""
-PYTORCH = "programs that need PyTorch's own are files that import it: kernbench run FILE"
 
 
 def advise(error: BaseException, engine: KernelEngine, has_data: bool) -> None:

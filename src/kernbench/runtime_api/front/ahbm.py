@@ -39,7 +39,7 @@ class Ahbm:
         if isinstance(device, int):
             sip_id = check_sip(device, run.machine.num_sips)
         else:
-            sip_id = sip_of_device(device, state.sip_id, run.machine.num_sips)
+            sip_id = sip_of_device(device, state.sip_id, run.machine)
         for rank in run.simulation.ranks:
             other = rank.local
             if other is not state and other.bound and other.sip_id == sip_id:
@@ -57,12 +57,12 @@ class Ahbm:
     def synchronize(self, device: Any = None) -> None:
         """Block the calling rank until all streams of a SIP, by default its own, are idle."""
         run = self._run
-        run.synchronize(sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips))
+        run.synchronize(sip_of_device(device, run.rank_state.sip_id, run.machine))
 
     def Stream(self, device: Any = None, priority: int = 0) -> DeviceStream:  # noqa: N802 - torch's
         """Return a new stream of a SIP, by default the calling rank's; priorities are ignored."""
         run = self._run
-        return run.new_stream(sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips))
+        return run.new_stream(sip_of_device(device, run.rank_state.sip_id, run.machine))
 
     def Event(self, enable_timing: bool = False) -> Event:  # noqa: N802 - torch's name
         """Return a new event, not recorded yet; timing is always enabled, in modeled time."""
@@ -75,14 +75,14 @@ class Ahbm:
     def current_stream(self, device: Any = None) -> DeviceStream:
         """Return the stream that the calling rank's work goes to."""
         run = self._run
-        sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips)
+        sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine)
         current = run.current_stream()
         return current if current.sip_id == sip_id else run.default_stream(sip_id)
 
     def default_stream(self, device: Any = None) -> DeviceStream:
         """Return the stream of work that names no other."""
         run = self._run
-        sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips)
+        sip_id = sip_of_device(device, run.rank_state.sip_id, run.machine)
         return run.default_stream(sip_id)
 
     def memory_allocated(self, device: Any = None) -> int:
@@ -95,6 +95,4 @@ class Ahbm:
 
     def _memory(self, device: Any) -> DeviceMemory:
         run = self._run
-        return run.devices.memory(
-            sip_of_device(device, run.rank_state.sip_id, run.machine.num_sips)
-        )
+        return run.devices.memory(sip_of_device(device, run.rank_state.sip_id, run.machine))

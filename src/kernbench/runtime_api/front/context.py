@@ -13,20 +13,22 @@ from kernbench.checks import Checks
 from kernbench.clock import Handle
 from kernbench.commands import Tf32
 from kernbench.dtypes import DType, TorchNames
-from kernbench.errors import MissingNameError, UsageError
+from kernbench.errors import UsageError
 from kernbench.hardware import Machine
 from kernbench.runtime_api.base.launch_attributes import LaunchAttributes
 from kernbench.runtime_api.base.run import Run
 from kernbench.runtime_api.front import factories
-from kernbench.runtime_api.front.advice import PYTORCH, advise, near
+from kernbench.runtime_api.front.advice import advise
 from kernbench.runtime_api.front.ahbm import Ahbm
 from kernbench.runtime_api.front.distributed import Distributed
+from kernbench.runtime_api.front.gradients import NoGradients
 from kernbench.runtime_api.front.multiprocessing import Multiprocessing
 from kernbench.runtime_api.front.symmetric_memory import SymmetricMemory
 from kernbench.runtime_api.front.testing import Testing
 from kernbench.runtime_api.launches.kernel_engine import KernelEngine
 from kernbench.runtime_api.launches.launcher import KernelLauncher
 from kernbench.runtime_api.tensors.device import Device
+from kernbench.runtime_api.tensors.operators import missing, operators
 from kernbench.runtime_api.tensors.tensor import Tensor
 from kernbench.triton_backend import activate
 
@@ -106,6 +108,11 @@ class RuntimeContext(TorchNames):
     tensor = factories.tensor
     from_numpy = factories.from_numpy
     cat = factories.cat
+    stack = factories.stack
+    linspace = factories.linspace
+    eye = factories.eye
+    no_grad = NoGradients
+    inference_mode = NoGradients
 
     def __init__(
         self,
@@ -258,9 +265,14 @@ class RuntimeContext(TorchNames):
     if not TYPE_CHECKING:  # so that a type checker finds names that are missing
 
         def __getattr__(self, name: str) -> Any:
-            hint = near(name, self) or f"; {PYTORCH}"
-            text = f"the torch of a run is kernbench's own, and has no {name}{hint}"
-            raise MissingNameError(text)
+            # Operations of kernbench.ops that need no place in the class.
+            functions = {} if name.startswith("_") else operators().TORCH_FUNCTIONS
+            if name in functions:
+                return functions[name]
+            raise missing("the torch of a run", name, dir(self))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *operators().TORCH_FUNCTIONS})
 
     def report(self) -> Any:
         """Return what ``--json`` prints, about everything so far.

@@ -106,6 +106,22 @@ def arange(
     return _filled(tensor, start + step * np.arange(count))
 
 
+def linspace(
+    context: RuntimeContext, start: float, end: float, steps: int, **options: Any
+) -> Tensor:
+    """Return ``steps`` numbers from ``start`` to ``end``, both inclusive, evenly apart."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise UsageError(f"linspace: steps must be 0 or more, but got {steps!r}")
+    tensor = _allocate(context, (steps,), float32, **options)
+    return _filled(tensor, np.linspace(start, end, steps))
+
+
+def eye(context: RuntimeContext, n: int, m: int | None = None, **options: Any) -> Tensor:
+    """Return a matrix of ``n`` rows with ones on its diagonal; square unless ``m`` is given."""
+    tensor = _allocate(context, as_shape((n, n if m is None else m)), float32, **options)
+    return _filled(tensor, np.eye(tensor.shape[0], tensor.shape[1]))
+
+
 def rand(context: RuntimeContext, *size: Any, **options: Any) -> Tensor:
     """Return numbers drawn uniformly from [0, 1); see :func:`manual_seed`."""
     tensor = _allocate(context, as_shape(size), float32, **options)
@@ -192,6 +208,15 @@ def cat(context: RuntimeContext, tensors: Any, dim: int = 0, **options: Any) -> 
         result.narrow(at, start, part.shape[at]).copy_(part)
         start += part.shape[at]
     return result
+
+
+def stack(context: RuntimeContext, tensors: Any, dim: int = 0, **options: Any) -> Tensor:
+    """Return tensors of one shape as the entries of a new ``dim``."""
+    parts = tuple(tensors)
+    for part in parts:
+        if part.shape != parts[0].shape:
+            raise UsageError(f"stack needs equal shapes, but got {parts[0].shape} and {part.shape}")
+    return cat(context, [part.unsqueeze(dim) for part in parts], dim, **options)
 
 
 def _allocate(

@@ -51,7 +51,7 @@ def pointer_argument(
         if why_not:
             raise BadPointerError(
                 f"{what}: {tensor.label} lies on SIP {tensor.sip_id}, but rank {state.rank} "
-                f"launches on SIP {state.sip_id}; use .to('ahbm:{state.sip_id}') or a collective, "
+                f"launches on SIP {state.sip_id}; use .to({state.sip_id}) or a collective, "
                 f"or share it: {why_not}"
             )
     return tensor

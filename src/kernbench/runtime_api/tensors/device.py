@@ -1,14 +1,18 @@
-"""The name of a device: ``ahbm:3`` is SIP 3."""
+"""The name of a device: ``h100-sxm:3`` is SIP 3 of an h100-sxm."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import UsageError
 
-DEVICE_TYPE = "ahbm"
+if TYPE_CHECKING:
+    from kernbench.hardware import Machine
+
+DEVICE_TYPES = ("ahbm", "cuda")
+"""What any machine's devices may be called; they print by the machine's own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,38 +20,40 @@ class Device:
     """One SIP, the value of ``tensor.device``."""
 
     index: int
-    type: str = DEVICE_TYPE
+    type: str = DEVICE_TYPES[0]
 
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"
 
 
-def sip_of_device(given: Any, bound_sip: int, num_sips: int) -> int:
-    """Return the SIP that a ``device=`` argument names; None and ``"ahbm"`` mean the bound one.
+def names_device(given: Any, machine: Machine) -> bool:
+    """Return whether something is a device's name, number or object, and not a dtype."""
+    if isinstance(given, (Device, int)):
+        return True
+    return isinstance(given, str) and given.partition(":")[0] in (machine.name, *DEVICE_TYPES)
+
+
+def sip_of_device(given: Any, bound_sip: int, machine: Machine) -> int:
+    """Return the SIP that a ``device=`` argument names; None and a bare name mean the bound one.
 
     Raises:
         UsageError: It names no SIP of this machine.
     """
-    if given is None or given == DEVICE_TYPE:
+    if given is None or given == machine.name or given in DEVICE_TYPES:
         return bound_sip
     if isinstance(given, Device):
-        index = given.index
-    elif isinstance(given, str):
-        kind, _, number = given.partition(":")
-        if kind != DEVICE_TYPE or not number.isdecimal():
-            raise UsageError(
-                f"device must be {DEVICE_TYPE!r} or {DEVICE_TYPE + ':N'!r}, but got {given!r}"
-            )
-        index = int(number)
-    else:
-        try:
-            index = operator.index(given)
-        except TypeError:
-            raise UsageError(
-                f"device must be {DEVICE_TYPE!r}, {DEVICE_TYPE + ':N'!r} or a number, "
-                f"but got {given!r}"
-            ) from None
-    return check_sip(index, num_sips)
+        return check_sip(given.index, machine.num_sips)
+    names = f"{machine.name!r}, {machine.name + ':N'!r}, 'cuda', 'cuda:N'"
+    if isinstance(given, str):
+        number = given.rpartition(":")[2]
+        if not names_device(given, machine) or not number.isdecimal():
+            raise UsageError(f"device must be {names}, but got {given!r}")
+        return check_sip(int(number), machine.num_sips)
+    try:
+        index = operator.index(given)
+    except TypeError:
+        raise UsageError(f"device must be {names} or a number, but got {given!r}") from None
+    return check_sip(index, machine.num_sips)
 
 
 def check_sip(index: int, num_sips: int) -> int:

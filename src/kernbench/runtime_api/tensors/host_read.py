@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HOST_READS = frozenset(
     {
         "numpy",
+        "cpu",
         "data",
         "__getitem__",  # with an index array or mask; a basic index is a view and reads nothing
         "__repr__",

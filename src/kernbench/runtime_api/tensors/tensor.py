@@ -26,7 +26,13 @@ from kernbench.runtime_api.memory.views import (
 )
 from kernbench.runtime_api.tensors import tensor_reads, tensor_views, tensor_writes
 from kernbench.runtime_api.tensors.device import Device, sip_of_device
-from kernbench.runtime_api.tensors.operators import operators
+from kernbench.runtime_api.tensors.operators import (
+    binary,
+    method_of,
+    operators,
+    reflected,
+    unary,
+)
 
 if TYPE_CHECKING:
     from kernbench.memory import Buffer
@@ -84,7 +90,7 @@ class Tensor:
 
     @property
     def device(self) -> Device:
-        return Device(self.buffer.sip_id)
+        return Device(self.buffer.sip_id, self.context.run.machine.name)
 
     @property
     def sip_id(self) -> int:
@@ -194,6 +200,7 @@ class Tensor:
         return tensor_reads.pick(self, index)
 
     numpy = tensor_reads.numpy
+    cpu = tensor_reads.cpu
     item = tensor_reads.item
     tolist = tensor_reads.tolist
     __repr__ = tensor_reads.describe
@@ -228,6 +235,7 @@ class Tensor:
     fill_ = tensor_writes.fill_
     clone = tensor_writes.clone
     to = tensor_writes.to
+    cuda = tensor_writes.cuda
     __setitem__ = tensor_writes.set_item
 
     def copy_(self, source: Any) -> Self:
@@ -258,47 +266,27 @@ class Tensor:
         """Return the tensor in float32."""
         return self.to("float32")
 
-    def __add__(self, other: Any) -> Tensor:
-        return operators().add(self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return operators().add(other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return operators().sub(self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return operators().sub(other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return operators().mul(self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return operators().mul(other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return operators().div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return operators().div(other, self)
+    __add__, __radd__ = binary("add"), reflected("add")
+    __sub__, __rsub__ = binary("sub"), reflected("sub")
+    __mul__, __rmul__ = binary("mul"), reflected("mul")
+    __truediv__, __rtruediv__ = binary("div"), reflected("div")
+    __pow__, __rpow__ = binary("pow"), reflected("pow")
+    __matmul__ = binary("matmul")
+    __lt__, __le__ = binary("lt"), binary("le")
+    __gt__, __ge__ = binary("gt"), binary("ge")
+    __abs__ = unary("abs")
 
     def __neg__(self) -> Tensor:
         return operators().mul(self, -1)
 
-    def __matmul__(self, other: Tensor) -> Tensor:
-        return operators().matmul(self, other)
+    if not TYPE_CHECKING:  # so that a type checker finds names that are missing
 
-    def __lt__(self, other: Any) -> Tensor:
-        return operators().lt(self, other)
+        def __getattr__(self, name: str) -> Any:
+            # Operations of kernbench.ops that need no place in the class.
+            return method_of(self, name)
 
-    def __le__(self, other: Any) -> Tensor:
-        return operators().le(self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return operators().gt(self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return operators().ge(self, other)
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *operators().TENSOR_METHODS})
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         if not _is_operand(other):
@@ -352,7 +340,7 @@ def allocate(
         run.check_open(name)
     sip_id = run.rank_state.sip_id
     if device is not None:
-        sip_id = sip_of_device(device, sip_id, run.machine.num_sips)
+        sip_id = sip_of_device(device, sip_id, run.machine)
     if dp is not None:
         # A policy that the SIP cannot follow is refused here, not at some later launch.
         dp.resolve(run.machine.sip_at(sip_id))

@@ -8,6 +8,7 @@ import numpy as np
 
 from kernbench.errors import UsageError
 from kernbench.runtime_api.memory.storage import Array
+from kernbench.runtime_api.tensors.host_array import HostArray
 from kernbench.runtime_api.tensors.host_read import read
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 def numpy(tensor: Tensor) -> Array:
     """Return a copy of the elements as a numpy array."""
     return read(tensor, "numpy").copy()
+
+
+def cpu(tensor: Tensor) -> HostArray:
+    """Return a copy of the elements on the host: a numpy array that also has ``numpy()``."""
+    return read(tensor, "cpu").copy().view(HostArray)
 
 
 def item(tensor: Tensor) -> Any:

@@ -17,7 +17,7 @@ from kernbench.runtime_api.memory.in_flight import check_not_in_flight
 from kernbench.runtime_api.memory.known_memory import MOST_ELEMENTS
 from kernbench.runtime_api.memory.storage import Array, BufferView, as_elements
 from kernbench.runtime_api.memory.views import expanded_strides, has_overlap, is_basic_index
-from kernbench.runtime_api.tensors.device import Device, sip_of_device
+from kernbench.runtime_api.tensors.device import names_device, sip_of_device
 from kernbench.runtime_api.tensors.host_read import read
 from kernbench.runtime_api.tensors.operators import operators
 
@@ -129,20 +129,25 @@ def clone(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor)
 
 
+def cuda(tensor: Tensor, device: Any = None) -> Tensor:
+    """Return the tensor on a device: the calling rank's, or the one named."""
+    return to(tensor, device=tensor.context.run.rank_state.sip_id if device is None else device)
+
+
 def to(tensor: Tensor, *targets: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return the tensor in another element type or on another SIP; itself if it is so already.
 
     ``targets`` are element types and devices in any order, as in torch.
     """
     for target in targets:
-        if isinstance(target, (Device, int)) or str(target).startswith("ahbm"):
+        if names_device(target, tensor.context.run.machine):
             device = target
         else:
             dtype = target
     result = tensor
     if dtype is not None:
         result = _to_dtype(result, _checked_dtype(dtype))
-    sip_id = sip_of_device(device, tensor.sip_id, tensor.context.run.machine.num_sips)
+    sip_id = sip_of_device(device, tensor.sip_id, tensor.context.run.machine)
     if sip_id != tensor.sip_id:
         copy = tensor.context.empty(
             tensor.shape, dtype=result.dtype, dp=tensor.dp, name=tensor.name, device=sip_id
