@@ -116,6 +116,17 @@ def test_what_the_cache_keeps_of_a_warm_launch_is_not_read_again() -> None:
     assert large.hbm_us == pytest.approx(1e9 / 2039e3)
 
 
+@pytest.mark.adr("0144-D2")
+def test_memory_reaches_its_rate_within_a_ramp() -> None:
+    ramps = KernelConstants.model_validate({"ramp_us": 2, "source": "assumed: a test"})
+    for num_bytes in (2039e3 * 2, 2039e3 * 2000):
+        cold = replace(products(108, 1), hbm_read_bytes=num_bytes)
+        full_us = time_kernel(cold, sip(), PLAIN).hbm_us
+        slow_us = time_kernel(cold, sip(), ramps).hbm_us
+        assert slow_us == pytest.approx(full_us + 2 * full_us / (full_us + 2))
+    assert time_kernel(products(108, 1), sip(), ramps).hbm_us == 0.0
+
+
 def test_a_long_tile_that_starts_last_ends_alone() -> None:
     long, short = products(1, 40).tiles[0], products(1, 1).tiles[0]
     tiles = (replace(long, count=108), replace(short, count=4 * 108))

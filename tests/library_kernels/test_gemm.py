@@ -106,6 +106,7 @@ def test_loads_that_run_ahead_hide_latency_behind_arithmetic() -> None:
         )[0][0]
         for pipelined in (False, True)
     )
+    assert [each.overlap for each in (one, two)] == [3.0, 3.0]
     waits, hides = (time_kernel(each, sip, slow).tiles_us for each in (one, two))
     assert waits == pytest.approx(hides + 100 * 1e-3)
 

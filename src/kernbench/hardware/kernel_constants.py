@@ -45,6 +45,8 @@ class KernelConstants(Spec):
     """Of a PE's port: how fast a tile's results leave after its loop. 0: beside other loops."""
     fixed_us: NotNegative = Fraction(0)
     """Paid once per launch, beyond the machine's front end."""
+    ramp_us: NotNegative = Fraction(0)
+    """In which memory reaches its rate: half of what cold bytes take, where they take as long."""
     source: str
     """What the constants were fitted to, or ``assumed`` and why."""
 

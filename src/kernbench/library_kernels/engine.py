@@ -84,6 +84,9 @@ def time_kernel(
     cache_us = _cache_us(kernel, sip, constants)
     missed = 1 - kept_share(kernel.hbm_bytes, sip) if kernel.warm else 1.0
     hbm_us = missed * kernel.hbm_bytes / _hbm_bytes_per_us(kernel, sip, constants)
+    ramp_us = float(constants.ramp_us)
+    if ramp_us:
+        hbm_us += ramp_us * hbm_us / (hbm_us + ramp_us)
     front_ps = sip.queued_front_end_ps if queued else sip.front_end_ps
     start_us = float(constants.fixed_us) + (front_ps + sip.hbm_latency_ps) / 1e6
     busy_us = _together_us((tiles_us, cache_us, hbm_us), kernel.overlap)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 
 _OVERLAP = 3.0
-"""Tiles start and end with loads and stores alone, so cache, HBM and arithmetic share time."""
 _PARTIAL_BYTES = 4
 _SUM_ELEMENTS = 1024
 """Results that one tile of the kernel that adds up parts of K writes."""
@@ -78,6 +77,9 @@ class GemmKernel:
     """The same per element of B: integers that become floating point."""
     resident: int = 1
     """Tiles that share a PE at a time."""
+    overlap: float = _OVERLAP
+    """How well tiles, cache and HBM work beside each other, as in ``LibraryKernel``: tiles start
+    and end with loads and stores alone."""
     pipelined: bool = False
     """Whether loads of the next trips run ahead: a trip takes its latency or its arithmetic."""
 
@@ -145,7 +147,7 @@ def _launches(
         ),
         # Partial results are added up while the cache still has them.
         hbm_written_bytes=0.0 if partial else results * problem.result_bytes,
-        overlap=_OVERLAP,
+        overlap=kernel.overlap,
     )
     return (product, _sum_of_parts(problem, kernel, tile)) if partial else (product,)
 
@@ -170,5 +172,5 @@ def _sum_of_parts(problem: GemmProblem, kernel: GemmKernel, tile: LibraryTile) -
         ),
         resident=2,
         hbm_written_bytes=results * problem.result_bytes,
-        overlap=_OVERLAP,
+        overlap=kernel.overlap,
     )

@@ -44,7 +44,14 @@ _NUDGE = 1.1
 _STILL = 1e-6
 """Changes of a time that are rounding."""
 _DIGITS = 5
-_LATENCIES = {"trip_ns": 1e4, "miss_ns": 1e4, "tile_ns": 1e5, "row_ns": 1e3, "fixed_us": 1e3}
+_LATENCIES = {
+    "trip_ns": 1e4,
+    "miss_ns": 1e4,
+    "tile_ns": 1e5,
+    "row_ns": 1e3,
+    "fixed_us": 1e3,
+    "ramp_us": 8,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import pytest
 
 from kernbench.accuracy.validation import Row, read_rows
 from kernbench.accuracy.validation.predictors.gemm import GemmPredictor
+from kernbench.accuracy.validation.predictors.libraries.products import gemm_kernel
 from kernbench.accuracy.validation.predictors.library_rows import NotModeledError
 from kernbench.accuracy.validation.rows.devices import presets
 from kernbench.hardware import KernelLibrary, load_library
@@ -116,3 +117,15 @@ def test_every_product_that_quantises_has_the_constants_of_its_first_kernel(
         elif "_fp8" in name and name.startswith(("sglang", "trtllm", "vllm")):
             assert f"quantize_for_{name}" in names
     assert "sum_of_parts" in names
+
+
+def test_fp4_kernels_take_narrow_tiles_for_few_rows() -> None:
+    few, many = (
+        gemm_kernel("sglang_nvfp4_sglang", "nvfp4", "sm100", (rows, 12288)) for rows in (128, 129)
+    )
+    assert [(tile.m, tile.n) for tile in few.tiles] == [(128, 64)]
+    assert (256, 256) in [(tile.m, tile.n) for tile in many.tiles]
+    fused = gemm_kernel("trtllm_nvfp4_torch_flow", "nvfp4", "sm100", (16, 12288))
+    assert fused.pipelined
+    assert fused.resident == 2
+    assert (128, 128) in [(tile.m, tile.n) for tile in fused.tiles]

@@ -16,7 +16,10 @@ VLLM = {"framework": "vllm", "dtype": "fp8_block", "kernel": "vllm_default"}
 def test_releases_of_a_machine_have_their_own_entry_before_all_others() -> None:
     two, three = (launching(VLLM | {"n_releases": n}, "gb200") for n in ("2", "3"))
     assert two != three
-    assert launching(VLLM | {"n_releases": "1"}, "h100-sxm") == Launching()
+    one, two, other = (launching(VLLM | {"n_releases": n}, "h100-sxm") for n in ("1", "2", "5"))
+    assert one == other
+    assert two.added_us > one.added_us == 0
+    assert launching(VLLM | {"n_releases": "1"}, "a100-sxm-80g") == Launching()
     assert launching({"n_releases": "2"}, "h100-sxm") == Launching()
 
 

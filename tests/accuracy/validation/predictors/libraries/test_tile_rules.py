@@ -14,8 +14,10 @@ def test_every_result_has_a_tile_of_the_first_rule_that_it_is_within(
     m: int, n: int, whose: tuple[str, str]
 ) -> None:
     rules = FP8_RULES[whose]
-    within = [each.tile for each in rules if m <= each.most_rows and n <= each.most_cols]
-    assert ruled_tile(rules, m, n) is within[0]
+    within = [each for each in rules if m <= each.most_rows and n <= each.most_cols]
+    for depth in (128, 1 << 20):
+        deep = [each.tile for each in within if each.least_depth <= depth]
+        assert ruled_tile(rules, m, n, depth) is deep[0]
 
 
 @pytest.mark.adr("0138-D1")
@@ -42,3 +44,21 @@ def test_shapes_take_the_tile_that_the_source_names(
     found = ruled_tile(FP8_RULES[whose], m, n)
     assert (found.m, found.n) == tile
     assert (found.cluster_rows, found.cluster_cols) == cluster
+
+
+@pytest.mark.adr("0138-D1")
+@pytest.mark.parametrize(
+    ("m", "k", "tile", "pes"),
+    [
+        (16, 1 << 14, (32, 128), 1),
+        (17, 4095, (64, 64), 1),
+        (64, 4096, (64, 128), 1),
+        (256, 4096, (128, 128), 1),
+        (257, 128, (256, 128), 2),
+    ],
+)
+def test_vllm_on_blackwell_takes_wider_tiles_for_a_long_sum(
+    m: int, k: int, tile: tuple[int, int], pes: int
+) -> None:
+    found = ruled_tile(FP8_RULES["sm100", "vllm"], m, 4096, k)
+    assert ((found.m, found.n), found.pes) == (tile, pes)

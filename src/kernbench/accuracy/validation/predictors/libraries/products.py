@@ -54,6 +54,46 @@ class Operands:
 _OF_DEEPGEMM = ("sglang_fp8_block_sglang_deepgemm_gemm_nt_f8f8bf16",)
 """Kernels of a release whose rule is known."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """How a kernel's trips, tiles and memory work beside each other."""
+
+    pipelined: bool = False
+    overlap: float = 3.0
+    resident: int = 1
+
+
+_FLOWS: Mapping[tuple[str, str], _Flow] = {
+    ("sm100", "sglang_fp8_block_sglang"): _Flow(pipelined=True, overlap=2.0),
+    ("sm100", "sglang_fp8_sglang"): _Flow(pipelined=True, overlap=2.0),
+    ("sm100", "sglang_fp8_sglang_sgl_kernel_fp8_scaled_mm"): _Flow(pipelined=True, overlap=2.0),
+    ("sm100", "trtllm_fp8_block_deepgemm"): _Flow(pipelined=True, overlap=2.0),
+    ("sm100", "trtllm_fp8_static_torch_flow"): _Flow(pipelined=True),
+    ("sm100", "trtllm_fp8_torch_flow"): _Flow(pipelined=True, overlap=2.0),
+    ("sm100", "trtllm_nvfp4_torch_flow"): _Flow(pipelined=True, resident=2),
+    ("sm100", "vllm_fp8_cutlassfp8scaledmmlinearkernel"): _Flow(pipelined=True, overlap=2.0),
+    ("sm100", "vllm_nvfp4_flashinfercutedslnvfp4linearkernel"): _Flow(pipelined=True, overlap=2.0),
+    ("sm100", "vllm_nvfp4_vllm_default"): _Flow(pipelined=True, overlap=2.0),
+    ("sm90", "sglang_fp8_block_sglang_deepgemm_gemm_nt_f8f8bf16"): _Flow(
+        pipelined=True, overlap=5.0
+    ),
+    ("sm90", "sglang_fp8_sglang_sgl_kernel_fp8_scaled_mm"): _Flow(pipelined=True),
+    ("sm90", "trtllm_fp8_torch_flow"): _Flow(pipelined=True, overlap=5.0),
+    ("sm90", "vllm_fp8_block_vllm_default"): _Flow(pipelined=True, overlap=5.0),
+    ("sm90", "vllm_fp8_vllm_default"): _Flow(pipelined=True),
+}
+"""By architecture and kernel, where rows that fits may use say so: on folds of them, other flows
+are at least 1.5 % further off."""
+_NARROW_OF_FEW = frozenset({("sm100", "sglang_nvfp4_sglang"), ("sm100", "vllm_nvfp4_vllm_default")})
+"""CUTLASS kernels for fp4 of serving stacks, whose tiles have half the columns where rows are few:
+from 149 tiles of 64 columns on, products of so few rows take two rounds of B200's PEs."""
+_FEW_ROWS = 128
+_FEW = (LibraryTile(m=128, n=64),)
+_MANY = (
+    *(LibraryTile(m=128, n=n) for n in (128, 192, 256)),
+    *(LibraryTile(m=256, n=n, pes=2) for n in (64, 128, 192, 256)),
+)
 _FP4_BYTES = 0.5 + 1 / 16
 """Blocks of 16 share a scale of one byte."""
 _FP8, _FP4 = "float8_e4m3fn", "float4_e2m1fn"
@@ -134,16 +174,21 @@ def gemm_kernel(
     elif depth and architecture == "sm90" and name in _OF_DEEPGEMM:
         tiles = (deepgemm_tile(*result, *depth),)
     elif rules and dtype.startswith("fp8") and dtype != "fp8_block":
-        tiles = (ruled_tile(rules, *result),)
+        tiles = (ruled_tile(rules, *result, depth[0] if depth else 0),)
+    elif (architecture, name) in _NARROW_OF_FEW:
+        tiles = _FEW if result[0] <= _FEW_ROWS else _MANY
     else:
         tiles = _tiles(_maker(name, dtype, architecture), architecture)
+    flow = _FLOWS.get((architecture, name), _Flow())
     return GemmKernel(
         name=name,
         tiles=tiles,
         sum_name="sum_of_parts",
         simple_per_result=operands.simple_per_result,
         simple_per_weight=operands.simple_per_weight,
-        resident=shares.resident if named and shares else 1,
+        resident=shares.resident if named and shares else flow.resident,
+        overlap=flow.overlap,
+        pipelined=flow.pipelined,
     )
 
 
@@ -166,6 +211,8 @@ def _rule_of(name: str, architecture: str) -> str:
     if name.startswith("sglang"):
         # SGLang took over the rule of vLLM on Hopper when it named its kernel.
         return "vllm" if architecture == "sm90" and "sgl_kernel" in name else "sglang"
+    if architecture == "sm100" and "cutlassfp8" not in name:
+        return ""
     if name.startswith("vllm"):
         return "sglang" if architecture == "sm120" and "cutlassfp8" not in name else "vllm"
     return ""

@@ -22,18 +22,24 @@ class TileRule:
     tile: LibraryTile
     most_rows: int = _ANY
     most_cols: int = _ANY
+    least_depth: int = 0
+    """The least K that takes it."""
 
 
-def ruled_tile(rules: Sequence[TileRule], m: int, n: int) -> LibraryTile:
-    """Return the tile of the first rule that a result of ``m`` x ``n`` is within.
+def ruled_tile(rules: Sequence[TileRule], m: int, n: int, k: int = 0) -> LibraryTile:
+    """Return the tile of the first rule that a result of ``m`` x ``n``, summed over K, is within.
 
     The last rule has no bounds.
     """
-    return next(each.tile for each in rules if m <= each.most_rows and n <= each.most_cols)
+    return next(
+        each.tile
+        for each in rules
+        if m <= each.most_rows and n <= each.most_cols and k >= each.least_depth
+    )
 
 
-def _tile(m: int, n: int, k: int = 128, rows: int = 1, cols: int = 1) -> LibraryTile:
-    return LibraryTile(m=m, n=n, k_bytes=k, cluster_rows=rows, cluster_cols=cols)
+def _tile(m: int, n: int, k: int = 128, rows: int = 1, cols: int = 1, pes: int = 1) -> LibraryTile:
+    return LibraryTile(m=m, n=n, k_bytes=k, pes=pes, cluster_rows=rows, cluster_cols=cols)
 
 
 FP8_RULES: Mapping[tuple[str, str], tuple[TileRule, ...]] = {
@@ -89,6 +95,14 @@ FP8_RULES: Mapping[tuple[str, str], tuple[TileRule, ...]] = {
         TileRule(_tile(64, 128, 64), 256, 16384),
         TileRule(_tile(128, 64), 256),
         TileRule(_tile(128, 128, 64)),
+    ),
+    # vLLM, csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm100_fp8_dispatch.cuh.
+    ("sm100", "vllm"): (
+        TileRule(_tile(32, 128, cols=4), 16),
+        TileRule(_tile(64, 128, 256, cols=4), 64, least_depth=4096),
+        TileRule(_tile(64, 64), 64),
+        TileRule(_tile(128, 128, rows=2), 256),
+        TileRule(_tile(256, 128, cols=2, pes=2)),
     ),
     # vLLM, csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm120_fp8_dispatch.cuh.
     ("sm120", "vllm"): (
