@@ -163,3 +163,22 @@ for _ in range(3):
     assert difference(adds(x.cuda()), x + 3) < 1e-6
 assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 assert os.environ["KERNBENCH_TEST_ADDED"] == "2"
+
+
+# So is attention, which is another function to the compiler; a mask may have a gradient.
+def attends(q, bias):
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=bias)
+
+
+torch._dynamo.utils.counters.clear()
+masked = torch.compile(attends, fullgraph=True)
+for _ in range(3):
+    q, bias = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 8, 8, requires_grad=True)
+    on_device = bias.detach().cuda().requires_grad_()
+    found, expected = masked(q.cuda(), on_device), attends(q, bias)
+    assert difference(found, expected) < 1e-5
+    weights = torch.randn_like(expected)
+    (found * weights.cuda()).sum().backward()
+    (expected * weights).sum().backward()
+    assert difference(on_device.grad, bias.grad) < 1e-4
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

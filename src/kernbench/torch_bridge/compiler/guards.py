@@ -25,10 +25,12 @@ def install(patches: Patches, views: Views) -> None:
     """Guard what is compiled for a tensor by the tensor's device, too."""
     from torch._dynamo import convert_frame
     from torch._dynamo.guards import CheckFunctionManager, GuardBuilder
+    from torch._guards import Guard
 
     patches.set(GuardBuilder, "TENSOR_MATCH", _also_by_device(GuardBuilder.TENSOR_MATCH))
     by_id = _also_as_it_runs(GuardBuilder.id_match_unchecked, views)
     patches.set(GuardBuilder, "id_match_unchecked", by_id)
+    patches.set(Guard, "create", _but_of_stand_ins(Guard.create, views))
     patches.set(GuardBuilder, "TYPE_MATCH", _but_of_environment(GuardBuilder.TYPE_MATCH))
     patches.set(CheckFunctionManager, "__init__", _of_rank(CheckFunctionManager.__init__))
     counts = _counting_own(convert_frame.compute_cache_size)
@@ -101,6 +103,24 @@ def _also_as_it_runs(original: Callable[..., Any], views: Views) -> Callable[...
         return None
 
     return match
+
+
+def _but_of_stand_ins(original: Callable[..., Any], views: Views) -> Callable[..., Any]:
+    """Return how guards are made, without those of parts of functions with a stand-in.
+
+    Default values and cells of the one are not those of the other.
+    """
+
+    @functools.wraps(original)
+    def create(self: Any, builder: Any) -> Any:
+        source = getattr(self.originating_source, "base", None)
+        while source is not None:
+            if views.stand_in_of(builder.get(source)) is not None:
+                return None
+            source = getattr(source, "base", None)
+        return original(self, builder)
+
+    return create
 
 
 def _but_of_environment(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 
 def attention(
@@ -17,7 +18,11 @@ def attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """``scaled_dot_product_attention`` as the operation that the bridge computes and times."""
+    """``scaled_dot_product_attention`` as the operation that the bridge computes and times.
+
+    That has no gradient of a mask: with one, as biases of positions have, attention is its products
+    and its softmax.
+    """
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         group = query.shape[-3] // key.shape[-3]
         key = key.repeat_interleave(group, -3)
@@ -25,6 +30,10 @@ def attention(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         none = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = none.masked_fill(~attn_mask, float("-inf"))
+    if attn_mask is not None and attn_mask.requires_grad:
+        scores = query @ key.transpose(-2, -1) * (scale or query.shape[-1] ** -0.5)
+        shares = functional.softmax(scores + attn_mask, -1).to(value.dtype)
+        return functional.dropout(shares, dropout_p) @ value
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
     )[0]

@@ -139,9 +139,7 @@ class Views:
                 # Of several replacements of one attribute, the first one has PyTorch's own.
                 before = self._hidden.get((each.owner, each.name), each).before
                 self._hidden[each.owner, each.name] = replace(each, before=before)
-                self._stand_ins[id(before)] = each.value
-                if hasattr(before, "__code__"):
-                    self._stand_ins[id(before.__code__)] = getattr(each.value, "__code__", None)
+                self._put_in_place(before, each.value)
         self._num_seen = len(replaced)
         shown: _Shown = []
         for (owner, name), each in self._hidden.items():
@@ -150,9 +148,18 @@ class Views:
                 shown.append((owner, name, each.value))
                 set_own(owner, name, each.before)
         for (owner, name), value in self.over.items():
-            shown.append((owner, name, _own(owner, name)))
+            before = _own(owner, name)
+            shown.append((owner, name, before))
+            hidden = self._hidden.get((owner, name))
+            self._put_in_place(value, before if hidden is None else hidden.value)
             set_own(owner, name, value)
         return shown[::-1]
+
+    def _put_in_place(self, seen: Any, stand_in: Any) -> None:
+        """Note what the program sees in the place of what the compiler does."""
+        self._stand_ins[id(seen)] = stand_in
+        if hasattr(seen, "__code__"):
+            self._stand_ins[id(seen.__code__)] = getattr(stand_in, "__code__", None)
 
 
 def _is_hidden(owner: Any, name: str) -> bool:
