@@ -44,6 +44,10 @@ FLOWS = {
         lambda x, y: hops.associative_scan(torch.add, x, 0, combine_mode="generic"),
         lambda x, y: x.cumsum(0),
     ),
+    "associative_scan of elements": (
+        lambda x, y: hops.associative_scan(torch.add, x, 0)[0],
+        lambda x, y: x.cumsum(0),
+    ),
     "foreach_map": (
         lambda x, y: torch.stack(hops.foreach_map(torch.mul, [x, y], [y, y])),
         lambda x, y: torch.stack([x * y, y * y]),
@@ -67,6 +71,17 @@ def flow_computes_and_differentiates_as_in_python(name: str) -> None:
             assert mine.grad is None or not mine.grad.any()
         else:
             torch.testing.assert_close(mine.grad.cpu(), own.grad)
+
+
+def random_numbers_with_their_state() -> None:
+    """What graphs call in which a dropout is computed again."""
+    x = torch.ones(64, device="cuda")
+    saved = torch.ops.higher_order.run_and_save_rng_state
+    again = torch.ops.higher_order.run_with_rng_state
+    state, made = saved(torch.ops.aten.rand_like.default, x)
+    torch.rand(5, device="cuda")
+    assert torch.equal(again(state, torch.ops.aten.rand_like.default, x), made)
+    assert not torch.equal(torch.rand_like(x), made)
 
 
 def a_condition_of_two_elements() -> None:

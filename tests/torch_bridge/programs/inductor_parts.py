@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 from torch._inductor import config
+from torch._inductor import utils as inductor_utils
 from torch.library import triton_op, wrap_triton
 
 torch.manual_seed(0)
@@ -16,6 +17,11 @@ def near(found, expected, tolerance=1e-5):
 # A graph that no tensor goes into, the first of all.
 made = torch.compile(lambda: torch.ones(3, device="cuda") * torch.tensor(2.0, device="cuda"))()
 near(made, torch.full((3,), 2.0))
+
+
+# The compiler's estimates read the machine: what NVIDIA's data sheet says of an H100 SXM.
+assert abs(inductor_utils.get_device_tflops(torch.bfloat16) / 989.4 - 1) < 0.01
+assert abs(inductor_utils.get_gpu_dram_gbps() / 3350 - 1) < 0.05
 
 
 # A graph that is captured leaves what it writes where the program looks for it.

@@ -7,6 +7,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F
 from torch import nn
+from torch._inductor import comm_analysis
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.parallel import (
@@ -79,3 +80,9 @@ shards = distribute_tensor(x.cuda(), mesh, [Shard(0)]), distribute_tensor(a.cuda
 found = gathered(*shards)
 assert found.device.index == rank
 assert difference(found, (x @ a).relu()) < 1e-5
+
+# Collectives are estimated on the machine's links: 450 GB/s one way, no more.
+least_ms = (64 << 20) * 2 * (size - 1) / size / 450e6
+kind = comm_analysis.NCCL_COLL.ALL_REDUCE
+estimate_ms = comm_analysis.estimate_nccl_collective_runtime_impl(64 << 20, size, kind)
+assert least_ms < estimate_ms < 2 * least_ms, (least_ms, estimate_ms)

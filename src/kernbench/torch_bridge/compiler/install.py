@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from kernbench.errors import UsageError, nearest
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import (
+    estimates,
     fakes,
     graph_calls,
     graphed,
@@ -142,6 +143,7 @@ class Compiler:
         trials.install(patches, views)
         guards.install(patches, views)
         kept.install(patches)
+        estimates.install(patches, self._run)
         patches.set(torch._inductor.compile_fx, "cudagraphify", graphed.Graphs().cudagraphify)
         # Once PyTorch has called an operator of kernels eagerly, it holds what the bridge set.
         views.over[torch._library.triton, "wrap_triton_enabled"] = threading.local()

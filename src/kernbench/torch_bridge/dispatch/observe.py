@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch._prims.rng_prims import run_dtensor_rng_op
 
 from kernbench.torch_bridge.base.direct import KnownCall, execute_first
 from kernbench.torch_bridge.base.modes import Mode
 from kernbench.torch_bridge.base.operations import PLAIN, Operation, describe
+from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
 from kernbench.torch_bridge.costs import num_bytes
 from kernbench.torch_bridge.device.pinned import pinned
 from kernbench.torch_bridge.device.rng import device_generator, skip_numbers
@@ -50,6 +52,9 @@ _ZEROS = torch.ops.aten.zeros.default
 _NUMBER = torch.ops.aten.scalar_tensor.default
 """What C++ calls for a number that a program assigns to elements of a tensor."""
 _NO_BACKWARD = -1
+DispatchKey = torch._C.DispatchKey
+_OF_ANY_DEVICE = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect)
+"""The keys of what calls the operations of an operator of functions."""
 _OPERATIONS: dict[int, tuple[Operation, Any]] = {}
 """By the identity of the overload, which the entry keeps alive: its own hash is slow Python."""
 
@@ -60,6 +65,8 @@ class Observer(Mode):
     Wrappers (DTensor and the like) are left to their own handlers, whose operations on the
     tensors inside come here.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -120,6 +127,9 @@ class Observer(Mode):
         if _is_seen():
             with _without_functions():
                 return self.__torch_dispatch__(func, types, args, kwargs)
+        if isinstance(func, HigherOrderOperator):
+            with self:
+                return _kernel_of(func)(*args, **kwargs)
         for each in types:
             if each not in PLAIN and each.__name__ != "FakeTensor":
                 return NotImplemented
@@ -343,6 +353,17 @@ class Observer(Mode):
         if wait:
             self._host.wait(command)
             self._host.read()
+
+
+def _kernel_of(func: HigherOrderOperator) -> Any:
+    """Return what calls the operations of an operator of functions."""
+    for key in _OF_ANY_DEVICE:
+        if key in func.py_kernels:
+            return func.py_kernels[key]
+    raise UnsupportedTorchError(
+        f"torch.ops.higher_order.{func.name()}: PyTorch runs it in compiled functions only; call "
+        "it inside of a function for torch.compile"
+    )
 
 
 class EagerObserver(Observer):

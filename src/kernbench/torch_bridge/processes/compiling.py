@@ -31,6 +31,7 @@ def _part_of(name: str) -> Any:
     return sys.modules[f"torch._higher_order_ops.{name}"]
 
 
+_CONTROL_FLOW = ("utils", "cond", "while_loop", "map", "scan", "associative_scan", "foreach_map")
 _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch: frozenset({"set_autocast_enabled", "clear_autocast_cache", "compile", "_dynamo"}),
     torch.Tensor: frozenset({"_make_wrapper_subclass"}),
@@ -39,10 +40,7 @@ _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch.UntypedStorage: frozenset(),
     torch._C._nested: frozenset(),
     flex: frozenset(),
-    **{
-        _part_of(name): frozenset()
-        for name in ("utils", "cond", "while_loop", "map", "scan", "foreach_map")
-    },
+    **{_part_of(name): frozenset() for name in _CONTROL_FLOW},
 }
 """Owners of which PyTorch's own attributes show to the compiler, but for these."""
 _HIDDEN: Mapping[Any, frozenset[str]] = {
