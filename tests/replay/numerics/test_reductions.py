@@ -77,6 +77,20 @@ def test_argmax_gives_the_first_of_equals_with_its_index() -> None:
     np.testing.assert_array_equal(where, x.argmin(axis=2))
 
 
+@pytest.mark.parametrize("num_programs", [1, 6])
+@pytest.mark.parametrize("combine", ["argmax", "argmin", "argmaxu", "argminu"])
+def test_of_equals_the_lowest_index_wins_wherever_it_lies(combine: str, num_programs: int) -> None:
+    x = RNG.integers(0, 3, (6, 5, 9)).astype(np.int32)
+    index = np.stack([RNG.permutation(9) for _ in range(5 * num_programs)]).astype(np.int32)
+    index = index.reshape(num_programs, 5, 9)
+    for values in (x, x[:1]):
+        best, where = reduce(combine, values, index, axis=1)
+        extreme = (np.max if "max" in combine else np.min)(values, axis=2)
+        lowest = np.where(values == extreme[..., None], index, 9).min(axis=2)
+        np.testing.assert_array_equal(*np.broadcast_arrays(best, extreme))
+        np.testing.assert_array_equal(*np.broadcast_arrays(where, lowest))
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 13])
 def test_any_region_combines_neighbours_in_order(length: int) -> None:
     """Composition of affine maps: associative, but not commutative."""

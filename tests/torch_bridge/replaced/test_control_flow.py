@@ -19,15 +19,16 @@ run = partial(simulated, "control_flow.py")
     "flow",
     [
         *("cond", "a chosen branch", "while_loop", "map", "scan", "associative_scan"),
-        *("associative_scan of elements", "foreach_map"),
+        "foreach_map",
     ],
 )
 def test_control_flow_computes_and_differentiates_as_in_python(flow: str) -> None:
     run("flow_computes_and_differentiates_as_in_python", flow)
 
 
-def test_what_runs_with_a_state_of_random_numbers_gives_the_same_again() -> None:
-    run("random_numbers_with_their_state")
+@pytest.mark.parametrize("case", ["scan_of_elements", "random_numbers_with_their_state"])
+def test_operators_of_functions_run_eagerly(case: str) -> None:
+    run(case)
 
 
 @pytest.mark.adr("0077-D6")

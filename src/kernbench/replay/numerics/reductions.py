@@ -111,7 +111,15 @@ def _arg_reduction(combine: str, axis: int, shape: tuple[int, ...]) -> Reduction
 
     def reduced(inputs: list[Array]) -> list[Array]:
         values, index = (full(array, shape) for array in inputs)
-        where = np.expand_dims(find(comparable(values), axis=axis), axis)
+        ordered = comparable(values)
+        where = np.expand_dims(find(ordered, axis=axis), axis)
+        if index.dtype.kind in "iu" and not (np.diff(index, axis=axis) > 0).all():
+            values, index, ordered, where = same_lead((values, index, ordered, where))
+            # The first of equal values need not have the lowest index: lanes may hold what a loop
+            # has met last.
+            equal = ordered == np.take_along_axis(ordered, where, axis)
+            lowest = np.where(equal, index, np.iinfo(index.dtype).max)
+            where = np.expand_dims(np.argmin(lowest, axis=axis), axis)
         best = np.take_along_axis(values, where, axis).squeeze(axis)
         if len(index) != len(where):
             index, where = same_lead((index, where))

@@ -31,7 +31,7 @@ def _part_of(name: str) -> Any:
     return sys.modules[f"torch._higher_order_ops.{name}"]
 
 
-_CONTROL_FLOW = ("utils", "cond", "while_loop", "map", "scan", "associative_scan", "foreach_map")
+_CONTROL_FLOW = ("utils", "cond", "while_loop", "map", "scan", "foreach_map")
 _HIDDEN_BUT: Mapping[Any, frozenset[str]] = {
     torch: frozenset({"set_autocast_enabled", "clear_autocast_cache", "compile", "_dynamo"}),
     torch.Tensor: frozenset({"_make_wrapper_subclass"}),

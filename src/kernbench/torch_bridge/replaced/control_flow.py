@@ -52,11 +52,6 @@ def _scan(combine_fn: Any, carry: Any, xs: Any, additional_inputs: Any = ()) -> 
     return carry, _stacked(results)
 
 
-def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = ()) -> Any:
-    scan = sys.modules[f"{_PLACE}.associative_scan"].generic_associative_scan
-    return scan(combine_fn, xs, additional_inputs=additional_inputs)
-
-
 def _foreach_map(fn: Any, op: Any, *operands: Any, **kwargs: Any) -> Any:
     return fn(op, *operands, **kwargs)
 
@@ -67,7 +62,6 @@ _OPERATIONS: dict[str, dict[str, Any]] = {
     "while_loop": {"while_loop_op": _while_loop},
     "map": {"map_impl": _map},
     "scan": {"scan_op": _scan},
-    "associative_scan": {"associative_scan_op": _associative_scan},
     "foreach_map": {"_foreach_map": _foreach_map},
 }
 
