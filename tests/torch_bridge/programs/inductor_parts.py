@@ -69,6 +69,17 @@ def per_multiprocessor(x):
 near(torch.compile(per_multiprocessor, fullgraph=True)(x.cuda()), x * 132)
 
 
+# Lists of numbers are indices.
+def swapped(x):
+    y = x.clone()
+    y[:, [2, 0]] = x[:, [0, 2]]
+    return y[[True, False, True]]
+
+
+x = torch.randn(3, 4)
+near(torch.compile(swapped, fullgraph=True)(x.cuda()), swapped(x))
+
+
 # Control flow is in the graph.
 def signed(x):
     return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))

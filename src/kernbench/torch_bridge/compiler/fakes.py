@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from kernbench.torch_bridge.processes.compiling import COMPILING, Views
 _make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 _DEVICE_OF_FAKE = torch.ops.prim.device.default
 _WITHOUT_INDEX = (DEVICE_TYPE, torch.device(DEVICE_TYPE))
+_INDEXING = (operator.getitem, operator.setitem)
 _OF_PATTERNS = ("joint_graph", "pre_grad", "post_grad", "freezing_patterns")
 """The parts of Inductor that trace the patterns they look for."""
 _AT_DEVICE = 6
@@ -122,11 +124,31 @@ def _with_indices(original: Callable[..., Any]) -> Callable[..., Any]:
         if kind in ("call_function", "call_method") and not _is_of_streams(target):
             args = tuple(map(full, args))
             kwargs = {name: full(value) for name, value in kwargs.items()}
+            if target in _INDEXING and _is_of_device(args[0]):
+                args = (args[0], _as_tensors(self, args[0], args[1]), *args[2:])
         if (kind, target, len(args)) == ("call_method", DEVICE_TYPE, 1):
             kwargs.setdefault("device", full(DEVICE_TYPE))
         return original(self, kind, target, args, kwargs, *rest, **named)
 
     return create_proxy
+
+
+def _is_of_device(argument: Any) -> bool:
+    example = getattr(getattr(argument, "node", None), "meta", {}).get("example_value")
+    return isinstance(example, Tensor) and _device_of(example).type == DEVICE_TYPE
+
+
+def _as_tensors(tracer: Any, tensor: Any, index: Any) -> Any:
+    """Return an index with tensors for its lists of numbers, which C++ would make on ``meta``."""
+    if isinstance(index, tuple):
+        return tuple(_as_tensors(tracer, tensor, each) for each in index)
+    if not isinstance(index, list) or not all(type(each) in (int, bool) for each in index):
+        return index
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    device = tensor.node.meta["example_value"].device
+    made = tracer.create_proxy("call_function", torch.tensor, (index,), {"device": device})
+    return wrap_fx_proxy(tracer.output_graph.current_tx, made).as_proxy()
 
 
 def _on_one_device(original: Callable[..., Any]) -> Callable[..., Any]:
