@@ -54,5 +54,18 @@ def test_a_kernel_of_few_rows_names_the_few_constants_that_were_fitted(architect
             assert set(fitted) <= constants.model_fields_set, name
 
 
+@pytest.mark.adr("0144-D3")
+@pytest.mark.parametrize("architecture", known_libraries())
+def test_sums_and_copies_have_constants_of_their_own_where_enough_rows_launch_them(
+    architecture: str,
+) -> None:
+    library = load_library(architecture)
+    for name in library.families["attention"].kernels:
+        constants = library.constants(name)
+        rows = re.match(r"fitted to (\d+) rows", constants.source)
+        if rows is not None and name.endswith(("_copy", "_combine")):
+            assert 3 * len(constants.model_fields_set - {"source"}) <= int(rows[1]), name
+
+
 def test_an_architecture_that_nobody_described_has_none() -> None:
     assert not attention_kernels("sm00")
