@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from rich.text import Text
 
 from kernbench.analysis.attribution import Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
 from kernbench.analysis.tables import SHOWN_LINES, plain_table
-from kernbench.report import format_ns, format_share
+from kernbench.report import FamilyReport, accuracy_line, format_ns, format_share
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,17 +58,27 @@ class Why(TypedDict):
     time_ns: float
     spent: list[SpentReport]
     critical_path: list[SegmentReport]
+    accuracy: NotRequired[list[FamilyReport]]
+    """The published errors of what the time is of, as in the report; left out where none are."""
 
 
-def explain(log: OpLog, machine: Machine, ranks: int) -> Why:
-    """Return where the time of each rank went, and the run's critical path."""
-    return {
+def explain(
+    log: OpLog, machine: Machine, ranks: int, accuracy: list[FamilyReport] | None = None
+) -> Why:
+    """Return where the time of each rank went, and the run's critical path.
+
+    ``accuracy`` is the report's.
+    """
+    why: Why = {
         "machine": machine.name,
         "ranks": ranks,
         "time_ns": log.end_ps / 1000,
         "spent": [_spent_report(each) for each in attribution(log, machine, ranks)],
         "critical_path": [_segment_report(each) for each in critical_path(log)],
     }
+    if accuracy:
+        why["accuracy"] = accuracy
+    return why
 
 
 def _spent_report(spent: Spent) -> SpentReport:
@@ -103,6 +113,8 @@ def print_why(why: Why, console: Console, *, whole_path: bool = False) -> None:
     console.print("", _resource_table(why), sep="\n")
     console.print("", _use_table(why), sep="\n")
     console.print("", _whole_path(why) if whole_path else _path_table(why), sep="\n")
+    if accuracy := why.get("accuracy"):
+        console.print("", Text(accuracy_line(accuracy)), sep="\n")
 
 
 def _resource_table(why: Why) -> Table:

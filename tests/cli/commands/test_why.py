@@ -129,3 +129,14 @@ def test_lines_of_a_kernel_are_shown_from_a_run_and_behind_a_report(saved: Path)
     assert (done.exit_code, "no kernel 'nothing'; it launched matmul" in done.output) == (2, True)
     done = kernbench("run", saved.parent / "bench.py", "--lines")
     assert (done.exit_code, "tl.dot(" in done.output) == (0, True), done.output
+
+
+def test_on_a_measured_machine_the_published_errors_stand_below(
+    saved: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "h100.run"
+    done = kernbench("run", saved.parent / "bench.py", "--machine", "h100-sxm", "--save", kept)
+    (line,) = (each for each in done.output.splitlines() if each.startswith("published errors"))
+    assert line in kernbench("why", kept).output
+    assert json.loads(kernbench("why", kept, "--json", "-").output)["accuracy"]
+    assert "published errors" not in kernbench("why", saved).output

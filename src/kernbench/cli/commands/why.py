@@ -49,7 +49,7 @@ def show_why(options: WhyOptions) -> int:
         lines = kernel_lines(run.log, options.lines)
         show_or_write(lines, options.json, lambda console: print_lines(lines, run.sources, console))
         return DONE
-    why = explain(run.log, run.machine, run.ranks)
+    why = explain(run.log, run.machine, run.ranks, run.report.get("accuracy"))
     show_or_write(
         why, options.json, lambda console: print_why(why, console, whole_path=options.path)
     )
