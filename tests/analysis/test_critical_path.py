@@ -159,3 +159,21 @@ def test_the_log_says_what_each_command_waited_for() -> None:
 
 def test_a_run_of_nothing_has_an_empty_path() -> None:
     assert critical_path(OpLog()) == []
+
+
+@pytest.mark.adr("0151-D1")
+def test_a_second_spawn_begins_when_the_slowest_rank_of_the_first_has_ended() -> None:
+    def slow_on_1(rank: int, torch: Any) -> None:
+        x = torch.zeros(2048, 2048)
+        for _ in range(8 * rank):
+            x = ops.gelu(x)
+        torch.ahbm.synchronize()
+
+    with RuntimeContext(machine="ahbm:2", ranks=2, data=False) as torch:
+        for _ in range(2):
+            torch.multiprocessing.spawn(slow_on_1, (torch,), nprocs=2)
+    path = assert_whole(torch.op_log)
+    kernels = [segment for segment in path if segment.kind == "kernel"]
+    assert {segment.rank for segment in kernels} == {1}
+    assert sum(segment.name == "gelu" for segment in kernels) == 16
+    assert not [segment for segment in path if segment.kind == "host"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kernbench.errors import InternalError
 
@@ -45,12 +45,27 @@ class _Place:
     rank: int
     time_ps: int
     command: Instance | None = None
+    wake: int | None = None
+    """The number of the wait by whose end it was reached."""
+
+
+class _Wake(NamedTuple):
+    """A rank's wait is over, as another one has done something."""
+
+    time_ps: int
+    number: int
+    """Its place among those of all ranks."""
+    by: int
 
 
 class _Hosts:
     """What the host of each rank did, by when it ended."""
 
     def __init__(self, log: OpLog) -> None:
+        self._wakes: dict[int, list[_Wake]] = {}
+        for number, (rank, time_ps, by) in enumerate(log.woken):
+            if by != rank:
+                self._wakes.setdefault(rank, []).append(_Wake(time_ps, number, by))
         self._spans: dict[int, list[HostSpan]] = {}
         for span in log.host_spans:
             # A span without duration explains nothing.
@@ -66,6 +81,15 @@ class _Hosts:
         position = bisect_right(self._ends.get(rank, []), time_ps)
         return self._spans[rank][position - 1] if position else None
 
+    def latest_wake(self, rank: int, time_ps: int, before: int) -> _Wake | None:
+        """Return the last wait of a rank that another one ended, at a time or earlier.
+
+        Of those with numbers below ``before``: at one time ranks may wake each other in turn.
+        """
+        wakes = self._wakes.get(rank, [])
+        position = bisect_left(wakes, _Wake(time_ps, before, -1))
+        return wakes[position - 1] if position else None
+
 
 def critical_path(log: OpLog) -> list[Segment]:
     """Return the segments from the start of a run to its end, in order of time.
@@ -79,9 +103,12 @@ def critical_path(log: OpLog) -> list[Segment]:
     woken = _woken_by(log)
     segments: list[Segment] = []
     place = _last_place(log)
+    before = len(log.woken)
     while place is not None:
+        if place.wake is not None:
+            before = place.wake
         step = (
-            _before_host(place, hosts, woken, commands)
+            _before_host(place, before, hosts, woken, commands)
             if place.command is None
             else _before_command(place, place.command, log, commands)
         )
@@ -122,12 +149,19 @@ Step = Iterator[Segment | _Place]
 
 def _before_host(
     place: _Place,
+    before: int,
     hosts: _Hosts,
     woken: dict[tuple[int, int], int],
     commands: dict[int, Instance],
 ) -> Step:
     rank, time_ps = place.rank, place.time_ps
     span = hosts.latest(rank, time_ps)
+    wake = hosts.latest_wake(rank, time_ps, before)
+    if wake is not None and wake.time_ps > (0 if span is None else span.end_ps):
+        # It has waited for what another rank's host did.
+        yield Segment(rank, "host", "nothing that is logged", wake.time_ps, time_ps)
+        yield _Place(wake.by, wake.time_ps, wake=wake.number)
+        return
     if span is None:
         if rank and time_ps:
             # It was started by the program around it, which is rank 0's in the log.

@@ -43,6 +43,8 @@ class Simulation:
         """The rank whose code executes now; None on main."""
         self.open_ended: dict[OpenEnded, None] = {}
         """In the order in which they began."""
+        self.woken: list[tuple[int, int, int]] = []
+        """Waits that a rank's host ended, in order: who waited, until when, and that rank."""
         self.idling = Idling(self)
         self.main_resumes: Callable[[], None] | None = None
         """Called when main resumes after a wait, in which ranks have run."""
@@ -74,9 +76,22 @@ class Simulation:
                 self.run_until(handle)
             else:
                 rank.wait(handle)
+            if handle.woken_by >= 0:
+                self.has_woken(handle, rank)
         if handle.error is not None:
             handle.error_seen = True
             raise handle.error
+
+    def wake(self, handle: Handle) -> None:
+        """End a handle now; if a rank's code does it, whoever waits has waited for that rank."""
+        if self.running is not None:
+            handle.woken_by = self.running.rank_id
+        handle.end_after(0)
+
+    def has_woken(self, handle: Handle, rank: Rank | None) -> None:
+        """Note who ended a rank's wait, or that of main, which is rank 0 in the log."""
+        waiter = 0 if rank is None else rank.rank_id
+        self.woken.append((waiter, self.env.now_ps, handle.woken_by))
 
     def sleep(self, delay_ps: int) -> None:
         """Let ``delay_ps`` of host time pass for the caller, a rank or main."""

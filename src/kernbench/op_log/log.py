@@ -202,6 +202,8 @@ class OpLog:
         that. What is a tuple there may be a number here, of a single rank."""
         self.plain_waits: list[int] = []
         """Three values for a span of waiting: its rank, its end, what it ended with."""
+        self.woken: list[tuple[int, int, int]] = []
+        """Waits that a rank's host ended, in order: who waited, until when, and that rank."""
         self.collectives: list[int] = []
         """The numbers of collectives in the order in which they started; 0: it has not ended."""
         self.plain_spans: list[Any] = []

@@ -76,6 +76,8 @@ HOST_SCHEMA = pa.schema(
 
 WAITS = "waits.parquet"
 WAIT_SCHEMA = pa.schema([("rank", pa.int32()), ("end_ps", _INT), ("after", _INT)])
+WOKEN = "woken.parquet"
+WOKEN_SCHEMA = pa.schema([("rank", pa.int32()), ("end_ps", _INT), ("by", pa.int32())])
 
 RANGE_SCHEMA = pa.schema(
     [("rank", pa.int32()), ("name", _TEXT), ("start_ps", _INT), ("end_ps", _INT)]

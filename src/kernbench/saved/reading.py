@@ -37,6 +37,7 @@ from kernbench.saved.layout import (
     SOURCES,
     TEMPLATES,
     WAITS,
+    WOKEN,
 )
 
 
@@ -134,6 +135,7 @@ def _read_log(archive: zipfile.ZipFile, about: Mapping[str, Any]) -> OpLog:
     log.host_ranges.extend(map(HostRange, *_columns(archive, RANGES)))
     for values in zip(*_columns(archive, WAITS), strict=True):
         log.plain_waits.extend(values)
+    log.woken = list(zip(*_columns(archive, WOKEN), strict=True))
     log.graphs = {name: tuple(names) for name, names in about["graphs"].items()}
     return log
 

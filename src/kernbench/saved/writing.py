@@ -31,6 +31,8 @@ from kernbench.saved.layout import (
     TEMPLATES,
     WAIT_SCHEMA,
     WAITS,
+    WOKEN,
+    WOKEN_SCHEMA,
 )
 
 _ROWS_AT_ONCE = 1 << 20
@@ -146,6 +148,8 @@ def _write_hosts(archive: zipfile.ZipFile, log: OpLog) -> None:
     rank, end_ps, after = (log.plain_waits[first::3] for first in range(3))
     waits = [rank, end_ps, [log.number_of(each) for each in after]]
     _write_table(archive, WAITS, _table(waits, WAIT_SCHEMA))
+    woken = [[each[part] for each in log.woken] for part in range(3)]
+    _write_table(archive, WOKEN, _table(woken, WOKEN_SCHEMA))
     ranges = [[getattr(each, name) for each in log.host_ranges] for name in RANGE_SCHEMA.names]
     _write_table(archive, RANGES, _table(ranges, RANGE_SCHEMA))
 

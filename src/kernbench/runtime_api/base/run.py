@@ -75,6 +75,7 @@ class Run:
         """Functions that return lines for the end of the report."""
         self.simulation = Simulation()
         self.op_log = OpLog()
+        self.op_log.woken = self.simulation.woken
         self.recorder = Recorder(self.op_log)
         self.replay_queue = ReplayQueue(data)
         self.signals = Signals(self.simulation, self.replay_queue)

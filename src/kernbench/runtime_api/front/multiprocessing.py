@@ -92,6 +92,7 @@ class SpawnContext:
             if self._num_alive:
                 try:
                     simulation.run_until(self._done)
+                    simulation.has_woken(self._done, simulation.running)
                 except DeadlockError as error:
                     deadlock = error
                     self._end_after_deadlock()
@@ -149,6 +150,7 @@ class SpawnContext:
             # Ranks that are due at this very time go first: they may have a cause of their own.
             self._run.simulation.call_soon(self._abort_siblings)
         if self._num_alive == 0:
+            self._done.woken_by = rank.rank_id
             self._done.end_after(0)
 
     def _abort_siblings(self) -> None:
@@ -269,6 +271,7 @@ class StartedRank:
         if error is not None and not isinstance(error, (Exception, SystemExit)):
             # An interrupt is for whoever waits.
             self._end.error = error  # type: ignore[assignment]
+        self._end.woken_by = rank.rank_id
         self._end.end_after(0)
 
 

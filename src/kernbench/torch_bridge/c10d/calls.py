@@ -34,7 +34,7 @@ from kernbench.torch_bridge.processes.process import Process, current
 if TYPE_CHECKING:
     from types import FrameType
 
-    from kernbench.clock import UserSite
+    from kernbench.clock import Simulation, UserSite
     from kernbench.runtime_api import ProcessGroup, Run
 
 _HERE = str(Path(__file__).parents[1])
@@ -94,8 +94,9 @@ class Call:
 class _DataThere(Handle):
     """Ends when a collective's outputs hold their values, as every rank has called it."""
 
-    def __init__(self, part: TorchPart) -> None:
+    def __init__(self, simulation: Simulation, part: TorchPart) -> None:
         super().__init__(part.env, part.label)
+        self._simulation = simulation
         self._part: TorchPart | None = part
 
     def waits_for(self) -> tuple[int, ...]:
@@ -107,7 +108,7 @@ class _DataThere(Handle):
     def end(self) -> None:
         """Resume whoever waits, and drop the part, which refers to this."""
         self._part = None
-        self.end_after(0)
+        self._simulation.wake(self)
 
 
 class TorchPart(Part):
@@ -126,7 +127,7 @@ class TorchPart(Part):
         """None once every rank has called, and the outputs hold their values."""
         self.called = call.called
         self.follows_stream = call.follows_stream
-        self.data = _DataThere(self)
+        self.data = _DataThere(run.simulation, self)
         self._used = begin_use(self, call.inputs, call.outputs)
 
     def has_data(self) -> None:

@@ -50,7 +50,7 @@ class _KeyWait(Handle):
         """Resume whoever waits."""
         self.is_over = True
         self._simulation.idling.met(self)
-        self.end_after(0)
+        self._simulation.wake(self)
 
 
 class SharedValues:
