@@ -24,6 +24,7 @@ from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
 from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
+from kernbench.torch_bridge.front import helion_kernels
 from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
 from kernbench.torch_bridge.front.session import Session
@@ -70,7 +71,8 @@ class Programs:
         self._base = Process(session, 0, environ.variables())
         self._globals = Globals(self._base)
         self.states = LibraryStates(self._base)
-        self.modules = ProcessModules(self._base, self.states, Packages(private))
+        late = {helion_kernels.MODULE: helion_kernels.patch}
+        self.modules = ProcessModules(self._base, self.states, Packages(private), late)
         self.loggers = ProcessLoggers(self._base)
         self.threads = RankThreads(inside, self._enter)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from types import ModuleType
@@ -42,8 +42,16 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     default group as a default argument; the process that started all ranks has no such state.
     """
 
-    def __init__(self, base: Process, states: LibraryStates, packages: Packages) -> None:
+    def __init__(
+        self,
+        base: Process,
+        states: LibraryStates,
+        packages: Packages,
+        late: Mapping[str, Callable[[ModuleType, Patches], None]],
+    ) -> None:
         self._base = base
+        self._late = {benchmarks.MODULE: benchmarks.patch, **late}
+        """What is patched in shared modules when programs import them, by module."""
         self._states = states
         self._packages = packages
         self._loaded = base
@@ -116,8 +124,9 @@ class ProcessModules(importlib.abc.MetaPathFinder):
     def executed(self, module: ModuleType) -> None:
         """Record a shared library's module."""
         self._states.meet(module)
-        if module.__name__ == benchmarks.MODULE:
-            benchmarks.patch(module, self._patches)
+        patch = self._late.get(module.__name__)
+        if patch is not None:
+            patch(module, self._patches)
 
     def _forget(self) -> None:
         for name in self._names:

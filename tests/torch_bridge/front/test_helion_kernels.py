@@ -1,0 +1,22 @@
+"""Kernels written in Helion run as the Triton kernels that it writes."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.torch_bridge.running import simulated  # noqa: E402
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_kernels_of_helion_compute_and_compile_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("helion") is None:
+        pytest.skip("helion is not installed")
+    # It uses parts of PyTorch's compiler, with the properties of the device.
+    monkeypatch.setenv("KERNBENCH_COMPILE", "inductor")
+    context = simulated("helion_kernels.py", machine="h100-sxm:1")
+    names = {each.template.name for each in context.op_log.instances}
+    assert {"_helion_matmul", "_helion_softmax"} <= names
