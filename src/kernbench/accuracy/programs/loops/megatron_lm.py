@@ -4,8 +4,8 @@ arguments: whether Apex is installed there (apex, plain), the script, and what i
 
 Stands in for the parts of Apex that its local layers and its optimizer call, each by operations of
 PyTorch that launch as many kernels and move as many bytes: they are for times alone, not for
-numbers (the softmax neither scales nor masks). And for the one name of Python 3.12 that the scripts
-take.
+numbers (the softmax neither scales nor masks, accumulated gradients stay as they are). And for the
+one name of Python 3.12 that the scripts take.
 
 Source: NVIDIA/apex, csrc/megatron and csrc/multi_tensor_*; NVIDIA/Megatron-LM.
 """
@@ -78,6 +78,11 @@ def scale_list(_: int, flag: Tensor, lists: list[list[Tensor]], scale: float) ->
     torch._foreach_mul_(lists[1], scale)
 
 
+def weight_gradient(x: Tensor, gradient: Tensor, _: Tensor) -> None:
+    """Take the time of adding a weight's gradient to what is accumulated, in one product."""
+    torch.mm(gradient.t(), x)
+
+
 SOFTMAX = {"forward": softmax, "backward": softmax_backward}
 NAMES: dict[str, dict[str, Any]] = {
     "apex": {},
@@ -89,6 +94,10 @@ NAMES: dict[str, dict[str, Any]] = {
     "apex.multi_tensor_apply": {"multi_tensor_applier": apply_to_lists},
     "apex.optimizers": {"FusedAdam": FusedAdam, "FusedSGD": torch.optim.SGD},
     "amp_C": {"multi_tensor_l2norm": norm_of_list, "multi_tensor_scale": scale_list},
+    "fused_weight_gradient_mlp_cuda": {
+        "wgrad_gemm_accum_fp16": weight_gradient,
+        "wgrad_gemm_accum_fp32": weight_gradient,
+    },
     "scaled_softmax_cuda": SOFTMAX,
     "scaled_masked_softmax_cuda": {**SOFTMAX, "get_batch_per_block": batch_per_block},
     "scaled_upper_triang_masked_softmax_cuda": SOFTMAX,
