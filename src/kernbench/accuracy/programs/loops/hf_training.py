@@ -1,7 +1,7 @@
 """Forward and backward of a model of Hugging Face as PyTorch's benchmarks/dynamo run it.
 
-arguments: class of the model, batch, amp or float32, and for a compiled one the mode of
-``torch.compile``, or the backend aot_eager.
+arguments: class of the model, batch, amp or float32; then the length of sequences where it is not
+the usual one, and for a compiled one the mode of ``torch.compile``, or the backend aot_eager.
 
 Source: pytorch/pytorch, benchmarks/dynamo/huggingface.py: the class's own config, a length of
 sequences by the model's name, train mode, losses of the model; benchmarks/dynamo/common.py: TF32.
@@ -117,8 +117,9 @@ def main() -> None:
         setattr(config, key, value)
     with torch.device("cuda"):
         model = kind._from_config(config, attn_implementation="eager").to("cuda").train()
-    how = sys.argv[4] if len(sys.argv) > 4 else ""
-    length = length_of(name)
+    more = sys.argv[4:]
+    how = next((each for each in more if not each.isdigit()), "")
+    length = next((int(each) for each in more if each.isdigit()), length_of(name))
     given = inputs_of(model, config, batch, length)
 
     def step() -> None:

@@ -95,6 +95,13 @@ def test_batches_of_the_dashboard_are_of_the_a100_of_40_gb(tmp_path: Path) -> No
     )
     assert asked.device == "A100-SXM4-40GB"
     assert asked.program.args == ("AlbertForMaskedLM", "4", "amp")
+    fields["model"] = "MBartForConditionalGeneration"
+    given = {"device": "A100", "local_batch": 16, "dtype": "amp", **fields}
+    lengths = [
+        PREDICTOR.asked(row(tmp_path, source=f"pt2-dash-{number}", **given)).program.args[3:]
+        for number in (1831, 2049)
+    ]
+    assert lengths == [("128",), ()]
 
 
 def test_rows_that_were_compiled_are_compiled_where_the_user_asks_for_it(
