@@ -75,7 +75,7 @@ def torchtitan(row: Row, programs: Path) -> ChosenProgram:
         line=4,
         # Its rate is of a device's tokens.
         units_per_step=length * micro / (split["tp"] * split["pp"] * split["cp"]),
-        needs=("datasets", "torchdata", "tyro", "tokenizers"),
+        needs=("datasets", "torchdata", "tyro", "tokenizers", "tensorboard"),
         paths=(folder,),
         variables=(("NO_COLOR", "1"),),
     )
