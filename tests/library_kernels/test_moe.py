@@ -56,11 +56,23 @@ def test_weights_that_the_cache_keeps_do_not() -> None:
 
 
 def test_twice_what_the_cache_holds_all_comes_from_hbm() -> None:
-    up, _ = expert_products(problem(4, 4), KERNELS)
-    small = replace(problem(4, 4), cache_bytes=(up.hbm_bytes + 2 * 256 * 96 * 2) / 2)
-    assert expert_products(small, KERNELS)[0].tiles[0].trip.missed == 1
+    up, _ = expert_products(problem(16, 16), KERNELS)
+    small = replace(problem(16, 16), cache_bytes=(up.hbm_bytes + 2 * 256 * 96 * 2) / 2)
+    all_of_it = expert_products(small, KERNELS)[0].tiles[0].trip.missed
     half = replace(small, cache_bytes=small.cache_bytes * 4 / 3)
-    assert expert_products(half, KERNELS)[0].tiles[0].trip.missed == pytest.approx(0.5)
+    found = expert_products(half, KERNELS)[0].tiles[0].trip.missed
+    assert found == pytest.approx(all_of_it / 2)
+
+
+def test_trips_wait_for_hbm_where_they_are_the_first_to_load_their_bytes() -> None:
+    # Each of 6 tiles of 32 columns loads the rows again; 64 rows of 16 are 4 tiles that load
+    # the weights again.
+    for rows, tiles in ((16, 1), (64, 4)):
+        kernels = replace(KERNELS, row_tiles=(16,))
+        (tile,) = expert_products(problem(rows), kernels)[0].tiles
+        distinct = (192 + rows) * 256 * 2
+        loaded = tiles * 6 * (16 + 32) * 256 * 2
+        assert tile.trip.missed == pytest.approx(distinct / loaded)
 
 
 def test_experts_without_a_gate_have_one_up_projection() -> None:
@@ -89,7 +101,8 @@ def test_one_kernel_has_the_tiles_of_both_products() -> None:
 def test_steps_have_constants_of_their_own_and_pipelines_run_ahead() -> None:
     kernels = replace(KERNELS, copies_rows=True, steps="own", pipelined=True)
     found = expert_kernels(problem(5), kernels)
-    assert [each.name for each in found] == ["own", "test", "own", "test", "own"]
+    names = ["own_expand", "test", "own_activate", "test", "own_sum"]
+    assert [each.name for each in found] == names
     assert all(each.tiles[0].trip.pipelined for each in found if each.name == "test")
 
 
@@ -104,6 +117,23 @@ def test_routing_goes_over_the_choices_of_all_tokens() -> None:
         for tokens in (128, 1280)
     )
     assert (count(few), count(many)) == (1, 10)
+
+
+def test_a_block_for_each_expert_and_some_tokens_sorts() -> None:
+    kernels = replace(KERNELS, routing="route", sorting="sort")
+    given = replace(problem(5, tokens=640), choices=8)
+    route, sort = expert_kernels(given, kernels)[:2]
+    assert (route.name, count(route)) == ("route", 0)
+    # Ten blocks of 64 tokens for each of 8 experts.
+    assert (sort.name, sort.num_tiles) == ("sort", 80)
+
+
+@pytest.mark.parametrize(("in_steps", "trips"), [(False, 1), (True, 8)])
+def test_experts_are_chosen_by_a_block_for_each_token(in_steps: bool, trips: int) -> None:
+    kernels = replace(KERNELS, choosing="choose", chooses_in_steps=in_steps)
+    given = replace(problem(5, tokens=100), all_experts=256, choices=8)
+    choose = expert_kernels(given, kernels)[0]
+    assert (choose.name, choose.num_tiles, count(choose)) == ("choose", 100, 100 * trips)
 
 
 def test_stripes_leave_no_pe_without_work() -> None:

@@ -16,11 +16,17 @@ from kernbench.library_kernels.work import LibraryKernel, Tiles, Trip
 _OUT_BYTES = 2
 """Of an element between the kernels: bfloat16."""
 STEPS = "moe_steps"
-"""Name of the constants of the kernels around the products, the same for all implementations."""
+"""What the names of the constants of the kernels around the products begin with."""
+_EXPAND, _ACTIVATE, _SUM = "_expand", "_activate", "_sum"
+"""Copy or quantise rows; the activation; the weighted sum over a token's experts."""
 _SORTED = 1024
 """Choices in a trip of routing."""
 _CHOICE_BYTES = 8
 """Of an expert's number and its weight."""
+_CHOSEN = 32
+"""Experts' scores that a block reads at a time, a warp's width."""
+_COUNTED = 64
+"""Tokens of a block that counts and places the rows of one expert."""
 _DEQUANT_SIMPLE = 2
 """Per packed weight: shift, mask and scale, on two elements at a time."""
 
@@ -55,6 +61,10 @@ class MoeProblem:
     load: ExpertLoad
     experts: int
     """Of the rank."""
+    all_experts: int = 0
+    """Of all ranks: what a token chooses among. Those of the rank when 0."""
+    choices: int = 1
+    """Experts of a token."""
     hidden: int
     inter: int
     """Columns of the rank's up projection, gate not counted."""
@@ -102,10 +112,19 @@ class MoeKernels:
     activates_apart: bool = True
     quantises: bool = False
     steps: str = STEPS
-    """Name of the constants of the kernels that copy, quantise, activate and sum up rows."""
+    """What the names of the constants of the kernels that copy, quantise, activate and sum up rows
+    begin with."""
     routing: str = ""
     """Name of the constants of what comes before the products: choose, count, sort. Nothing does
     when empty."""
+    choosing: str = ""
+    """Name of the constants of the kernel that chooses experts, a block for each token; nothing
+    does when empty."""
+    chooses_in_steps: bool = False
+    """Whether it goes over the scores of a token a warp's width at a time, as PyTorch's does."""
+    sorting: str = ""
+    """Name of the constants of kernels that count and place rows with a block for each expert of
+    the rank and some tokens. ``routing`` sorts when empty: one block, some choices at a time."""
     striped: bool = False
     """Whether all tiles' trips are dealt to the PEs in equal stripes."""
     sums: bool = True
@@ -117,13 +136,21 @@ class MoeKernels:
 def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKernel, ...]:
     """Return the launches of a layer of experts, one after another."""
     load = problem.load
-    if not load.total:
-        return tuple(_routing(problem, kernels))
     found = _routing(problem, kernels)
+    if not load.total:
+        return tuple(found)
     if kernels.copies_rows or kernels.quantises:
         read = load.tokens * problem.hidden * _OUT_BYTES
         rows = load.total if kernels.copies_rows else load.tokens
-        found.append(_step(problem, kernels, rows, read, rows * problem.hidden * problem.row_bytes))
+        found.append(
+            _step(
+                problem,
+                kernels.steps + _EXPAND,
+                rows,
+                read,
+                rows * problem.hidden * problem.row_bytes,
+            )
+        )
     up = _product(problem, kernels, problem.hidden, problem.up)
     down = _product(problem, kernels, problem.inter, problem.hidden)
     if kernels.one_kernel:
@@ -133,16 +160,24 @@ def expert_kernels(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKer
         if kernels.activates_apart:
             out = load.slots * problem.inter
             read = load.slots * problem.up * _OUT_BYTES
-            found.append(_step(problem, kernels, load.slots, read, out * problem.row_bytes))
+            found.append(
+                _step(problem, kernels.steps + _ACTIVATE, load.slots, read, out * problem.row_bytes)
+            )
             if kernels.quantises and not kernels.copies_rows:
                 found.append(
-                    _step(problem, kernels, load.slots, out * _OUT_BYTES, out * problem.row_bytes)
+                    _step(
+                        problem,
+                        kernels.steps + _EXPAND,
+                        load.slots,
+                        out * _OUT_BYTES,
+                        out * problem.row_bytes,
+                    )
                 )
         found.append(down)
     if kernels.sums:
         read = load.slots * problem.hidden * _OUT_BYTES
         written = load.tokens * problem.hidden * _OUT_BYTES
-        found.append(_step(problem, kernels, load.tokens, read, written))
+        found.append(_step(problem, kernels.steps + _SUM, load.tokens, read, written))
     return tuple(found)
 
 
@@ -154,22 +189,36 @@ def expert_products(problem: MoeProblem, kernels: MoeKernels) -> tuple[LibraryKe
 
 
 def _routing(problem: MoeProblem, kernels: MoeKernels) -> list[LibraryKernel]:
-    """Return what sorts choices by expert: one block of threads, some choices at a time."""
-    if not kernels.routing:
-        return []
-    trips = math.ceil(problem.load.routed / _SORTED)
+    """Return what chooses experts and sorts rows by them."""
+    found = []
+    load = problem.load
     trip = Trip(loaded_bytes=_SORTED * _CHOICE_BYTES)
-    return [LibraryKernel(name=kernels.routing, tiles=(Tiles(count=1, trips=trips, trip=trip),))]
+    tokens = max(load.routed // problem.choices, 1)
+    if kernels.choosing:
+        experts = problem.all_experts or problem.experts
+        trips = math.ceil(experts / _CHOSEN) if kernels.chooses_in_steps else 1
+        tiles = Tiles(count=tokens, trips=trips, trip=Trip())
+        found.append(LibraryKernel(name=kernels.choosing, tiles=(tiles,), resident=8))
+    if kernels.routing:
+        trips = 0 if kernels.sorting else math.ceil(load.routed / _SORTED)
+        found.append(
+            LibraryKernel(name=kernels.routing, tiles=(Tiles(count=1, trips=trips, trip=trip),))
+        )
+    if kernels.sorting:
+        blocks = math.ceil(tokens / _COUNTED) * problem.experts
+        tiles = Tiles(count=blocks, trips=problem.choices, trip=Trip())
+        found.append(LibraryKernel(name=kernels.sorting, tiles=(tiles,), resident=8))
+    return found
 
 
 def _step(
-    problem: MoeProblem, kernels: MoeKernels, rows: float, read: float, written: float
+    problem: MoeProblem, name: str, rows: float, read: float, written: float
 ) -> LibraryKernel:
     """Return a kernel that only moves bytes; what the cache holds does not come from HBM."""
     count = max(int(rows), 1)
     missed = _missed(problem, read + written)
     return LibraryKernel(
-        name=kernels.steps,
+        name=name,
         tiles=(
             Tiles(
                 count=count,
@@ -212,12 +261,14 @@ def _product(problem: MoeProblem, kernels: MoeKernels, depth: int, columns: int)
     written = load.slots * columns * _OUT_BYTES
     layer = problem.hidden * (problem.up + problem.inter) * problem.weight_bytes * len(load.rows)
     missed = _missed(problem, layer + read + written)
+    loaded = kernels.depth * (rows * problem.row_bytes + width * problem.weight_bytes)
+    distinct = min((weights + read) / max(tiles * trips * loaded, 1.0), 1.0)
     trip = Trip(
         flops=2.0 * rows * width * kernels.depth,
         dtype=problem.dtype,
         simple=_DEQUANT_SIMPLE * width * kernels.depth if problem.dequantised else 0.0,
-        loaded_bytes=kernels.depth * (rows * problem.row_bytes + width * problem.weight_bytes),
-        missed=missed,
+        loaded_bytes=loaded,
+        missed=missed * distinct,
         pipelined=kernels.pipelined,
     )
     found = [Tiles(count=tiles, trips=trips, trip=trip, stored_bytes=stored)]

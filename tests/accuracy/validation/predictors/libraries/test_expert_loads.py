@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.accuracy.validation.predictors.libraries.expert_loads import Others, Routing, load_of
+from kernbench.accuracy.validation.predictors.libraries.expert_loads import (
+    Dealing,
+    Others,
+    Routing,
+    load_of,
+)
 from kernbench.errors import UsageError
 
 LOADS = st.sampled_from(("balanced", "power_law_1.01", "power_law_1.2"))
@@ -44,6 +49,26 @@ def test_a_power_law_is_the_rank_with_most_rows() -> None:
     assert even.total == 4096 * 8 // 16
     assert steep.total > 1.5 * even.total
     assert list(steep.rows) == sorted(steep.rows, reverse=True)
+
+
+@pytest.mark.parametrize("dealing", Dealing)
+def test_every_row_is_dealt(dealing: Dealing) -> None:
+    load = load_of(Routing(64, 8, 128, 1, "power_law_1.2", dealing=dealing))
+    assert load.total == pytest.approx(64 * 8, abs=64)
+    assert max(load.rows) <= 64
+
+
+@pytest.mark.adr("0135-D1")
+def test_rows_left_by_rounding_fall_to_one_rank_or_to_all_in_turn() -> None:
+    # 32 rows of 256 experts on four ranks: rounding leaves about half of them.
+    touched = {
+        dealing: len(load_of(Routing(4, 8, 256, 4, "power_law_1.01", dealing=dealing)).rows)
+        for dealing in Dealing
+    }
+    assert touched[Dealing.LEAST_LOADED] > 1.5 * touched[Dealing.IN_TURN]
+    assert touched[Dealing.MOST_LOADED] < touched[Dealing.LEAST_LOADED]
+    # In turn, a rank gets about a fourth of them.
+    assert 8 <= touched[Dealing.IN_TURN] <= 13
 
 
 def test_random_tokens_touch_as_many_experts_as_are_expected() -> None:

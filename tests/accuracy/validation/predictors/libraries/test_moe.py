@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench.accuracy.validation import Row, make_predictor, read_rows
+from kernbench.accuracy.validation import MeasuredKernels, Row, make_predictor, read_rows
 from kernbench.accuracy.validation.predictors.libraries.moe import MoePredictor
 
 _HEAD = (
@@ -46,6 +46,7 @@ def test_what_lacks_a_kernel_says_so(tmp_path: Path) -> None:
     assert answer.why_not == "no kernels for bfloat16 of a_new_kernel"
 
 
+@pytest.mark.adr("0135-D1")
 def test_a_row_of_two_releases_is_the_mean_of_what_both_do(tmp_path: Path) -> None:
     head = _HEAD.replace("time_us", "n_releases,time_us")
     line = (
@@ -69,6 +70,88 @@ def test_a_row_of_two_releases_is_the_mean_of_what_both_do(tmp_path: Path) -> No
     # All 8 choices of a token are multiplied, not the one that is the rank's own.
     products = [sum(kernel.flops for kernel in each) for each in (new.kernels, old.kernels)]
     assert products[1] == pytest.approx(8 * products[0], rel=0.1)
+
+
+def measured(row: Row) -> MeasuredKernels:
+    predictor = make_predictor(row.category)
+    assert isinstance(predictor, MoePredictor)
+    return predictor.measured(row)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "chosen"),
+    [
+        ("moe_torch_flow", "7168,2048,8,256", "pytorch_choice"),
+        ("moe_torch_flow", "4096,1536,8,128", "cutlass_choice"),  # 128 experts: its own kernel.
+        ("moe_torch_flow", "2688,1856,22,128", "pytorch_choice"),
+        ("moe_torch_flow_cutlass", "2048,512,8,256", "cutlass_choice"),  # A later release.
+    ],
+)
+def test_releases_of_tensorrt_llm_choose_many_experts_with_pytorch(
+    tmp_path: Path, kernel: str, sizes: str, chosen: str
+) -> None:
+    line = f"s,H200-SXM-141GB,fused_moe,trtllm,{kernel},bfloat16,64,{sizes},1,4,balanced,100"
+    (row,) = rows(tmp_path / "moe.csv", _HEAD, line)
+    names = measured(row).names
+    assert chosen in names
+    assert len([each for each in names if each.endswith("_choice")]) == 1
+
+
+@pytest.mark.adr("0135-D2")
+def test_sglang_is_timed_with_its_choice_on_one_rank_and_without_on_several(
+    tmp_path: Path,
+) -> None:
+    one, several = rows(
+        tmp_path / "moe.csv",
+        _HEAD,
+        triton(64),
+        triton(64).replace(",4,1,balanced", ",1,4,balanced"),
+    )
+    assert "sglang_choice" in measured(one).names
+    assert "sglang_choice" not in measured(several).names
+
+
+def test_the_context_phase_of_deepep_waits_for_its_host_before_its_products(
+    tmp_path: Path,
+) -> None:
+    line = (
+        "s,H200-SXM-141GB,wideep_context_moe,sglang,deepepmoe,fp8_block,{},7168,2048,8,256,1,32,"
+        "uniform,100"
+    )
+    few, many = (
+        measured(row)
+        for row in rows(tmp_path / "moe.csv", _HEAD, line.format(256), line.format(131072))
+    )
+    # A host that is slower than the device decides; else what it does first comes on top.
+    assert few.time_us() == few.least_us
+    assert many.time_us() == pytest.approx(replace(many, extra_us=0).time_us() + many.extra_us)
+
+
+def test_what_deepep_received_is_in_eight_bits_already(tmp_path: Path) -> None:
+    line = (
+        "s,H200-SXM-141GB,wideep_generation_moe,sglang,deepepmoe,fp8_block,256,7168,2048,8,256,1,"
+        "32,uniform,100"
+    )
+    (row,) = rows(tmp_path / "moe.csv", _HEAD, line)
+    assert [each.name for each in measured(row).kernels] == [
+        "deepep_moe_fp8_block", "deepep_steps_activate", "deepep_moe_fp8_block",
+    ]  # fmt: skip
+
+
+def test_grouped_products_of_aiter_repeat_the_times_of_one_size(tmp_path: Path) -> None:
+    head = _AITER.replace("time_us", "path,time_us")
+    line = (
+        "s,MI355X,aiter,grouped_gemm1_fp4_gugu,bfloat16,float4_e2m1fn_x2,float4_e2m1fn_x2,"
+        "per_1x32,{},aiter/configs/{}_fmoe.csv,50"
+    )
+    first, second, other = rows(
+        tmp_path / "moe_amd.csv",
+        head,
+        line.format("16,7168,3072,6,96,Silu,1", "tuned_grouped"),
+        line.format("64,7168,768,6,384,Silu,1", "tuned_grouped"),
+        line.format("16,7168,768,6,384,Silu,1", "tuned"),
+    )
+    assert measured(first).time_us() == measured(second).time_us() > measured(other).time_us()
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,17 @@ class Others(StrEnum):
     """The rank's first expert computes them too."""
 
 
+class Dealing(StrEnum):
+    """Who gets the rows that are left when drawn popularities are rounded to whole rows.
+
+    Decides how many experts have a row at all while tokens are few. A source's releases differ.
+    """
+
+    MOST_LOADED = "the experts with most rows"
+    LEAST_LOADED = "the experts with fewest rows, the last one first: those of one rank"
+    IN_TURN = "the experts with fewest rows, of each rank in turn"
+
+
 @dataclass(frozen=True, slots=True)
 class Routing:
     """What a row says about its tokens and experts."""
@@ -45,6 +56,7 @@ class Routing:
     others: Others = Others.TAKEN_OUT
     own_tokens: bool = False
     """Whether only tokens that chose an expert of the rank are given to it."""
+    dealing: Dealing = Dealing.IN_TURN
 
 
 @cache
@@ -110,9 +122,19 @@ def _power_law(
     power = 1 - alpha
     uniform = generator.random(experts)
     drawn = ((most**power - least**power) * uniform + least**power) ** (1 / power)
-    counts = np.minimum(np.rint(drawn / drawn.sum() * tokens * topk), tokens).astype(np.int64)
+    counts = np.rint(drawn / drawn.sum() * tokens * topk).astype(np.int64)
+    if routing.dealing is not Dealing.MOST_LOADED:
+        counts = np.minimum(counts, tokens)
     by_rank = counts.reshape(routing.ranks, -1)
-    _adjust(by_rank, tokens * topk - int(counts.sum()), tokens)
+    missing = tokens * topk - int(counts.sum())
+    if routing.dealing is Dealing.IN_TURN:
+        _adjust(by_rank, missing, tokens)
+    elif routing.dealing is Dealing.LEAST_LOADED:
+        _adjust_last(counts, missing, tokens)
+    else:
+        _adjust_first(counts, missing)
+        counts = np.minimum(counts, tokens)  # a token chooses an expert once
+        by_rank = counts.reshape(routing.ranks, -1)
     by_rank = by_rank[np.argsort(-by_rank.sum(axis=1), kind="stable")]
     counts = by_rank.ravel()
     return counts, _tokens_with(counts, experts // routing.ranks, tokens)
@@ -131,6 +153,29 @@ def _adjust(by_rank: _Counts, missing: int, most: int) -> None:
             missing -= step
         if not open_.any():
             return
+
+
+def _adjust_last(counts: _Counts, missing: int, most: int) -> None:
+    """Add missing rows to the least loaded experts, or take them, the last of equals first."""
+    order = np.argsort(-counts, kind="stable")[::-1]
+    if missing > 0:
+        while missing:
+            open_ = order[counts[order] < most][:missing]
+            counts[open_] += 1
+            missing -= len(open_)
+    for index in range(-missing):
+        expert = order[index % len(order)]
+        counts[expert if counts[expert] > 0 else np.argmax(counts)] -= 1
+
+
+def _adjust_first(counts: _Counts, missing: int) -> None:
+    """Add missing rows to the most loaded experts, one each, or take them from the least loaded."""
+    order = np.argsort(-counts, kind="stable")
+    for index in range(missing):
+        counts[order[index % len(order)]] += 1
+    for index in range(-missing):
+        expert = order[-(index % len(order)) - 1]
+        counts[expert if counts[expert] > 0 else np.argmax(counts)] -= 1
 
 
 def _tokens_with(counts: _Counts, local: int, tokens: int) -> int:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kernbench.accuracy.validation.predictors.libraries.expert_loads import Others
-from kernbench.accuracy.validation.predictors.libraries.expert_tiles import (
-    ExpertTile,
-    untuned_tile,
-    untuned_tile_by_tokens,
-)
 from kernbench.accuracy.validation.rows.reference import Row
-from kernbench.hardware import Machine
-from kernbench.library_kernels import MoeKernels, MoeProblem
+from kernbench.library_kernels import MoeKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +31,6 @@ FORMATS = {
 }
 
 
-TileRule = Callable[[MoeProblem], ExpertTile]
-
-
-def _is_scaled(problem: MoeProblem) -> bool:
-    """Whether rows have a scale per 128 elements."""
-    return 1 < problem.row_bytes < 2
-
-
-def _by_experts(problem: MoeProblem) -> ExpertTile:
-    return untuned_tile(problem.load.tokens, problem.experts, scaled=_is_scaled(problem))
-
-
-def _by_tokens(problem: MoeProblem) -> ExpertTile:
-    return untuned_tile_by_tokens(
-        problem.load.tokens, element_bytes=problem.row_bytes, scaled=_is_scaled(problem)
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertStack:
     """How one stack runs its experts, and what it does with the rows of other ranks' experts."""
@@ -65,8 +40,6 @@ class ExpertStack:
     kernels: MoeKernels
     others: Others = Others.TAKEN_OUT
     own_tokens: bool = False
-    tile: TileRule | None = None
-    """The tile where the kernel is compiled for one; ``kernels`` say which when None."""
 
 
 def _stack(
@@ -75,9 +48,8 @@ def _stack(
     others: Others = Others.TAKEN_OUT,
     *,
     own_tokens: bool = False,
-    tile: TileRule | None = None,
 ) -> ExpertStack:
-    return ExpertStack(has=has, kernels=kernels, others=others, own_tokens=own_tokens, tile=tile)
+    return ExpertStack(has=has, kernels=kernels, others=others, own_tokens=own_tokens)
 
 
 _TRITON = MoeKernels(
@@ -106,10 +78,11 @@ _CUTLASS = MoeKernels(
     columns=(128, 64),
     depth=64,
     resident=1,
-    pipelined=True,
     copies_rows=True,
     steps="cutlass_steps",
     routing="cutlass_routing",
+    choosing="cutlass_choice",
+    sorting="cutlass_sort",
 )
 _TRTLLM_GEN = MoeKernels(
     name="trtllm_gen_moe",
@@ -124,7 +97,8 @@ _TRTLLM_GEN = MoeKernels(
 )
 _DEEPGEMM = MoeKernels(
     name="deepgemm_moe", row_tiles=(64, 128), columns=(128,), depth=128, resident=1,
-    copies_rows=True, routing="deepgemm_routing",
+    copies_rows=True, routing="deepgemm_routing", choosing="cutlass_choice",
+    sorting="deepgemm_sort",
 )  # fmt: skip
 _CUTEDSL = MoeKernels(
     name="cutedsl_moe",
@@ -147,7 +121,6 @@ _DEEPEP = MoeKernels(
 )
 _UNTUNED = replace(_CUTLASS, name="flashinfer_cutlass_moe")
 
-_SGLANG_TRITON = "sglang_fused_moe_triton"
 # In the order in which they are looked for: the first whose text a kernel's name has.
 STACKS = (
     _stack("deepepmoe", _DEEPEP),
@@ -163,10 +136,10 @@ STACKS = (
     _stack("flashinfer_cutlass", _UNTUNED),
     _stack("triton_fp8_block", replace(_TRITON, name="trtllm_triton_moe", resident=2)),
     _stack("deepgemm", _DEEPGEMM),
-    _stack(_SGLANG_TRITON, _TRITON, Others.ZEROED, own_tokens=True, tile=_by_experts),
-    _stack("triton_tritonexperts", _TRITON, Others.ZEROED, tile=_by_tokens),
+    _stack("sglang_fused_moe_triton", _TRITON, Others.ZEROED, own_tokens=True),
+    _stack("triton_tritonexperts", _TRITON, Others.ZEROED),
     _stack("triton", _TRITON, Others.ZEROED),
-    _stack("vllm_fused_moe", _TRITON, Others.ZEROED, tile=_by_experts),
+    _stack("vllm_fused_moe", _TRITON, Others.ZEROED),
     _stack("moe_torch_flow", _CUTLASS),
 )
 
@@ -185,28 +158,3 @@ def is_gated(row: Row) -> bool:
     sizes = row.fields["hidden_size"], row.fields["inter_size"]
     reads = row.dtype == "bfloat16" and any(each in kernel for each in _READ_ACTIVATION)
     return not (reads and sizes in _UNGATED)
-
-
-_WITH_THEM, _WITHOUT = (Others.COMPUTED,), (Others.ZEROED,)
-_ODD_AND_EVEN = {
-    "a100-sxm-80g": (_WITH_THEM, _WITH_THEM),
-    "gb200": (_WITH_THEM, _WITHOUT + _WITH_THEM),
-    "h100-sxm": (_WITHOUT, _WITHOUT + _WITH_THEM),
-    "h200": (_WITHOUT, _WITHOUT + _WITH_THEM),
-    "l40s": (_WITHOUT + _WITH_THEM, _WITHOUT + _WITH_THEM),
-}
-"""By machine, for one release (three) and for two (four): inferred from rows that a fit may see, as
-the source names no release."""
-
-
-def others_of(row: Row, machine: Machine, stack: ExpertStack) -> tuple[Others, ...]:
-    """Return what becomes of the rows of other ranks' experts, in each release that was measured.
-
-    SGLang's Triton experts compute them with the first expert in some releases of the source, and
-    leave them out in others. A row is the median over releases: where their number is even, one of
-    each.
-    """
-    if stack.has != _SGLANG_TRITON:
-        return (stack.others,)
-    found = _ODD_AND_EVEN.get(machine.name, (_WITHOUT, _WITHOUT))
-    return found[(row.optional("n_releases") or 1) % 2 == 0]

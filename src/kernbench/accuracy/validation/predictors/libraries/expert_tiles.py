@@ -52,5 +52,5 @@ def untuned_tile_by_tokens(tokens: int, *, element_bytes: float, scaled: bool) -
     columns = 64 if tokens <= 64 else 128
     depth = 128 if tokens <= 64 or element_bytes < 2 else 64
     resident = 4 if tokens <= 64 else 2
-    name = "_few" if rows <= 16 else ""
+    name = "_few" if rows <= 16 else "_later"
     return ExpertTile(rows=rows, columns=columns, depth=depth, resident=resident, name=name)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from kernbench.accuracy.validation.predictors.libraries.expert_loads import Others, Routing, load_of
+from kernbench.accuracy.validation.predictors.libraries.expert_loads import Routing, load_of
+from kernbench.accuracy.validation.predictors.libraries.expert_releases import (
+    ExpertRelease,
+    releases_of,
+)
 from kernbench.accuracy.validation.predictors.libraries.expert_stacks import (
     FORMATS,
     STACKS,
     ExpertFormat,
     ExpertStack,
     is_gated,
-    others_of,
 )
 from kernbench.accuracy.validation.predictors.library_rows import (
     LibraryPredictor,
@@ -30,6 +33,10 @@ from kernbench.library_kernels import (
 )
 
 _BLOCK = 128
+_PYTORCH_CHOICE = "pytorch_choice"
+_FUSED_EXPERTS, _FUSED_CHOICES = 128, 8
+"""The most of which TensorRT-LLM's own kernel chose in releases of the source that ask PyTorch for
+more. Source: ``routing.py`` of TensorRT-LLM's fused experts."""
 _HOST_US = {
     "B200-SXM": 300.0,
     "GB200-SXM": 490.0,
@@ -39,6 +46,9 @@ _HOST_US = {
 """What the host of the source's devices takes to launch a layer of DeepEP's context phase, which
 was measured launch by launch: the least of its rows."""
 _HOST_USUAL_US = 400.0
+_HOST_LEAD = 0.4
+"""The part of it that passes before the first product starts, while the device has next to nothing
+to do: set by hand to rows that a fit may see."""
 
 _AITER_FORMATS = {
     "bfloat16": ("bf16", "bfloat16", 2.0),
@@ -61,6 +71,9 @@ _AITER_TIMED = {"MI308X": (16, 1024)}
 """Devices on which AITER's rows of fewer and of more tokens repeat those of the fewest and most."""
 _AITER_FROM_16 = "/tuned_fmoe.csv"
 """The file whose rows of fewer tokens repeat; others' were timed from 1 token on."""
+_AITER_GROUPED = "/tuned_grouped_fmoe.csv"
+_AITER_GROUPED_SIZES, _AITER_GROUPED_LEAST = (7168, 3072, 6, 96), 64
+"""The file whose rows repeat, for other sizes and for fewer tokens, the times of these."""
 
 
 class MoePredictor(LibraryPredictor):
@@ -81,24 +94,28 @@ class MoePredictor(LibraryPredictor):
         if stack is None or form is None:
             raise NotModeledError(f"no kernels for {row.dtype} of {kernel}")
         launched, *others = (
-            _launches(row, machine, stack, form, each) for each in others_of(row, machine, stack)
+            _launches(row, machine, stack, form, each)
+            for each in releases_of(row, machine, stack.has, stack.others)
         )
         waits = row.op == "wideep_context_moe"
+        host_us = _HOST_US.get(row.device, _HOST_USUAL_US) if waits else 0.0
         return MeasuredKernels(
             kernels=launched,
             other=others[0] if others else (),
             machine=machine,
-            least_us=_HOST_US.get(row.device, _HOST_USUAL_US) if waits else 0.0,
+            extra_us=_HOST_LEAD * host_us,
+            least_us=host_us,
         )
 
 
 def _launches(
-    row: Row, machine: Machine, stack: ExpertStack, form: ExpertFormat, others: Others
+    row: Row, machine: Machine, stack: ExpertStack, form: ExpertFormat, release: ExpertRelease
 ) -> tuple[LibraryKernel, ...]:
-    problem, kernels = _problem(row, machine, stack, form, others)
+    problem, kernels = _problem(row, machine, stack, form, release)
     if row.op == "wideep_generation_moe":
-        # What was received lies by expert already, and is summed up where it came from.
-        kernels = replace(kernels, sums=False)
+        # What was received lies by expert already, in eight bits, and is summed up where it came
+        # from; the activation writes eight bits too.
+        kernels = replace(kernels, sums=False, quantises=False)
     if row.op == "wideep_context_moe":
         kernels = replace(kernels, row_tiles=kernels.row_tiles[-1:], copies_rows=True)
         problem = _in_blocks(problem, row)
@@ -116,7 +133,7 @@ def _in_blocks(problem: MoeProblem, row: Row) -> MoeProblem:
 
 
 def _problem(
-    row: Row, machine: Machine, stack: ExpertStack, form: ExpertFormat, others: Others
+    row: Row, machine: Machine, stack: ExpertStack, form: ExpertFormat, release: ExpertRelease
 ) -> tuple[MoeProblem, MoeKernels]:
     ranks, experts = row.integer("moe_ep_size"), row.integer("num_experts")
     routing = Routing(
@@ -125,12 +142,15 @@ def _problem(
         experts=experts,
         ranks=ranks,
         distribution=row.fields["distribution"],
-        others=others,
+        others=release.others,
         own_tokens=stack.own_tokens,
+        dealing=release.dealing,
     )
     problem = MoeProblem(
         load=load_of(routing),
         experts=experts // ranks,
+        all_experts=experts,
+        choices=row.integer("topk"),
         hidden=row.integer("hidden_size"),
         inter=max(row.integer("inter_size") // row.integer("moe_tp_size"), 1),
         gated=is_gated(row),
@@ -145,10 +165,19 @@ def _problem(
     sorting = stack.kernels.routing
     if form.row_bytes < 2 and stack.kernels.copies_rows and sorting:
         sorting += "_quantised"  # Goes over the rows of all choices.
-    kernels = replace(stack.kernels, name=name, routing=sorting, quantises=quantises)
-    if stack.tile is None:
+    many = experts > _FUSED_EXPERTS or row.integer("topk") > _FUSED_CHOICES
+    pytorch = release.asks_pytorch and many
+    kernels = replace(
+        stack.kernels,
+        name=name,
+        routing=sorting,
+        quantises=quantises,
+        choosing=_PYTORCH_CHOICE if pytorch else release.choosing or stack.kernels.choosing,
+        chooses_in_steps=pytorch or bool(release.choosing),
+    )
+    if release.tile is None:
         return problem, kernels
-    tile = stack.tile(problem)
+    tile = release.tile(problem)
     return problem, replace(
         kernels,
         name=name + tile.name,
@@ -174,11 +203,16 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
         least, most = _AITER_TIMED[row.device]
         repeats = row.fields.get("path", "").endswith(_AITER_FROM_16)
         tokens = min(max(tokens, least if repeats else 1), most)
-    experts = row.integer("num_experts")
+    hidden, inter, topk, experts = (
+        row.integer(each) for each in ("hidden_size", "inter_size", "topk", "num_experts")
+    )
+    if row.fields.get("path", "").endswith(_AITER_GROUPED):
+        hidden, inter, topk, experts = _AITER_GROUPED_SIZES
+        tokens = max(tokens, _AITER_GROUPED_LEAST)
     load = load_of(
         Routing(
             tokens=tokens,
-            topk=row.integer("topk"),
+            topk=topk,
             experts=experts,
             distribution="random",
         )
@@ -186,8 +220,8 @@ def _aiter(row: Row, machine: Machine) -> tuple[MoeProblem, MoeKernels]:
     problem = MoeProblem(
         load=load,
         experts=experts,
-        hidden=row.integer("hidden_size"),
-        inter=row.integer("inter_size"),
+        hidden=hidden,
+        inter=inter,
         gated=row.fields["g1u1"] == "1",
         dtype=dtype,
         row_bytes=row_bytes,
