@@ -98,3 +98,39 @@ def _number(value: Any) -> float:
 
 def _is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) >= _RATIO_OF_LOG
+
+
+def write_front(
+    tried: Sequence[tuple[Row, Sequence[float]]],
+    best: Sequence[tuple[Row, Sequence[float]]],
+    goals: Sequence[str],
+    path: str,
+) -> None:
+    """Draw all points of a search by its first two goals, or one goal by trial, and the best.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    drawn = figure.add_subplot()
+    found = [values for _, values in tried]
+    if len(goals) == 1:
+        least = [min(each[0] for each in found[: count + 1]) for count in range(len(found))]
+        drawn.plot([each[0] for each in found], ".", alpha=0.6, label="trial")
+        drawn.plot(least, drawstyle="steps-post", label="least so far")
+        drawn.set(xlabel="trial", ylabel=_goal_label(goals[0]))
+    else:
+        drawn.plot(*zip(*(each[:2] for each in found), strict=True), ".", alpha=0.6, label="trial")
+        front = sorted(tuple(values[:2]) for _, values in best)
+        drawn.plot(*zip(*front, strict=True), "o-", drawstyle="steps-post", label="Pareto front")
+        drawn.set(xlabel=_goal_label(goals[0]), ylabel=_goal_label(goals[1]))
+    drawn.grid(visible=True, alpha=0.3)
+    drawn.legend(fontsize="small")
+    with whole_file(path) as file:
+        figure.savefig(file, format=format_of_plot(Path(path)), dpi=150)
+
+
+def _goal_label(goal: str) -> str:
+    return {"time": "time (ns)", "memory": "device memory (bytes)"}.get(goal, goal)

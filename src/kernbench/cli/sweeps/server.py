@@ -247,10 +247,8 @@ def _context(job: Mapping[str, Any]) -> Any:
 def _report(context: Any, bench: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     with context:
         bench.start(context, params)
-    return {
-        "report": context.report(),
-        "remarks": [x for ask in context.run.remarks for x in ask()],
-    }
+        held = max(map(context.ahbm.max_memory_allocated, range(context.world_size)))
+    return {"report": context.report(), "device_memory_bytes": held}
 
 
 if __name__ == "__main__":

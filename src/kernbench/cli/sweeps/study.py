@@ -90,7 +90,7 @@ def parse_axes(given: Iterable[str]) -> dict[str, list[str]]:
             raise UsageError(f"--grid must be NAME=VALUE,VALUE,..., but got {text!r}")
         if name in axes:
             raise UsageError(f"the grid has the axis {name} twice")
-        axes[name] = list(_split(values))
+        axes[name] = list(split_values(values))
         twice = {each for each in axes[name] if axes[name].count(each) > 1}
         if twice:
             raise UsageError(f"the axis {name} has {min(twice)} twice")
@@ -247,8 +247,8 @@ def _name(text: str) -> str:
     return text if "." in text else text.replace("-", "_")
 
 
-def _split(text: str) -> Iterator[str]:
-    """Split at commas that are not inside brackets."""
+def split_values(text: str) -> Iterator[str]:
+    """Yield the parts of a text between commas that are not inside brackets."""
     part, depth = "", 0
     for letter in text:
         depth += (letter in "[(") - (letter in "])")

@@ -25,7 +25,7 @@ def row_of(point: Point, answer: Mapping[str, Any], limits: Mapping[str, Any]) -
         "ranks": point.job["ranks"],
         "status": answer["status"],
         "error": answer.get("error"),
-        "figures": figures(answer.get("report")),
+        "figures": figures(answer),
         "wall_s": answer["wall_s"],
         "peak_mb": answer["peak_mb"],
         **limits,
@@ -38,11 +38,13 @@ def row_of(point: Point, answer: Mapping[str, Any], limits: Mapping[str, Any]) -
     return row
 
 
-def figures(report: Mapping[str, Any] | None) -> dict[str, int | float]:
-    """Return the numbers of a report that a table has a column for.
+def figures(answer: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return the numbers of a point that a table has a column for.
 
-    Times of ranks are those of the rank that has most of each; bytes and FLOPs are sums.
+    Times of ranks are those of the rank that has most of each, and so is the most memory that a
+    device holds; bytes moved and FLOPs are sums.
     """
+    report = answer.get("report")
     if report is None:
         return {}
     ranks, collectives = report["per_rank"], report["collectives"]
@@ -50,6 +52,7 @@ def figures(report: Mapping[str, Any] | None) -> dict[str, int | float]:
     return {
         "time_ns": report["time_ns"],
         **{name: max((each[name] for each in ranks), default=0) for name in most},
+        "device_memory_bytes": answer["device_memory_bytes"],
         "hbm_bytes": sum(each["hbm_bytes"] for each in ranks),
         "flops": sum(each["flops"] for each in ranks),
         "launches": sum(each["launches"] for each in report["kernels"]),

@@ -1,0 +1,191 @@
+"""``kernbench search``: the parameters of a bench that take least time, memory or money."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernbench.cli import options as given
+from kernbench.cli.console.progress import progress
+from kernbench.cli.programs.reporting import DONE, FAILED, guarded
+from kernbench.cli.registry import options_command
+from kernbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernbench.cli.sweeps.searching import Goals, Search
+
+PLACE = 41
+app = typer.Typer()
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """What ``kernbench search`` was given."""
+
+    program: Annotated[str, typer.Argument(metavar="BENCH", help="A bench, as of kernbench run.")]
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--space",
+            "-s",
+            metavar="NAME=A,B,C|LOW..HIGH[:STEP|:log]",
+            help="What may vary: a parameter, machine, ranks, or a key of the machine with dots.",
+        ),
+    ] = None
+    minimize: Annotated[
+        list[str] | None,
+        typer.Option(metavar="time|memory|cost", help="The goal, or several [default: time]."),
+    ] = None
+    trials: Annotated[int, typer.Option(min=1, help="How many points are tried in all.")] = 30
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MACHINE=PRICE", help="Of a device and hour, for the cost."),
+    ] = None
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
+    ] = None
+    machine: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Machine; the bench's, else ahbm.")
+    ] = None
+    ranks: given.Ranks = None
+    data: given.Data = True
+    seed: Annotated[int, typer.Option(help="Seed of the proposals.")] = 0
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/BENCH]."
+        ),
+    ] = None
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A picture of all points: .png, .svg, .pdf.")
+    ] = None
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Who runs points: local, dask://HOST:PORT, ray, ray://HOST:PORT."
+        ),
+    ] = "local"
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", metavar="N", help="Local processes [default: all cores]."),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run."),
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")
+    ] = None
+    debug: given.Debug = False
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+
+@options_command(app, "search")
+def _search(context: typer.Context, options: SearchOptions) -> int:
+    """Look for the parameters of a bench that take least time, device memory or money.
+
+    Optuna proposes points; they are run and kept as those of a sweep, and the same command goes on
+    where it was ended. With several goals, all points are shown that no other beats in each. Needs
+    Optuna: pip install "kernbench[search]".
+    """
+    return guarded(lambda: _start(options), options.debug, usage=True)
+
+
+def _start(options: SearchOptions) -> int:
+    from kernbench.accuracy.validation import format_of_plot
+    from kernbench.cli.sweeps.engines import engine
+    from kernbench.cli.sweeps.points import Settings, SweptBench
+    from kernbench.cli.sweeps.running import Limits, Progress
+    from kernbench.cli.sweeps.searching import Search, parse_space
+    from kernbench.cli.sweeps.store import ResultFolder
+    from kernbench.cli.sweeps.study import parse_memory, parse_pairs, split_values
+
+    axes = parse_space(options.space or (), split_values)
+    fixed = parse_pairs(options.param or (), "--param")
+    goals = _goals(options)
+    limits = Limits(timeout_s=options.timeout, memory_mb=parse_memory(options.memory))
+    if options.plot is not None:
+        format_of_plot(Path(options.plot))
+    settings = Settings(machine=options.machine, ranks=options.ranks, data=options.data)
+    bench = SweptBench(options.program, settings)
+    bench.check_names([*fixed, *(axis.name for axis in axes)])
+    for axis in axes:
+        if axis.name in fixed:
+            raise UsageError(f"{axis.name} has a space and a fixed value; give one of them")
+    named = [axis.values for axis in axes if axis.name == "machine"]
+    goals.check(named[0] if named else [options.machine or bench.bench.machine])
+    store = ResultFolder(Path(options.output or f"sweeps/{bench.name}"), bench.path.name)
+    search = Search(store.folder, axes, goals, options.seed)
+    state = Progress(total=options.trials, kept=search.told)
+    try:
+        with engine(options.engine, options.workers) as found, progress(state.describe):
+            search.run(options.trials, bench, fixed, store, found, limits, state)
+    except KeyboardInterrupt as error:
+        error.add_note(
+            f"{search.told} of {options.trials} trials are kept in {store.folder}; the same "
+            "command goes on"
+        )
+        raise
+    return _show(options, search, goals, store.folder)
+
+
+def _goals(options: SearchOptions) -> Goals:
+    from kernbench.cli.sweeps.searching import Goals
+
+    prices: dict[str, float] = {}
+    for given_price in options.price or ():
+        machine, _, text = given_price.partition("=")
+        try:
+            prices[machine] = float(text)
+        except ValueError:
+            raise UsageError(
+                f"--price must be MACHINE=NUMBER, as in h100-sxm=2.50, but got {given_price!r}"
+            ) from None
+    return Goals(names=tuple(options.minimize or ("time",)), prices=prices)
+
+
+def _show(options: SearchOptions, search: Search, goals: Goals, folder: Path) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    best, tried = search.best(), search.tried()
+    if not tried:
+        print(
+            f"none of {search.told} trials is done; kernbench sweep {options.program} --list shows "
+            f"why a point failed, or read {folder}",
+            file=sys.stderr,
+        )
+        return FAILED
+    if options.plot is not None:
+        from kernbench.cli.sweeps.plot import write_front
+
+        write_front(tried, best, goals.names, options.plot)
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in best[0][0]:
+        table.add_column(name, no_wrap=True)
+    for name in goals.names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for params, values in best[:_MOST_SHOWN]:
+        cells = [_shown(name, value) for name, value in zip(goals.names, values, strict=True)]
+        table.add_row(*map(str, params.values()), *cells)
+    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    told = search.told
+    failed = f", {told - len(tried)} failed" if told > len(tried) else ""
+    what = "the best" if len(goals.names) == 1 else "no other beats these in every goal"
+    print(f"\n{what}, of {told} trials{failed}; kept in {folder}")
+    return DONE
+
+
+def _shown(goal: str, value: float) -> str:
+    from kernbench.report import format_amount, format_ns
+
+    if goal == "time":
+        return format_ns(value)
+    return format_amount(value, "B") if goal == "memory" else f"{value:.3g}"
