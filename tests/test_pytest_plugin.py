@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -88,3 +89,41 @@ def test_the_variable_decides_where_check_is_left_open(
     assert (kernbench.RuntimeContext(ranks=1).run.sanitizer is not None) == checks
     assert kernbench.RuntimeContext(ranks=1, check=False).run.sanitizer is None
     assert kernbench.RuntimeContext(ranks=1, check=True).run.sanitizer is not None
+
+
+@pytest.mark.slow
+def test_times_of_tests_are_kept_and_compared(tmp_path: Path) -> None:
+    shutil.copy(PROGRAMS / "timed_tests.py", tmp_path / "test_timed.py")
+    kept = tmp_path / "kernbench-times" / "test_timed.json"
+
+    def run(*options: str, **environment: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "kernbench.pytest_plugin", "-q", *options],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return done.returncode, done.stdout
+
+    status, out = run()
+    assert status == 1
+    assert "no time is kept for test_kept once in" in out
+    assert not kept.exists()
+    assert run("--kernbench-update")[0] == 0
+    assert sorted(json.loads(kept.read_text())) == [
+        "test_bench_and_script[64]",
+        "test_kept",
+        "test_kept once",
+    ]
+    assert run()[0] == 0
+    status, out = run(SIZE="8388608")
+    assert status == 1
+    assert "us are kept (+" in out
+    assert ", allowed 0.00%): mul " in out
+    kept.write_text("[]")
+    status, out = run()
+    assert status == 1
+    assert "holds no kept times" in out

@@ -23,13 +23,25 @@ _HOMES = {
     "load_machine": "kernbench.hardware",
 }
 
+_PACKAGES = ("errors", "hardware", "op_log", "ops", "tp")
+"""Packages for users, imported when they are asked for."""
+
 __all__ = ["DPPolicy", "KernbenchError", "Machine", "RuntimeContext", "load_machine"]
 
 
 def __getattr__(name: str) -> Any:
     """Import one of the public names from the package that defines it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'kernbench' has no attribute {name!r}")
     import importlib
 
+    if name in _PACKAGES:
+        return importlib.import_module(f"kernbench.{name}")
+    if name not in _HOMES:
+        raise AttributeError(
+            f"module 'kernbench' has no attribute {name!r}; it has {', '.join(__dir__())}"
+        )
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return what there is for users, imported or not."""
+    return sorted({*__all__, *_PACKAGES, "__version__"})

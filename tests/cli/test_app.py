@@ -208,3 +208,19 @@ def test_output_that_goes_nowhere_is_no_traceback(
     assert done.returncode == status, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_shell_completes_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, expected in (
+        ("kernbench to", "torchrun"),
+        ("kernbench run --mach", "--machine"),
+        ("kernbench run --nproc", "--nproc-per-node"),
+    ):
+        monkeypatch.setenv("_KERNBENCH_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        with pytest.raises(SystemExit):
+            app([], prog_name="kernbench")
+        assert expected in capsys.readouterr().out.split()

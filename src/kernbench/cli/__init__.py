@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from kernbench.cli.programs.bench_file import Bench
+
+__all__ = ["find_bench", "main"]
+
+
+def find_bench(given: str) -> Bench | None:
+    """Return the bench that a file or a name is; None for a file that is another program.
+
+    Raises:
+        KernbenchError: There is no such file or name, or the bench is none that can run.
+    """
+    from kernbench.cli.programs.bench_file import load_bench
+    from kernbench.cli.programs.kinds import Kind, kind_of
+
+    return load_bench(given) if kind_of(given) is Kind.BENCH else None
 
 
 def main() -> None:

@@ -50,7 +50,6 @@ def build_app() -> typer.Typer:
         cls=Commands,
         help=_options.__doc__,
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )

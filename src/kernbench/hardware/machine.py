@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from html import escape
 
 from kernbench.errors import MachineError, UsageError
 from kernbench.hardware.joining import Shape, build_topology
 from kernbench.hardware.link_specs import LinkOverride, LinksSpec, ScaleOutSpec
 from kernbench.hardware.rates import PS_PER_NS, ceil_ps, ps_per_byte, transfer_ps
+from kernbench.hardware.sources import leaves
 from kernbench.hardware.specs import MachineSpec, SipSpec
 from kernbench.hardware.topology import SWITCH, Places, Topology, TwoLevels
 
@@ -52,6 +54,13 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"Machine({self.name}, {self.num_sips} SIPs, {self.topology})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(key)}</td><td>{escape(str(value))}</td></tr>"
+            for key, value in leaves(self.spec.model_dump(mode="json", exclude_defaults=True))
+        )
+        return f"<details><summary>{escape(repr(self))}</summary><table>{rows}</table></details>"
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -28,6 +29,9 @@ Site = tuple[str, int]
 """A file and a line of the program; the file is empty where they are not known."""
 Each = int | tuple[int, ...]
 """Something of a command's only rank, or of every one of its ranks."""
+
+_SHOWN_ROWS = 10
+"""Rows of a log that a notebook shows."""
 
 
 class Limit(StrEnum):
@@ -253,6 +257,18 @@ class OpLog:
 
     def __len__(self) -> int:
         return len(self.instances)
+
+    def _repr_html_(self) -> str:
+        """Show how much there is, and the first commands, in a notebook."""
+        table = self.to_arrow()
+        shown = table.slice(0, _SHOWN_ROWS)
+        head = "".join(f"<th>{escape(name)}</th>" for name in shown.column_names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>"
+            for row in shown.to_pylist()
+        )
+        count = f"{len(self)} launches, {table.num_rows} commands"
+        return f"<p>{count}</p><table><tr>{head}</tr>{body}</table>"
 
     @property
     def end_ps(self) -> int:

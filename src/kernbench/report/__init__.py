@@ -1,6 +1,7 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
 from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
+from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
 from kernbench.report.perfetto import dump_trace, is_compressed, write_trace
@@ -22,6 +23,7 @@ __all__ = [
     "Peaks",
     "RankReport",
     "Report",
+    "ShownReport",
     "accuracy_line",
     "build_report",
     "dump_trace",
@@ -33,6 +35,7 @@ __all__ = [
     "peaks_of",
     "print_report",
     "published_errors",
+    "report_html",
     "verdict",
     "write_trace",
 ]

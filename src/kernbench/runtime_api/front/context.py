@@ -279,18 +279,27 @@ class RuntimeContext(TorchNames):
 
         Called on main, it first completes everything in flight.
         """
-        from kernbench.report import build_report
+        from kernbench.report import ShownReport, build_report
 
         if self.run.simulation.running is None:
             self.run.simulation.drain()
             self.run.devices.raise_unseen()
-        return build_report(
+        report = build_report(
             self.op_log,
             self.machine,
             ranks=self.world_size,
             wall_s=perf_counter() - self.run.started_s,
             time_ps=self.run.simulation.now_ps,
         )
+        return ShownReport(report, self.machine, self.op_log)
+
+    def _repr_html_(self) -> str:
+        """Show the run so far in a notebook, without completing what is in flight."""
+        text = f"{self.world_size} ranks on {self.machine.name}, {len(self.op_log)} launches"
+        if not self.run.ended:
+            return f"<p>{text}, {self.run.simulation.now_ps / 1e6:.2f} us so far</p>"
+        shown: str = self.report()._repr_html_()
+        return f"<p>{text}</p>{shown}"
 
 
 def _as_tf32(given: str) -> Tf32:

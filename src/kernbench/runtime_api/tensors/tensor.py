@@ -204,6 +204,7 @@ class Tensor:
     item = tensor_reads.item
     tolist = tensor_reads.tolist
     __repr__ = tensor_reads.describe
+    _repr_html_ = tensor_reads.describe_html
 
     @property
     def data(self) -> Array:

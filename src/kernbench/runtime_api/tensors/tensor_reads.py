@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from kernbench.runtime_api.tensors.host_read import read
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensors.tensor import Tensor
+
+
+_CORNER = 8
+"""Rows and columns of a tensor that a notebook shows."""
 
 
 def numpy(tensor: Tensor) -> Array:
@@ -60,6 +65,19 @@ def describe(tensor: Tensor) -> str:
         return f"tensor(shape={tensor.shape}, {head}, no data)"
     values = np.array2string(read(tensor, "__repr__"), separator=", ", prefix="tensor(")
     return f"tensor({values}, {head})"
+
+
+def describe_html(tensor: Tensor) -> str:
+    """Return what a notebook shows: what the tensor is, and the corner of its first elements."""
+    head = f"tensor {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+    if not tensor.context.run.can_read(tensor) or tensor.ndim > 2 or not tensor.numel():
+        return f"<pre>{escape(head)}\n{escape(describe(tensor))}</pre>"
+    rows = np.atleast_2d(read(tensor, "__repr__"))
+    cells = "".join(
+        "<tr>" + "".join(f"<td>{value:.6g}</td>" for value in row[:_CORNER].tolist()) + "</tr>"
+        for row in rows[:_CORNER].astype(np.float64)
+    )
+    return f"<p>{escape(head)}</p><table>{cells}</table>"
 
 
 def _as_python(array: Array) -> Any:

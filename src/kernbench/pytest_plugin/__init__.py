@@ -4,6 +4,12 @@ It sets ``KERNBENCH_CHECK=1`` for the session unless the environment says otherw
 that a test starts are checked too. A test marked ``unchecked`` runs as without the plug-in:
 one of speed, say, or of code that races on purpose. One marked ``kernbench_allow("masked-lanes")``
 lets such mistakes pass (ADR-0108).
+
+Tests that run programs and hold their modeled times have the fixtures ``kernbench_run`` and
+``assert_time_within``; ``--kernbench-update`` keeps the times that later runs are compared with.
+
+.. autofunction:: kernbench.pytest_plugin.fixtures.kernbench_run
+.. autofunction:: kernbench.pytest_plugin.fixtures.assert_time_within
 """
 
 from __future__ import annotations
@@ -16,9 +22,21 @@ import pytest
 
 from kernbench.checks import as_allowed
 from kernbench.errors import UsageError
+from kernbench.pytest_plugin.fixtures import UPDATE
+from kernbench.pytest_plugin.fixtures import assert_time_within as assert_time_within
+from kernbench.pytest_plugin.fixtures import kernbench_run as kernbench_run
 
 VARIABLE = "KERNBENCH_CHECK"
 ALLOW_VARIABLE = "KERNBENCH_ALLOW"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that keeps times."""
+    parser.getgroup("kernbench").addoption(
+        UPDATE,
+        action="store_true",
+        help="keep the modeled times that assert_time_within compares with",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
