@@ -173,6 +173,19 @@ def ranges():
         assert torch.arange(0, 1, step, device="cuda").shape == torch.arange(0, 1, step).shape
 
 
+def written() -> None:
+    a, b = (torch.ones(16, 16, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    scale, out = torch.ones((), device="cuda"), torch.empty(16, 16, device="cuda")
+    found = torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=out.dtype, out=out)
+    assert found is out
+    assert found.shape == (16, 16)
+
+
+def written_by_data() -> None:
+    x, out = torch.ones(4, device="cuda"), torch.empty(3, device="cuda")
+    torch.masked_select(x, x > 0, out=out)
+
+
 def large_tensors():
     x = torch.zeros(1 << 20, 1 << 20, device="cuda", dtype=torch.bfloat16)  # 2 TiB
     y = (x[: 1 << 10] @ x + 1).relu().sum(-1)

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kernbench.errors import NoDataError  # noqa: E402
 from kernbench.hardware import machine_text  # noqa: E402
 from kernbench.runtime_api import RuntimeContext  # noqa: E402
 from kernbench.torch_bridge.base.operations import describe  # noqa: E402
@@ -123,6 +124,16 @@ def test_equal_operations_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -
     assert result is x
     result, _ = shapes.execute(func, describe(func), (x, x), {})
     assert result is x
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_what_is_written_where_the_program_says_has_its_shape(data: bool) -> None:
+    run("written", data=data)
+
+
+def test_what_is_written_by_data_is_refused() -> None:
+    with pytest.raises(NoDataError, match="depends on data"):
+        run("written_by_data")
 
 
 @pytest.mark.adr("0066-D1")

@@ -112,11 +112,29 @@ def _shaped(func: Any, operation: Operation, args: Any, kwargs: dict[str, Any]) 
     except RuntimeError as error:
         if not isinstance(error, NotImplementedError) and "meta tensor" not in str(error):
             raise
+        written = _written(func, args, kwargs)
+        if written:
+            # PyTorch has no function for their shapes: they are as the program made them.
+            return written[0] if len(written) == 1 else written
         raise NoDataError(
             f"{operation.full_name}: the shape of its result depends on data, and a run with "
             f"--no-data has none on devices; run it with data, or keep this part on the host "
             f"({error})"
         ) from None
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the tensors of ``out=``, with their sizes; none if these may depend on data."""
+    named = [each.name for each in func._schema.arguments if each.is_out]
+    packet = func._overloadpacket
+    if not named or "default" not in packet.overloads():
+        return ()
+    # What makes its results itself has such a function, unless they depend on data.
+    name = packet._qualified_op_name
+    has_shape = torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
+    tensors = tuple(kwargs.get(name) for name in named)
+    given = all(isinstance(each, Tensor) and each.numel() for each in tensors)
+    return tensors if has_shape and given else ()
 
 
 _CONVOLUTION = torch.ops.aten.convolution.default
