@@ -81,3 +81,26 @@ def test_whole_rows_are_not_read_by_element(monkeypatch: pytest.MonkeyPatch) -> 
     copied(1, D, list(range(ROWS)), list(range(ROWS)))
     copied(0, D, list(range(ROWS)), list(range(ROWS)))
     assert sum(each is not None for each in found) == 4
+
+
+@triton.jit
+def add_parts_of_rows(x, index, y, count, ROWS: tl.constexpr, D: tl.constexpr):
+    """Add up the parts of D columns of the rows that ``index`` names, by a pointer that moves."""
+    lane, column = tl.arange(0, ROWS), tl.arange(0, D)
+    at = x + (tl.load(index + lane)[:, None] * (count * D) + column[None, :])
+    total = tl.zeros((ROWS, D), tl.float32)
+    for _ in range(count):
+        total += tl.load(at)
+        at += D
+    tl.store(y + (lane[:, None] * D + column[None, :]), total)
+
+
+def test_rows_that_data_names_move_with_the_loop() -> None:
+    x = np.arange(N * 3 * D, dtype=np.float32).reshape(N, 3 * D)
+    source = [5, 2, 39, 0, 7, 7, 1, 20]
+    with RuntimeContext() as torch:
+        y = torch.empty((ROWS, D))
+        index = torch.tensor(source, dtype=torch.int32)
+        add_parts_of_rows[(1,)](torch.tensor(x), index, y, 3, ROWS=ROWS, D=D)
+        found = np.array(y.tolist(), dtype=np.float32)
+    np.testing.assert_array_equal(found, x[source].reshape(ROWS, 3, D).sum(1))

@@ -138,7 +138,7 @@ def rows_along(
     if held.shape[-1] != 1 and (held != held[..., :1]).any():
         return None
     starts, held = np.broadcast_arrays(moved[..., 0], held[..., 0])
-    found = _windows(site, frame, starts[held] + frame.origin[site.param], length)
+    found = _windows(site, frame, starts[held] + site.origin(frame), length)
     return None if found is None else (*found, held)
 
 
