@@ -211,7 +211,7 @@ def test_runs_in_threads_launch_each_to_its_own() -> None:
 
 
 def test_what_the_torch_of_a_run_lacks_is_named_with_the_nearest_that_it_has(torch) -> None:
-    with pytest.raises(AttributeError, match="has no zeroes: did you mean zeros"):
+    with pytest.raises(AttributeError, match="has no zeroes; did you mean zeros"):
         torch.zeroes(3)
     assert not hasattr(torch, "nn")
 

@@ -35,7 +35,7 @@ from kernbench.torch_bridge.replaced import (
     spinning,
     without_data,
 )
-from kernbench.torch_bridge.replaced.stand_ins import finder as stand_ins
+from kernbench.torch_bridge.replaced.stand_ins import finder
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.programs import Programs
@@ -65,7 +65,8 @@ def installations(programs: Programs) -> list[Installation]:
         Installation(
             "replaced.stand_ins",
             "stand-ins for packages of CUDA C++ that are not installed",
-            lambda patches: stand_ins.install(patches, session.stand_ins),
+            lambda patches: finder.install(patches, session.stand_ins),
+            after={"compiler": "its finder comes behind all others"},
         ),
         Installation(
             "states",

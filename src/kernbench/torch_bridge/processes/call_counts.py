@@ -60,16 +60,23 @@ def _leave_out_collections(patches: Patches) -> None:
     """Leave out what Python's garbage collector calls: it comes when it comes."""
     paused: list[ThreadCalls] = []
 
-    def collecting(phase: str, _: Any) -> None:
+    def begins(phase: str, _: Any) -> None:
         calls = IN_THREAD.calls
-        if phase == "stop" and paused:
-            paused.pop().resume()
-        elif phase == "start" and calls is not None:
-            calls.pause(FRAMES_OF_FUNCTION)
+        # Where nothing is counted it must not begin to be, only because somebody collects.
+        if phase == "start" and calls is not None and calls.is_counting:
+            # One more than a function: asking whether it counts.
+            calls.pause(FRAMES_OF_FUNCTION + 1)
             paused.append(calls)
 
-    gc.callbacks.append(collecting)
-    patches.on_close(gc.callbacks.remove, collecting)
+    def ends(phase: str, _: Any) -> None:
+        if phase == "stop" and paused:
+            paused.pop().resume()
+
+    # Around the callbacks of others, which are no calls of the program either.
+    gc.callbacks.insert(0, begins)
+    gc.callbacks.append(ends)
+    for each in (begins, ends):
+        patches.on_close(gc.callbacks.remove, each)
 
 
 def leave_out(patches: Patches, owner: Any, *, is_python: bool = False) -> None:

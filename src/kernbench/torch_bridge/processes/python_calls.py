@@ -204,6 +204,11 @@ class ThreadCalls:
         self.is_on = False
         """Whether the profiler counts."""
 
+    @property
+    def is_counting(self) -> bool:
+        """Whether it counts right now, and no profiler of the program."""
+        return self.is_on and _getprofile() is self._profiler
+
     def pause(self, num_own: int) -> None:
         """Do not count until the matching :meth:`resume`; this nests.
 
