@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -154,7 +155,21 @@ def print_lines(found: KernelLines, sources: Mapping[str, str], console: Console
         text = sources.get(file, "").splitlines()
         for number in _shown(lines, sources.get(file, "")):
             _add_line(table, number, lines.get(number), text, found["time_ns"])
-        console.print("", Text(file or "without a source line"), table, sep="\n")
+        console.print("", Text(_short(file)), table, sep="\n")
+
+
+def _short(file: str) -> str:
+    """Return a path as people look for it: from the working directory, or its last folders.
+
+    >>> _short("/home/me/kernels/src/matmul/tiles.py")
+    '.../src/matmul/tiles.py'
+    """
+    if not file:
+        return "without a source line"
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return f".../{'/'.join(path.parts[-3:])}" if len(path.parts) > 4 else file
 
 
 def _add_line(
