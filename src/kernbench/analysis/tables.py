@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from rich.console import Console, JustifyMethod
+
 SHOWN_LINES = 12
 """Of a table that could be long; the last line sums up the others."""
+
+
+LEAST_COLUMNS = 50
+"""Narrower consoles wrap lines, which is better than numbers that are cut."""
+WIDE_COLUMNS = 78
+"""From this width on, tables have all of their columns."""
+
+
+def is_wide(console: Console) -> bool:
+    """Return whether tables may have all of their columns, and let a narrow console wrap lines."""
+    console.width = max(console.width, LEAST_COLUMNS)
+    return console.width >= WIDE_COLUMNS
 
 
 def plain_table(*columns: str, left: int = 1) -> Table:
@@ -14,4 +32,30 @@ def plain_table(*columns: str, left: int = 1) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for number, title in enumerate(columns):
         table.add_column(title, justify="left" if number < left else "right", overflow="fold")
+    return table
+
+
+class TableColumn(NamedTuple):
+    """A column of a table that fits itself to the console."""
+
+    title: str
+    is_number: bool = True
+    """Whether it may not be folded."""
+    only_wide: bool = False
+    """Whether narrow consoles leave it out."""
+
+
+def fitting_table(
+    console: Console, columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]
+) -> Table:
+    """Return a table of rows, with the columns that a console has room for."""
+    wide = is_wide(console)
+    shown = [number for number, each in enumerate(columns) if wide or not each.only_wide]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for number in shown:
+        column = columns[number]
+        justify: JustifyMethod = "right" if number else "left"
+        table.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.is_number)
+    for row in rows:
+        table.add_row(*[row[number] for number in shown])
     return table

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from rich.text import Text
 
 from kernbench.analysis.attribution import Spent, attribution
 from kernbench.analysis.critical_path import Segment, critical_path
-from kernbench.analysis.tables import SHOWN_LINES, plain_table
+from kernbench.analysis.tables import SHOWN_LINES, TableColumn, fitting_table
 from kernbench.report import FamilyReport, accuracy_line, format_ns, format_share
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from kernbench.hardware import Machine
     from kernbench.op_log import OpLog
@@ -110,39 +109,54 @@ def print_why(why: Why, console: Console, *, whole_path: bool = False) -> None:
     console.print(
         Text(f"\n{ranks} rank{'s' if ranks != 1 else ''} of {why['machine']}, {format_ns(time_ns)}")
     )
-    console.print("", _resource_table(why), sep="\n")
-    console.print("", _use_table(why), sep="\n")
-    console.print("", _whole_path(why) if whole_path else _path_table(why), sep="\n")
+    path = (_PATH, _whole_path(why)) if whole_path else (_path_columns(why), _path_sums(why))
+    for columns, rows in ((_RESOURCES, _resources(why)), (_USES, _uses(why)), path):
+        console.print("", fitting_table(console, columns, rows), sep="\n")
     if accuracy := why.get("accuracy"):
         console.print("", Text(accuracy_line(accuracy)), sep="\n")
 
 
-def _resource_table(why: Why) -> Table:
+_RESOURCES = (
+    TableColumn("where the time of a rank went", is_number=False),
+    TableColumn("mean"),
+    TableColumn("share"),
+    TableColumn("least", only_wide=True),
+    TableColumn("most"),
+    TableColumn("of rank", only_wide=True),
+)
+
+
+def _resources(why: Why) -> Iterator[list[str]]:
     """What each resource has of the ranks' time: on average, least and most."""
     by_rank: dict[str, dict[int, float]] = {}
     for each in why["spent"]:
         times = by_rank.setdefault(each["resource"], {})
         times[each["rank"]] = times.get(each["rank"], 0) + each["time_ns"]
     ranks, whole = why["ranks"], why["time_ns"]
-    table = plain_table(
-        "where the time of a rank went", "mean", "share", "least", "most", "of rank"
-    )
     for resource, times in sorted(by_rank.items(), key=lambda each: -sum(each[1].values())):
         most = max(times, key=lambda rank: (times[rank], -rank))
         least_ns = min(times.values()) if len(times) == ranks else 0.0
         mean_ns = sum(times.values()) / ranks
-        table.add_row(
+        yield [
             resource,
             format_ns(mean_ns),
             format_share(mean_ns, whole),
             format_ns(least_ns),
             format_ns(times[most]),
             str(most),
-        )
-    return table
+        ]
 
 
-def _use_table(why: Why) -> Table:
+_USES = (
+    TableColumn("for what", is_number=False),
+    TableColumn("held up by", is_number=False),
+    TableColumn("which", is_number=False, only_wide=True),
+    TableColumn("mostly at", is_number=False, only_wide=True),
+    TableColumn("of all ranks"),
+)
+
+
+def _uses(why: Why) -> Iterator[list[str]]:
     """The kernels and collectives behind the resources, the longest first."""
     sums: dict[tuple[str, ...], float] = {}
     for each in why["spent"]:
@@ -151,53 +165,67 @@ def _use_table(why: Why) -> Table:
             use = (each["name"], each["resource"], each["detail"], place)
             sums[use] = sums.get(use, 0) + each["time_ns"]
     whole = why["time_ns"] * why["ranks"]
-    table = plain_table("for what", "held up by", "which", "mostly at", "of all ranks")
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     for key, time_ns in ordered[:SHOWN_LINES]:
-        table.add_row(*key, f"{format_ns(time_ns)} {format_share(time_ns, whole):>4}")
-    _add_rest(table, [time_ns for _, time_ns in ordered[SHOWN_LINES:]], 4)
-    return table
+        yield [*key, f"{format_ns(time_ns)} {format_share(time_ns, whole):>4}"]
+    yield from _rest([time_ns for _, time_ns in ordered[SHOWN_LINES:]], 3, 0)
 
 
-def _path_table(why: Why) -> Table:
+def _path_columns(why: Why) -> tuple[TableColumn, ...]:
+    return (
+        TableColumn(f"critical path: {len(why['critical_path'])} segments", is_number=False),
+        TableColumn("is a", is_number=False),
+        TableColumn("times", only_wide=True),
+        TableColumn("time"),
+        TableColumn("share"),
+    )
+
+
+def _path_sums(why: Why) -> Iterator[list[str]]:
     """The critical path, summed up by what it is made of."""
     sums: dict[tuple[str, str], list[float]] = {}
     for each in why["critical_path"]:
         own = sums.setdefault((each["name"], _said(each["kind"])), [0, 0])
         own[0] += 1
         own[1] += each["end_ns"] - each["start_ns"]
-    title = f"critical path: {len(why['critical_path'])} segments"
-    table = plain_table(title, "is a", "times", "time", "share")
     longest = sorted(sums.items(), key=lambda item: -item[1][1])
     for (name, kind), (count, time_ns) in longest[:SHOWN_LINES]:
         share = format_share(time_ns, why["time_ns"])
-        table.add_row(name, kind, f"{count:.0f}", format_ns(time_ns), share)
-    _add_rest(table, [own[1] for _, own in longest[SHOWN_LINES:]], 3)
-    return table
+        yield [name, kind, f"{count:.0f}", format_ns(time_ns), share]
+    yield from _rest([own[1] for _, own in longest[SHOWN_LINES:]], 2, 1)
 
 
-def _whole_path(why: Why) -> Table:
-    table = plain_table("critical path", "is a", "rank", "launch", "from", "time")
+_PATH = (
+    TableColumn("critical path", is_number=False),
+    TableColumn("is a", is_number=False),
+    TableColumn("rank"),
+    TableColumn("launch", only_wide=True),
+    TableColumn("from"),
+    TableColumn("time"),
+)
+
+
+def _whole_path(why: Why) -> Iterator[list[str]]:
     for each in why["critical_path"]:
-        table.add_row(
+        yield [
             each["name"],
             _said(each["kind"]),
             str(each["rank"]),
             str(each["launch"] or ""),
             format_ns(each["start_ns"]),
             format_ns(each["end_ns"] - each["start_ns"]),
-        )
-    return table
+        ]
+
+
+def _rest(times_ns: Sequence[float], before: int, behind: int) -> Iterator[list[str]]:
+    """Yield the line that sums up what is not shown, with empty cells around its time."""
+    if times_ns:
+        total = format_ns(sum(times_ns))
+        yield [f"({len(times_ns)} more)", *[""] * before, total, *[""] * behind]
 
 
 def _said(kind: str) -> str:
     return kind if kind in _DEVICE or kind == "host" else f"host's {kind}"
-
-
-def _add_rest(table: Table, times_ns: Sequence[float], blanks: int) -> None:
-    if times_ns:
-        empty: Iterable[str] = [""] * (blanks - 1)
-        table.add_row(f"({len(times_ns)} more)", *empty, format_ns(sum(times_ns)))
 
 
 def _place(file: str, line: int) -> str:

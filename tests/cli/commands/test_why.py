@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kernbench.cli.app import app
+from kernbench.report import format_ns
 
 BENCH = """
 def run(torch, times: int = 3):
@@ -52,6 +53,20 @@ def test_the_tables_sum_up_or_show_every_segment(saved: Path) -> None:
         assert said in done.output
     whole = kernbench("why", saved, "--path")
     assert whole.output.count("matmul") > done.output.count("matmul")
+
+
+@pytest.mark.parametrize("width", [30, 50, 80])
+def test_numbers_are_whole_at_any_width(
+    saved: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    why = json.loads(kernbench("why", saved, "--json", "-").output)
+    output = kernbench("why", saved).output
+    assert max(map(len, output.splitlines())) <= max(width, 50)
+    kernels = [each for each in why["critical_path"] if each["kind"] == "kernel"]
+    time_ns = sum(each["end_ns"] - each["start_ns"] for each in kernels)
+    assert f"{format_ns(time_ns)} " in output
+    assert ("times" in output) == (width >= 80)
 
 
 def test_a_file_gets_the_json_and_the_screen_the_tables(saved: Path, tmp_path: Path) -> None:
