@@ -67,3 +67,14 @@ def test_a_barrier_and_host_tensors_block_the_host() -> None:
         (1, "all_reduce"),
         (1, "barrier"),
     ]
+
+
+def test_a_group_that_a_program_left_is_not_there_for_the_next_one(tmp_path: Path) -> None:
+    program = tmp_path / "leaves_its_group.py"
+    program.write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('nccl', 'tcp://localhost:2333', world_size=1, rank=0)\n"
+        "assert dist.is_initialized()\n"
+    )
+    for _ in range(2):
+        simulated(program)

@@ -10,7 +10,11 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import torch.distributed.rpc as rpc
 from torch._C import _distributed_c10d as native
-from torch._C._distributed_c10d import _register_process_group, _set_thread_isolation_mode
+from torch._C._distributed_c10d import (
+    _register_process_group,
+    _set_thread_isolation_mode,
+    _unregister_all_process_groups,
+)
 
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import UnsupportedTorchError
@@ -67,6 +71,15 @@ def _refuse_rpc(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
+def _end_isolation() -> None:
+    """Forget the groups that a program left in this thread, and let C++ have one registry again.
+
+    A main program runs in the thread of whoever runs it, who may run another one.
+    """
+    _unregister_all_process_groups()
+    _set_thread_isolation_mode(False)
+
+
 def install(patches: Patches) -> None:
     """Let every simulated process have a world of its own, of simulated groups."""
     groups = {"ProcessGroupGloo": GlooGroup} | dict.fromkeys(_NCCL_GROUPS, NcclGroup)
@@ -99,6 +112,6 @@ def install(patches: Patches) -> None:
     patches.set(sys.modules["torch.distributed.rendezvous"], "rendezvous", rendezvous)
     # C++ finds groups by name; with this each thread has names of its own.
     _set_thread_isolation_mode(True)
-    patches.on_close(_set_thread_isolation_mode, False)
+    patches.on_close(_end_isolation)
     # PyTorch's tests end that where their own threads have ended.
     patches.set(native, "_set_thread_isolation_mode", lambda enable: None)
