@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from kernbench.report import LEAST_COLUMNS, WIDE_COLUMNS
+
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
 
 SHOWN_LINES = 12
 """Of a table that could be long; the last line sums up the others."""
-
-
-LEAST_COLUMNS = 50
-"""Narrower consoles wrap lines, which is better than numbers that are cut."""
-WIDE_COLUMNS = 78
-"""From this width on, tables have all of their columns."""
 
 
 def is_wide(console: Console) -> bool:

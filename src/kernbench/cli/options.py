@@ -90,7 +90,53 @@ Allow = Annotated[
         "and a warning) [default: KERNBENCH_ALLOW].",
     ),
 ]
+ParamOfAll = Annotated[
+    list[str] | None,
+    typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
+]
+MachineOfAll = Annotated[
+    str | None, typer.Option(metavar="NAME|FILE", help="Machine; the bench's, else ahbm.")
+]
+ResultsFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/BENCH]."
+    ),
+]
+SweepEngine = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="Who runs points: local, dask://HOST:PORT, ray, ray://HOST:PORT."
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", "-j", metavar="N", help="Local processes [default: all cores]."),
+]
+PointTimeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run."),
+]
+PointMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")
+]
 Debug = Annotated[bool, typer.Option(envvar="KERNBENCH_DEBUG", help="Show full tracebacks.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRunOptions:
+    """What all commands take that read runs which were saved."""
+
+    debug: Debug = False
+    own_options: frozenset[str] = frozenset()
+    """The names of the command's options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisOptions(SavedRunOptions):
+    """What those take that explain runs."""
+
+    json: AnalysisJson = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """What a run cost and why: the report, its tables, and the timeline."""
 
 from kernbench.report.accuracy import FamilyReport, accuracy_line, published_errors
+from kernbench.report.columns import WIDE_COLUMNS
 from kernbench.report.html import ShownReport, report_html
 from kernbench.report.idle import IdleParts, idle_parts
 from kernbench.report.peaks import Peaks, peaks_of
@@ -12,10 +13,12 @@ from kernbench.report.summary import (
     Report,
     build_report,
 )
-from kernbench.report.table import print_report, verdict
+from kernbench.report.table import LEAST_COLUMNS, print_report, verdict
 from kernbench.report.units import format_amount, format_ns, format_share
 
 __all__ = [
+    "LEAST_COLUMNS",
+    "WIDE_COLUMNS",
     "CollectiveReport",
     "FamilyReport",
     "IdleParts",

@@ -14,7 +14,7 @@ from kernbench.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffOptions:
+class DiffOptions(given.AnalysisOptions):
     """What ``kernbench diff`` was given."""
 
     before: Annotated[str, typer.Argument(metavar="A", help="A run that --save has kept.")]
@@ -23,9 +23,6 @@ class DiffOptions:
         str | None,
         typer.Option(metavar="5%", help="Exit with 1 if B takes longer than A by more than this."),
     ] = None
-    json: given.AnalysisJson = None
-    debug: given.Debug = False
-    own_options: frozenset[str] = frozenset()
 
 
 PLACE = 21

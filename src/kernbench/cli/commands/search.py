@@ -46,42 +46,19 @@ class SearchOptions:
         list[str] | None,
         typer.Option(metavar="MACHINE=PRICE", help="Of a device and hour, for the cost."),
     ] = None
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
-    ] = None
-    machine: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="Machine; the bench's, else ahbm.")
-    ] = None
+    param: given.ParamOfAll = None
+    machine: given.MachineOfAll = None
     ranks: given.Ranks = None
     data: given.Data = True
     seed: Annotated[int, typer.Option(help="Seed of the proposals.")] = 0
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/BENCH]."
-        ),
-    ] = None
+    output: given.ResultsFolder = None
     plot: Annotated[
         str | None, typer.Option(metavar="FILE", help="A picture of all points: .png, .svg, .pdf.")
     ] = None
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Who runs points: local, dask://HOST:PORT, ray, ray://HOST:PORT."
-        ),
-    ] = "local"
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", metavar="N", help="Local processes [default: all cores]."),
-    ] = None
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run."),
-    ] = None
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")
-    ] = None
+    engine: given.SweepEngine = "local"
+    workers: given.Workers = None
+    timeout: given.PointTimeout = None
+    memory: given.PointMemory = None
     debug: given.Debug = False
     own_options: frozenset[str] = frozenset()
     """The names of the command's options."""

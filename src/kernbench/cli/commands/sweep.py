@@ -43,28 +43,18 @@ class SweepOptions:
             help="An axis: a parameter, machine, ranks, or a key of the machine with dots.",
         ),
     ] = None
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter at all points."),
-    ] = None
+    param: given.ParamOfAll = None
     set: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A key of the machine at all points."),
     ] = None
-    machine: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="Machine; the bench's, else ahbm.")
-    ] = None
+    machine: given.MachineOfAll = None
     ranks: given.Ranks = None
     data: Annotated[
         bool | None, typer.Option("--data/--no-data", help="Compute numbers, or time only.")
     ] = None
     seed: Annotated[int | None, typer.Option(help="Seed of random numbers.")] = None
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where results are kept [default: sweeps/BENCH]."
-        ),
-    ] = None
+    output: given.ResultsFolder = None
     table: Annotated[
         str | None,
         typer.Option(
@@ -77,26 +67,13 @@ class SweepOptions:
     metric: Annotated[str, typer.Option(metavar="COLUMN", help="The column that --plot shows.")] = (
         "time_ns"
     )
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Who runs points: local, dask://HOST:PORT, ray, ray://HOST:PORT."
-        ),
-    ] = "local"
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", "-j", metavar="N", help="Local processes [default: all cores]."),
-    ] = None
+    engine: given.SweepEngine = "local"
+    workers: given.Workers = None
     shard: Annotated[
         str | None, typer.Option(metavar="i/N", help="Run only every N-th point, from the i-th.")
     ] = None
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="The longest a point may run."),
-    ] = None
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The most a point may hold: 2GB, 512MB.")
-    ] = None
+    timeout: given.PointTimeout = None
+    memory: given.PointMemory = None
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run points again that have failed.")
     ] = False

@@ -14,15 +14,13 @@ from kernbench.cli.registry import options_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceOptions:
+class TraceOptions(given.SavedRunOptions):
     """What ``kernbench trace`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="The timeline; compressed if it ends in .gz.")
     ]
-    debug: given.Debug = False
-    own_options: frozenset[str] = frozenset()
 
 
 PLACE = 22

@@ -13,7 +13,7 @@ from kernbench.cli.registry import options_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhyOptions:
+class WhyOptions(given.AnalysisOptions):
     """What ``kernbench why`` was given."""
 
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run that --save has kept.")]
@@ -24,9 +24,6 @@ class WhyOptions:
         str | None,
         typer.Option(metavar="KERNEL", help="The lines of a kernel, with the time of each."),
     ] = None
-    json: given.AnalysisJson = None
-    debug: given.Debug = False
-    own_options: frozenset[str] = frozenset()
 
 
 PLACE = 20

@@ -120,12 +120,11 @@ def show_or_write(found: Any, json: str | None, show: Callable[[Console], None])
 
     from kernbench.outputs import write_text
 
-    text = dumps(found, indent=1)
     if json == STDOUT:
-        print(text)
+        print(dumps(found, indent=1))
         return
     if json is not None:
-        write_text(json, f"{text}\n")
+        write_text(json, f"{dumps(found, indent=1)}\n")
     show(report_console())
 
 
@@ -182,11 +181,11 @@ def run_and_report(
             status = work()
         report: Report = context.report()
         remarks = [line for ask in context.run.remarks for line in ask()]
-        text = json.dumps({**report, "remarks": remarks} if remarks else report, indent=2)
+        found = {**report, "remarks": remarks} if remarks else {**report}
         said: list[str] = []
         failure = None
         try:
-            said = _write(context, outputs, text, options.program)
+            said = _write(context, outputs, found, options.program)
         except OutputError as error:
             failure = error  # the report is all the more welcome
         print_report(report, peaks_of(machine), report_console(), idle_parts(log))
@@ -195,7 +194,7 @@ def run_and_report(
         if remarks:
             print("", *remarks, sep="\n")
     if json_only:
-        print(text)
+        print(json.dumps(found, indent=2))
     for line in said:
         print(line, file=sys.stderr)
     if failure is not None:
@@ -203,7 +202,9 @@ def run_and_report(
     return status
 
 
-def _write(context: RuntimeContext, outputs: Outputs, report: str, program: str) -> list[str]:
+def _write(
+    context: RuntimeContext, outputs: Outputs, report: dict[str, Any], program: str
+) -> list[str]:
     """Write the files of a run, and return a line about each."""
     import json
 
@@ -214,7 +215,7 @@ def _write(context: RuntimeContext, outputs: Outputs, report: str, program: str)
     outputs.refuse(imported())
     if "--save" in outputs:
         with outputs.writing("--save") as file:
-            save_run(file, log, machine, json.loads(report), program=program)
+            save_run(file, log, machine, report, program=program)
         path = outputs.path_of("--save")
         said.append(f"run: {path} (kernbench why {path} says where its time went)")
     if "--log" in outputs:
@@ -228,6 +229,6 @@ def _write(context: RuntimeContext, outputs: Outputs, report: str, program: str)
         said.append(f"timeline: {path} (open it in https://ui.perfetto.dev)")
     if "--json" in outputs:
         with outputs.writing("--json") as file:
-            file.write(f"{report}\n".encode())
+            file.write(f"{json.dumps(report, indent=2)}\n".encode())
     outputs.publish()
     return said
