@@ -105,7 +105,22 @@ def test_packages_of_a_module_are_imported_by_the_program(program: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--nnodes=2"], "--nnodes must be 1"),
+        (["--nnodes=2"], "--nnodes 2 asks for nodes, but ahbm has none"),
+        (["--nnodes=0"], "--nnodes must be at least 1"),
+        (["--nnodes=1:4"], "--nnodes must be at least 1, or such a number twice (2:2)"),
+        (["--nnodes=2", "--node-rank=1"], "--node-rank must be 0, but got 1"),
+        (
+            ["--nnodes=2", "--nproc-per-node=4", "--machine=h100-sxm"],
+            "4 ranks per node do not fill the nodes of machine h100-sxm, which have 8 devices",
+        ),
+        (
+            ["--nnodes=4", "--nproc-per-node=8", "--machine=h100-sxm:2x8"],
+            "--nnodes 4: h100-sxm:2x8 has 2 nodes; take h100-sxm:4x8",
+        ),
+        (
+            ["--nproc-per-node=16", "--machine=h100-sxm:2x8"],
+            "asks for 16 processes on one node, but nodes of machine h100-sxm have 8 devices",
+        ),
         (["--nproc-per-node=many"], "must be at least 1, or gpu, but got many"),
         (["-m"], "no such module"),
     ],

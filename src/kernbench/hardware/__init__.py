@@ -20,12 +20,12 @@ from kernbench.hardware.kernel_constants import (
 from kernbench.hardware.link_specs import LinksSpec, ScaleOutSpec
 from kernbench.hardware.loading import (
     changed_machine,
-    file_of,
     known_machines,
     load_machine,
     machine_data,
     machine_of_data,
     machine_text,
+    nodes_of,
     parse_machine,
 )
 from kernbench.hardware.machine import Link, Machine, build_machine
@@ -38,6 +38,7 @@ from kernbench.hardware.rates import (
     transfer_ps,
 )
 from kernbench.hardware.schema import machine_schema
+from kernbench.hardware.sizes import file_of
 from kernbench.hardware.sources import fitted_constants, leaves, source_of
 from kernbench.hardware.specs import (
     CacheSpec,
@@ -99,6 +100,7 @@ __all__ = [
     "machine_of_data",
     "machine_schema",
     "machine_text",
+    "nodes_of",
     "parse_machine",
     "ps_per_byte",
     "set_keys",

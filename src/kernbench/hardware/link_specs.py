@@ -42,6 +42,9 @@ class ScaleOutSpec(Spec):
 
     sips_per_node: Count
     """SIPs of a node; a machine that is larger must have a multiple of it."""
+    sips_per_host: Count | None = None
+    """SIPs that one operating system has, where the links of a node join several hosts (NVL72); all
+    of a node when missing."""
     topology: Literal["switch", "ring", "fully_connected"]
     """``switch``: one link from every SIP to a network that never blocks, and one back. The others
     join the SIPs that have the same place in their nodes (rails)."""
@@ -49,6 +52,20 @@ class ScaleOutSpec(Spec):
     """Of one SIP's link, one way."""
     latency_ns: NotNegative
     """Of one such link."""
+
+    @property
+    def host_size(self) -> int:
+        """How many SIPs one host has."""
+        return self.sips_per_host or self.sips_per_node
+
+    @model_validator(mode="after")
+    def _nodes_are_whole_hosts(self) -> Self:
+        if self.sips_per_node % self.host_size:
+            raise ValueError(
+                f"sips_per_node is {self.sips_per_node}, which sips_per_host, "
+                f"{self.host_size}, does not divide"
+            )
+        return self
 
 
 class LinksSpec(Spec):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import typing
 from collections.abc import Hashable, Mapping
 from importlib import resources
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kernbench.errors import MachineError, UnknownNameError, UsageError, nearest
-from kernbench.hardware.joining import Shape
 from kernbench.hardware.machine import Machine, build_machine
+from kernbench.hardware.sizes import Size, host_size, sized, split_size
 from kernbench.hardware.specs import MachineSpec, SipSpec
-
-_SIZE = re.compile(r"[0-9]+(?:x[0-9]+){0,2}")
 
 
 def known_machines() -> list[str]:
@@ -38,7 +34,8 @@ def load_machine(spec: str | Path | Machine, num_sips: int | None = None) -> Mac
     """Return the machine that ``spec`` names, with room for ``num_sips`` ranks.
 
     ``spec`` is a preset (``"ahbm"``), a preset or file with a size (``"ahbm:64"``,
-    ``"ahbm-mesh:4x8"``), the path of a YAML file, or a machine, which is returned as it is. Without
+    ``"ahbm-mesh:4x8"``, ``"h100-sxm:16x8"`` for 16 nodes of 8), the path of a YAML file, or a
+    machine, which is returned as it is. Without
     a size, the smallest of the machine's sizes that holds ``num_sips`` is taken, and the largest
     when no number is asked for.
 
@@ -55,13 +52,43 @@ def load_machine(spec: str | Path | Machine, num_sips: int | None = None) -> Mac
     if isinstance(spec, Machine):
         _check_room(spec.name, spec.num_sips, num_sips)
         return spec
-    name, size, shape = _split(str(spec))
+    name, numbers = split_size(str(spec))
     text, origin = machine_text(name)
     parsed = _validated(_parsed(text, origin), origin)
-    if size is None:
-        size = _fitting_size(parsed, num_sips)
-    _check_room(parsed.name, size, num_sips)
-    return build_machine(parsed, size, origin, shape, _overridden_sips(parsed, origin))
+    size = Size(_fitting_size(parsed, num_sips))
+    if numbers is not None:
+        parsed, size = sized(parsed, numbers, origin)
+    _check_room(parsed.name, size.num_sips, num_sips)
+    return _built(parsed, size, origin)
+
+
+def nodes_of(spec: str, num_nodes: int, asked: str) -> str:
+    """Return ``spec`` with the size of so many nodes, where it has no size or one in SIPs.
+
+    Raises:
+        UsageError: Its size is of fewer nodes, or of no whole number of them; the text begins with
+            ``asked``. Or there is no such machine.
+
+    >>> nodes_of("h100-sxm", 4, "--nnodes 4"), nodes_of("gb200:64", 16, "--nnodes 16")
+    ('h100-sxm:4x8', 'gb200:16x4')
+    """
+    name, numbers = split_size(spec)
+    text, origin = machine_text(name)
+    per_host = host_size(_validated(_parsed(text, origin), origin), asked)
+    if numbers is None:
+        return f"{name}:{num_nodes}x{per_host}"
+    if len(numbers) == 1:
+        if numbers[0] % num_nodes or numbers[0] // num_nodes > per_host:
+            raise UsageError(
+                f"{asked}: the {numbers[0]} SIPs of {spec} are not {num_nodes} nodes of up to "
+                f"{per_host}; take {name}:{num_nodes}x{per_host}"
+            )
+        return f"{name}:{num_nodes}x{numbers[0] // num_nodes}"
+    if len(numbers) > 2 or numbers[0] < num_nodes:
+        raise UsageError(
+            f"{asked}: {spec} has {numbers[0]} nodes; take {name}:{num_nodes}x{numbers[-1]}"
+        )
+    return spec
 
 
 def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machine:
@@ -69,7 +96,7 @@ def parse_machine(text: str, origin: str, num_sips: int | None = None) -> Machin
     spec = _validated(_parsed(text, origin), origin)
     size = _fitting_size(spec, num_sips)
     _check_room(spec.name, size, num_sips)
-    return build_machine(spec, size, origin, None, _overridden_sips(spec, origin))
+    return _built(spec, Size(size), origin)
 
 
 def changed_machine(
@@ -97,9 +124,10 @@ def changed_machine(
         group[last] = value
     origin = f"machine {machine.name}, changed"
     spec = _validated(data, origin)
-    shape = machine.shape if num_sips in (None, machine.num_sips) else None
-    overrides = _overridden_sips(spec, origin)
-    return build_machine(spec, num_sips or machine.num_sips, origin, shape, overrides)
+    size = Size(machine.num_sips, machine.shape, machine.num_hosts)
+    if num_sips not in (None, machine.num_sips):
+        size = Size(num_sips)
+    return _built(spec, size, origin)
 
 
 def machine_data(machine: Machine) -> dict[str, Any]:
@@ -108,6 +136,7 @@ def machine_data(machine: Machine) -> dict[str, Any]:
         "spec": machine.spec.model_dump(mode="json", exclude_defaults=True),
         "num_sips": machine.num_sips,
         "shape": machine.shape,
+        "num_hosts": machine.num_hosts,
     }
 
 
@@ -119,32 +148,13 @@ def machine_of_data(data: Mapping[str, Any], origin: str) -> Machine:
     """
     spec = _validated(dict(data["spec"]), origin)
     shape = data["shape"] and tuple(data["shape"])
-    return build_machine(spec, data["num_sips"], origin, shape, _overridden_sips(spec, origin))
+    # Runs that were saved before there were nodes have one.
+    return _built(spec, Size(data["num_sips"], shape, data.get("num_hosts", 1)), origin)
 
 
-def _split(spec: str) -> tuple[str, int | None, Shape | None]:
-    """Split ``name:64``, ``name:4x8`` or ``name:2x4x4`` into name, number of SIPs, and shape."""
-    name, colon, size = spec.rpartition(":")
-    if not colon:
-        return spec, None, None
-    if _SIZE.fullmatch(size) is None:
-        raise UsageError(
-            f"machine {spec!r}: the size must be like 64, 4x8 or 2x4x4, but got {size!r}"
-        )
-    shape = tuple(map(int, size.split("x")))
-    if min(shape) < 1:
-        raise UsageError(f"machine {spec!r}: the size must be at least 1, but got {size!r}")
-    return name, prod(shape), shape if len(shape) > 1 else None
-
-
-def file_of(spec: str) -> str:
-    """Return the path of the file that ``spec`` names, if it names one.
-
-    >>> file_of("mine.yaml:4x8")
-    'mine.yaml'
-    """
-    name, colon, size = spec.rpartition(":")
-    return name if colon and _SIZE.fullmatch(size) else spec
+def _built(spec: MachineSpec, size: Size, origin: str) -> Machine:
+    overrides = _overridden_sips(spec, origin)
+    return build_machine(spec, size.num_sips, origin, size.shape, overrides, size.num_hosts)
 
 
 def _presets() -> Any:

@@ -49,6 +49,9 @@ class Machine:
     """SIPs along each axis of a mesh or torus, x last; None for other topologies."""
     sip_overrides: Mapping[int, SipSpec]
     _topology: Topology | None
+    num_hosts: int = 1
+    """How many operating systems its SIPs are divided among; more than one only where a size in
+    nodes was asked for."""
     _routes: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     _sips: dict[int, SipSpec] = field(default_factory=dict)
 
@@ -81,6 +84,11 @@ class Machine:
         """How many SIPs the first level of links joins; all of them where there is no second."""
         topology = self._topology
         return topology.sips_per_node if isinstance(topology, TwoLevels) else self.num_sips
+
+    @property
+    def sips_per_host(self) -> int:
+        """How many SIPs the programs of one host see."""
+        return self.num_sips // self.num_hosts
 
     @property
     def num_inner_links(self) -> int:
@@ -169,6 +177,7 @@ def build_machine(
     origin: str,
     shape: Shape | None = None,
     sip_overrides: Mapping[int, SipSpec] | None = None,
+    num_hosts: int = 1,
 ) -> Machine:
     """Return the machine of ``num_sips`` SIPs that ``spec`` describes.
 
@@ -184,7 +193,7 @@ def build_machine(
             )
         return Machine(spec, num_sips, None, sip_overrides or {}, None)
     topology, shape = build_topology(links, num_sips, shape, origin)
-    machine = Machine(spec, num_sips, shape, sip_overrides or {}, topology)
+    machine = Machine(spec, num_sips, shape, sip_overrides or {}, topology, num_hosts)
     _check_overrides(links.overrides, spec.sizes, topology, machine, origin)
     return machine
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from kernbench.torch_bridge.base.device_limit import check_ranks
+from kernbench.torch_bridge.base.device_limit import check_nodes, check_ranks
 from kernbench.torch_bridge.base.versions import SUPPORTED, TorchVersionError, check_torch
 from kernbench.torch_bridge.python.packages import check_private
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SUPPORTED",
     "TorchVersionError",
+    "check_nodes",
     "check_private",
     "check_ranks",
     "check_torch",
@@ -36,8 +37,12 @@ def run_torchrun(
     module: str | None = None,
     variables: Mapping[str, str] | None = None,
     private: Collection[str] = (),
+    num_nodes: int = 1,
 ) -> None:
     """Run a program as ``torchrun --nproc-per-node nprocs FILE ARGS`` would, inside ``context``.
+
+    With several nodes there are ``nprocs`` ranks on each, as many as a node of the machine has
+    devices (ADR-0165).
 
     ``argv`` becomes the program's ``sys.argv``: its file and its arguments. ``shown`` are the ranks
     whose output is shown (None: all), each line prefixed with the rank's number if ``with_rank``.
@@ -48,10 +53,11 @@ def run_torchrun(
     Raises:
         UnknownNameError: A package of ``private`` does not exist.
         TorchVersionError: PyTorch is missing, or a release that the bridge does not know.
-        UsageError: A package of ``private`` must be shared by all ranks, or there are more ranks
-        than PyTorch can number devices.
+        UsageError: A package of ``private`` must be shared by all ranks, there are more ranks on a
+        node than PyTorch can number devices, or ranks do not fill the nodes.
     """
     check_ranks(nprocs, f"run_torchrun(nprocs={nprocs})")
+    check_nodes(context.run.machine, nprocs, num_nodes)
     check_torch()
     check_private(private, path.parent)
     from kernbench.torch_bridge.front.programs import run_torchrun as run
@@ -67,4 +73,5 @@ def run_torchrun(
         module=module,
         variables=variables or {},
         private=private,
+        num_nodes=num_nodes,
     )

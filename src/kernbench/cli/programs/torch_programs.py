@@ -36,18 +36,26 @@ class TorchrunOptions(given.ProgramOptions):
             "--nproc-per-node",
             "--nproc_per_node",
             metavar="N|gpu",
-            help="Ranks, gpu for one per device; with 1 the program may spawn ranks itself.",
+            help="Ranks of each node, gpu for one per device; with 1 the program may spawn ranks.",
         ),
     ] = "1"
     module: Annotated[
         bool, typer.Option("-m", "--module", help="SCRIPT is a module, as of python -m.")
     ] = False
     nnodes: Annotated[
-        str, typer.Option("--nnodes", metavar="1", help="As torchrun's; there is one node.")
+        str,
+        typer.Option(
+            "--nnodes", metavar="N", help="Nodes of the machine (links.scale_out); all run here."
+        ),
     ] = "1"
     master_addr: Annotated[
-        str, typer.Option("--master-addr", "--master_addr", help="Of MASTER_ADDR.")
-    ] = "localhost"
+        str | None,
+        typer.Option(
+            "--master-addr",
+            "--master_addr",
+            help="Of MASTER_ADDR [default: localhost, or node0 of several nodes].",
+        ),
+    ] = None
     master_port: Annotated[
         int, typer.Option("--master-port", "--master_port", help="Of MASTER_PORT.")
     ] = 29500
@@ -80,22 +88,23 @@ def torchrun(options: TorchrunOptions) -> int:
     """Run a program, report, and return its exit status."""
 
     def start() -> int:
-        if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
-            raise UsageError(
-                f"--nnodes must be 1 and --node-rank 0, but got {options.nnodes} and "
-                f"{options.node_rank}; all ranks run here: give their number with "
-                "--nproc-per-node, and nodes in the machine's description"
-            )
-        from kernbench.torch_bridge import check_ranks, check_torch
+        from kernbench.torch_bridge import check_nodes, check_ranks, check_torch
 
+        nnodes, name = _num_nodes(options), options.machine
         path = _find_module(options.program) if options.module else find_script(options.program)
-        nprocs = _num_processes(options)
+        if nnodes > 1:
+            from kernbench.hardware import nodes_of
+
+            name = nodes_of(name, nnodes, f"--nnodes {options.nnodes}")
+        nprocs = _num_processes(options, name)
         check_ranks(nprocs, f"--nproc-per-node {options.nproc_per_node}")
         # A program in one process may start ranks itself, as many as there are devices.
-        machine, changes = options.load_machine(options.machine, None if nprocs == 1 else nprocs)
+        ranks = None if nprocs == 1 or nnodes > 1 else nprocs
+        machine, changes = options.load_machine(name, ranks)
+        check_nodes(machine, nprocs, nnodes)
         check_torch()
         with make_room(options, options.machine, [path]) as outputs:
-            return _run(options, path, machine, changes, nprocs, outputs)
+            return _run(options, path, machine, changes, (nnodes, nprocs), outputs)
 
     try:
         return guarded(start, options.debug, usage=True)
@@ -108,13 +117,16 @@ def _run(
     path: Path,
     machine: Machine,
     changes: list[str],
-    nprocs: int,
+    processes: tuple[int, int],
     outputs: Outputs,
 ) -> int:
+    """Run the program on so many nodes, and processes of each; return its exit status."""
     from kernbench.cli.programs.arguments import ProgramArguments, exit_status, unseen_options
     from kernbench.torch_bridge import check_private, run_torchrun
 
-    shown = _ranks(options.ranks_print, nprocs if nprocs > 1 else machine.num_sips)
+    nnodes, nprocs = processes
+    num_ranks = nnodes * nprocs
+    shown = _ranks(options.ranks_print, num_ranks if num_ranks > 1 else machine.num_sips)
     code = compile_program(path, "torchrun")
     _import_bridge()
     check_private(options.private or (), path.parent)
@@ -146,11 +158,12 @@ def _run(
                 with_rank=options.prefix,
                 module=options.program if options.module else None,
                 variables={
-                    "MASTER_ADDR": options.master_addr,
+                    **({"MASTER_ADDR": options.master_addr} if options.master_addr else {}),
                     "MASTER_PORT": str(options.master_port),
                     "TORCHELASTIC_RUN_ID": options.rdzv_id,
                 },
                 private=options.private or (),
+                num_nodes=nnodes,
             )
         except SystemExit as end:
             return exit_status(end, argv, options.own_options)
@@ -169,8 +182,27 @@ def _import_bridge() -> None:
     gc.freeze()
 
 
-def _num_processes(options: TorchrunOptions) -> int:
-    """Return how many ranks were asked for.
+def _num_nodes(options: TorchrunOptions) -> int:
+    """Return how many nodes were asked for.
+
+    Raises:
+        UsageError: It is no number, or one of several that torchrun would be started on.
+    """
+    least, _, most = options.nnodes.partition(":")
+    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
+        raise UsageError(
+            f"--nnodes must be at least 1, or such a number twice (2:2), but got {options.nnodes}"
+        )
+    if options.node_rank != "0":
+        raise UsageError(
+            f"--node-rank must be 0, but got {options.node_rank}; the ranks of all nodes run here: "
+            "leave it out"
+        )
+    return int(least)
+
+
+def _num_processes(options: TorchrunOptions, machine: str) -> int:
+    """Return how many ranks of each node were asked for.
 
     Raises:
         UsageError: It is no number, or less than 1.
@@ -179,7 +211,7 @@ def _num_processes(options: TorchrunOptions) -> int:
     if text in ("gpu", "auto"):
         from kernbench.hardware import load_machine
 
-        return load_machine(options.machine, None).num_sips
+        return load_machine(machine, None).sips_per_host
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"--nproc-per-node must be at least 1, or gpu, but got {text}")
     return int(text)

@@ -166,4 +166,6 @@ def _machine_digest(spec: str, changes: tuple[tuple[str, str], ...], ranks: int)
     except UsageError:
         machine = described
     text = machine.spec.model_dump_json(exclude={"sources"})
-    return digest(text.encode(), repr((machine.num_sips, machine.shape)).encode())
+    return digest(
+        text.encode(), repr((machine.num_sips, machine.shape, machine.num_hosts)).encode()
+    )

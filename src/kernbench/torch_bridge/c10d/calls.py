@@ -25,7 +25,7 @@ from kernbench.torch_bridge.c10d.data import Compute, all_gather
 from kernbench.torch_bridge.dispatch.known_values import follow_collective
 from kernbench.torch_bridge.placement.call_keys import is_meta
 from kernbench.torch_bridge.placement.in_use import begin_use, end_use
-from kernbench.torch_bridge.placement.names import EXECUTING
+from kernbench.torch_bridge.placement.names import EXECUTING, device_at
 from kernbench.torch_bridge.placement.residence import residence_of
 from kernbench.torch_bridge.processes.call_counts import unseen
 from kernbench.torch_bridge.processes.host import to_ps
@@ -332,8 +332,9 @@ def _begin(call: Call, serves_host: bool) -> tuple[Process, TorchPart]:
         if residence is not None:
             if sip_id is not None and residence.sip_id != sip_id:
                 raise UsageError(
-                    f"{call.signature.op}: rank {process.rank} passes tensors on cuda:{sip_id} and "
-                    f"on cuda:{residence.sip_id}; all tensors of a collective must be on one device"
+                    f"{call.signature.op}: rank {process.rank} passes tensors on "
+                    f"{device_at(sip_id)} and on {device_at(residence.sip_id)}; all tensors of a "
+                    "collective must be on one device"
                 )
             sip_id = residence.sip_id
         elif not serves_host and _is_of_program():
@@ -397,8 +398,8 @@ def _meet_on_a_device(meeting: Collective, parts: Sequence[TorchPart]) -> bool:
             meeting.fail(
                 UsageError(
                     f"{meeting.title}: the tensors of rank {other} and of rank {part.rank} both "
-                    f"are on cuda:{part.sip_id}, but every rank needs a device of its own; call "
-                    "torch.cuda.set_device first"
+                    f"are on {device_at(part.sip_id)}, but every rank needs a device of its own; "
+                    "call torch.cuda.set_device first"
                 )
             )
             return True

@@ -11,7 +11,7 @@ import torch.cuda.memory
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.memory.allocator import Amount, CachingAllocator
 from kernbench.torch_bridge.placement.allocations import reallocate
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, with_index
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, sip_of
 from kernbench.torch_bridge.processes.process import current
 
 _resize = torch.UntypedStorage.resize_
@@ -46,18 +46,17 @@ def install(patches: Patches) -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return the number of free bytes of a device, and of all its bytes."""
-    found = current().session.memories.device(_index(device))
+    found = current().session.memories.device(_sip(device))
     return found.free_bytes, found.capacity_bytes
 
 
-def _index(device: Any) -> int:
-    index: int = with_index(DEVICE_TYPE if device is None else device).index
-    return index
+def _sip(device: Any) -> int:
+    return sip_of(DEVICE_TYPE if device is None else device)
 
 
 def _allocator(device: Any = None) -> CachingAllocator:
     process = current()
-    found = process.session.memories.allocator(process, _index(device))
+    found = process.session.memories.allocator(process, _sip(device))
     found.settle()
     return found
 
@@ -79,12 +78,12 @@ def _reset_sums(device: Any = None) -> None:
 
 
 def _set_fraction(fraction: float, device: Any = None) -> None:
-    capacity_bytes = current().session.memories.device(_index(device)).capacity_bytes
+    capacity_bytes = current().session.memories.device(_sip(device)).capacity_bytes
     _allocator(device).most_bytes = int(fraction * capacity_bytes)
 
 
 def _fraction(device: Any = None) -> float:
-    capacity_bytes = current().session.memories.device(_index(device)).capacity_bytes
+    capacity_bytes = current().session.memories.device(_sip(device)).capacity_bytes
     most_bytes = _allocator(device).most_bytes
     return 1.0 if most_bytes is None else most_bytes / capacity_bytes
 

@@ -14,8 +14,8 @@ from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import rng, streams
 from kernbench.torch_bridge.placement.names import (
     DEVICE_TYPE,
-    check_index,
     current_index,
+    sip_of,
     with_index,
 )
 from kernbench.torch_bridge.processes.process import current
@@ -32,19 +32,18 @@ def architecture_of(spec: MachineSpec) -> int:
 
 def device_count() -> int:
     """Return the number of devices that a program sees."""
-    return len(current().session.devices)
+    return current().session.num_devices
 
 
 def set_device(device: Any) -> None:
     """Set the calling rank's device."""
-    index = with_index(device).index
-    check_index(index)
+    sip_id = sip_of(device)
     process = current()
     state = process.state
-    if index != state.sip_id:
+    if sip_id != state.sip_id:
         # Each device has its own current stream.
         process.streams[state.sip_id] = state.stream
-        state.sip_id, state.stream = index, process.streams.get(index)
+        state.sip_id, state.stream = sip_id, process.streams.get(sip_id)
 
 
 class DeviceContext:
@@ -82,9 +81,8 @@ class CudaDeviceProperties(SimpleNamespace):
 
 def get_device_properties(device: Any = None) -> CudaDeviceProperties:
     """Return the properties of a device."""
-    index = with_index(DEVICE_TYPE if device is None else device).index
     machine = current().session.run.machine
-    sip = machine.sip_at(index)
+    sip = machine.sip_at(sip_of(DEVICE_TYPE if device is None else device))
     return CudaDeviceProperties(
         name=f"{next(iter(machine.spec.devices), machine.name)} (simulated)",
         major=architecture_of(machine.spec) // 10,

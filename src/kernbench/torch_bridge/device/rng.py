@@ -302,7 +302,7 @@ class DefaultGenerators:
         self._known: dict[int, DefaultGenerator] = {}
 
     def __len__(self) -> int:
-        return len(current().session.devices)
+        return current().session.num_devices
 
     def __getitem__(self, index: int) -> DefaultGenerator:
         check_index(index)

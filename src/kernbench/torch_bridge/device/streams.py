@@ -12,7 +12,7 @@ from kernbench.errors import UsageError
 from kernbench.runtime_api import DeviceStream, Marker, WaitFor
 from kernbench.torch_bridge.base.arguments import checked
 from kernbench.torch_bridge.base.refusals import CaptureError
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, is_simulated, with_index
+from kernbench.torch_bridge.placement.names import DEVICE_TYPE, device_at, is_simulated, sip_of
 from kernbench.torch_bridge.processes.process import current
 
 _PS_PER_MS = 1e9
@@ -36,7 +36,7 @@ class Stream:
                 f"Stream(): argument 'priority' must be int, not {type(priority).__name__}"
             )
         run = current().session.run
-        sip_id = with_index(DEVICE_TYPE if device is None else device).index
+        sip_id = sip_of(DEVICE_TYPE if device is None else device)
         self.queue = run.new_stream(sip_id) if queue is None else queue
         self.priority = priority
         self._before: list[Stream] = []
@@ -52,11 +52,12 @@ class Stream:
 
     @property
     def device(self) -> torch.device:
-        return torch.device(DEVICE_TYPE, self.queue.sip_id)
+        return device_at(self.queue.sip_id)
 
     @property
     def device_index(self) -> int:
-        return self.queue.sip_id
+        index: int = self.device.index
+        return index
 
     @property
     def cuda_stream(self) -> int:
@@ -235,7 +236,7 @@ def current_stream(device: Any = None) -> Stream:
     """Return the stream that the calling thread's operations of a device go to."""
     process = current()
     run = process.session.run
-    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    sip_id = sip_of(DEVICE_TYPE if device is None else device)
     queue = run.current_stream()
     if queue.sip_id != sip_id:
         queue = process.streams.get(sip_id) or run.default_stream(sip_id)
@@ -249,21 +250,21 @@ def external_stream(cuda_stream: int, device: Any = None) -> Stream:
         UsageError: No stream of the device has such a handle.
     """
     run = current().session.run
-    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    sip_id = sip_of(DEVICE_TYPE if device is None else device)
     if cuda_stream in _DEFAULT_HANDLES:
         return default_stream(device)
     for known in (current_stream(device), default_stream(device)):
         if known.cuda_stream == cuda_stream:
             return known
     raise UsageError(
-        f"torch.cuda.ExternalStream: {cuda_stream} is no stream of {DEVICE_TYPE}:{sip_id} of "
+        f"torch.cuda.ExternalStream: {cuda_stream} is no stream of {device_at(sip_id)} of "
         f"machine {run.machine.name}; make one with torch.cuda.Stream()"
     )
 
 
 def default_stream(device: Any = None) -> Stream:
     """Return the default stream of a device."""
-    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    sip_id = sip_of(DEVICE_TYPE if device is None else device)
     return Stream(queue=current().session.run.default_stream(sip_id))
 
 
@@ -300,7 +301,7 @@ def synchronize(device: Any = None) -> None:
     """Block the host until all streams of a device (default: the current one) are idle."""
     refuse_in_capture("torch.cuda.synchronize")
     process = current()
-    sip_id = with_index(DEVICE_TYPE if device is None else device).index
+    sip_id = sip_of(DEVICE_TYPE if device is None else device)
     process.host.catch_up()
     for queue in process.session.run.devices.queues(sip_id):
         if queue.tail is not None:

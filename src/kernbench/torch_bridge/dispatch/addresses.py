@@ -18,7 +18,7 @@ from kernbench.memory import Buffer
 from kernbench.runtime_api import HostMemory, LentMemory
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.dispatch.unwritten import count_writes
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, unobserved
+from kernbench.torch_bridge.placement.names import device_at, unobserved
 from kernbench.torch_bridge.placement.residence import residence_of, storage_of
 
 _FIRST_ADDRESS = 1 << 44
@@ -107,7 +107,7 @@ class Addresses(LentMemory):
         residence = storage._kernbench
         if residence.sip_id != sip_id:
             raise UnreachableError(
-                f"lies on {residence.device}, but the kernel runs on {DEVICE_TYPE}:{sip_id}"
+                f"lies on {residence.device}, but the kernel runs on {device_at(sip_id)}"
             )
         if not self._has_data:
             return _known_buffer(start, storage, sip_id)

@@ -25,7 +25,7 @@ from kernbench.torch_bridge.base.operation_timing import OperationTiming
 from kernbench.torch_bridge.dispatch.known_values import forget
 from kernbench.torch_bridge.dispatch.unwritten import count_writes
 from kernbench.torch_bridge.placement.in_use import find_use
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE, executing
+from kernbench.torch_bridge.placement.names import device_at, executing
 from kernbench.torch_bridge.placement.residence import Residence, residence_of
 from kernbench.torch_bridge.processes.process import current
 
@@ -260,6 +260,6 @@ def _on_device(what: str, tensor: Tensor, sip_id: int) -> Residence:
     if residence.sip_id != sip_id:
         raise BadPointerError(
             f"{what} lies on {residence.device}, but the current device is "
-            f"{DEVICE_TYPE}:{sip_id}; call torch.cuda.set_device first, or move it"
+            f"{device_at(sip_id)}; call torch.cuda.set_device first, or move it"
         )
     return residence

@@ -249,7 +249,7 @@ class Observer(Mode):
     ) -> Any:
         """Execute an operation of a backward pass that names no device but may be meant for one."""
         if self._shapes is not None:
-            device = torch.device(DEVICE_TYPE, self._process.state.sip_id)
+            device = self._devices[self._process.state.sip_id]
             return self._move(func, operation, args, kwargs, None, device)
         result = self._move(func, operation, args, kwargs, None, None)
         _leave_open(result)
@@ -277,12 +277,13 @@ class Observer(Mode):
         result, known = self._execute(func, operation, args, kwargs)
         if operation.makes_memory:
             _settle_all(result, target, operation.name)
+        sip_id = self._process.first_sip + target.index
         if operation.is_copy and source is None:
             if self._owe is not None:
                 self._owe(operation, args)
-            self._copy("copy_from_host", target.index, num_bytes((result,)))
+            self._copy("copy_from_host", sip_id, num_bytes((result,)))
         else:
-            self._launch(func, operation, args, kwargs, result, known, target.index)
+            self._launch(func, operation, args, kwargs, result, known, sip_id)
         return result
 
     def _move_to_host(

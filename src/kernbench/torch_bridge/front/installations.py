@@ -11,7 +11,7 @@ from kernbench.torch_bridge.base.installation import Installation
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.compiler import install as compiler
 from kernbench.torch_bridge.dispatch import addresses, dropout, sync_batch_norm
-from kernbench.torch_bridge.front import spawn, workers
+from kernbench.torch_bridge.front import hosts, spawn, workers
 from kernbench.torch_bridge.processes import call_counts, float32, naming
 from kernbench.torch_bridge.python import (
     clocks,
@@ -123,8 +123,15 @@ def _of_python(programs: Programs) -> list[Installation]:
     def show_output(patches: Patches) -> None:
         output.install(patches, *programs.output)
 
+    num_nodes = programs.session.run.machine.num_hosts
+
+    def name_hosts(patches: Patches) -> None:
+        if num_nodes > 1:
+            hosts.install(patches, num_nodes)
+
     return [
         Installation("environ", "os.environ, per process", environ.install),
+        Installation("hosts", "names of hosts, where there are several", name_hosts),
         Installation("output", "output of the chosen ranks, in whole lines", show_output),
         Installation("locks", "locks whose waits let other ranks run", locks.install),
         Installation("clocks", "clocks and sleep in virtual time", clocks.install),

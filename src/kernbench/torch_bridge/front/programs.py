@@ -18,6 +18,7 @@ import torch
 
 from kernbench.clock import on_thread
 from kernbench.torch_bridge import c10d
+from kernbench.torch_bridge.base.device_limit import check_one_node
 from kernbench.torch_bridge.base.installation import install_all
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.base.refusals import missing_kernels_by_name
@@ -25,6 +26,7 @@ from kernbench.torch_bridge.device.module import architecture_of
 from kernbench.torch_bridge.dispatch.kernels import TorchLauncher
 from kernbench.torch_bridge.dispatch.observe import observer_of
 from kernbench.torch_bridge.front import helion_kernels
+from kernbench.torch_bridge.front.hosts import name_of
 from kernbench.torch_bridge.front.installations import installations
 from kernbench.torch_bridge.front.remarks import remarks_of
 from kernbench.torch_bridge.front.session import Session
@@ -133,13 +135,16 @@ class Programs:
     def start(
         self, work: Callable[[int], Any], nprocs: int, variables: Mapping[str, str]
     ) -> SpawnContext:
-        """Start ranks that run ``work(rank)``; ``{rank}`` in a variable becomes its number."""
+        """Start ranks that run ``work(rank)``.
+
+        ``{rank}``, ``{local_rank}`` and ``{node}`` in a variable become a rank's own numbers.
+        """
         run = self.session.run
         run.world_size = max(run.world_size, nprocs)
         processes: dict[int, Process] = {}
 
         def carrier_of(rank: int) -> Carrier:
-            own = {name: value.replace("{rank}", str(rank)) for name, value in variables.items()}
+            own = _of_rank(variables, rank, run.machine.sips_per_host)
             process = processes[rank] = self._process(rank, own)
             return self._carrier(process)
 
@@ -157,6 +162,7 @@ class Programs:
         """
         run = self.session.run
         rank = self._context.multiprocessing.add()
+        check_one_node(rank.number + 1, run.machine, "multiprocessing.Process")
         run.world_size = max(run.world_size, rank.number + 1)
         process = self._process(rank.number, {})
         process.takes_number = True
@@ -240,6 +246,7 @@ def run_torchrun(
     module: str | None,
     variables: Mapping[str, str],
     private: Collection[str],
+    num_nodes: int,
 ) -> None:
     """Run a program; see :func:`kernbench.torch_bridge.run_torchrun`."""
     session = Session(context.run)
@@ -248,17 +255,19 @@ def run_torchrun(
     if module is not None and path.name == "__main__.py":
         package = module
     programs = Programs(session, context, path, code, shown, with_rank, package, private)
+    num_ranks = nprocs * num_nodes
     variables = {
         "RANK": "{rank}",
-        "LOCAL_RANK": "{rank}",
-        "WORLD_SIZE": str(nprocs),
+        "LOCAL_RANK": "{local_rank}",
+        "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(nprocs),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "GROUP_RANK": "{node}",
+        "GROUP_WORLD_SIZE": str(num_nodes),
+        "NODE_RANK": "{node}",
         "ROLE_RANK": "{rank}",
-        "ROLE_WORLD_SIZE": str(nprocs),
+        "ROLE_WORLD_SIZE": str(num_ranks),
         "ROLE_NAME": "default",
-        "MASTER_ADDR": "localhost",
+        "MASTER_ADDR": "localhost" if num_nodes == 1 else name_of(0),
         "MASTER_PORT": "29500",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
@@ -267,11 +276,21 @@ def run_torchrun(
     }
     with programs.surroundings():
         sys.argv = argv
-        if nprocs == 1:
+        if num_ranks == 1:
             context.run.world_size = 1  # Until the program spawns more.
-            programs.on_main(
-                {name: value.replace("{rank}", "0") for name, value in variables.items()}
-            )
+            programs.on_main(_of_rank(variables, 0, 1))
         else:
-            programs.start(lambda _: programs.execute("__main__"), nprocs, variables).join()
+            programs.start(lambda _: programs.execute("__main__"), num_ranks, variables).join()
             programs.end()
+
+
+def _of_rank(variables: Mapping[str, str], rank: int, per_node: int) -> dict[str, str]:
+    """Return the environment variables of one rank."""
+    node, local_rank = divmod(rank, per_node)
+    numbers = {"{rank}": rank, "{local_rank}": local_rank, "{node}": node}
+    own = dict(variables)
+    for name, value in own.items():
+        for mark, number in numbers.items():
+            value = value.replace(mark, str(number))
+        own[name] = value
+    return own

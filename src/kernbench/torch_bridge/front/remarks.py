@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from kernbench.torch_bridge.memory import shown
-from kernbench.torch_bridge.placement.names import DEVICE_TYPE
 
 if TYPE_CHECKING:
     from kernbench.torch_bridge.front.session import Session
@@ -29,7 +28,7 @@ def remarks_of(session: Session) -> list[str]:
         if peaks[1]:
             capacity = session.memories.device(sip_id).capacity_bytes
             needs = f"{shown(peaks[0])} in tensors, {shown(peaks[1])} reserved of {shown(capacity)}"
-            where = f" on {DEVICE_TYPE}:{sip_id}" if process in several else ""
+            where = f" on {session.devices[sip_id]}" if process in several else ""
             rows.append((needs, where, process.rank))
     lines = []
     for (needs, where), group in groupby(sorted(rows), key=itemgetter(0, 1)):
@@ -51,8 +50,8 @@ def remarks_of(session: Session) -> list[str]:
             "stand-ins of kernbench's ran for packages that are not installed, computed by "
             f"definition and timed as their kernels: {', '.join(sorted(session.stand_ins))}"
         )
-    devices, machine = len(session.devices), session.run.machine
-    if devices < machine.num_sips:
+    devices, machine = session.num_devices, session.run.machine
+    if devices < machine.sips_per_host:
         lines.append(
             f"machine {machine.name} has {machine.num_sips} devices, of which the program sees the "
             f"{devices} that PyTorch can number"

@@ -49,11 +49,13 @@ class Session:
         """States of the CPU's generator that a process has read, by seed and offset."""
         self.memories: Memories[Process] = Memories(run.machine)
         self.addresses = run.lent = Addresses(run.has_data)
-        self.devices = [
-            torch.device(DEVICE_TYPE, each)
-            for each in range(min(run.machine.num_sips, MOST_DEVICES))
-        ]
-        """The devices that programs see."""
+        per_host = run.machine.sips_per_host
+        self.num_devices = min(per_host, MOST_DEVICES)
+        """How many devices programs see: those of their own host."""
+        known = [torch.device(DEVICE_TYPE, each) for each in range(self.num_devices)]
+        num_sips = run.machine.num_sips if per_host == self.num_devices else self.num_devices
+        self.devices = [known[each % per_host] for each in range(num_sips)]
+        """By SIP, the device that it is to programs of its host."""
         self.place = CPU if run.has_data else META
         """The device on which C++ has the tensors of simulated devices."""
 

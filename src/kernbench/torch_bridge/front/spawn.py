@@ -14,7 +14,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from kernbench.lazy import refuse_lazy_result
-from kernbench.torch_bridge.base.device_limit import check_ranks
+from kernbench.torch_bridge.base.device_limit import check_one_node, check_ranks
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.python.queues import is_shared
 
@@ -34,7 +34,9 @@ def install(patches: Patches, programs: Programs) -> None:
         daemon: bool = False,
         start_method: str = "spawn",
     ) -> SpawnContext | None:
-        check_ranks(nprocs, f"torch.multiprocessing.spawn(nprocs={nprocs})")
+        asked = f"torch.multiprocessing.spawn(nprocs={nprocs})"
+        check_ranks(nprocs, asked)
+        check_one_node(nprocs, programs.session.run.machine, asked)
         context = programs.start(_in_new_main(fn, args, programs), nprocs, {})
         if not join:
             return context

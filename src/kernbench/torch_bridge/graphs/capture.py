@@ -17,7 +17,7 @@ from kernbench.torch_bridge.graphs.collectives import Awaiting, Calling, Capture
 from kernbench.torch_bridge.graphs.memory import GraphMemory, Ref
 from kernbench.torch_bridge.graphs.queues import Branches, CaptureQueue
 from kernbench.torch_bridge.placement.moves import MOVE, UNDER_WAY
-from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, unobserved
+from kernbench.torch_bridge.placement.names import CPU, DEVICE_TYPE, device_at, unobserved
 from kernbench.torch_bridge.placement.residence import settle, storage_of
 from kernbench.torch_bridge.processes.process import RandomState, current
 
@@ -212,7 +212,7 @@ class Capture:
         tensors = (*call.inputs, *call.outputs)
         if not is_of_program:
             for tensor in tensors:
-                settle(tensor, torch.device(DEVICE_TYPE, self.sip_id), call.signature.op)
+                settle(tensor, device_at(self.sip_id), call.signature.op)
         if self.is_busy and self._passed is None:
             self.refuse(
                 f"{call.signature.op}, a collective inside of a custom operation,",

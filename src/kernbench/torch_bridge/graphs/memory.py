@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from kernbench.torch_bridge.base.refusals import CaptureError
 from kernbench.torch_bridge.placement.residence import Residence, storage_of
+from kernbench.torch_bridge.processes.process import current
 
 
 @dataclass(slots=True, eq=False)
@@ -218,5 +219,5 @@ def _storage(slot: Slot) -> Any:
     storage = torch.zeros(slot.size_bytes, dtype=torch.uint8).untyped_storage()
     if slot.place is not None:
         # Launches look up their memory's device there.
-        storage._kernbench = Residence(slot.place, slot.place.index)
+        storage._kernbench = Residence(slot.place, current().first_sip + slot.place.index)
     return storage

@@ -65,7 +65,7 @@ def _out_of_memory(
     lines = [
         f"CUDA out of memory. Tried to allocate {shown(size_bytes)} for {label or 'a tensor'} on "
         f"rank {process.rank} at {user_site()}",
-        f"  cuda:{sip_id} has {shown(device.capacity_bytes)}, of which "
+        f"  {process.session.devices[sip_id]} has {shown(device.capacity_bytes)}, of which "
         f"{shown(device.free_bytes)} is free: {shown(used)} is in tensors of this rank, "
         f"{shown(reserved - used)} is cached by its allocator"
         + (f", {shown(others)} with other ranks" if others else ""),

@@ -60,7 +60,25 @@ def is_simulated(device: Any) -> bool:
 def current_index() -> int:
     """Return the index of the calling rank's current device."""
     # PyTorch caches some results for all ranks, so they must not name one rank's device.
-    return 0 if EXECUTING.depth else current().state.sip_id
+    if EXECUTING.depth:
+        return 0
+    process = current()
+    return process.state.sip_id - process.first_sip
+
+
+def sip_of(device: Any) -> int:
+    """Return the SIP that a device argument means to the calling rank: one of its own host.
+
+    Raises:
+        UsageError: The host has no such device.
+    """
+    index: int = with_index(device).index
+    return current().first_sip + index
+
+
+def device_at(sip_id: int) -> torch.device:
+    """Return the device as which programs of its host know a SIP."""
+    return current().session.devices[sip_id]
 
 
 def with_index(device: Any) -> torch.device:
@@ -96,9 +114,14 @@ def check_index(index: int) -> None:
         UsageError: It has not.
     """
     session = current().session
-    count, machine = len(session.devices), session.run.machine
+    count, machine = session.num_devices, session.run.machine
     if 0 <= index < count:
         return
+    if machine.num_hosts > 1:
+        raise UsageError(
+            f"{DEVICE_TYPE}:{index} does not exist: each node of machine {machine.name} has "
+            f"{count} devices (0 to {count - 1}); a rank's device is its LOCAL_RANK, not its RANK"
+        )
     if count < machine.num_sips:
         raise UsageError(
             f"{DEVICE_TYPE}:{index} does not exist: of the {machine.num_sips} devices of machine "

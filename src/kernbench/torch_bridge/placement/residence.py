@@ -80,8 +80,9 @@ def reside(storage: Any, device: torch.device | None, label: str) -> Residence:
     if device is None:
         made = storage._kernbench = Residence(None)
         return made
-    sip_id: int = device.index
-    block = allocate(current(), sip_id, storage.nbytes(), label)
+    process = current()
+    sip_id = process.first_sip + device.index
+    block = allocate(process, sip_id, storage.nbytes(), label)
     made = storage._kernbench = Residence(device, sip_id, block)
     return made
 
@@ -97,7 +98,7 @@ def settle_on(process: Process, tensor: Tensor, device: torch.device, label: str
     except (NotImplementedError, RuntimeError):
         return
     if getattr(storage, "_kernbench", None) is None:
-        sip_id: int = device.index
+        sip_id = process.first_sip + device.index
         block = allocate(process, sip_id, storage.nbytes(), label)
         # What __init__ does, inlined: this runs for every result.
         made = _new(Residence)
@@ -121,8 +122,9 @@ def settle(tensor: Tensor, device: torch.device | None, label: str = "") -> Resi
         found = reside(storage, device, label)
     elif found.device is None and device is not None:
         # C++ made it, and passed it to a collective, before it was known to be on a device.
-        found.device, found.sip_id = device, device.index
-        found.block = allocate(current(), found.sip_id, storage.nbytes(), label)
+        process = current()
+        found.device, found.sip_id = device, process.first_sip + device.index
+        found.block = allocate(process, found.sip_id, storage.nbytes(), label)
     return found
 
 

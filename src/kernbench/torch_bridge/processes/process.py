@@ -84,6 +84,11 @@ class Process:
     def __init__(self, session: Session, rank: int, environ: dict[Any, Any]) -> None:
         self.session = session
         self.rank = rank
+        per_host = session.run.machine.sips_per_host
+        self.node = rank // per_host
+        """Its host: the processes of one see only that one's devices."""
+        self.first_sip = self.node * per_host
+        """The SIP that is device 0 of its host."""
         self.environ = environ
         """Its environment variables, encoded as ``os.environ`` keeps them."""
         self.state: RankState = session.run.rank_state

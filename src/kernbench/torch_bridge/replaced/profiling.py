@@ -16,6 +16,7 @@ from kernbench.op_log import HostSpan, Instance
 from kernbench.outputs import name_of, whole_file
 from kernbench.torch_bridge.base.patches import Patches
 from kernbench.torch_bridge.device import streams
+from kernbench.torch_bridge.placement.names import device_at
 from kernbench.torch_bridge.processes.process import Process, current
 
 _PS_PER_US = 1e6
@@ -88,7 +89,8 @@ class SimulatedProfile:
         for instance in instances if self._use_device else ():
             at, name = instance.ranks.index(process.rank), instance.template.name
             start_ps, end_ps = instance.starts_ps[at], instance.ends_ps[at]
-            place = {"device_type": DeviceType.CUDA, "device_index": instance.sips[at]}
+            index = device_at(instance.sips[at]).index
+            place = {"device_type": DeviceType.CUDA, "device_index": index}
             if made is not None:
                 made.append_kernel(name, instance.sips[at], (end_ps - start_ps) / _PS_PER_US)
             self._add(name, start_ps, end_ps, 1, **place)
