@@ -61,6 +61,9 @@ def test_a_saved_run_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert run.log.to_arrow().equals(log.to_arrow())
     assert run.log.host_spans == log.host_spans
     assert run.log.sites == log.sites
+    given, kept = ([each.template.given for each in some.instances] for some in (log, run.log))
+    assert kept == given
+    assert {"itemsize": 4} in kept
     assert run.log.woken == log.woken
     assert {Path(file).name for file, _ in log.sites[max(log.sites)]} == {"test_saved.py"}
     assert critical_path(run.log) == critical_path(log)

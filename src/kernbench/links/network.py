@@ -214,5 +214,6 @@ def _relative(
         make_rows=make_rows,
         bound_ps=int(timing.busy_ps.max(initial=0)),
         hbm_bytes_by_rank=tuple(plan.hbm_bytes.tolist()),
+        given={"itemsize": schedule.itemsize},
     )
     return _Relative(tuple(timing.ends_ps.tolist()), timing.free_ps, template)

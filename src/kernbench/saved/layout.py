@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from kernbench.op_log import ROW_COLUMNS, TEXT_COLUMNS, WIDE_COLUMNS
 
-FORMAT = 1
+FORMAT = 2
 """Raised with every change that makes older files mean something else."""
 ABOUT, TEMPLATES, ROWS, COMMANDS, HOSTS, RANGES = (
     "run.json", "templates.parquet", "rows.parquet", "commands.parquet", "hosts.parquet",
@@ -33,10 +33,11 @@ TEMPLATE_SCHEMA = pa.schema(
         ("engine_busy_ps", pa.map_(pa.string(), _INT)),
         ("limits_ps", pa.map_(pa.string(), _INT)),
         ("hbm_bytes_by_rank", pa.list_(_INT)),
+        ("given", pa.string()),
         ("num_rows", _INT),
     ]
 )
-"""One row per template; its rows are the next ``num_rows`` of the rows' table."""
+"""One row per template, ``given`` as JSON; its rows are the next ``num_rows`` of all rows."""
 
 ROW_SCHEMA = pa.schema(
     [

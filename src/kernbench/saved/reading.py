@@ -149,12 +149,14 @@ def _read_templates(archive: zipfile.ZipFile) -> list[Template]:
         engines = {Engine(name): ps for name, ps in given.pop("engine_busy_ps")}
         limits = {Limit(name): ps for name, ps in given.pop("limits_ps")}
         by_rank = tuple(given.pop("hbm_bytes_by_rank"))
+        launched_with = json.loads(given.pop("given"))
         found.append(
             Template(
                 **given,
                 engine_busy_ps=engines,
                 limits_ps=limits,
                 hbm_bytes_by_rank=by_rank,
+                given=launched_with,
                 make_rows=rows.maker(first, num_rows),
             )
         )

@@ -113,6 +113,8 @@ def _write_templates(archive: zipfile.ZipFile, log: OpLog) -> tuple[dict[Templat
 
 def _value(template: Template, name: str) -> Any:
     value = getattr(template, name)
+    if name == "given":
+        return json.dumps(value, separators=(",", ":"))
     # Engines and limits are enumerations of texts.
     return [(key.value, ps) for key, ps in value.items()] if isinstance(value, Mapping) else value
 

@@ -32,6 +32,17 @@ def torch():
         yield context
 
 
+def test_the_log_names_grid_and_arguments_of_every_launch(torch) -> None:
+    x, y = torch.arange(250, dtype="f32"), torch.empty(250)
+    for size in (250, 200, 250):
+        add_one[(4,)](x, y, size, BLOCK=64, num_warps=2)
+    torch.ahbm.synchronize()
+    given = [each.template.given for each in torch.op_log.instances[-3:]]
+    assert [each["arguments"]["n"] for each in given] == [250, 200, 250]
+    assert given[0]["arguments"]["BLOCK"] == "64"
+    assert (given[0]["grid"], given[0]["num_warps"]) == ([4, 1, 1], 2)
+
+
 @pytest.mark.adr("0024-D2")
 @pytest.mark.parametrize(
     "launch",

@@ -120,8 +120,9 @@ class _CapturingEngine(KernelEngine):
         sip_id: int,
         conditions: Conditions,
         name: str,
+        *arguments: Mapping[str, int | str],
     ) -> Template:
-        template = super().schedule(trace, sip_id, conditions, name)
+        template = super().schedule(trace, sip_id, conditions, name, *arguments)
         if trace in self._planned:
             binary, grid, ints = self._planned.pop(trace)
             if binary.name == self.name:

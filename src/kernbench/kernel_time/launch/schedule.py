@@ -86,6 +86,7 @@ def schedule_kernel(
         limits_ps=_limits_ps(waves, sip, time),
         size_bytes=waves.size_bytes(),
         make_rows=partial(build_rows, waves, time.front_end_ps, time.stretch),
+        given={"grid": list(trace.grid), "num_warps": trace.num_warps},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -138,8 +139,8 @@ class StrandLog:
         if before is not row:
             before.join(row)
 
-    def template(self, name: str, end_ps: int) -> Template:
-        """Return what the launch did, ended at ``end_ps``."""
+    def template(self, name: str, end_ps: int, given: Mapping[str, Any]) -> Template:
+        """Return what the launch did, ended at ``end_ps``; ``given`` is what it was given."""
         sip = self.sip
         hbm_bytes = ceil_ps(self.hbm_bytes)
         gemm_ps = ceil_ps(self._gemm_clocks * PS_PER_NS / sip.clock_ghz / sip.num_pes)
@@ -154,6 +155,7 @@ class StrandLog:
             engine_busy_ps={queue.engine: self._busy_ps[queue] // sip.num_pes for queue in Queue},
             message_bytes=0,
             make_rows=self._columns,
+            given=given,
             bound_ps=max(gemm_ps, sip.hbm_stream_ps(hbm_bytes)),
             comm_ps=exposed_ps(
                 *_bounds(self._communication),

@@ -12,7 +12,7 @@ known when it could begin, and whoever drives the clock then lets it begin.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -137,9 +137,9 @@ class TimedStrands:
             program_ids, pes, begin_ps, [], {}, begin_ps, begin_ps, begin_ps, begin_ps
         )
 
-    def template(self, name: str, end_ps: int) -> Template:
-        """Return what the launch did."""
-        return self.log.template(name, end_ps)
+    def template(self, name: str, end_ps: int, given: Mapping[str, Any]) -> Template:
+        """Return what the launch did; ``given`` is what it was launched with."""
+        return self.log.template(name, end_ps, given)
 
     def run(self, strand: TimedStrand, commands: tuple[Command, ...], num_slots: int) -> int:
         """Time commands that stay on the SIP; return when the last of them has ended."""

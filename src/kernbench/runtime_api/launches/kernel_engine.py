@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kernbench.commands import IN_FLOAT32, Gemm, Rounding, Tf32, build_roundings
@@ -37,10 +38,13 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 Policies = tuple[tuple[int, "DPPolicy"], ...]
 """The DPPolicies of arguments, by parameter index."""
+Arguments = Mapping[str, int | str]
+"""Integers and constants that a launch was given, by parameter name."""
 CachedShares = tuple[tuple[int, Fraction], ...]
 """What the cache holds of arguments, by parameter index."""
 
 _MOST_NAMED = 8
+_NONE: Arguments = MappingProxyType({})
 
 
 class KernelEngine:
@@ -114,14 +118,19 @@ class KernelEngine:
         sip_id: int,
         conditions: Conditions,
         name: str,
+        arguments: Arguments = _NONE,
     ) -> Template:
-        """Return the schedule on a SIP in the state in which the launch finds it."""
+        """Return the schedule on a SIP in the state in which the launch finds it.
+
+        ``arguments`` are the launch's, for those who read the log.
+        """
         template = schedule_kernel(trace, self._machine, sip_id, conditions)
         if conditions.tables and name not in self.scattered:
             line = line_of_short_rows(trace, self._machine.sip_at(sip_id), conditions)
             if line is not None:
                 self.scattered[name] = line
-        return template if template.name == name else dataclasses.replace(template, name=name)
+        given = {**template.given, "arguments": dict(arguments)}
+        return dataclasses.replace(template, name=name, given=given)
 
     def conditions(
         self,

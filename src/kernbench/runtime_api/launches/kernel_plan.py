@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from kernbench.op_log import Template
-    from kernbench.runtime_api.launches.kernel_engine import CachedShares, Grid, KernelEngine
+    from kernbench.runtime_api.launches.kernel_engine import (
+        Arguments,
+        CachedShares,
+        Grid,
+        KernelEngine,
+    )
     from kernbench.triton_backend import KernelBinary
 
 
@@ -78,6 +83,11 @@ class KernelPlan:
         self.size_bytes += template.size_bytes
 
     @cached_property
+    def arguments(self) -> Arguments:
+        """Its integers and constants, by parameter name."""
+        return self.kernel.arguments(self._ints)
+
+    @cached_property
     def live(self) -> LivePlan:
         """The same launch, run on data as time passes."""
         return LivePlan(self.kernel, self._grid, self._ints, None)
@@ -115,6 +125,11 @@ class KernelEntry:
                 f"kernel {self.name} has no parameter {name}: {nearest(name, self.param_names)}"
             )
         return self.param_names.index(name)
+
+    def arguments(self, ints: Mapping[int, int]) -> Arguments:
+        """Return constants, and integers by index, by the names of their parameters."""
+        named = {self.param_names[index]: value for index, value in ints.items()}
+        return {**dict(self.binary.constants), **named}
 
     def with_kept(
         self, cached: CachedShares, kept: tuple[tuple[str, Fraction], ...]

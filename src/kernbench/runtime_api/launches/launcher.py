@@ -318,7 +318,7 @@ class KernelLauncher:
             conditions = self.engine.conditions(
                 sip_id, policies, cached, queued, tables, plan.kernel.binary
             )
-            found = self.engine.schedule(plan.trace, sip_id, conditions, name)
+            found = self.engine.schedule(plan.trace, sip_id, conditions, name, plan.arguments)
             plan.keep(key, found)
             self.kept_plans.grow(found.size_bytes)
         return found

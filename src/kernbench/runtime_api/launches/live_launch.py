@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from kernbench.op_log import Template
     from kernbench.runtime_api.base.rank_state import RankState
     from kernbench.runtime_api.base.run import Run
-    from kernbench.runtime_api.launches.kernel_engine import Grid, KernelEngine, Policies
+    from kernbench.runtime_api.launches.kernel_engine import (
+        Arguments,
+        Grid,
+        KernelEngine,
+        Policies,
+    )
     from kernbench.runtime_api.launches.kernel_plan import KernelEntry
 
 
@@ -56,6 +61,11 @@ class LivePlan:
             for index in kernel.pointer_params
         )
         """As ``KernelPlan.pointers``; which bytes are touched is not known."""
+
+    @property
+    def arguments(self) -> Arguments:
+        """As ``KernelPlan.arguments``."""
+        return self.kernel.arguments(self.ints)
 
     def no_data_error(self, reason: NeedsDataError | None = None) -> NoDataError:
         """Return the error of a launch without data: the operation and the line that need it."""
@@ -209,7 +219,9 @@ class LiveLaunch(StreamCommand):
         conditions = self._engine.conditions(
             self._sip_id, self._policies, cached, self.queued, tables, self._plan.kernel.binary
         )
-        self._template = self._engine.schedule(executed.trace, self._sip_id, conditions, self.label)
+        self._template = self._engine.schedule(
+            executed.trace, self._sip_id, conditions, self.label, self._plan.arguments
+        )
         self.hbm_ps = self._template.hbm_ps
         return self._template.duration_ps
 

@@ -97,6 +97,11 @@ def build_paced(
         trace=trace,
         live=live,
         writes=own,
+        given={
+            "grid": [x, y, z],
+            "num_warps": plan.kernel.binary.num_warps,
+            "arguments": dict(plan.arguments),
+        },
         on_end=on_end,
     )
 

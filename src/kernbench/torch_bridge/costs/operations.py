@@ -16,6 +16,7 @@ from kernbench.torch_bridge.costs.by_bytes import chain_ps, timing_by_bytes, vec
 from kernbench.torch_bridge.costs.convolutions import ConvolutionCosts, is_planar
 from kernbench.torch_bridge.costs.flash_attention import FlashAttentionCosts
 from kernbench.torch_bridge.costs.gemm import GemmCosts
+from kernbench.torch_bridge.costs.given_shapes import GivenShapes
 from kernbench.torch_bridge.costs.products import (
     CONVOLUTIONS,
     PRODUCTS,
@@ -51,6 +52,7 @@ class OperationCosts:
         self.attention = AttentionCosts(machine)
         self.flash_attention = FlashAttentionCosts(machine, self.attention)
         self._scattered = ScatteredCosts(machine)
+        self._given = GivenShapes()
         self._by_bytes: dict[Any, OperationTiming] = {}
         self._rearrangements: dict[tuple[OperationTiming, int], OperationTiming] = {}
         """Schedules of products by their sizes and the bytes moved."""
@@ -69,6 +71,18 @@ class OperationCosts:
         sip_id: int,
     ) -> OperationTiming:
         """Return the schedules of ``result = func(*args, **kwargs)`` on a SIP."""
+        found = self._timing(func, operation, args, kwargs, result, sip_id)
+        return self._given.timing(found, args)
+
+    def _timing(
+        self,
+        func: Any,
+        operation: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        sip_id: int,
+    ) -> OperationTiming:
         name = operation.name
         products = PRODUCTS.get(func)
         if products is not None:

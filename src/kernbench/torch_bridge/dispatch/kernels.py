@@ -149,7 +149,8 @@ class TorchLauncher(KernelLauncher):
             conditions = engine.conditions(
                 sip_id, (), queued=queued, tables=tables, binary=plan.kernel.binary
             )
-            return engine.schedule(executed.trace, sip_id, conditions, plan.kernel.name)
+            name = plan.kernel.name
+            return engine.schedule(executed.trace, sip_id, conditions, name, plan.arguments)
 
         return OperationTiming(make)
 

@@ -1,0 +1,53 @@
+"""Schedules that name the tensors of the calls that they are of, for those who read the log."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from kernbench.torch_bridge.base.operation_timing import OperationTiming
+
+if TYPE_CHECKING:
+    from kernbench.op_log import Template
+
+_MOST_TENSORS = 16
+"""Of an operation on lists, those that are named."""
+_Tensors = tuple[tuple[tuple[int, ...], str], ...]
+"""The shapes and dtypes of tensors."""
+
+
+class GivenShapes:
+    """Schedules by the shapes and dtypes of what they were given; equal ones are one object."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[OperationTiming, _Tensors], OperationTiming] = {}
+
+    def timing(self, timing: OperationTiming, args: Iterable[Any]) -> OperationTiming:
+        """Return the same schedules, with the shapes and dtypes of the tensors in ``args``."""
+        tensors = tuple(_tensors(args))[:_MOST_TENSORS]
+        found = self._known.get((timing, tensors))
+        if found is None:
+            found = OperationTiming(partial(_template, timing, tensors))
+            self._known[timing, tensors] = found
+        return found
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[tuple[tuple[int, ...], str]]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _template(timing: OperationTiming, tensors: _Tensors, queued: bool) -> Template:
+    given = {
+        "shapes": [list(shape) for shape, _ in tensors],
+        "dtypes": [each for _, each in tensors],
+    }
+    made = timing.template(queued)
+    return dataclasses.replace(made, given={**made.given, **given})
